@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test coverage postgres chromium check format lint types imports docs signatures new-failure bench integrations versions faults build package clean
+.PHONY: demo test test-all coverage postgres chromium check format lint types imports docs signatures new-failure bench integrations versions faults build package clean
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -26,14 +26,19 @@ chromium:  ## a browser for the tests of the lab, which are skipped where there 
 		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends chromium; \
 	} || echo "No Chromium here: the tests of the lab's page are skipped."
 
-test: $(VENV)/.ready postgres chromium  ## the whole test suite, a process for each core; a file is tested by one of them
-	$(BIN)/python -m pytest --numprocesses logical --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses logical --dist worksteal --durations 25
+
+test: $(VENV)/.ready  ## the tests that finish in five minutes on two cores; every area is covered
+	$(PYTEST) -m "not slow"
+
+test-all: test postgres chromium  ## then all the others: seeds, browser, databases, frameworks, faults, torch.compile
+	$(PYTEST) -m slow
 
 coverage: $(VENV)/.ready postgres chromium  ## the tests again, counting the branches they take; fails where they are too few
-	COVERAGE_FILE=$(CURDIR)/.coverage $(BIN)/python -m pytest --numprocesses logical --dist loadfile --no-loadscope-reorder --cov --cov-report=
+	COVERAGE_FILE=$(CURDIR)/.coverage $(PYTEST) --cov --cov-report=
 	$(BIN)/python tests/covered.py
 
-check: $(VENV)/.ready format lint types imports test docs  ## everything a change must pass
+check: $(VENV)/.ready format lint types imports test-all docs  ## everything a change must pass
 
 format: $(VENV)/.ready
 	$(BIN)/ruff format --check .
@@ -57,7 +62,7 @@ signatures: $(VENV)/.ready  ## the measured curves of new or changed failures, w
 new-failure: $(VENV)/.ready  ## the files of a new failure: make new-failure FAMILY=gradient NAME=never_cleared
 	$(BIN)/python tools/new_failure.py $(FAMILY) $(NAME)
 
-bench: $(VENV)/.ready  ## the measured claims, with the peers installed beside
+bench: $(VENV)/.ready  ## the measured claims, next to the peers
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[bench]'
 	for script in $(filter-out %/page.py,$(wildcard benchmarks/[a-z]*.py)) benchmarks/page.py; do \
 		$(BIN)/python $$script || exit 1; done
@@ -73,7 +78,7 @@ versions:  ## the tests of the sanitizer and of the loop with another torch, in 
 	$(PYTHON) -m venv .venv-torch-$(TORCH)
 	grep -vE '^(torch|sympy|networkx|fsspec|setuptools|torchmetrics)==' constraints.txt > .venv-torch-$(TORCH)/constraints.txt
 	.venv-torch-$(TORCH)/bin/python -m pip install --quiet -c .venv-torch-$(TORCH)/constraints.txt torch==$(TORCH) -e '.[dev]'
-	OMP_NUM_THREADS=1 .venv-torch-$(TORCH)/bin/python -m pytest -n auto --dist loadfile tests/catalogue tests/guilty tests/healthy \
+	OMP_NUM_THREADS=1 .venv-torch-$(TORCH)/bin/python -m pytest -n auto --dist worksteal tests/failures tests/guilty tests/healthy \
 		tests/tracing tests/training tests/data tests/verification tests/autograd tests/lab/teaching \
 		tests/distributed
 

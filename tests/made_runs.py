@@ -15,7 +15,7 @@ import torch
 from trueloop.core.protocols import (
     CheckpointSaved,
     Evaluated,
-    Noted,
+    Notice,
     RunEnded,
     RunEvent,
     RunStarted,
@@ -126,7 +126,7 @@ class MadeRuns:
                 UpdatesDone(rows=[row(1), row(2)]),
                 Evaluated(update=2, epoch=1, split="val", metrics={HOSTILE: 0.5}, tables={}, seconds=0.1, best=True),
                 CheckpointSaved(update=2, epoch=1, path="../../../etc", metrics={}, seconds=0.1),
-                Noted(update=2, kind=HOSTILE, message=HOSTILE, details={}),
+                Notice(update=2, kind=HOSTILE, message=HOSTILE, details={}),
                 RunEnded(update=2, reason=HOSTILE, seconds=1.0),
             ],
         )

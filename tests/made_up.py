@@ -100,7 +100,7 @@ def _on_gap(kind: int) -> Callable[[], Any]:
         def observe(self, event: Gap) -> Evidence | None:
             if event.updates != kind:
                 return None
-            return Evidence(message=f"call of kind {kind}", place=event.place)
+            return Evidence(message=f"call of kind {kind}", location=event.place)
 
     return OnGap
 
@@ -109,4 +109,4 @@ class _OnError(Detector):
     subscribes_to: tuple[type[Event], ...] = (ErrorRaised,)
 
     def observe(self, event: ErrorRaised) -> Evidence | None:
-        return Evidence(message=f"it is a {type(event.error).__name__}", place=event.place)
+        return Evidence(message=f"it is a {type(event.error).__name__}", location=event.place)

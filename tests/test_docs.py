@@ -88,7 +88,7 @@ def test_few_blocks_are_excerpts_that_are_compiled_only():
     assert len(excerpts) - len(loops) <= 3, excerpts
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs the programs of the guides")
 @pytest.mark.parametrize("block", PROGRAMS, ids=lambda block: block.place)
 def test_a_whole_program_runs(block: Block, tmp_path: Path, forker: Any):
     script = tmp_path / "script.py"
@@ -159,7 +159,7 @@ def test_the_options_before_a_script_exist(tokens: list[str]):
     assert program or tokens == ["run"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs the programs of the guides")
 def test_the_recipe_of_the_page_is_trained_by_the_lines_of_the_page(tmp_path: Path, forker: Any):
     page = ROOT / "docs" / "your-own-recipe.md"
     [recipe] = [block for block in PYTHON if block.page == page]

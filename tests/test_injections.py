@@ -22,6 +22,8 @@ from trueloop.sanitizer.watch import Watch
 
 ENTRIES = list(catalogue().values())
 INJECTED = [entry for entry in ENTRIES if entry.failure.inject]
+SEEDS = (0, *(pytest.param(seed, marks=pytest.mark.slow(reason="a repetition with another seed")) for seed in (1, 2)))
+
 EVERYTHING = Simulation(
     dataset="moons", samples=88, batch=8, accumulation=2, clip=5.0, schedule="cosine", optimizer="momentum",
     learning_rate=0.05, batchnorm=True, dropout=0.2, hidden=(16,), activation="relu", epochs=14,
@@ -47,7 +49,7 @@ def taught(text: str, folder: Path) -> Report:
     return report
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("entry", INJECTED, ids=lambda entry: f"{entry.code}-{entry.slug}")
 def test_an_injected_failure_is_found_and_no_other(entry: Entry, seed: int, tmp_path: Path):
     assert entry.failure.inject is not None
@@ -78,7 +80,7 @@ def test_weights_kept_by_reference_are_named_long_before_the_end():
     assert epochs in (5, 10)  # the best are tried every fifth epoch; of five, the last one may be the best
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_script_as_it_is_has_none(seed: int, tmp_path: Path):
     report = taught(fitted(replace(EVERYTHING, seed=seed), []).loop.text(), tmp_path)
     assert not [finding for finding in report.findings if finding.severity != Severity.NOTE]

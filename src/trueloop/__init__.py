@@ -62,8 +62,12 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
-    if name == "load_ipython_extension":  # what `%load_ext trueloop` looks for; of no use to people
+    if name == "load_ipython_extension":  # what `%load_ext trueloop` looks for
         from trueloop.app.notebook import load_ipython_extension
 
         return load_ipython_extension

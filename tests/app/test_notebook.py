@@ -89,7 +89,7 @@ for _ in range(4):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts a Jupyter kernel")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_a_notebook_is_executed_by_a_real_kernel():
     nbclient = pytest.importorskip("nbclient")

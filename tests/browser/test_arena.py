@@ -35,7 +35,7 @@ def baseline(lab: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     board.judged(number, trials, {1: curve}, versions={}, now=time.time())
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="judges a whole entry")
 def test_a_loop_is_practised_handed_in_judged_and_replayed(open_page: Opened, baseline: None, axe):
     page = open_page("arena", params=QUICK)
     expect(page.get_by_label("learning rate")).to_have_attribute("aria-valuetext", "0.1")

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from trueloop.core.arithmetic import Plan, plan
-from trueloop.core.formatting import number
+from trueloop.core.formatting import format_number
 from trueloop.lab.teaching.one_update import step
 from trueloop.lab.teaching.programs.counts import counts
 from trueloop.lab.teaching.programs.one_step import OneStep
@@ -21,7 +21,7 @@ expect.set_options(timeout=30_000)  # the first answer of a process that has tor
 def shows(page: Page, made: Plan) -> None:
     """The numbers of the plan are on the page."""
     for key in ("effective_batch", "iterations_per_epoch", "updates", "examples_seen"):
-        expect(page.locator(f"[data-key={key}] .value")).to_have_text(number(getattr(made, key)))
+        expect(page.locator(f"[data-key={key}] .value")).to_have_text(format_number(getattr(made, key)))
 
 
 def test_numbers_follow_what_is_typed_and_the_address_says_it(open_page: Opened):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from trueloop.core.protocols import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted, UpdateRow, UpdatesDone
+from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded, RunStarted, UpdateRow, UpdatesDone
 from trueloop.runs.journal import Journal
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -83,7 +83,7 @@ def test_a_run_is_followed_while_it_trains(journal, open_page, axe):
     assert {"Loss", "Accuracy", "Learning rate", "Gradient norm"} <= set(page.locator(".chart-title").all_inner_texts())
     growing.report(rows(41, 60))
     growing.report(
-        Noted(update=50, kind="not_finite", message=f"Update 50 was skipped. {HOSTILE}", details={}),
+        Notice(update=50, kind="not_finite", message=f"Update 50 was skipped. {HOSTILE}", details={}),
     )
     growing.report(CheckpointSaved(update=60, epoch=3, path="../../../etc", metrics={"val/loss": 0.4}, seconds=0.1))
     expect(head).to_contain_text("60 of 200")

@@ -123,7 +123,7 @@ def test_the_script_for_submitit_is_python_with_the_same_words():
     assert command == ["trueloop", "train", "recipes/My_net.py:build", *launch, *WORDS]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="submits a job through submitit")
 def test_submitit_runs_it_here_stops_it_and_goes_on(tmp_path: Path):
     """With its local executor: the real one that follows where there is no SLURM, its signal included."""
     for needed in ("submitit", "pkg_resources"):  # submitit 1.5.3 wants the second, which setuptools 82 has no more

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from trueloop.cli.display import NOTES_SHOWN, SPARKS, Display, can_redraw, sparkline
-from trueloop.core.protocols import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted, UpdateRow, UpdatesDone
+from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded, RunStarted, UpdateRow, UpdatesDone
 
 HOSTILE = "[red]x[/red] [link=file:///x]\x1b[31m\n[/]"
 
@@ -68,7 +68,7 @@ def test_a_plain_run_is_these_lines():
     clock.seconds = 5.0
     display.report(rows(41, 69))
     clock.seconds = 6.0
-    display.report(Noted(update=41, kind="not_finite", message="Update 41 was skipped.", details={}))
+    display.report(Notice(update=41, kind="not_finite", message="Update 41 was skipped.", details={}))
     display.report(evaluated())
     display.report(CheckpointSaved(update=69, epoch=3, path="c", metrics={}, seconds=0.1))
     display.report(evaluated(276, "test", best=False))
@@ -124,7 +124,7 @@ def test_names_are_text_and_steer_nothing(mode):
     display.report(started(name=HOSTILE))
     display.report(rows(1, 5))
     display.report(evaluated(23, **{HOSTILE: 0.5}))
-    display.report(Noted(update=1, kind=HOSTILE, message=HOSTILE, details={}))
+    display.report(Notice(update=1, kind=HOSTILE, message=HOSTILE, details={}))
     shown = "[red]x[/red] [link=file:///x]\ufffd[31m\ufffd[/]"
     assert out.getvalue().count(shown) >= 3  # the live view repeats it as its title
     assert "\x1b[31m" not in out.getvalue()
@@ -246,8 +246,8 @@ def test_a_reader_that_goes_away_does_not_stop_the_run(mode, error):
 def test_a_flood_of_notes_is_cut_and_says_so():
     display, out = plain()
     for k in range(1, 100):
-        display.report(Noted(update=k, kind="not_finite", message=f"number {k}", details={}))
-    display.report(Noted(update=100, kind="early_stop", message="another kind", details={}))
+        display.report(Notice(update=k, kind="not_finite", message=f"number {k}", details={}))
+    display.report(Notice(update=100, kind="early_stop", message="another kind", details={}))
     lines = out.getvalue().splitlines()
     assert lines[-3:] == [
         f"note: number {NOTES_SHOWN}",

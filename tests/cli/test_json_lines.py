@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from trueloop.cli.json_lines import LINE_S, JsonLines
-from trueloop.core.protocols import Evaluated, Noted, RunEnded, RunStarted, UpdateRow, UpdatesDone
+from trueloop.core.protocols import Evaluated, Notice, RunEnded, RunStarted, UpdateRow, UpdatesDone
 
 FACTS = {"recipe": "digits", "source": {"digits.py": "x" * 1000}, "packages": {"torch": "2"}, "device": "cpu"}
 
@@ -34,7 +34,7 @@ def test_each_event_is_one_line_without_what_is_bulky():
     told.report(RunStarted(name="digits", epochs=1, updates=9, start_update=0, facts=FACTS))
     told.report(Evaluated(update=3, epoch=1, split="val", metrics={"loss": float("nan")}, tables={"confusion": [[1]]},
                           seconds=0.5, best=True))  # fmt: skip
-    told.report(Noted(update=3, kind="early_stop", message="enough\nnow", details={}))
+    told.report(Notice(update=3, kind="early_stop", message="enough\nnow", details={}))
     told.report(RunEnded(update=3, reason="early_stop", seconds=2.0))
     started, evaluated, noted, ended = lines(file)
     assert started["event"] == "run_started"

@@ -179,7 +179,7 @@ DISTRIBUTED = """\
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts torchrun")
 def test_the_ranks_of_torchrun_end_in_one_report(program: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
     folder = program(DISTRIBUTED).parent
     monkeypatch.setenv("TMPDIR", str(folder))

@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import pytest
 
-from trueloop.core.downsampling import Thinned
+from trueloop.core.downsampling import DownsampledSeries
 
 
 def test_a_short_series_is_kept_whole():
-    thinned = Thinned[float](most=8)
+    thinned = DownsampledSeries[float](max_points=8)
     for update in range(8):
         thinned.add(update, float(update))
     assert thinned.updates == list(range(8))
@@ -16,7 +16,7 @@ def test_a_short_series_is_kept_whole():
 
 @pytest.mark.parametrize("count", [9, 100, 12_345])
 def test_a_long_series_is_thinned_evenly(count: int):
-    thinned = Thinned[float](most=8)
+    thinned = DownsampledSeries[float](max_points=8)
     for update in range(count):
         thinned.add(update, float(update))
     updates = thinned.updates

@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from trueloop.core.fork_safety import closed_in_children
+from trueloop.core.fork_safety import handles_closed_after_fork
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 def test_a_child_closes_what_lies_in_the_set_and_the_parent_keeps_it():
-    handles = closed_in_children()
+    handles = handles_closed_after_fork()
     inside, outside = os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_RDONLY)
     handles.add(inside)
     pid = os.fork()
@@ -32,4 +32,4 @@ def test_a_child_closes_what_lies_in_the_set_and_the_parent_keeps_it():
 
 def test_where_nothing_forks_it_is_a_set(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(os, "register_at_fork", raising=False)
-    assert closed_in_children() == set()
+    assert handles_closed_after_fork() == set()

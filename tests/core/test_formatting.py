@@ -2,12 +2,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueloop.core.formatting import counted, duration, number, percent, printable, sentence, short, size
+from trueloop.core.formatting import format_count, duration, format_number, percent, printable, sentence, short, format_size
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0"), (30000, "30000"), (999_999, "999999"), (1_281_167, "1,281,167")])
 def test_separators_come_with_the_seventh_digit(count: int, text: str):
-    assert number(count) == text
+    assert format_number(count) == text
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ def test_separators_come_with_the_seventh_digit(count: int, text: str):
     ],
 )
 def test_a_noun_agrees_with_its_count(count: int, noun: str, text: str):
-    assert counted(count, noun) == text
+    assert format_count(count, noun) == text
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_noun_agrees_with_its_count(count: int, noun: str, text: str):
     ],
 )
 def test_sizes_are_in_binary_units(count_bytes: int, text: str):
-    assert size(count_bytes) == text
+    assert format_size(count_bytes) == text
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,17 @@ import math
 
 import pytest
 
-from trueloop.core.json_text import from_json, from_strict_json
+from trueloop.core.json_text import parse_json, parse_strict_json
 
 
 def test_what_python_writes_is_read():
     assert (
-        from_json(b'{"a": [1, null, "\xc3\xa4"]}') == from_strict_json('{"a": [1, null, "ä"]}') == {"a": [1, None, "ä"]}
+        parse_json(b'{"a": [1, null, "\xc3\xa4"]}') == parse_strict_json('{"a": [1, null, "ä"]}') == {"a": [1, None, "ä"]}
     )
-    assert math.isnan(from_json("NaN"))
+    assert math.isnan(parse_json("NaN"))
 
 
-@pytest.mark.parametrize("read", [from_json, from_strict_json])
+@pytest.mark.parametrize("read", [parse_json, parse_strict_json])
 @pytest.mark.parametrize("text", ["", b"\xff", "[1", "9" * 5000, "[" * 100_000, '{"a":' * 100_000])
 def test_what_cannot_be_read_is_one_kind_of_error(read, text):
     with pytest.raises(ValueError):  # noqa: PT011  # it is this kind that all who read rely on
@@ -24,4 +24,4 @@ def test_what_cannot_be_read_is_one_kind_of_error(read, text):
 @pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a": -Infinity}'])
 def test_a_number_that_json_has_not_is_refused_where_others_read(text):
     with pytest.raises(ValueError, match="not a number of JSON"):
-        from_strict_json(text)
+        parse_strict_json(text)

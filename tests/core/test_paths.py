@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.core.paths import is_file, is_folder, is_there
+from trueloop.core.paths import is_file, is_folder, path_exists
 
 
 def test_files_folders_and_links_to_them(tmp_path: Path):
@@ -15,7 +15,7 @@ def test_files_folders_and_links_to_them(tmp_path: Path):
     link.symlink_to(file)
     lost.symlink_to(tmp_path / "nothing")
     places = (file, link, lost, tmp_path)
-    assert [is_there(place) for place in places] == [True, True, False, True]
+    assert [path_exists(place) for place in places] == [True, True, False, True]
     assert [is_file(place) for place in places] == [True, True, False, False]
     assert [is_folder(place) for place in places] == [False, False, False, True]
 
@@ -23,4 +23,4 @@ def test_files_folders_and_links_to_them(tmp_path: Path):
 @pytest.mark.parametrize("word", ["a" * 5000, "a\0b", "loop/x"])
 def test_what_no_path_can_be_is_nothing(tmp_path: Path, word: str):
     (tmp_path / "loop").symlink_to("loop")
-    assert not any(ask(tmp_path / word) for ask in (is_there, is_file, is_folder))
+    assert not any(ask(tmp_path / word) for ask in (path_exists, is_file, is_folder))

@@ -1,11 +1,11 @@
 """What was sealed comes back; any other bytes do not."""
 
-from trueloop.core.sealed_json import sealed, unsealed
+from trueloop.core.sealed_json import seal, unseal
 
 
 def test_only_the_very_bytes_come_back():
     content = {"a": [1, "ä"], "b": None}
-    text = sealed(content)
-    assert unsealed(text) == content
+    text = seal(content)
+    assert unseal(text) == content
     others = (text + b" ", text.replace(b"1", b"2"), b"", b"[]", b"{}", b'{"sha256": 1}', b"[" * 100_000)
-    assert [unsealed(other) for other in others] == [None] * len(others)
+    assert [unseal(other) for other in others] == [None] * len(others)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from trueloop.core.errors import InvalidConfig, InvalidData
-from trueloop.core.protocols import BatchSource, stands_in
+from trueloop.core.protocols import BatchSource, is_padding
 from trueloop.data.collate import pad_sequences
 from trueloop.data.datasets import TensorData, split
 from trueloop.data.loader import Loader
@@ -170,7 +170,7 @@ def test_a_process_without_a_share_keeps_step(workers):
     drawn = list(loader.epoch(0))
     assert [list(micro.indices) for micro in drawn] == [[1, 3], []]
     assert torch.as_tensor(drawn[1].data[0]).flatten()[0] == 4  # of the other process's share, and nothing of it counts
-    assert stands_in(drawn[1])
+    assert is_padding(drawn[1])
     assert drawn[1].closes_window
 
 

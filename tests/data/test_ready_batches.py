@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from trueloop.core.errors import InvalidConfig, InvalidData
-from trueloop.core.protocols import Positioned
+from trueloop.core.protocols import StatefulPosition
 from trueloop.data.ready_batches import GivenBatches
 from trueloop.data.samplers import OrderSampler, WindowSampler
 
@@ -144,7 +144,7 @@ def drawn(source, epoch, skip=0):
 @given(st.integers(1, 12), st.integers(1, 4), st.data())
 def test_a_state_of_its_own_is_loaded_instead_of_drawing_and_dropping(n, k, data):
     source = GivenBatches(Walk(n), accumulate=k)
-    assert isinstance(source, Positioned)
+    assert isinstance(source, StatefulPosition)
     whole, states = [[], []], []
     for epoch in (0, 1):
         for micro in source.epoch(epoch):

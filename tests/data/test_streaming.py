@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trueloop.core.errors import InvalidConfig, InvalidData
-from trueloop.core.protocols import BatchSource, Positioned, stands_in
+from trueloop.core.protocols import BatchSource, StatefulPosition, is_padding
 from trueloop.data.collate import pad_sequences
 from trueloop.data.shards import Shards
 from trueloop.data.streaming import ShardLoader
@@ -43,7 +43,7 @@ def flat(source, epoch, skip_updates=0):
 def windows(source, epoch, skip_updates=0):
     found, window = [], []
     for micro in source.epoch(epoch, skip_updates):
-        window += [] if stands_in(micro) else micro.data[0].tolist()
+        window += [] if is_padding(micro) else micro.data[0].tolist()
         if micro.closes_window:
             found.append(window)
             window = []
@@ -58,7 +58,7 @@ widths = st.integers(1, 4)
 
 def test_it_is_a_batch_source_that_knows_its_position():
     source: BatchSource = ShardLoader(shards([5, 6]), effective_batch=4)
-    assert isinstance(source, Positioned)
+    assert isinstance(source, StatefulPosition)
     assert source.updates_per_epoch == 3
     assert ShardLoader(shards([5, 6], known=False), effective_batch=4).updates_per_epoch is None
 
@@ -98,7 +98,7 @@ def test_processes_share_every_window(lengths, buffer, width, effective, process
     for parts in zip(*(list(loader.epoch(2)) for loader in ranks), strict=True):  # as many micro-batches on each rank
         assert len({part.closes_window for part in parts}) == 1
         for part in parts:
-            own = [] if stands_in(part) else part.data[0].tolist()
+            own = [] if is_padding(part) else part.data[0].tolist()
             assert len(part.data[0])
             assert len(own) <= micro
             window += own

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from trueloop.core.errors import CheckpointError, InvalidConfig
-from trueloop.core.sealed_json import sealed
+from trueloop.core.sealed_json import seal
 from trueloop.export import exported_model
 from trueloop.export.artifact import open_artifact
 from trueloop.export.exported_model import Model
@@ -22,7 +22,7 @@ def resealed(folder, change):
     content = json.loads(path.read_text())
     del content["sha256"]
     change(content)
-    path.write_bytes(sealed(content))
+    path.write_bytes(seal(content))
 
 
 def test_it_opens_by_folder_and_by_file(made_artifacts):

@@ -1,4 +1,4 @@
-"""Runs a script as text under the watch, or only reads it, and says what was found where."""
+"""Fixtures that run or lint a script given as text and compare the findings with its marked lines."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from trueloop.tracing.saved_tensors import NOT_TOLD
 MARK = re.compile(r"#\s*<-\s*([A-Z]{3}\d{3})")
 
 
-class Ran(NamedTuple):
-    """What one script led to."""
+class RunResult(NamedTuple):
+    """The report of one script that was run."""
 
     path: Path
     report: Report
@@ -44,10 +44,10 @@ class Ran(NamedTuple):
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[..., Ran]:
-    """Run a script under the watch with the whole catalogue, in this process, from a file of its own."""
+def run(tmp_path: Path) -> Callable[..., RunResult]:
+    """Run a script in this process, from its own file, with the detectors of the whole catalogue attached."""
 
-    def run(script: str, name: str = "train.py") -> Ran:
+    def run(script: str, name: str = "train.py") -> RunResult:
         import numpy as np
         import torch
 
@@ -62,27 +62,27 @@ def run(tmp_path: Path) -> Callable[..., Ran]:
         finally:
             report = watch.stop()
         assert not report.problems
-        return Ran(path, report)
+        return RunResult(path, report)
 
     return run
 
 
-def _untold(report: Report) -> set[str]:
-    """Return what this version of torch gives no means to judge, as the verdicts say."""
+def _codes_without_means(report: Report) -> set[str]:
+    """Return the codes that this version of PyTorch gives no means to judge, according to the verdicts."""
     return {each.code for each in report.judged if each.verdict is Verdict.NOT_JUDGED and each.reason == NOT_TOLD}
 
 
 @pytest.fixture
-def guilty(run: Callable[..., Ran]) -> Callable[[str], Ran]:
-    """Run a script whose lines at fault end in ``# <- GRD001``: exactly these must be found, and nothing else."""
+def run_reports(run: Callable[..., RunResult]) -> Callable[[str], RunResult]:
+    """Run a script whose faulty lines end in ``# <- GRD001``: exactly these must be found, and nothing else."""
 
-    def check(script: str) -> Ran:
+    def check(script: str) -> RunResult:
         lines = textwrap.dedent(script).splitlines()
         expected = {(mark[1], number) for number, line in enumerate(lines, 1) for mark in MARK.finditer(line)}
         assert expected, "no line is marked"
         ran = run(script)
         missed = {code for code, _ in expected - ran.places}
-        if missed and missed == _untold(ran.report) & missed and ran.places <= expected:
+        if missed and missed == _codes_without_means(ran.report) & missed and ran.places <= expected:
             pytest.skip(NOT_TOLD)
         assert ran.places == expected, [f"{found.code} {found.site}: {found.message}" for found in ran.findings]
         return ran
@@ -91,10 +91,10 @@ def guilty(run: Callable[..., Ran]) -> Callable[[str], Ran]:
 
 
 @pytest.fixture
-def quiet(run: Callable[..., Ran]) -> Callable[..., Ran]:
-    """Run a correct look-alike: nothing may be found, not even a note, but for those of a failure that is named."""
+def run_is_clean(run: Callable[..., RunResult]) -> Callable[..., RunResult]:
+    """Run a correct look-alike: nothing may be found, except notes of the failure given by ``note``."""
 
-    def check(script: str, note: str = "") -> Ran:
+    def check(script: str, note: str = "") -> RunResult:
         ran = run(script)
         assert not ran.places, _words(ran.findings)
         assert {each.code for each in ran.findings} == ({note} if note else set()), _words(ran.findings)
@@ -108,11 +108,11 @@ COMMENT = re.compile(r"#[^\n]*")
 
 
 @pytest.fixture
-def told() -> Callable[..., list[Finding]]:
-    """Read a script whose lines at fault end in ``# <- GRD001``: the rules must find exactly these, and nothing else.
+def lint_reports() -> Callable[..., list[Finding]]:
+    """Lint a script whose faulty lines end in ``# <- GRD001``: the rules must find exactly these, and nothing else.
 
-    Where a finding has a fix, it is applied: the text is Python still, has every comment, and the finding is gone; and
-    nothing is left to be fixed. Notes are looked at only where the script has a mark for them.
+    Where a finding has a fix, it is applied: the result must parse, keep every comment, no longer have the finding, and
+    have nothing left to fix. Notes are checked only where the script has a mark for them.
     """
 
     def check(script: str, *, fixes: bool | None = None) -> list[Finding]:
@@ -122,26 +122,26 @@ def told() -> Callable[..., list[Finding]]:
         }
         assert expected, "no line is marked"
         found = lint_text(script, "train.py", RULES).found
-        graver = [each for each in found if each.severity != Severity.NOTE or _place(each) in expected]
-        assert {_place(each) for each in graver} == expected, _words(found)
+        serious = [each for each in found if each.severity != Severity.NOTE or _place(each) in expected]
+        assert {_place(each) for each in serious} == expected, _words(found)
         if fixes is not None:
-            assert all((each.repair is not None) is fixes for each in graver), _words(found)
-        if any(each.repair for each in graver):
+            assert all((each.repair is not None) is fixes for each in serious), _words(found)
+        if any(each.repair for each in serious):
             fixed = fix_text(script, "train.py", RULES, unsafe=True)
             left = {_place(each)[0] for each in fixed.left.found if each.repair}
             assert not left, fixed.text
             assert all(comment in fixed.text for comment in COMMENT.findall(script)), fixed.text
             assert fix_text(fixed.text, "train.py", RULES, unsafe=True).text == fixed.text
-        return graver
+        return serious
 
     return check
 
 
 @pytest.fixture
-def untold() -> Callable[..., None]:
-    """Read a correct look-alike, or one of which the text cannot tell: no rule may say more than a note.
+def lint_is_clean() -> Callable[..., None]:
+    """Lint a correct look-alike, or a faulty script that the text alone does not reveal: no error, no warning.
 
-    Of a failure that is named, not even a note.
+    Notes are allowed too, except those of the failure given by ``code``.
     """
 
     def check(script: str, code: str = "") -> None:

@@ -10,8 +10,8 @@ from trueloop.failures.gradient import always_zero, never_received
 from trueloop.tracing.events import NONE, Ref, Refs, StepTaken, WatchEnded
 
 
-def stepped(update: int, optimizer: Ref, held: Refs, **told: Any) -> StepTaken:
-    options: dict[str, Any] = {"with_gradient": held, "zero": NONE} | told
+def stepped(update: int, optimizer: Ref, held: Refs, **overrides: Any) -> StepTaken:
+    options: dict[str, Any] = {"with_gradient": held, "zero": NONE} | overrides
     return StepTaken(
         update=update, micro=update, optimizer=optimizer, rates=(), parameters=held, reused=NONE, reused_from=None,
         backwards=1, cleared_between=False, cleared_at=None, norm=1.0, norm_made=None, not_finite=NONE,

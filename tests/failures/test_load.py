@@ -54,7 +54,7 @@ def test_a_failure_of_somebody_elses_stands_among_those_of_its_family(others):
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "told"),
+    ("text", "place", "message"),
     [
         ("x = 1\n", {}, r"^theirs\.gradient\.their_own has no FAILURE\.$"),
         (FILE.format(code="OPT777"), {}, "has the code 'OPT777'; in gradient it begins GRD"),
@@ -64,8 +64,8 @@ def test_a_failure_of_somebody_elses_stands_among_those_of_its_family(others):
         (FILE.format(code="GRD777"), {"family": "gradients"}, "'gradients' is no family.*gradient, "),
     ],
 )
-def test_what_does_not_fit_is_refused_by_its_name(others, text, place, told):
-    with pytest.raises(ValueError, match=told):
+def test_what_does_not_fit_is_refused_by_its_name(others, text, place, message):
+    with pytest.raises(ValueError, match=message):
         others(text, **place)
 
 

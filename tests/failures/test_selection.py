@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.findings import Site
+from trueloop.core.findings import SourceLocation
 from trueloop.failures.selection import Choice, choose, entry_named
 
 pytestmark = pytest.mark.usefixtures("made_up")
@@ -90,11 +90,11 @@ def test_somebody_elses_broken_file_is_not_our_business(tmp_path: Path):
 def test_a_comment_silences_its_line(program: Callable[..., Path]):
     path = str(program("step()  # trueloop: ignore[GRD901]\nstep()\n"))
     choice = Choice()
-    assert choice.silenced("GRD901", Site(path, 1))
-    assert not choice.silenced("MEM901", Site(path, 1))
-    assert not choice.silenced("GRD901", Site(path, 2))
-    assert not choice.silenced("GRD901", Site(path, 99))
-    assert not choice.silenced("GRD901", Site("<a cell that is gone>", 1))
+    assert choice.silenced("GRD901", SourceLocation(path, 1))
+    assert not choice.silenced("MEM901", SourceLocation(path, 1))
+    assert not choice.silenced("GRD901", SourceLocation(path, 2))
+    assert not choice.silenced("GRD901", SourceLocation(path, 99))
+    assert not choice.silenced("GRD901", SourceLocation("<a cell that is gone>", 1))
 
 
 def test_a_failure_is_found_by_its_name():

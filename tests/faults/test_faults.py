@@ -38,7 +38,7 @@ FAULTS = (
 )
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.slow(reason="kills and damages dozens of runs"),
     pytest.mark.timeout(600),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="the campaign forks its runs"),
 ]

@@ -4,12 +4,12 @@ from collections import Counter
 import pytest
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.findings import Finding, Severity, Site
+from trueloop.core.findings import Finding, Severity, SourceLocation
 from trueloop.lint.baseline import key, load, write
 
 
 def finding(path, line=3):
-    return Finding(code="GRD001", slug="s", title="t", severity=Severity.ERROR, message="m.", site=Site(path, line))
+    return Finding(code="GRD001", slug="s", title="t", severity=Severity.ERROR, message="m.", site=SourceLocation(path, line))
 
 
 def test_a_finding_is_known_by_its_words_not_by_its_line(tmp_path):

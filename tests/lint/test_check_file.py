@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trueloop.analysis.source_file import Hit
-from trueloop.core.findings import Severity, Site
+from trueloop.core.findings import Severity, SourceLocation
 from trueloop.failures.failure import Failure, Rule
 from trueloop.failures.load import catalogue
 from trueloop.lint.check_file import Ruled, lint_text
@@ -65,7 +65,7 @@ def test_comments_silence_and_idle_ones_are_told():
     linted = lint_text(text, "a.py", [BAD])
     assert [found.site.line for found in linted.found] == [4]
     assert linted.silenced == 2
-    assert linted.idle == ((Site("a.py", 3), "GRD"),)
+    assert linted.idle == ((SourceLocation("a.py", 3), "GRD"),)
     other = lint_text("good()  # trueloop: ignore[EVL001]\n", "a.py", [BAD])
     assert other.idle == (), "EVL001 was not looked for"
 

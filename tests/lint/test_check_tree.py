@@ -75,7 +75,7 @@ def test_what_cannot_be_judged_is_said_and_the_rest_goes_on(tmp_path):
     assert "No such file" in read_file(tmp_path / "gone.py", JOB).linted.problem
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts a pool of processes")
 def test_many_files_in_several_processes_come_in_order(tmp_path):
     paths = [tmp_path / f"{number:03}.py" for number in range(WORTH_IT + 5)]
     for number, path in enumerate(paths):

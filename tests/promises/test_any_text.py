@@ -42,14 +42,14 @@ def holds(text):
         assert len(fixed.left.found) < len(linted.found)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="hundreds of generated programs")
 @given(from_node())
 @settings(PATIENT, max_examples=60)
 def test_programs_by_the_grammar(text):
     holds(text)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="hundreds of generated programs")
 @given(st.sampled_from(PROGRAMS), st.randoms(use_true_random=False), st.integers(1, 6))
 @settings(PATIENT, max_examples=250)
 def test_real_programs_with_lines_taken_out_put_in_and_moved(text, rnd, changes):

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from trueloop.core.downsampling import POINTS, Thinned
+from trueloop.core.downsampling import MAX_POINTS, DownsampledSeries
 from trueloop.sanitizer.watch import Watch
 
 APART = (
@@ -26,7 +26,7 @@ APART = (
     torch.Tensor,
     nn.Module,
     torch.optim.Optimizer,
-    Thinned,
+    DownsampledSeries,
 )
 COUNTED = (
     list, dict, set, frozenset, tuple, collections.deque, weakref.WeakKeyDictionary, weakref.WeakValueDictionary,
@@ -59,7 +59,7 @@ def points(watch: Watch) -> int:
     """Return the length of the longest series."""
     held = (value for value in vars(watch._recorder).values())
     several = (each for value in held for each in (value.values() if isinstance(value, dict) else [value]))
-    return max(len(each.values) for each in several if isinstance(each, Thinned))
+    return max(len(each.values) for each in several if isinstance(each, DownsampledSeries))
 
 
 @pytest.fixture(autouse=True)
@@ -193,7 +193,7 @@ def test_many_updates_in_full(
         more = grown(watch, update, 600)
     assert sum(more.values()) < 100, more
     assert watch.report().watched >= 900
-    assert 0 < points(watch) <= POINTS
+    assert 0 < points(watch) <= MAX_POINTS
     assert not watch.report().problems
 
 

@@ -13,12 +13,12 @@ from trueloop.core.findings import (
     UNPROVEN,
     Explained,
     Finding,
-    Insertion,
+    SuggestedChange,
     Judged,
     Report,
     Series,
     Severity,
-    Site,
+    SourceLocation,
     UpdateRate,
     Verdict,
 )
@@ -57,12 +57,12 @@ def finding(folder: Path) -> Finding:
         title="Gradients are never cleared",
         severity=Severity.ERROR,
         message="The step used gradients of 4 parameters that an earlier step had used; their norm is 23.9.",
-        site=Site(path, 11, "train"),
-        related=((Site(path, 10, "train"), "added here"),),
+        site=SourceLocation(path, 11, "train"),
+        related=((SourceLocation(path, 10, "train"), "added here"),),
         first_update=1,
         count=1199,
         fix="Call optimizer.zero_grad() before each backward.",
-        change=Insertion(Site(path, 10, "train"), "optimizer.zero_grad()", "before"),
+        change=SuggestedChange(SourceLocation(path, 10, "train"), "optimizer.zero_grad()", "before"),
     )
 
 
@@ -71,7 +71,7 @@ def report(finding: Finding) -> Report:
     path = finding.site.path if finding.site else ""
     kept = replace(
         finding, code="MEM001", slug="graph-kept", title="Graphs are kept", severity=Severity.WARNING, count=1,
-        site=Site(path, 12, "train"), related=(), change=None, first_update=40, fix="Keep loss.item().",
+        site=SourceLocation(path, 12, "train"), related=(), change=None, first_update=40, fix="Keep loss.item().",
     )  # fmt: skip
     starved = replace(kept, code="ENV001", slug="starved", severity=Severity.NOTE, site=None, fix="")
     updates = tuple(range(0, 1200, 10))
@@ -111,11 +111,11 @@ def error(folder: Path) -> Explained:
         type="RuntimeError",
         title="Shapes that do not fit together",
         message="mat1 and mat2 shapes cannot be multiplied (16x392 and 288x10)",
-        site=Site(path, 9, "train"),
+        site=SourceLocation(path, 9, "train"),
         meaning="`head` (Linear of Net) expects in_features=288, and `x` has the shape (16, 392).",
         fix="Build the layer with in_features=392.",
-        made_at=Site(path, 8, "train"),
+        made_at=SourceLocation(path, 8, "train"),
         made="`x` comes from here",
-        others=((Site(path, 6, "train"), "made here"),),
+        others=((SourceLocation(path, 6, "train"), "made here"),),
         update=3,
     )

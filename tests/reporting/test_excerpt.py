@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.core.findings import Finding, Insertion, Severity, Site
+from trueloop.core.findings import Finding, SuggestedChange, Severity, SourceLocation
 from trueloop.core.source_text import Edit, Fix
 from trueloop.reporting.excerpt import Change, diff, excerpts, repaired
 
@@ -34,13 +34,13 @@ def test_a_comment_is_not_underlined(finding: Finding):
 
 def test_lines_far_away_are_joined_by_a_gap(finding: Finding):
     path = finding.site.path if finding.site else ""
-    assert numbers(replace(finding, related=((Site(path, 2), "here"),))) == [[1, 2, None, 9, 10, 11, 12, 13]]
-    near = replace(finding, related=((Site(path, 6), "here"),))
+    assert numbers(replace(finding, related=((SourceLocation(path, 2), "here"),))) == [[1, 2, None, 9, 10, 11, 12, 13]]
+    near = replace(finding, related=((SourceLocation(path, 6), "here"),))
     assert numbers(near) == [[5, 6, 7, 8, 9, 10, 11, 12, 13]], "one line is shown rather than a gap in its place"
 
 
 def test_another_file_is_another_excerpt_and_a_file_that_is_gone_has_its_numbers(finding: Finding, tmp_path: Path):
-    gone = replace(finding, related=((Site(str(tmp_path / "gone.py"), 7), "made here"),))
+    gone = replace(finding, related=((SourceLocation(str(tmp_path / "gone.py"), 7), "made here"),))
     (_, other) = excerpts(gone)
     assert [(line.number, line.text) for line in other.lines if line] == [(7, "")]
 
@@ -52,7 +52,7 @@ def test_no_place_no_lines(finding: Finding):
 @pytest.mark.parametrize("line", [0, 10**6])
 def test_a_line_that_is_not_in_the_file_breaks_nothing(finding: Finding, line: int):
     path = finding.site.path if finding.site else ""
-    (excerpt,) = excerpts(replace(finding, site=Site(path, line), related=()))
+    (excerpt,) = excerpts(replace(finding, site=SourceLocation(path, line), related=()))
     assert line in [each.number for each in excerpt.lines if each]
 
 
@@ -66,7 +66,7 @@ def test_a_line_that_is_not_in_the_file_breaks_nothing(finding: Finding, line: i
 )
 def test_a_change_is_a_small_diff(finding: Finding, where: str, signs: list[str]):
     assert finding.change is not None
-    assert [f"{each.sign} {each.text}" for each in diff(finding.change._replace(where=where))] == signs
+    assert [f"{each.sign} {each.text}" for each in diff(finding.change._replace(position=where))] == signs
 
 
 def test_a_change_of_several_lines_keeps_their_own_indentation(finding: Finding):
@@ -80,7 +80,7 @@ def test_a_change_of_several_lines_keeps_their_own_indentation(finding: Finding)
 
 
 def test_a_change_of_a_file_that_is_gone_shows_what_is_new():
-    assert [tuple(each) for each in diff(Insertion(Site("gone.py", 3), "x = 1"))] == [("+", "x = 1")]
+    assert [tuple(each) for each in diff(SuggestedChange(SourceLocation("gone.py", 3), "x = 1"))] == [("+", "x = 1")]
 
 
 def test_a_fix_in_bytes_is_shown_as_lines(tmp_path):
@@ -88,12 +88,12 @@ def test_a_fix_in_bytes_is_shown_as_lines(tmp_path):
     path.write_bytes(b"\xef\xbb\xbfif x:\r\n\tf(1)  # \xc3\xa9\r\n\tg()\r\n")
     at = path.read_bytes().index(b"1")
     found = Finding(
-        code="GRD001", slug="s", title="t", severity=Severity.ERROR, message="m.", site=Site(str(path), 2),
+        code="GRD001", slug="s", title="t", severity=Severity.ERROR, message="m.", site=SourceLocation(str(path), 2),
         repair=Fix((Edit(at, at + 1, "2"),), safe=True),
     )  # fmt: skip
     assert repaired(found) == [Change("-", "f(1)  # é"), Change("+", "f(2)  # é")]
     assert repaired(replace(found, cell=1)) == []
-    assert repaired(replace(found, site=Site("gone.py", 1))) == []
+    assert repaired(replace(found, site=SourceLocation("gone.py", 1))) == []
     assert repaired(replace(found, repair=None)) == []
     start = Fix((Edit(3, 5, "if not"),), safe=True)
     assert repaired(replace(found, repair=start)) == [Change("-", "if x:"), Change("+", "if not x:")]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.core.findings import Explained, Report, Series, Site
+from trueloop.core.findings import Explained, Report, Series, SourceLocation
 from trueloop.reporting.html import to_html
 
 VOID = {"meta"}
@@ -60,8 +60,8 @@ def test_what_the_program_says_cannot_become_markup(report: Report, folder: Path
     (folder / "train.py").write_text("x = '</pre><script>alert(1)</script>'\n" * 20)
     evil = "<script>alert(1)</script>\" onload='x'\x1b\udcff"
     finding = replace(
-        report.findings[0], message=evil, title=evil, fix=evil, site=Site(str(folder / "train.py"), 3, evil),
-        related=((Site(f"/{evil}.py", 1, evil), evil),),
+        report.findings[0], message=evil, title=evil, fix=evil, site=SourceLocation(str(folder / "train.py"), 3, evil),
+        related=((SourceLocation(f"/{evil}.py", 1, evil), evil),),
     )  # fmt: skip
     hostile = replace(report, findings=(finding,), problems=(evil,))
     page = to_html(hostile)

@@ -1,13 +1,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from trueloop.core.findings import Finding, Severity, Site
+from trueloop.core.findings import Finding, Severity, SourceLocation
 from trueloop.core.source_text import Edit, Fix
 from trueloop.reporting.one_line import annotation, concise, statistics
 
 FOUND = Finding(
     code="GRD001", slug="never-cleared", title="Gradients are never cleared", severity=Severity.WARNING,
-    message="50 % of it:\nhere, it is.", site=Site("/w/a,b.py", 3), column=5, end=(4, 7), fix="Do it.",
+    message="50 % of it:\nhere, it is.", site=SourceLocation("/w/a,b.py", 3), column=5, end=(4, 7), fix="Do it.",
 )  # fmt: skip
 BASE = Path("/w")
 
@@ -24,7 +24,7 @@ def test_an_annotation_is_escaped_as_github_wants_it():
         "::warning file=a%2Cb.py,line=3,title=GRD001 Gradients are never cleared,col=5,endLine=4,endColumn=7"
         "::50 %25 of it: here, it is. Do it."
     )
-    note = replace(FOUND, severity=Severity.NOTE, site=Site("/w/n.ipynb:cell 3", 2))
+    note = replace(FOUND, severity=Severity.NOTE, site=SourceLocation("/w/n.ipynb:cell 3", 2))
     assert annotation(note, base=BASE).startswith(
         "::notice file=n.ipynb,title=GRD001 Gradients are never cleared (cell 3%2C line 2)::"
     )

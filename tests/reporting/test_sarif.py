@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft4Validator, FormatChecker
 
-from trueloop.core.findings import Explained, Finding, Report, Site
+from trueloop.core.findings import Explained, Finding, Report, SourceLocation
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.load import catalogue
 from trueloop.reporting.sarif import FINGERPRINT, to_sarif
@@ -119,7 +119,7 @@ def test_equal_lines_are_told_apart_by_their_order(report: Report):
 
 
 def test_names_of_files_are_quoted(report: Report, tmp_path: Path):
-    odd = replace(report.findings[0], site=Site("/a b/ü%\udcff.py", 1), related=())
+    odd = replace(report.findings[0], site=SourceLocation("/a b/ü%\udcff.py", 1), related=())
     log = to_sarif(replace(report, findings=(odd,)), base=tmp_path)
     uri = log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
     assert uri == "file:///a%20b/%C3%BC%25%FF.py"
@@ -140,7 +140,7 @@ def test_what_lies_below_the_base_is_told_relative_to_it(path: str, uri: str | N
     base = tmp_path / "link"
     base.symlink_to(real)
     for root in (base, real):
-        site = Site(path.format(base=root), 1)
+        site = SourceLocation(path.format(base=root), 1)
         log = to_sarif(Report(findings=(replace(finding, site=site, related=()),)), base=base)
         (result,) = log["runs"][0]["results"]
         artifact = result["locations"][0]["physicalLocation"]["artifactLocation"]
@@ -174,7 +174,7 @@ def test_what_was_found_in_a_text_has_its_columns_and_its_fix(finding: Finding, 
 
 
 def test_a_cell_of_a_notebook_is_told_in_words(finding: Finding, folder: Path):
-    site = Site(f"{folder}/nb.ipynb:cell 3", 2)
+    site = SourceLocation(f"{folder}/nb.ipynb:cell 3", 2)
     found = replace(finding, site=site, related=((site, "here"),), cell=3, column=1, end=(2, 4))
     log = to_sarif(Report(findings=(found,), files=1), base=folder)
     assert_valid(log)

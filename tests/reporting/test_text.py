@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from trueloop.core.findings import Explained, Report, Site
+from trueloop.core.findings import Explained, Report, SourceLocation
 from trueloop.reporting.text import print_report
 
 
@@ -88,7 +88,7 @@ def test_colours_are_for_terminals_only(report: Report, folder: Path):
 
 
 def test_a_place_without_source_and_a_finding_without_a_place(report: Report, folder: Path):
-    finding = replace(report.findings[0], site=Site("<stdin>", 3), related=(), change=None)
+    finding = replace(report.findings[0], site=SourceLocation("<stdin>", 3), related=(), change=None)
     told = printed(replace(report, findings=(finding, replace(finding, site=None))), folder)
     assert "\n  <stdin>:3\n" in told
     assert told.count("error GRD001") == 2

@@ -9,7 +9,7 @@ import pytest
 from trueloop.core.protocols import (
     CheckpointSaved,
     Evaluated,
-    Noted,
+    Notice,
     RunEnded,
     RunStarted,
     UpdateRow,
@@ -79,7 +79,7 @@ def whole_run(epochs=12, per_epoch=PER_EPOCH, skipped=(), facts=FACTS, name="dig
     total = epochs * per_epoch
     yield started(epochs, per_epoch, name=name, facts=facts)
     for update in skipped:
-        yield Noted(
+        yield Notice(
             update=update, kind="not_finite", message=f"Update {update} was not finite and was skipped; input has nan.",
             details={"index": 17},
         )  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trueloop.core.errors import InvalidData, RunFolderError
-from trueloop.core.protocols import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted, UpdateRow, UpdatesDone
+from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded, RunStarted, UpdateRow, UpdatesDone
 from trueloop.runs.journal import Journal, read
 
 START = RunStarted(name="digits", epochs=2, updates=8, start_update=0, facts={"config": {"optim": {"lr": 0.1}}})
@@ -40,7 +40,7 @@ def test_every_event_reads_back_as_it_was_reported(run):
     saved = CheckpointSaved(
         update=2, epoch=1, path="checkpoints/update-2", metrics={"val/loss": -math.inf}, seconds=0.125
     )
-    noted = Noted(update=2, kind="not_finite", message="Üpdate 2\nwas skipped", details={"index": 7, "value": "nan"})
+    noted = Notice(update=2, kind="not_finite", message="Üpdate 2\nwas skipped", details={"index": 7, "value": "nan"})
     ended = RunEnded(update=2, reason="finished", seconds=3.5)
     rows = [row(1, 0.30000000000000004), row(2, math.nan, grad_norm=math.inf, skipped=True)]
     history = read(run([START, UpdatesDone(rows=rows), evaluated, saved, noted, ended]))
@@ -255,12 +255,12 @@ def test_a_resumed_run_reads_as_the_uninterrupted_one(run, synthetic):
     uninterrupted = list(synthetic.whole_run(skipped=(40, 60)))
     # Killed in the fourth epoch, after the checkpoint of the second (update 46) as the newest whole one.
     killed = [synthetic.started()]
-    killed += [event for event in uninterrupted if isinstance(event, Noted)]
+    killed += [event for event in uninterrupted if isinstance(event, Notice)]
     for epoch in (1, 2, 3):
         killed += synthetic.epoch_events(epoch, skipped=(40, 60))
     killed.append(UpdatesDone(rows=[each._replace(loss=99.0) for each in synthetic.rows(70, 80)]))
     resumed = [synthetic.started(start_update=46)]
-    resumed += [event for event in uninterrupted if isinstance(event, Noted) and event.update > 46]
+    resumed += [event for event in uninterrupted if isinstance(event, Notice) and event.update > 46]
     for epoch in range(3, 13):
         resumed += synthetic.epoch_events(epoch, skipped=(40, 60))
     resumed += uninterrupted[-2:]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueloop.core.protocols import CheckpointSaved, Evaluated, Noted, RunStarted, UpdateRow, UpdatesDone
+from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunStarted, UpdateRow, UpdatesDone
 from trueloop.runs.journal_lines import encode, event_of, event_record, update_records
 
 numbers = st.floats() | st.integers(-(2**53), 2**53)
@@ -21,7 +21,7 @@ def test_metrics_survive_a_line_exactly(metrics, seconds):
 
 
 def test_a_lone_surrogate_in_a_name_is_written_and_read_back():
-    event = Noted(update=1, kind="k", message="broken \udcff name", details={})
+    event = Notice(update=1, kind="k", message="broken \udcff name", details={})
     line = encode(event_record(event, 0.0))
     assert line.isascii()
     assert line.endswith("}\n")

@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 import pytest
 
 from trueloop.core.errors import RunFolderError
-from trueloop.core.protocols import Noted, RunEnded, RunStarted, UpdatesDone
+from trueloop.core.protocols import Notice, RunEnded, RunStarted, UpdatesDone
 from trueloop.runs.html_page import POLICY
 from trueloop.runs.journal import Journal, read
 from trueloop.runs.report import verdict, write_report
@@ -89,7 +89,7 @@ def test_hostile_names_stay_text(run, synthetic):
         "class_names": [HOSTILE] * 10, "device": HOSTILE, "versions": {HOSTILE: HOSTILE},
     }  # fmt: skip
     events = list(synthetic.whole_run(facts=facts, name=HOSTILE, reason=HOSTILE))
-    events.insert(5, Noted(update=5, kind=HOSTILE, message=HOSTILE, details={HOSTILE: HOSTILE}))
+    events.insert(5, Notice(update=5, kind=HOSTILE, message=HOSTILE, details={HOSTILE: HOSTILE}))
     path = write_report(run(events))
     raw = path.read_text(encoding="utf-8")
     assert "<script" not in raw
@@ -149,8 +149,8 @@ def test_findings_memory_packages_and_source_are_shown(run, synthetic):
     events = [
         synthetic.started(facts=facts),
         *(UpdatesDone(rows=[row], memory_mib=100.0 + row.update) for row in rows),
-        Noted(update=3, kind="finding", message=f"GRD001 Never cleared: {HOSTILE}", details=found),
-        Noted(update=4, kind="early_stop", message="enough", details={}),
+        Notice(update=3, kind="finding", message=f"GRD001 Never cleared: {HOSTILE}", details=found),
+        Notice(update=4, kind="early_stop", message="enough", details={}),
     ]
     page = page_of(run(events))
     for words in ("Findings", "GRD001 Never cleared", "Fix: Clear them.", ":7", "Memory (MiB)", "1 installed package",

@@ -1,6 +1,6 @@
 import math
 
-from trueloop.core.protocols import CheckpointSaved, Noted
+from trueloop.core.protocols import CheckpointSaved, Notice
 from trueloop.runs.journal import read
 from trueloop.runs.report_sections import SHOWN, checkpoints, environment, evaluations, notes, settings, time_split
 
@@ -61,7 +61,7 @@ def test_no_facts_no_sections(run, synthetic, tmp_path):
 
 
 def test_a_flood_of_notes_is_cut_and_says_so(run, synthetic):
-    flood = [Noted(update=k, kind="not_finite", message=f"number {k}", details={}) for k in range(1, SHOWN + 11)]
+    flood = [Notice(update=k, kind="not_finite", message=f"number {k}", details={}) for k in range(1, SHOWN + 11)]
     page = notes(read(run([synthetic.started(), *flood])))
     assert page.count("<li>") == SHOWN
     assert "number 10<" not in page

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trueloop.core.findings import Evidence, Finding, Judged, Severity, Site, Verdict
+from trueloop.core.findings import Evidence, Finding, Judged, Severity, SourceLocation, Verdict
 from trueloop.failures import failure as failures
 from trueloop.failures.failure import Failure
 from trueloop.sanitizer.dispatch import MOST, Judge, Watched
@@ -58,7 +58,7 @@ def failure(
 
 
 def at(line: int, **fields: Any) -> Evidence:
-    return Evidence(message=f"line {line}", place=Site("train.py", line), **fields)
+    return Evidence(message=f"line {line}", location=SourceLocation("train.py", line), **fields)
 
 
 def test_a_finding_is_told_once_and_counted():
@@ -68,7 +68,7 @@ def test_a_finding_is_told_once_and_counted():
         judge.hear(gap(update))
     (finding,) = judge.findings()
     assert told == [Finding(**{field: getattr(finding, field) for field in finding.__slots__} | {"count": 1})]
-    assert (finding.site, finding.first_update, finding.count) == (Site("train.py", 7), 3, 3)
+    assert (finding.site, finding.first_update, finding.count) == (SourceLocation("train.py", 7), 3, 3)
     assert finding.fix == "The page's fix."
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trueloop.core.downsampling import POINTS
+from trueloop.core.downsampling import MAX_POINTS
 from trueloop.failures.load import catalogue
 from trueloop.sanitizer.dispatch import Judge, Watched
 from trueloop.sanitizer.recorder import Recorder
@@ -219,7 +219,7 @@ def test_every_series_is_told_by_its_update():
     assert series["lr"].values == (0.0, 0.1, 0.2)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="a million events")
 def test_memory_is_constant_over_a_million_events():
     recorder = Recorder()
     judge = Judge([Watched(entry.failure, entry.slug) for entry in catalogue().values()])
@@ -254,7 +254,7 @@ def test_memory_is_constant_over_a_million_events():
     assert judge.findings() is not None
     # A million events; 180 000 updates that kept one small object each would show 180 000 blocks.
     assert blocks[-1] - blocks[0] < 12_000, blocks
-    assert len(recorder.series()["loss"].values) <= POINTS
+    assert len(recorder.series()["loss"].values) <= MAX_POINTS
 
 
 def _started(update: int, now: float, epoch: int) -> LoaderStarted:

@@ -60,8 +60,8 @@ class Detector:
 
     def observe(self, event: Any) -> Evidence | None:
         if isinstance(event, ErrorRaised):
-            return Evidence(message=repr(event.error), place=event.place)
-        return Evidence(message="cleared", place=None) if event.count >= 2 else None
+            return Evidence(message=repr(event.error), location=event.place)
+        return Evidence(message="cleared", location=None) if event.count >= 2 else None
 
     def inconclusive(self) -> str:
         return ""

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from trueloop.core.errors import CheckpointError, InvalidConfig
-from trueloop.core.protocols import CheckpointSaved, Evaluated, Noted, RunStarted, UpdatesDone
+from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunStarted, UpdatesDone
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 from trueloop.training.config import CheckpointConfig, MonitorConfig, OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.training.evaluation.metrics import Accuracy
@@ -137,7 +137,7 @@ def test_it_stops_early_at_the_best(cut, build, tmp_path, heard):
     assert result.reason == "early_stop"
     assert result.epochs == 4
     assert result.best_update == 6
-    assert [note.kind for note in heard.of(Noted)] == ["early_stop"]
+    assert [note.kind for note in heard.of(Notice)] == ["early_stop"]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_told_to_stop_it_finishes_the_update_and_saves(cut, build, tmp_path, hea
     assert (result.reason, result.update, result.unfinished) == (reason, 8, True)
     assert signal.getsignal(sent) is before
     assert CheckpointFolder(tmp_path).latest().update == 8
-    (note,) = heard.of(Noted)
+    (note,) = heard.of(Notice)
     assert (note.kind, note.message) == (reason, f"Stopped by {who} after update 8; everything is saved.")
 
     whole = make(cut, build, CONFIG, None)
@@ -371,7 +371,7 @@ def test_a_damaged_best_is_passed_over_for_the_next(cut, build, tmp_path, heard)
     assert second.update == 12
     expected = CheckpointFolder(tmp_path).load(second)["model"]
     assert all(torch.equal(expected[name], value) for name, value in fit.final_weights().items())
-    assert [note.kind for note in heard.of(Noted)] == ["checkpoint_passed_over"]
+    assert [note.kind for note in heard.of(Notice)] == ["checkpoint_passed_over"]
 
 
 def test_a_best_that_was_removed_is_missed_aloud(cut, build, tmp_path, heard):
@@ -383,10 +383,10 @@ def test_a_best_that_was_removed_is_missed_aloud(cut, build, tmp_path, heard):
     fit.measure = judged_by([0.3, 0.5, 0.8, 0.9])
     fit.run(name="x", facts={})
     fit.final_weights()
-    assert not heard.of(Noted)
+    assert not heard.of(Notice)
     rmtree(CheckpointFolder(tmp_path).best().path)
     fit.final_weights()
-    (note,) = heard.of(Noted)
+    (note,) = heard.of(Notice)
     assert note.kind == "best_missing"
     assert "update-000000006 is not there; update 12 is shipped" in note.message
 
@@ -397,7 +397,7 @@ def test_a_metric_that_is_never_finite_stops_in_words(cut, build, tmp_path, hear
     fit = make(cut, build, replace(CONFIG, monitor=MonitorConfig(patience=2)), tmp_path, heard)
     fit.measure = judged_by([float("nan")] * 4)
     assert fit.run(name="x", facts={}).reason == "early_stop"
-    assert "never finite" in heard.of(Noted)[0].message
+    assert "never finite" in heard.of(Notice)[0].message
     assert CheckpointFolder(tmp_path).latest().update == 12
 
 

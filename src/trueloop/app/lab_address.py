@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trueloop.core.errors import MissingExtra
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 from trueloop.runs.live.folder import enter, is_ours, live_folder
 from trueloop.runs.live.process_alive import lives, mark_of
 
@@ -48,7 +48,7 @@ def address(environment: Mapping[str, str]) -> str:
     if not is_ours(folder):
         return ""
     try:
-        told: Any = from_json((folder / ADDRESS).read_bytes()[:4096])
+        told: Any = parse_json((folder / ADDRESS).read_bytes()[:4096])
         port, pid, mark = int(told["port"]), int(told["pid"]), str(told["mark"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""

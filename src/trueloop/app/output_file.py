@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from trueloop.core.errors import InvalidConfig, RunFolderError
-from trueloop.core.paths import is_folder, is_there
+from trueloop.core.paths import is_folder, path_exists
 
 
 def writable(path: Path, what: str) -> Path:
@@ -20,7 +20,7 @@ def writable(path: Path, what: str) -> Path:
         InvalidConfig: nothing can be written there; better said before a run of hours than after it.
     """
     whole = path.resolve()
-    if is_folder(whole) or not os.access(whole if is_there(whole) else whole.parent, os.W_OK):
+    if is_folder(whole) or not os.access(whole if path_exists(whole) else whole.parent, os.W_OK):
         raise InvalidConfig(
             f"A {what} cannot be written to {str(path)!r}.", fix="Name a file in a folder that you may write to."
         )

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trueloop.autograd.graph import tensors_in
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.formatting import size
+from trueloop.core.formatting import format_size
 
 ROUNDS = 3  # the quickest counts: whatever else the machine does only ever adds
 
@@ -83,7 +83,7 @@ def choose(costs: Sequence[BlockCost], spare_b: int) -> tuple[str, ...]:
     most = sum(cost.spares_b for cost in costs)
     if most < spare_b:
         raise InvalidConfig(
-            f"{size(spare_b)} are to be spared, and all {len(costs)} blocks together spare {size(most)}.",
+            f"{format_size(spare_b)} are to be spared, and all {len(costs)} blocks together spare {format_size(most)}.",
             fix="Make the micro-batch smaller, or spare less.",
         )
     ranked = sorted(costs, key=lambda cost: cost.spares_b / max(cost.forward_s, 1e-9))

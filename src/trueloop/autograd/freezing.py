@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from trueloop.core.errors import InvalidConfig, InvalidModel
-from trueloop.core.name_patterns import listed, matching
+from trueloop.core.name_patterns import format_names, match_names
 
 Group = dict[str, Any]
 
@@ -94,7 +94,7 @@ def thaw(
     whole = [name for name, each in chosen.items() if not (each.is_floating_point() or each.is_complex())]
     if whole:
         raise InvalidModel(
-            f"Parameters of whole numbers cannot be trained: {listed(whole)}.", fix="Leave them out of the patterns."
+            f"Parameters of whole numbers cannot be trained: {format_names(whole)}.", fix="Leave them out of the patterns."
         )
     targets = _targets(optimizer, chosen, group) if optimizer else {}
     changed = tuple(name for name, parameter in chosen.items() if not parameter.requires_grad)
@@ -114,7 +114,7 @@ def _chosen(model: nn.Module, patterns: Sequence[str], *, asked: str, why: str) 
     if not patterns:
         raise InvalidConfig(f"{asked} was given no pattern.", fix=f'Name some parameters: {asked}(model, "encoder.*").')
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    return {name: parameters[name] for name in matching(list(parameters), patterns, asked=asked, why=why)}
+    return {name: parameters[name] for name in match_names(list(parameters), patterns, option=asked, why=why)}
 
 
 def _refuse_joint_state(optimizer: torch.optim.Optimizer | None) -> None:

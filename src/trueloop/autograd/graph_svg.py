@@ -9,7 +9,7 @@ from typing import Final
 from trueloop.autograd.backward_graph import places
 from trueloop.autograd.graph import Graph, Node
 from trueloop.autograd.graph_text import title
-from trueloop.core.formatting import printable, size
+from trueloop.core.formatting import printable, format_size
 from trueloop.core.html import Markup, element
 
 MOST: Final = 400  # nodes; a picture of more tells nothing
@@ -79,7 +79,7 @@ def _box(graph: Graph, node: Node, spot: tuple[float, float]) -> Markup:
     freed = any(kept.state == "freed" for kept in node.kept)
     kind = "leaf" if node.leaf else "keeps" if alone_b else "freed" if freed else "passes"
     below = "; ".join(
-        part for part in (node.module or node.name * node.leaf, f"keeps {size(alone_b)}" * bool(alone_b)) if part
+        part for part in (node.module or node.name * node.leaf, f"keeps {format_size(alone_b)}" * bool(alone_b)) if part
     )
     head = node.of if node.leaf else node.name
     x, y = spot
@@ -97,7 +97,7 @@ def _tooltip(graph: Graph, node: Node) -> Iterator[str]:
     yield title(node)
     for kept in node.kept:
         memory = graph.memories[kept.memory] if kept.memory is not None else None
-        told = f"{size(memory.size_b)} {memory.owner and f'of {memory.owner}'}" if memory else kept.state
+        told = f"{format_size(memory.size_b)} {memory.owner and f'of {memory.owner}'}" if memory else kept.state
         yield f"{kept.name} {list(kept.shape)} {kept.dtype} {told}".rstrip()
 
 

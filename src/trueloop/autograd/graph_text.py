@@ -7,8 +7,8 @@ from typing import Final
 
 from trueloop.autograd.backward_graph import depths
 from trueloop.autograd.graph import Graph, Kept, Node
-from trueloop.core.formatting import counted, percent, printable, size
-from trueloop.core.name_patterns import listed
+from trueloop.core.formatting import format_count, percent, printable, format_size
+from trueloop.core.name_patterns import format_names
 
 LARGEST: Final = 10  # pieces of memory that are listed
 
@@ -27,20 +27,20 @@ def overview(graph: Graph) -> Iterator[str]:
     operations = sum(not node.leaf for node in graph.nodes)
     more = " and more" if graph.cut else ""
     leaves = len(graph.nodes) - operations
-    yield f"{counted(operations, 'operation')}{more}, {leaves} {'leaf' if leaves == 1 else 'leaves'}"
+    yield f"{format_count(operations, 'operation')}{more}, {leaves} {'leaf' if leaves == 1 else 'leaves'}"
     if graph.released:
         yield "backward has been through it: what it had saved is freed"
     held = sum(each.size_b for each in graph.memories)
-    yield f"saved for backward: {size(held)}, of which {size(graph.alone_b)} only by this graph"
+    yield f"saved for backward: {format_size(held)}, of which {format_size(graph.alone_b)} only by this graph"
     if graph.hooked:
-        yield f"{counted(graph.hooked, 'tensor')} behind hooks (checkpointing, offloading), not counted here"
+        yield f"{format_count(graph.hooked, 'tensor')} behind hooks (checkpointing, offloading), not counted here"
     yield (
-        f"never reached by this loss: {listed(graph.unreachable)}"
+        f"never reached by this loss: {format_names(graph.unreachable)}"
         if graph.unreachable
         else ("every parameter that requires a gradient is reached")
     )
     if graph.frozen:
-        yield f"frozen: {listed(graph.frozen)}"
+        yield f"frozen: {format_names(graph.frozen)}"
 
 
 def largest(graph: Graph) -> Iterator[str]:
@@ -49,10 +49,10 @@ def largest(graph: Graph) -> Iterator[str]:
     for memory in graph.memories[:LARGEST]:
         who = [f"{graph.nodes[place].name} {place} ({name})" for place, name in memory.holders]
         also = f"{memory.owner}, which stays; " if memory.owner else ""
-        yield f"{size(memory.size_b):>10}  {percent(memory.size_b / held if held else 0):>6}  {also}{listed(who)}"
+        yield f"{format_size(memory.size_b):>10}  {percent(memory.size_b / held if held else 0):>6}  {also}{format_names(who)}"
     rest = graph.memories[LARGEST:]
     if rest:
-        yield f"{size(sum(each.size_b for each in rest)):>10}  in {len(rest)} more"
+        yield f"{format_size(sum(each.size_b for each in rest)):>10}  in {len(rest)} more"
 
 
 def by_module(graph: Graph) -> Iterator[str]:
@@ -67,7 +67,7 @@ def by_module(graph: Graph) -> Iterator[str]:
         sums[module] = sums.get(module, 0) + (0 if memory.owner else memory.size_b)
     for module in sorted(counts, key=lambda module: -sums.get(module, 0)):
         name = module or "outside the modules"
-        yield f"{size(sums.get(module, 0)):>10}  {printable(name)} ({counted(counts[module], 'operation')})"
+        yield f"{format_size(sums.get(module, 0)):>10}  {printable(name)} ({format_count(counts[module], 'operation')})"
 
 
 def tree(graph: Graph) -> Iterator[str]:
@@ -105,8 +105,8 @@ def _words(kept: Kept, graph: Graph) -> str:
     memory = graph.memories[kept.memory]
     shape = " × ".join(map(str, kept.shape)) or "one number"  # noqa: RUF001 - as it is written
     also = len(memory.holders) - 1
-    whose = memory.owner or (f"also held by {counted(also, 'other')}" if also else "held by nothing else")
-    return f"keeps {kept.name}: {shape} {kept.dtype}, {size(memory.size_b)}, {printable(whose)}"
+    whose = memory.owner or (f"also held by {format_count(also, 'other')}" if also else "held by nothing else")
+    return f"keeps {kept.name}: {shape} {kept.dtype}, {format_size(memory.size_b)}, {printable(whose)}"
 
 
 def _children(graph: Graph) -> list[list[int]]:

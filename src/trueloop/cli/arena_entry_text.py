@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from trueloop.cli.columns import aligned, width
-from trueloop.core.formatting import counted, short
+from trueloop.core.formatting import format_count, short
 from trueloop.lab.arena.entry import Entry, entry_of
 from trueloop.lab.arena.leaderboard import Row, State
 from trueloop.lab.arena.ranking import BOARDS, By, Spread, Standing
@@ -59,7 +59,7 @@ def outcome(row: Row) -> str:
     reached = [trial.updates for trial in row.trials if trial.end == "reached"]
     if row.state == State.REACHED and reached:
         middle = sorted(reached)[len(reached) // 2]
-        return f"Reached on all {len(reached)} seeds; {counted(middle, 'update')} in the median."
+        return f"Reached on all {len(reached)} seeds; {format_count(middle, 'update')} in the median."
     if row.state == State.DISQUALIFIED:
         return f"Disqualified: the sanitizer found {row.why}"
     return row.why or str(row.state)

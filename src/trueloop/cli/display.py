@@ -17,8 +17,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trueloop.core.formatting import counted, duration, printable, short
-from trueloop.core.protocols import Evaluated, Noted, RunEnded, RunEvent, RunStarted, UpdatesDone
+from trueloop.core.formatting import format_count, duration, printable, short
+from trueloop.core.protocols import Evaluated, Notice, RunEnded, RunEvent, RunStarted, UpdatesDone
 from trueloop.runs.live_progress import Progress
 
 Mode = Literal["live", "plain", "quiet"]
@@ -88,7 +88,7 @@ class Display:
             case Evaluated():
                 self._say(evaluation_line(self.progress, event), "bold" if event.best else "")
                 self._shown = self._now()
-            case Noted():
+            case Notice():
                 self._note(event)
             case RunEnded():
                 self._end(event)
@@ -116,7 +116,7 @@ class Display:
         else:
             self._say(progress_line(self.progress, now - self._began))
 
-    def _note(self, event: Noted) -> None:
+    def _note(self, event: Notice) -> None:
         self._notes[event.kind] += 1
         if self._notes[event.kind] <= NOTES_SHOWN:
             self._say(f"note: {event.message}", "yellow")
@@ -127,7 +127,7 @@ class Display:
         self.close()
         word = ENDS.get(event.reason, event.reason)
         memory = "" if event.peak_memory_mib is None else f", peak memory {event.peak_memory_mib:.0f} MiB"
-        self._say(f"{word} after {counted(event.update, 'update')} in {duration(event.seconds)}{memory}", "bold")
+        self._say(f"{word} after {format_count(event.update, 'update')} in {duration(event.seconds)}{memory}", "bold")
 
     def _say(self, line: str, style: str = "") -> None:
         """Print a line that stays. It is never read as markup: names are the user's."""
@@ -242,9 +242,9 @@ def _place(progress: Progress, event: Evaluated | None = None) -> str:
 
 
 def _opening_line(event: RunStarted) -> str:
-    parts = [counted(event.epochs, "epoch")]
+    parts = [format_count(event.epochs, "epoch")]
     if event.updates is not None:
-        parts.append(counted(event.updates, "update"))
+        parts.append(format_count(event.updates, "update"))
     if isinstance(parameters := event.facts.get("parameters"), int):
         parts.append(f"{parameters:,} parameters")
     if device := event.facts.get("device"):

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from trueloop.core.formatting import counted, printable
+from trueloop.core.formatting import format_count, printable
 from trueloop.doctor.diagnosis import Level
 from trueloop.doctor.machine import Machine
 from trueloop.doctor.run_checks import BAD, Examined, would_fail
@@ -60,7 +60,7 @@ def _said(each: Examined) -> Text:
 
 def _verdict(found: Sequence[Examined], machine: Machine) -> str:
     seen = Counter(each.diagnosis.level for each in found)
-    told = ", ".join(counted(seen[level], level.value) for level in BAD if seen[level])
+    told = ", ".join(format_count(seen[level], level.value) for level in BAD if seen[level])
     where = f" in a container ({machine.container})" if machine.container else ""
     verdict = "A run would fail." if would_fail(found) else "A run can start."
-    return f"{counted(len(found), 'check')}{where}: {told or 'nothing is wrong'}. {verdict}"
+    return f"{format_count(len(found), 'check')}{where}: {told or 'nothing is wrong'}. {verdict}"

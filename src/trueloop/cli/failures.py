@@ -12,7 +12,7 @@ from rich.text import Text
 
 from trueloop.app.option_types import Flag
 from trueloop.app.sanitizer.live_findings import COLOURS
-from trueloop.core.formatting import counted
+from trueloop.core.formatting import format_count
 from trueloop.failures.load import Entry, catalogue
 
 
@@ -77,4 +77,4 @@ def _print(entries: Iterable[Entry], console: Console) -> None:
             grid.add_row(Text(f"  {entry.code}", style), Text(entry.slug, "cyan"), Text(entry.failure.title))
         console.print(grid, "")
     example = f"; one in full: trueloop explain {first}" if (first := next(iter(codes), "")) else ""
-    console.print(Text(f"{counted(len(codes), 'failure')}{example}", "dim"))
+    console.print(Text(f"{format_count(len(codes), 'failure')}{example}", "dim"))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from trueloop.core.errors import ProcessLost, TrueloopError
-from trueloop.core.formatting import counted
+from trueloop.core.formatting import format_count
 from trueloop.training.distributed.launcher_env import Launched, launched
 from trueloop.training.interrupt import EXIT_CODES
 
@@ -204,7 +204,7 @@ def killed(rank: int, exit_code: int, *, restarts: int) -> ProcessLost:
         how = f"was killed by {signal.Signals(-exit_code).name}"
     except ValueError:
         how = f"ended with exit code {exit_code}"
-    again = f"; {counted(restarts, 'restart')} did not help" if restarts else ""
+    again = f"; {format_count(restarts, 'restart')} did not help" if restarts else ""
     memory = " Often it is the kernel, for want of memory: see `dmesg`." if exit_code == -signal.SIGKILL else ""
     return ProcessLost(
         f"Rank {rank} {how}{again}.",

@@ -11,7 +11,7 @@ from rich.text import Text
 from trueloop.app.planning.formulas import rows
 from trueloop.cli.timeline import FULL, LEFT_OUT, MISSING, PARTIAL, coloured, full_window, last_window, timeline
 from trueloop.core.arithmetic import Plan
-from trueloop.core.formatting import counted, number
+from trueloop.core.formatting import format_count, format_number
 
 
 def print_plan(plan: Plan, console: Console) -> None:
@@ -47,17 +47,17 @@ def _numbers(plan: Plan) -> Iterator[tuple[str, str, str]]:
 def _legend(plan: Plan) -> Iterator[tuple[Text, str]]:
     """Pair each mark that is drawn with its meaning."""
     seen, left_out, window = plan.examples_per_epoch, plan.never_seen_per_epoch, plan.effective_batch
-    batch = counted(plan.batch, "example") + f" on each of {number(plan.processes)} processes" * (plan.processes > 1)
-    partial = f"{number(plan.last_batch)} of {counted(plan.iteration_examples, 'example')}"
-    full, last = counted(window, "example"), counted(plan.last_window_examples, "example")
-    kind = f"the short window of {number(plan.last_window)}" if plan.short_last_window else "the last window"
+    batch = format_count(plan.batch, "example") + f" on each of {format_number(plan.processes)} processes" * (plan.processes > 1)
+    partial = f"{format_number(plan.last_batch)} of {format_count(plan.iteration_examples, 'example')}"
+    full, last = format_count(window, "example"), format_count(plan.last_window_examples, "example")
+    kind = f"the short window of {format_number(plan.last_window)}" if plan.short_last_window else "the last window"
     for drawn, marks, meaning in (
         (seen >= plan.iteration_examples, FULL, f"iteration: {batch}"),
         (plan.partial_last_batch, PARTIAL, f"partial iteration: {partial}"),
-        (seen >= window, full_window(plan), f"window of {number(plan.accumulate)}: one update, from {full}"),
+        (seen >= window, full_window(plan), f"window of {format_number(plan.accumulate)}: one update, from {full}"),
         (last != full, last_window(plan), f"{kind}: one update, from {last}"),
         (plan.short_last_window, MISSING, "iteration that the short window lacks"),
-        (left_out, LEFT_OUT, f"left out by drop_last: {counted(left_out, 'example')}"),
+        (left_out, LEFT_OUT, f"left out by drop_last: {format_count(left_out, 'example')}"),
     ):
         if drawn:
             yield coloured(marks), meaning

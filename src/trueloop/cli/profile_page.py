@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trueloop.core.formatting import counted, duration, printable
+from trueloop.core.formatting import format_count, duration, printable
 from trueloop.training.profiling.profile import Operation, Profile
 
 MOST: Final = 10
@@ -71,7 +71,7 @@ def _operations(profile: Profile, operations: Sequence[Operation], title: str) -
             printable(each.name), _share(each, operations), duration(each.seconds / profile.updates), f"{calls:g}"
         )
     if len(operations) > MOST:
-        table.add_row(Text(f"and {counted(len(operations) - MOST, 'other')}", "dim"))
+        table.add_row(Text(f"and {format_count(len(operations) - MOST, 'other')}", "dim"))
     return table
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 
 MOST: Final = 50_000  # lines that are kept of a long run; its error stands at the end
 
@@ -45,7 +45,7 @@ def read_file(path: Path) -> str:
 
 def _outputs(text: str) -> Iterable[str]:
     try:
-        notebook: Any = from_json(text)
+        notebook: Any = parse_json(text)
         outputs = [output for cell in notebook.get("cells", []) for output in cell.get("outputs", [])]
         errors = [output.get("traceback", []) for output in outputs if output.get("output_type") == "error"]
         printed = ["".join(output.get("text", [])) for output in outputs if output.get("output_type") == "stream"]

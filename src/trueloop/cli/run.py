@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import App, CycloptsError, Parameter
 
 from trueloop.app.sanitizer.run_command import Wishes, sanitize
-from trueloop.core.paths import is_there
+from trueloop.core.paths import path_exists
 from trueloop.sanitizer.run_program import Program
 
 VALUED = ("--json", "--html", "--sarif", "--select", "--ignore")
@@ -35,7 +35,7 @@ def run_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyph
     if not words:
         raise CycloptsError(msg="Name the script: trueloop run train.py.", app=APP)
     target, *arguments = words
-    if not module and not is_there(Path(target)):
+    if not module and not path_exists(Path(target)):
         raise CycloptsError(msg=f"There is no script {target!r}.{_similar(Path(target))}", app=APP)
     return sanitize(Program(target=target, arguments=tuple(arguments), module=module), wishes)
 

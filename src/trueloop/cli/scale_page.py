@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from trueloop.app.planning.scale import FLOAT32, JOURNAL_BYTES, MOMENTS, Scale
-from trueloop.core.formatting import duration, number, short, size
+from trueloop.core.formatting import duration, format_number, short, format_size
 
 
 def print_scale(made: Scale, console: Console) -> None:
@@ -35,7 +35,7 @@ Row = tuple[str, str, str, str]
 
 def _given(made: Scale) -> Iterator[Row]:
     yield "parameters", _si(made.parameters), "", f"{made.layers} blocks of {made.width}, {made.optimizer}"
-    yield "devices", number(made.devices), "", f"micro-batch {made.micro_batch} × {made.sequence} tokens, {_cut(made)}"
+    yield "devices", format_number(made.devices), "", f"micro-batch {made.micro_batch} × {made.sequence} tokens, {_cut(made)}"
     yield "precision", made.precision, "", f"{made.compute_bytes} bytes computed with, {FLOAT32} kept"
 
 
@@ -45,24 +45,24 @@ def _cut(made: Scale) -> str:
 
 def _memory(made: Scale) -> Iterator[Row]:
     n, p, c = _si(made.parameters), made.devices, made.compute_bytes
-    yield "parameters", size(made.parameter_bytes), size(made.parameter_bytes // p), f"{FLOAT32} × {n}, / {p}"
+    yield "parameters", format_size(made.parameter_bytes), format_size(made.parameter_bytes // p), f"{FLOAT32} × {n}, / {p}"
     whole = ", whole until the update" if made.accumulate > 1 else f", / {p}"
-    yield "gradients", size(made.gradient_bytes), size(made.sharded_gradient_bytes), f"{FLOAT32} × {n}{whole}"
+    yield "gradients", format_size(made.gradient_bytes), format_size(made.sharded_gradient_bytes), f"{FLOAT32} × {n}{whole}"
     moments = FLOAT32 * MOMENTS[made.optimizer]
-    yield "moments", size(made.moment_bytes), size(made.moment_bytes // p), f"{moments} × {n}, / {p}"
+    yield "moments", format_size(made.moment_bytes), format_size(made.moment_bytes // p), f"{moments} × {n}, / {p}"
     if made.copy_bytes:
-        copies = size(made.copy_bytes)
+        copies = format_size(made.copy_bytes)
         yield f"copies in {made.precision}", copies, copies, f"{c} × {n}, autocast's, of whole weights"
-    yield "gathered", "0 bytes", size(made.gathered_bytes), "two blocks, embedding, head; one block's gradients"
-    kept = size(made.activation_bytes)
+    yield "gathered", "0 bytes", format_size(made.gathered_bytes), "two blocks, embedding, head; one block's gradients"
+    kept = format_size(made.activation_bytes)
     yield "activations", kept, kept, f"L s b h ({2 * FLOAT32} + {14 * c}) + s b ({FLOAT32 + c} h + 4 v)"
-    yield "in all", size(made.replicated_bytes), size(made.sharded_bytes), ""
-    kept = size(made.recomputed_activation_bytes)
+    yield "in all", format_size(made.replicated_bytes), format_size(made.sharded_bytes), ""
+    kept = format_size(made.recomputed_activation_bytes)
     yield "  activations recomputed", kept, kept, f"L s b h {FLOAT32} + one block + head"
     yield (
         "  in all",
-        size(made.replicated_recomputed_bytes),
-        size(made.sharded_recomputed_bytes),
+        format_size(made.replicated_recomputed_bytes),
+        format_size(made.sharded_recomputed_bytes),
         "a third more to compute",
     )
 
@@ -70,7 +70,7 @@ def _memory(made: Scale) -> Iterator[Row]:
 def _update(made: Scale) -> Iterator[Row]:
     sent, sharded = made.replicated_traffic_bytes, made.sharded_traffic_bytes
     formula = f"2 (P-1)/P × 4 N; (P-1)/P × ({2 * made.accumulate} × 4 N + 4 N)"
-    yield "sent by a device", size(sent), size(sharded), formula
+    yield "sent by a device", format_size(sent), format_size(sharded), formula
     times = duration(made.replicated_traffic_s), duration(made.sharded_traffic_s)
     yield "  at the bandwidth", *times, f"{made.bandwidth_gb_s:g} GB/s, none of it hidden"
     yield (
@@ -80,18 +80,18 @@ def _update(made: Scale) -> Iterator[Row]:
         f"{made.devices} × {made.accumulate} × {made.micro_batch} × {made.sequence}",
     )
     yield "operations", f"{short(made.flop_per_update)}", "", "(6 N + 12 L h s) per token"
-    peak = f"{made.peak_tflops:g} TFLOP/s × {made.utilisation:g} on {number(made.devices)}"
+    peak = f"{made.peak_tflops:g} TFLOP/s × {made.utilisation:g} on {format_number(made.devices)}"
     yield "computation", duration(made.compute_s), "", peak
     yield "  recomputed", duration(made.recomputed_compute_s), "", "× 4/3"
     best = duration(made.replicated_update_s), duration(made.sharded_update_s)
     yield "at best", *best, "the longer of traffic and computation, the other behind it"
     if made.updates is not None and made.replicated_run_s is not None and made.sharded_run_s is not None:
-        yield "updates in all", number(made.updates), "", f"{_si(made.tokens or 0)} tokens"
+        yield "updates in all", format_number(made.updates), "", f"{_si(made.tokens or 0)} tokens"
         yield "the run, at best", duration(made.replicated_run_s), duration(made.sharded_run_s), ""
 
 
 def _disk(made: Scale) -> Iterator[Row]:
-    written = size(made.checkpoint_bytes)
+    written = format_size(made.checkpoint_bytes)
     moments = FLOAT32 * MOMENTS[made.optimizer]
     yield "checkpoint", written, written, f"({FLOAT32} + {moments}) × {_si(made.parameters)}"
     yield (
@@ -101,8 +101,8 @@ def _disk(made: Scale) -> Iterator[Row]:
         f"{made.storage_gb_s:g} GB/s each",
     )
     if made.order_list_bytes is not None and made.journal_bytes is not None:
-        yield "order of the data", "0 bytes", "0 bytes", f"a shuffled list would be {size(made.order_list_bytes)}"
-        yield "journal", size(made.journal_bytes), "", f"{JOURNAL_BYTES} bytes an update, where one takes 100 ms"
+        yield "order of the data", "0 bytes", "0 bytes", f"a shuffled list would be {format_size(made.order_list_bytes)}"
+        yield "journal", format_size(made.journal_bytes), "", f"{JOURNAL_BYTES} bytes an update, where one takes 100 ms"
 
 
 def _si(count: int) -> str:
@@ -110,4 +110,4 @@ def _si(count: int) -> str:
     for unit, name in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
         if count >= unit:
             return f"{float(f'{count / unit:.4g}'):g} {name}"
-    return number(count)
+    return format_number(count)

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from trueloop.core.formatting import counted, duration, short
+from trueloop.core.formatting import format_count, duration, short
 
 if TYPE_CHECKING:
     from trueloop.app.training.run_recipe import RunSummary
@@ -123,9 +123,9 @@ def _places(summary: RunSummary, recipe: Recipe) -> Table:
 
 
 def _effort(summary: RunSummary) -> str:
-    words = [duration(summary.seconds), counted(summary.update, "update")]
+    words = [duration(summary.seconds), format_count(summary.update, "update")]
     if summary.epochs:
-        words.append(counted(summary.epochs, "epoch"))
+        words.append(format_count(summary.epochs, "epoch"))
     if summary.resumed_from:
         words.append(f"continued from update {summary.resumed_from}")
     return ", ".join(words)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from trueloop.core.arithmetic import Plan
-from trueloop.core.formatting import counted, number
+from trueloop.core.formatting import format_count, format_number
 
 FULL, PARTIAL, MISSING, LEFT_OUT, MORE = "█", "▄", "·", "×", "⋯"
 STYLES = {FULL: "cyan", PARTIAL: "yellow", MISSING: "yellow", LEFT_OUT: "red", "(": "bold yellow", ")": "bold yellow"}
@@ -20,17 +20,17 @@ def timeline(plan: Plan, width: int) -> Iterator[Text]:
     """Draw one row per epoch in `width` columns, leaving out the middle of what does not fit."""
     hidden = max(0, plan.epochs - EPOCHS_DRAWN)
     epochs = [*range(1, EPOCHS_DRAWN), plan.epochs] if hidden else [*range(1, plan.epochs + 1)]
-    indent = len(f"epoch {number(plan.epochs)}  ")
+    indent = len(f"epoch {format_number(plan.epochs)}  ")
     spans = [_span(plan, epoch) for epoch in epochs]
     windows = _windows(plan, width - indent - len(spans[-1]))
     if indent + len(windows) + len(spans[-1]) > width:  # then the windows say more than the numbers of the updates
         windows, spans = _windows(plan, width - indent), [""] * len(spans)
     rows = [
-        Text(f"{f'epoch {number(epoch)}':<{indent}}").append_text(coloured(windows)).append(span, "dim")
+        Text(f"{f'epoch {format_number(epoch)}':<{indent}}").append_text(coloured(windows)).append(span, "dim")
         for epoch, span in zip(epochs, spans, strict=True)
     ]
     if hidden:
-        rows.insert(-1, Text(f"{MORE:<{indent}}{counted(hidden, 'more epoch')}, all alike", "dim"))
+        rows.insert(-1, Text(f"{MORE:<{indent}}{format_count(hidden, 'more epoch')}, all alike", "dim"))
     for row in rows:
         row.truncate(width, overflow="ellipsis")
         yield row
@@ -44,18 +44,18 @@ def coloured(marks: str) -> Text:
 def _span(plan: Plan, epoch: int) -> str:
     last = epoch * plan.updates_per_epoch
     first = last - plan.updates_per_epoch + 1
-    return f"  update {number(last)}" if first == last else f"  updates {number(first)}–{number(last)}"
+    return f"  update {format_number(last)}" if first == last else f"  updates {format_number(first)}–{format_number(last)}"
 
 
 def _windows(plan: Plan, room: int) -> str:
     """Draw one epoch: every window if they fit in `room` columns, else the first ones and the last two."""
     window, last = full_window(plan), last_window(plan) + LEFT_OUT * (plan.never_seen_per_epoch > 0)
     before = plan.updates_per_epoch - 1
-    gap = len(f" {MORE} {number(before)} more {MORE} ")
+    gap = len(f" {MORE} {format_number(before)} more {MORE} ")
     head = max(1, (room - gap - len(window) - len(last)) // len(window))
     if before * len(window) + len(last) <= room or before < head + 2:
         return window * before + last
-    return f"{window * head} {MORE} {number(before - head - 1)} more {MORE} {window}{last}"
+    return f"{window * head} {MORE} {format_number(before - head - 1)} more {MORE} {window}{last}"
 
 
 def full_window(plan: Plan) -> str:

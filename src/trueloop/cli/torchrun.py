@@ -18,7 +18,7 @@ from trueloop.cli.outcomes import FOLDER, LAUNCHER, Outcome, error_of, first_fai
 from trueloop.cli.rendezvous import await_listener, held_store, host_and_port, is_here
 from trueloop.cli.signal_forwarding import Signals, quiet
 from trueloop.core.errors import InvalidConfig, ProcessLost
-from trueloop.core.formatting import counted
+from trueloop.core.formatting import format_count
 from trueloop.training.distributed.launcher_env import address_towards, launched
 from trueloop.training.interrupt import EXIT_CODES
 
@@ -129,7 +129,7 @@ def check_fits(launch: Launch, config: TrainConfig) -> None:
     validate(config)
     if config.effective_batch < launch.size:
         raise InvalidConfig(
-            f"effective_batch is {config.effective_batch}, but there are {counted(launch.size, 'process')}.",
+            f"effective_batch is {config.effective_batch}, but there are {format_count(launch.size, 'process')}.",
             why="The examples of an update are shared out among the processes; some would have none.",
             fix="Raise effective_batch, which changes what is learnt, or start fewer processes.",
         )
@@ -143,7 +143,7 @@ def check_fits(launch: Launch, config: TrainConfig) -> None:
     gpus = torch.cuda.device_count()
     if launch.processes > gpus and (config.device == "cuda" or (config.device == "auto" and gpus)):
         raise InvalidConfig(
-            f"--processes is {launch.processes}, but this machine has {counted(gpus, 'GPU')}.",
+            f"--processes is {launch.processes}, but this machine has {format_count(gpus, 'GPU')}.",
             why="Two processes on one GPU wait for each other, and NCCL refuses them.",
             fix=f"--processes {gpus}" if gpus else '--device cpu, or a machine with GPUs ("nvidia-smi -L")',
         )
@@ -270,8 +270,8 @@ def _announce(launch: Launch, *, silent: bool) -> None:
         return
     threads = os.environ["OMP_NUM_THREADS"]
     where = f" on each of {launch.nodes} machines, which meet at {launch.rendezvous}" if launch.nodes > 1 else ""
-    each = f"{counted(int(threads), 'thread')} each" if threads.isdigit() else f"OMP_NUM_THREADS={threads}"
-    print(f"Starts {counted(launch.processes, 'process')}{where}; {each} (OMP_NUM_THREADS).", file=sys.stderr)
+    each = f"{format_count(int(threads), 'thread')} each" if threads.isdigit() else f"OMP_NUM_THREADS={threads}"
+    print(f"Starts {format_count(launch.processes, 'process')}{where}; {each} (OMP_NUM_THREADS).", file=sys.stderr)
 
 
 def _torchrun_flags(launch: Launch) -> list[str]:

@@ -13,7 +13,7 @@ from trueloop.app.training.recipe_settings import Setting, override
 from trueloop.cli.recipe_help import helped
 from trueloop.cli.recipe_line import flag, named_recipe, settings_app
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.paths import is_there
+from trueloop.core.paths import path_exists
 
 FLAGS = (
     flag("seconds", float, 2.0, "Each attempt is measured for so long."),
@@ -42,7 +42,7 @@ def tune_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyp
         from trueloop.cli.tune_page import Page, as_toml, print_json
 
         path: Path | None = flags["write"]
-        if path is not None and is_there(writable(path, "file of settings")):
+        if path is not None and path_exists(writable(path, "file of settings")):
             raise InvalidConfig(f"{str(path)!r} is there already.", fix="Name a new file.")
         from_file = read_config(flags["config"], settings) if flags["config"] else {}
         given = {**from_file, **overrides}

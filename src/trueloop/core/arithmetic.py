@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.formatting import counted, number
+from trueloop.core.formatting import format_count, format_number
 
 LARGEST = 2**63 - 1  # what PyTorch can index with: torch.iinfo(torch.int64).max
 
@@ -190,9 +190,9 @@ def plan(  # the seven sizes of a run, all named
     )
     if made.iterations_per_epoch == 0:
         raise InvalidConfig(
-            f"drop_last with batch {number(made.batch)} on {counted(made.processes, 'process')} leaves nothing of "
-            f"the {counted(made.dataset, 'example')} in the dataset.",
-            why=f"One iteration takes {number(made.iteration_examples)} examples, so every epoch would be empty and "
+            f"drop_last with batch {format_number(made.batch)} on {format_count(made.processes, 'process')} leaves nothing of "
+            f"the {format_count(made.dataset, 'example')} in the dataset.",
+            why=f"One iteration takes {format_number(made.iteration_examples)} examples, so every epoch would be empty and "
             "nothing would be trained.",
             fix="Keep the partial batch (drop_last off), or use a smaller batch or fewer processes.",
         )
@@ -219,19 +219,19 @@ def _size(name: str, value: object) -> int:
 
 def _notes_on_size(made: Plan) -> Iterator[str]:
     """What the sizes mean for the run as a whole."""
-    examples = counted(made.dataset, "example")
+    examples = format_count(made.dataset, "example")
     if made.batch > made.dataset:
         yield (
-            f"A batch of {number(made.batch)} is larger than the dataset: every epoch is one iteration, on {examples}."
+            f"A batch of {format_number(made.batch)} is larger than the dataset: every epoch is one iteration, on {examples}."
         )
     elif made.effective_batch > made.dataset:
         yield (
-            f"The dataset is smaller than the effective batch of {number(made.effective_batch)}: "
-            f"every epoch is one update, on {counted(made.examples_per_epoch, 'example')}."
+            f"The dataset is smaller than the effective batch of {format_number(made.effective_batch)}: "
+            f"every epoch is one update, on {format_count(made.examples_per_epoch, 'example')}."
         )
     if made.drop_last and made.never_seen_per_epoch:
         yield (
-            f"drop_last leaves {number(made.never_seen_per_epoch)} of {examples} out of every epoch: "
+            f"drop_last leaves {format_number(made.never_seen_per_epoch)} of {examples} out of every epoch: "
             "others each time if the order is shuffled, always the same if it is not."
         )
     elif made.drop_last:
@@ -243,22 +243,22 @@ def _notes_on_windows(made: Plan) -> Iterator[str]:
     if made.partial_last_batch and made.iterations_per_epoch > 1:
         weight = made.iteration_examples / made.last_batch
         yield (
-            f"The last iteration of every epoch holds {number(made.last_batch)} of {number(made.iteration_examples)} "
+            f"The last iteration of every epoch holds {format_number(made.last_batch)} of {format_number(made.iteration_examples)} "
             f"examples. In a mean of batch means each of them counts {weight:.3g} times as much as any other: "
             "add up sums and counts, and divide once."
         )
     if made.short_last_window:
-        window, whole = number(made.accumulate), made.iterations_per_epoch // made.accumulate
+        window, whole = format_number(made.accumulate), made.iterations_per_epoch // made.accumulate
         yield (
-            f"The last window of every epoch is short: {number(made.last_window)} of {window} micro-batches, "
-            f"{counted(made.last_window_examples, 'example')}. Divide its gradient by what it holds, not by {window}, "
-            f"and step it. Stepping only after every {window} micro-batches makes {counted(whole, 'update')} an epoch "
-            f"instead of {number(made.updates_per_epoch)}, and leaks the rest into the next epoch."
+            f"The last window of every epoch is short: {format_number(made.last_window)} of {window} micro-batches, "
+            f"{format_count(made.last_window_examples, 'example')}. Divide its gradient by what it holds, not by {window}, "
+            f"and step it. Stepping only after every {window} micro-batches makes {format_count(whole, 'update')} an epoch "
+            f"instead of {format_number(made.updates_per_epoch)}, and leaks the rest into the next epoch."
         )
     if made.iterations > made.updates:
         yield (
-            f"Advance the learning rate schedule once per update, {counted(made.updates, 'time')} in all; "
-            f"once per iteration would be {number(made.iterations)} times."
+            f"Advance the learning rate schedule once per update, {format_count(made.updates, 'time')} in all; "
+            f"once per iteration would be {format_number(made.iterations)} times."
         )
     if made.batch > 1 and made.last_batch < 2 * made.processes:
         yield (
@@ -274,8 +274,8 @@ def _notes_on_processes(made: Plan) -> Iterator[str]:
         return
     idle = made.processes - made.last_batch
     yield (
-        f"{counted(made.dataset, 'example')} do not divide among {counted(made.processes, 'process')}"
-        + (f": {number(idle)} of them would draw nothing in the last iteration" if idle > 0 else "")
-        + f". PyTorch's DistributedSampler repeats {counted(made.processes - left_over, 'example')} in every epoch "
+        f"{format_count(made.dataset, 'example')} do not divide among {format_count(made.processes, 'process')}"
+        + (f": {format_number(idle)} of them would draw nothing in the last iteration" if idle > 0 else "")
+        + f". PyTorch's DistributedSampler repeats {format_count(made.processes - left_over, 'example')} in every epoch "
         "to even that out; the counts here hold each example once."
     )

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-WIDE: Final = 30  # times from the least to the greatest value, from which on a logarithm shows more
-TICKS: Final = 5
+LOG_SCALE_RATIO: Final = 30  # times from the least to the greatest value, from which on a logarithm shows more
+TARGET_TICKS: Final = 5
 
 
-def is_wide(low: float, high: float) -> bool:
+def suits_log_scale(low: float, high: float) -> bool:
     """True for a range that a logarithm suits better."""
-    return low > 0 and high > WIDE * low
+    return low > 0 and high > LOG_SCALE_RATIO * low
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,27 +25,27 @@ class Axis:
     """The place of ``low``."""
     end: float
     log: bool = False
-    """Of a range that `is_wide`."""
+    """Of a range that `suits_log_scale`."""
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         """Return where a value lies."""
         low, high, at = (math.log10(v) if self.log else v for v in (self.low, self.high, value))
         share = (at - low) / (high - low) if high > low else 0.5
         return round(self.start + share * (self.end - self.start), 1)
 
-    def ticks(self, *, whole: bool = False) -> list[float]:
+    def ticks(self, *, integers: bool = False) -> list[float]:
         """Return round numbers within it: 1, 2 or 5 times a power of ten apart; powers of ten where it is logarithmic.
 
         Args:
-            whole: it counts something.
+            integers: it counts something.
         """
         if self.high <= self.low:
             return [self.low]
         if self.log:
             first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
-            return [10.0**k for k in range(first, last + 1, max(1, -(-(last - first) // TICKS)))]
-        rough = (self.high - self.low) / TICKS
+            return [10.0**k for k in range(first, last + 1, max(1, -(-(last - first) // TARGET_TICKS)))]
+        rough = (self.high - self.low) / TARGET_TICKS
         power = 10 ** math.floor(math.log10(rough))
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
-        step = max(1.0, step) if whole else step
+        step = max(1.0, step) if integers else step
         return [step * k for k in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]

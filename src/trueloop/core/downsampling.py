@@ -6,20 +6,20 @@ from bisect import bisect_right
 from typing import Final, Generic, TypeVar
 
 Value = TypeVar("Value")
-POINTS: Final = 2000  # of a series; more than a plot or a screen can show
+MAX_POINTS: Final = 2000  # of a series; more than a plot or a screen can show
 
 
-class Thinned(Generic[Value]):
+class DownsampledSeries(Generic[Value]):
     """Once it is full every second point goes, and half as many come in.
 
     Args:
-        most: points it keeps.
+        max_points: points it keeps.
     """
 
     __slots__ = ("_most", "_passed", "_stride", "updates", "values")
 
-    def __init__(self, most: int = POINTS) -> None:
-        self._most = most
+    def __init__(self, max_points: int = MAX_POINTS) -> None:
+        self._most = max_points
         self.updates: list[int] = []
         self.values: list[Value] = []
         """Those that were kept, in order, and the updates they belong to."""
@@ -43,7 +43,7 @@ class Thinned(Generic[Value]):
         self.values.append(value)
         return True
 
-    def forget_after(self, update: int) -> None:
+    def drop_after(self, update: int) -> None:
         """Drop what came after an update."""
         kept = bisect_right(self.updates, update)
         del self.updates[kept:], self.values[kept:]

@@ -22,7 +22,7 @@ class Severity(StrEnum):
     """Slow or fragile, not wrong."""
 
 
-class Site(NamedTuple):
+class SourceLocation(NamedTuple):
     """A line of source."""
 
     path: str
@@ -35,8 +35,8 @@ class Site(NamedTuple):
         return f"{self.path}:{self.line}"
 
 
-class Place(NamedTuple):
-    """A point in running code, taken in 100 ns; `site` looks up its line, in 1 us, only when somebody asks."""
+class CodePosition(NamedTuple):
+    """A point in running code, taken in 100 ns; `location` looks up its line, in 1 us, only when somebody asks."""
 
     code: CodeType
     instruction: int
@@ -49,22 +49,22 @@ class Place(NamedTuple):
         return hash((self.code.co_name, self.code.co_firstlineno, self.instruction))
 
     @property
-    def site(self) -> Site:
+    def site(self) -> SourceLocation:
         """The line it stands on."""
         code = self.code
         positions = list(code.co_positions())
         line = positions[self.instruction // 2][0] if self.instruction >= 0 else None
         function = "" if code.co_name == "<module>" else code.co_qualname
-        return Site(code.co_filename, line or code.co_firstlineno, function)
+        return SourceLocation(code.co_filename, line or code.co_firstlineno, function)
 
 
-class Insertion(NamedTuple):
+class SuggestedChange(NamedTuple):
     """A fix as a small change of the text, to be shown, not applied."""
 
-    site: Site
+    location: SourceLocation
     text: str
-    """One or more lines, without the indentation of the line at ``site``."""
-    where: str = "before"
+    """One or more lines, without the indentation of the line at ``location``."""
+    position: str = "before"
     """"before", "after" or "instead" of that line."""
 
 
@@ -74,13 +74,13 @@ class Evidence:
 
     message: str
     """One sentence with the numbers that prove it."""
-    place: Place | Site | None
+    location: CodePosition | SourceLocation | None
     """The operation at fault; None where no line of the user's is."""
-    related: tuple[tuple[Place | Site, str], ...] = ()
+    related: tuple[tuple[CodePosition | SourceLocation, str], ...] = ()
     """Other lines that matter, each with what it does: (place, "cleared here")."""
     fix: str = ""
     """What to change, in this case; "" = what the failure's page says."""
-    change: Insertion | None = None
+    change: SuggestedChange | None = None
     """The fix as a change of the text, where one can be given."""
     about: Hashable = None
     """Tells apart two findings at one line, e.g. the parameter; evidence with equal line and ``about`` is counted."""
@@ -97,13 +97,13 @@ class Finding:
     title: str
     severity: Severity
     message: str
-    site: Site | None
-    related: tuple[tuple[Site, str], ...] = ()
+    site: SourceLocation | None
+    related: tuple[tuple[SourceLocation, str], ...] = ()
     first_update: int | None = None
     """The optimizer update it was first seen at, from 0; None where the text alone was read."""
     count: int = 1
     fix: str = ""
-    change: Insertion | None = None
+    change: SuggestedChange | None = None
     column: int | None = None
     """Of the operation at fault, in characters from 1; None where the program ran."""
     end: tuple[int, int] | None = None
@@ -111,7 +111,7 @@ class Finding:
     repair: Fix | None = None
     """The fix as edits of the file."""
     cell: int | None = None
-    """Of a notebook, from 1; ``site`` is then a line of that cell."""
+    """Of a notebook, from 1; ``location`` is then a line of that cell."""
 
 
 class Verdict(StrEnum):
@@ -180,17 +180,17 @@ class Explained:
     title: str
     message: str
     """torch's own words, shortened."""
-    site: Site | None
+    site: SourceLocation | None
     meaning: str
     fix: str
-    made_at: Site | None = None
+    made_at: SourceLocation | None = None
     made: str = ""
     """What was made there: "x was made here"."""
-    others: tuple[tuple[Site, str], ...] = ()
+    others: tuple[tuple[SourceLocation, str], ...] = ()
     update: int = 0
 
     @property
-    def related(self) -> tuple[tuple[Site, str], ...]:
+    def related(self) -> tuple[tuple[SourceLocation, str], ...]:
         """Every line that matters beside the one that raised."""
         own = ((self.made_at, self.made),) if self.made_at and self.made_at != self.site else ()
         return (*own, *self.others)

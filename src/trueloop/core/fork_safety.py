@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 
 
-def closed_in_children() -> set[int]:
+def handles_closed_after_fork() -> set[int]:
     """Return a set to put handles into: a child forked while they are in it closes them, and its set is empty."""
     handles: set[int] = set()
 
-    def let_go() -> None:
+    def close_all() -> None:
         while handles:
             os.close(handles.pop())
 
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=let_go)
+        os.register_at_fork(after_in_child=close_all)
     return handles

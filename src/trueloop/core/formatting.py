@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 
 
-def number(count: int) -> str:
+def format_number(count: int) -> str:
     """Write a count; from a million on with separators, since up to six digits read at a glance."""
     return f"{count:,}" if abs(count) >= 1_000_000 else str(count)
 
 
-def counted(count: int, noun: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """Write a count with its noun: "1 update", "79 updates", "3 epochs", "3 batches", "2 indexes"."""
     plural = "es" if noun.endswith(("s", "x", "tch")) else "s"
-    return f"{number(count)} {noun}{'' if count == 1 else plural}"
+    return f"{format_number(count)} {noun}{'' if count == 1 else plural}"
 
 
 def first_few(names: Sequence[str]) -> str:
@@ -22,10 +22,10 @@ def first_few(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def size(count_bytes: int) -> str:
+def format_size(count_bytes: int) -> str:
     """Write a size in memory in binary units: "512 bytes", "96.0 KiB", "1.5 GiB"."""
     if count_bytes < 1024:
-        return counted(count_bytes, "byte")
+        return format_count(count_bytes, "byte")
     value, unit = float(count_bytes), "bytes"
     for unit in ("KiB", "MiB", "GiB", "TiB"):  # noqa: B007  # the unit reached is what is printed
         value /= 1024

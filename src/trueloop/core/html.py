@@ -25,7 +25,7 @@ def element(tag: str, *children: object, **attributes: object) -> Markup:
     named = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape(printable(str(value)))}"' for name, value in attributes.items()
     )
-    return Markup(f"<{tag}{named}>{''.join(map(_safe, children))}</{tag}>")
+    return Markup(f"<{tag}{named}>{''.join(map(_escape, children))}</{tag}>")
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]], **attributes: object) -> Markup:
@@ -41,5 +41,5 @@ def section(title: str, *children: object) -> Markup:
     return element("section", element("h2", title), *children)
 
 
-def _safe(child: object) -> str:
+def _escape(child: object) -> str:
     return child if isinstance(child, Markup) else escape(printable(str(child)))

@@ -6,7 +6,7 @@ import json
 from typing import Any, NoReturn
 
 
-def from_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes) -> Any:
     """Return what a text says; NaN and Infinity, which Python writes, too.
 
     Raises:
@@ -18,17 +18,17 @@ def from_json(text: str | bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def from_strict_json(text: str | bytes) -> Any:
+def parse_strict_json(text: str | bytes) -> Any:
     """Return what a text says that has no NaN and no Infinity, as every other program writes JSON.
 
     Raises:
         ValueError: it is no JSON, or nested more deeply than Python reads.
     """
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_reject_constant)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
-def _no_constant(name: str) -> NoReturn:
+def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number of JSON")

@@ -9,16 +9,16 @@ from typing import Final
 
 from trueloop.core.errors import InvalidConfig
 
-NAMED_AT_MOST: Final = 5  # in a message
+MAX_NAMES: Final = 5  # in a message
 
 
-def matching(names: Sequence[str], patterns: Sequence[str], *, asked: str, why: str) -> list[str]:
+def match_names(names: Sequence[str], patterns: Sequence[str], *, option: str, why: str) -> list[str]:
     """Return the names that any pattern matches, in their own order.
 
     Args:
         names: dotted, such as those of a model's parameters.
         patterns: as in the standard library's ``fnmatch``, case-sensitive.
-        asked: what has the patterns, for the message: "freeze".
+        option: what has the patterns, for the message: "freeze".
         why: what would go wrong if a pattern that matches nothing went unsaid.
 
     Raises:
@@ -27,20 +27,20 @@ def matching(names: Sequence[str], patterns: Sequence[str], *, asked: str, why: 
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise InvalidConfig(
-                f"{asked} has the pattern {pattern!r}, which matches no parameter.",
+                f"{option} has the pattern {pattern!r}, which matches no parameter.",
                 why=why,
                 fix=_suggest(pattern, names),
             )
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
-def listed(names: Sequence[str]) -> str:
+def format_names(names: Sequence[str]) -> str:
     """Return the first five names, and how many there are beside."""
-    rest = len(names) - NAMED_AT_MOST
-    return ", ".join(names[:NAMED_AT_MOST]) + (f" and {rest} more" if rest > 0 else "")
+    rest = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _suggest(pattern: str, names: Sequence[str]) -> str:
     prefixes = {name.rsplit(".", depth)[0] + ".*" for name in names for depth in range(1, name.count(".") + 1)}
     near = difflib.get_close_matches(pattern, [*names, *sorted(prefixes)], n=1)
-    return f"Did you mean {near[0]!r}?" if near else f"The parameters are called: {listed(names)}."
+    return f"Did you mean {near[0]!r}?" if near else f"The parameters are called: {format_names(names)}."

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 
-def is_there(path: Path) -> bool:
+def path_exists(path: Path) -> bool:
     """True for whatever a path leads to; of a link, its end."""
     return os.path.exists(path)  # noqa: PTH110 - raises nothing
 

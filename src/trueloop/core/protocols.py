@@ -20,10 +20,10 @@ class MicroBatch(NamedTuple):
     """True on the window's last micro-batch: the update follows."""
     indices: Sequence[int] | None
     """The dataset indices in this batch, to name a culprit; None where the loader does not tell. Empty: see
-    `stands_in`."""
+    `is_padding`."""
 
 
-def stands_in(micro: MicroBatch) -> bool:
+def is_padding(micro: MicroBatch) -> bool:
     """True where this process has no share of the micro-batch: nothing in ``data`` counts.
 
     It holds samples of another process's share, so that the model runs as often here as there.
@@ -50,7 +50,7 @@ class BatchSource(Protocol):
 
 
 @runtime_checkable
-class Rewindable(Protocol):
+class StatefulOrder(Protocol):
     """A `BatchSource` whose order hangs on random generators, not on the epoch's number alone."""
 
     def order_state(self) -> Any:
@@ -63,7 +63,7 @@ class Rewindable(Protocol):
 
 
 @runtime_checkable
-class Positioned(Protocol):
+class StatefulPosition(Protocol):
     """A `BatchSource` that can say where it is, where skipping windows would mean to read them again."""
 
     def position_state(self) -> Any:
@@ -158,7 +158,7 @@ class CheckpointSaved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noted:
+class Notice:
     """Something a person should read: a skipped update, an early stop."""
 
     update: int
@@ -183,7 +183,7 @@ class RunEnded:
     """Of tensors on the CUDA device, else of the process; None where it cannot be told."""
 
 
-RunEvent = RunStarted | UpdatesDone | Evaluated | CheckpointSaved | Noted | RunEnded
+RunEvent = RunStarted | UpdatesDone | Evaluated | CheckpointSaved | Notice | RunEnded
 
 
 class Reporter(Protocol):

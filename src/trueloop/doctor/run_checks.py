@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple, get_args
 
-from trueloop.core.formatting import counted, size
+from trueloop.core.formatting import format_count, format_size
 from trueloop.doctor import checks
 from trueloop.doctor.diagnosis import Check, Diagnosis, Group, Level, Need
 from trueloop.doctor.machine import Machine
@@ -75,16 +75,16 @@ def in_one_line(machine: Machine, found: Sequence[Examined]) -> str:
     if machine.gpus:
         first = machine.gpus[0]
         times = f"{len(machine.gpus)} x " if len(machine.gpus) > 1 else ""
-        parts.append(f"{times}{first.name} ({size(first.memory_bytes)})")
+        parts.append(f"{times}{first.name} ({format_size(first.memory_bytes)})")
     parts.append(f"{machine.usable_cores:g} {'core' if machine.usable_cores == 1 else 'cores'}")
     if machine.available_bytes is not None:
-        parts.append(f"{size(machine.available_bytes)} of memory free")
+        parts.append(f"{format_size(machine.available_bytes)} of memory free")
     grave = sorted(
         (each for each in found if each.diagnosis.level in BAD), key=lambda each: BAD.index(each.diagnosis.level)
     )
     if not grave:
         return f"{', '.join(parts)}; nothing is wrong"
     counts = [(level, sum(each.diagnosis.level is level for each in grave)) for level in BAD]
-    told = ", ".join(counted(count, level.value) for level, count in counts if count)
+    told = ", ".join(format_count(count, level.value) for level, count in counts if count)
     more = f" ({len(grave) - 1} more: trueloop doctor)" if len(grave) > 1 else ""
     return f"{', '.join(parts)}; {told}: {grave[0].diagnosis.message}{more}"

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 
 from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.core.paths import is_file
-from trueloop.core.sealed_json import sealed, unsealed
+from trueloop.core.sealed_json import seal, unseal
 from trueloop.core.untrusted_input import Within, read, shown
 from trueloop.export.io_description import FILES, Answer, Array, Kind, Reading
 
@@ -79,7 +79,7 @@ def write_manifest(folder: Path, description: Description, about: Mapping[str, A
     """
     files = {path.name: _stamp(path) for path in sorted(folder.iterdir())}
     described = json.loads(json.dumps(asdict(description)))
-    text = sealed({"schema": SCHEMA, **described, "about": dict(about), "files": files})
+    text = seal({"schema": SCHEMA, **described, "about": dict(about), "files": files})
     (folder / MANIFEST).write_bytes(text)
     return hashlib.sha256(text).hexdigest()
 
@@ -101,7 +101,7 @@ def open_artifact(folder: Path, *, expected: str = "") -> Artifact:
     text = _manifest(folder)
     digest = hashlib.sha256(text).hexdigest()
     _check_digest(folder, digest, expected)
-    content = unsealed(text)
+    content = unseal(text)
     if content is None:
         raise _damaged(folder, f"{MANIFEST} does not match its own checksum")
     if content.get("schema") != SCHEMA:

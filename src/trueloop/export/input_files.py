@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from trueloop.core.errors import InvalidConfig, InvalidData, MissingExtra
-from trueloop.core.json_text import from_strict_json
+from trueloop.core.json_text import parse_strict_json
 from trueloop.export.artifact import Description
 from trueloop.export.request_samples import Numbers, Sample, bytes_of, only_input, row_of, samples_in, samples_of
 
@@ -63,7 +63,7 @@ def samples_in_text(description: Description, text: str | bytes) -> list[Sample]
         InvalidConfig: a field that is unknown.
     """
     try:
-        given = from_strict_json(text)
+        given = parse_strict_json(text)
     except ValueError as error:
         raise InvalidData(f"This is not JSON: {error}.", fix='Give {"inputs": [...]}.') from None
     return samples_of(description, cast("dict[str, Any]", given) if isinstance(given, dict) else {"inputs": given})

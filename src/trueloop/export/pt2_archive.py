@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from trueloop.core.errors import CheckpointError
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 from trueloop.core.untrusted_input import shown
 
 MOST_JSON: Final = 256 << 20  # bytes of the graph
@@ -79,7 +79,7 @@ def _json(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipIn
     if info is None or info.file_size > MOST_JSON:
         raise _refused(path, f"no {name}, or one that is too large")
     try:
-        return from_json(archive.read(info))
+        return parse_json(archive.read(info))
     except ValueError as error:
         raise _refused(path, f"a {name} that is not JSON") from error
 
@@ -106,7 +106,7 @@ def _check_graph(path: Path, graph: Any) -> None:
 def _plain_tree(text: str) -> bool:
     """True for tuples, lists and dictionaries of tensors: other kinds have torch import modules by name."""
     try:
-        nodes = list(_mappings(from_json(text)))
+        nodes = list(_mappings(parse_json(text)))
     except ValueError:
         return False
     kinds = all(node.get("type") in (None, "builtins.tuple", "builtins.list", "builtins.dict") for node in nodes)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueloop.core.errors import InvalidConfig, InvalidData
-from trueloop.core.formatting import counted
+from trueloop.core.formatting import format_count
 from trueloop.core.untrusted_input import shown
 from trueloop.export.artifact import Description
 from trueloop.export.io_description import Array
@@ -155,7 +155,7 @@ def row_of(description: Description, row: Mapping[str, Any], where: str) -> Samp
     missing = [name for name in columns if name not in row]
     if missing:
         raise InvalidData(
-            f"{where} lacks {counted(len(missing), 'column')}: {', '.join(missing[:3])}.",
+            f"{where} lacks {format_count(len(missing), 'column')}: {', '.join(missing[:3])}.",
             fix="Give every column of training.",
         )
     spec = only_input(description)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from trueloop.core.findings import Site
+from trueloop.core.findings import SourceLocation
 
 _OPERATION = re.compile(r"^\w+: ")
 
@@ -29,7 +29,7 @@ class TensorSeen:
     """What it is to the module that holds it: "parameter", "buffer", "attribute" (of which ``.to()`` knows nothing)."""
     name: str = ""
     """By which the model calls it: "encoder.0.weight"."""
-    made_at: Site | None = None
+    made_at: SourceLocation | None = None
     """The user's line that made it, or drew it from a loader; None where it is not certain."""
     made_by: str = ""
     """The outermost call of that line: "detach", "cross_entropy"; "for" = drawn by a loop; "" = anything else."""
@@ -62,7 +62,7 @@ class ModuleSeen:
     """The model's class."""
     numbers: Mapping[str, int]
     """Its own whole numbers: in_features, num_embeddings ..."""
-    made_at: Site | None = None
+    made_at: SourceLocation | None = None
 
     def __str__(self) -> str:
         return f"`{self.path}` ({self.kind} of {self.model})" if self.path else f"the {self.kind}"
@@ -73,9 +73,9 @@ class Past:
     """What was seen before, as far as it was watched; None = it was not."""
 
     update: int = 0
-    backward: Site | None = None
+    backward: SourceLocation | None = None
     """The line of the latest backward that returned."""
-    step: Site | None = None
+    step: SourceLocation | None = None
     """The line of the latest step of an optimizer."""
     stepped: bool = False
     """It came after the latest forward."""
@@ -84,7 +84,7 @@ class Past:
     grad_mode: bool | None = None
     """False = every forward since that backward ran with gradients switched off."""
     inference_mode: bool = False
-    called: Site | None = None
+    called: SourceLocation | None = None
     """The line of the latest forward."""
     frozen: str = ""
     """The class of a model, where no parameter of any model that was called requires a gradient."""
@@ -98,7 +98,7 @@ class Raised:
 
     type: str
     message: str
-    site: Site | None
+    site: SourceLocation | None
     """The innermost line of the user's on the way to it."""
     causes: tuple[str, ...] = ()
     """The messages of the errors it was raised from, and its own, as far as they are Python's own errors."""
@@ -109,7 +109,7 @@ class Raised:
     roots: tuple[TensorSeen, ...] = ()
     """From where a backward started."""
     module: ModuleSeen | None = None
-    changes: tuple[Site, ...] = ()
+    changes: tuple[SourceLocation, ...] = ()
     """In-place operations in the text of the functions this error came through, and of the forwards of models."""
     inplace: tuple[str, ...] = ()
     """Modules that are set to work in place: "relu1 (ReLU)"."""
@@ -133,7 +133,7 @@ class Explanation:
     """What to change, in this case."""
     made: TensorSeen | None = None
     """The offending tensor."""
-    related: tuple[tuple[Site, str], ...] = ()
+    related: tuple[tuple[SourceLocation, str], ...] = ()
     """Other lines that matter."""
 
 

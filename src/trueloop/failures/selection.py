@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.findings import Site
+from trueloop.core.findings import SourceLocation
 from trueloop.core.suppression import named, pragmas
 from trueloop.failures.load import FAMILIES, Entry, catalogue, find
 
@@ -29,7 +29,7 @@ class Choice:
         """Return what to watch for. What is ignored is among it: its findings are counted, and not shown."""
         return [entry for entry in catalogue().values() if not self.select or named(entry.code, self.select)]
 
-    def silenced(self, code: str, site: Site | None) -> bool:
+    def silenced(self, code: str, site: SourceLocation | None) -> bool:
         """True where the user asked not to hear of a code at all, or at this line."""
         if named(code, self.ignore):
             return True

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 
 LARGEST: Final = 2**20  # bytes of one answer
 MOST: Final = 400  # of them: more than the catalogue has, over a few versions
@@ -41,7 +41,7 @@ class Kept:
         try:
             if path.stat().st_size > LARGEST:
                 return None
-            told: Any = from_json(path.read_bytes())
+            told: Any = parse_json(path.read_bytes())
         except (OSError, ValueError):
             return None
         return cast("dict[str, Any]", told) if isinstance(told, dict) else None

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trueloop.core.arithmetic import Plan
-from trueloop.core.formatting import counted, number
+from trueloop.core.formatting import format_count, format_number
 
 PROCESSES_DRAWN = 8
 EPOCHS_DRAWN = 24
@@ -81,17 +81,17 @@ class Timeline:
 
     def says(self, plan: Plan) -> str:
         """Say where in the run this is, in one line."""
-        held = f"{number(self.examples)} of {counted(plan.iteration_examples, 'example')}"
+        held = f"{format_number(self.examples)} of {format_count(plan.iteration_examples, 'example')}"
         size = _window_size(plan, self.window)
         ends = (
-            f"update {number(self.update + 1)} follows"
+            f"update {format_number(self.update + 1)} follows"
             if self.closes_window
-            else f"{counted(size - self.in_window - 1, 'more iteration')} to update {number(self.update + 1)}"
+            else f"{format_count(size - self.in_window - 1, 'more iteration')} to update {format_number(self.update + 1)}"
         )
         return (
-            f"Epoch {number(self.epoch + 1)} of {number(plan.epochs)}, iteration {number(self.in_epoch + 1)} of "
-            f"{number(plan.iterations_per_epoch)}: {held}. In its window it is {number(self.in_window + 1)} of "
-            f"{number(size)}; {ends}."
+            f"Epoch {format_number(self.epoch + 1)} of {format_number(plan.epochs)}, iteration {format_number(self.in_epoch + 1)} of "
+            f"{format_number(plan.iterations_per_epoch)}: {held}. In its window it is {format_number(self.in_window + 1)} of "
+            f"{format_number(size)}; {ends}."
         )
 
     def moves(self, plan: Plan) -> dict[str, tuple[int, int]]:
@@ -117,9 +117,9 @@ class Timeline:
         if (epochs, iterations) == (plan.epochs, plan.iterations_per_epoch):
             return "Everything is drawn: every epoch a block, every iteration a mark, every window a bracket."
         return (
-            f"Drawn: {number(epochs)} of {counted(plan.epochs, 'epoch')}; of this one {number(len(windows))} of "
-            f"{counted(plan.updates_per_epoch, 'window')} and {number(iterations)} of "
-            f"{counted(plan.iterations_per_epoch, 'iteration')}. Each gap says how many lie between."
+            f"Drawn: {format_number(epochs)} of {format_count(plan.epochs, 'epoch')}; of this one {format_number(len(windows))} of "
+            f"{format_count(plan.updates_per_epoch, 'window')} and {format_number(iterations)} of "
+            f"{format_count(plan.iterations_per_epoch, 'iteration')}. Each gap says how many lie between."
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import Finding
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 
 SCHEMA: Final = 1
 Key = tuple[str, str, str]
@@ -58,7 +58,7 @@ def load(path: Path) -> Counter[Key]:
         InvalidConfig: it is not there, or is no baseline.
     """
     try:
-        content: Any = from_json(path.read_text(encoding="utf-8"))
+        content: Any = parse_json(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict) or cast("Mapping[str, Any]", content).get("schema") != SCHEMA:
             raise ValueError(f"its schema is not {SCHEMA}")
         rows = cast("Mapping[str, Any]", content)["findings"]

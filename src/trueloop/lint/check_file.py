@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from trueloop.analysis.interpreter.interpreter import read
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Finding, Site
+from trueloop.core.findings import Finding, SourceLocation
 from trueloop.core.source_text import Text
 from trueloop.core.suppression import EVERYTHING, Pragma, comments, named
 from trueloop.failures.failure import Failure, Rule
@@ -36,7 +36,7 @@ class Linted:
     """In the order of the text."""
     silenced: int = 0
     """Findings that a comment asked not to hear of."""
-    idle: tuple[tuple[Site, str], ...] = ()
+    idle: tuple[tuple[SourceLocation, str], ...] = ()
     """Comments that silence nothing: their place and codes, "" = all codes."""
     problem: str = ""
     """Why it could not be judged: "line 3: invalid syntax"."""
@@ -111,8 +111,8 @@ def _column(source: Source, line: int, column: int) -> int:
     return len(source.text.line(line).encode()[:column].decode(errors="replace")) + 1
 
 
-def _site(source: Source, path: str, node: ast.expr | ast.stmt) -> Site:
-    return Site(path, node.lineno, _function(source.tree, node.lineno))
+def _site(source: Source, path: str, node: ast.expr | ast.stmt) -> SourceLocation:
+    return SourceLocation(path, node.lineno, _function(source.tree, node.lineno))
 
 
 def _function(tree: ast.Module, line: int) -> str:
@@ -156,7 +156,7 @@ def _silenced(path: str, found: Iterable[Finding], comments: Sequence[Pragma], a
         silenced += bool(heard)
         kept += [] if heard else [each]
     idle = [
-        (Site(path, pragma.line), ", ".join(sorted(pragma.words - EVERYTHING)))
+        (SourceLocation(path, pragma.line), ", ".join(sorted(pragma.words - EVERYTHING)))
         for pragma in comments
         if pragma not in used and all(any(code.startswith(word) for code in asked) for word in pragma.words)
     ]

@@ -13,7 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from trueloop.core.findings import Finding, Site
+from trueloop.core.findings import Finding, SourceLocation
 from trueloop.lint.check_file import Linted, Ruled, lint_text
 from trueloop.lint.files import Decoded, Unreadable, contents, decode
 from trueloop.lint.fix import fix_text
@@ -95,9 +95,9 @@ def _in_cells(linted: Linted, notebook: Notebook, path: str) -> Linted:
     """Tell places by cell and line, and why cells could not be judged."""
     problem = "; ".join(words for _, words in notebook.broken) or linted.problem
 
-    def site(known: Site) -> Site:
+    def site(known: SourceLocation) -> SourceLocation:
         cell, line = notebook.place(known.line)
-        return Site(f"{path}:cell {cell.number}", line, known.function)
+        return SourceLocation(f"{path}:cell {cell.number}", line, known.function)
 
     def moved(finding: Finding) -> Finding:
         assert finding.site is not None

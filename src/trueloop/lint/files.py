@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from trueloop.core.paths import is_file, is_folder, is_there
+from trueloop.core.paths import is_file, is_folder, path_exists
 from trueloop.core.source_text import Edit, Fix
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _walk(folder: Path, specs: Specs, been: set[Key], above: tuple[Key, ...]) ->
         if not is_folder:
             if path.suffix in SUFFIXES and (is_folder is not None or entry.is_symlink()):
                 yield path
-        elif entry.name not in LEFT_OUT and not is_there(path / "pyvenv.cfg"):
+        elif entry.name not in LEFT_OUT and not path_exists(path / "pyvenv.cfg"):
             yield from _walk(path, specs, been, (*above, known))
 
 
@@ -133,12 +133,12 @@ def _above(folder: Path) -> list[tuple[Path, GitIgnoreSpec | None]]:
     """Return what the folders above say, up to the repository's own; nothing where they leave out the folder itself."""
     found: list[tuple[Path, GitIgnoreSpec | None]] = []
     resolved = folder.resolve()
-    if is_there(resolved / ".git"):
+    if path_exists(resolved / ".git"):
         return found
     for above in resolved.parents:
         if is_file(above / ".gitignore"):
             found.insert(0, (above, _read_spec(above / ".gitignore")))
-        if is_there(above / ".git"):
+        if path_exists(above / ".git"):
             named = [each for each in (resolved, *resolved.parents) if each.is_relative_to(above) and each != above]
             return [] if any(_ignored(each, found, is_folder=True) for each in named) else found
     return []  # in no repository

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from trueloop.core.findings import Explained, Finding, Insertion, Site
+from trueloop.core.findings import Explained, Finding, SuggestedChange, SourceLocation
 from trueloop.core.source_text import Text, applied
 
 AROUND: Final = 2  # lines shown above and below the one at fault
@@ -41,7 +41,7 @@ class Line(NamedTuple):
 class Excerpt(NamedTuple):
     """Some lines of one file; None stands for lines that are left out."""
 
-    site: Site
+    site: SourceLocation
     """The line at fault, or the first related one, in this file."""
     lines: Sequence[Line | None]
 
@@ -57,7 +57,7 @@ class Change(NamedTuple):
 def excerpts(finding: Finding | Explained) -> list[Excerpt]:
     """Return the lines to show, the file at fault first; none where no line of the user's is known."""
     files: dict[str, dict[int, list[Note]]] = {}
-    first: dict[str, Site] = {}
+    first: dict[str, SourceLocation] = {}
     fault = [(finding.site, Note("", at_fault=True))] if finding.site else []
     for site, note in (*fault, *((site, Note(words, at_fault=False)) for site, words in finding.related)):
         files.setdefault(site.path, {}).setdefault(site.line, []).append(note)
@@ -65,16 +65,16 @@ def excerpts(finding: Finding | Explained) -> list[Excerpt]:
     return [Excerpt(first[path], _lines(path, notes)) for path, notes in files.items()]
 
 
-def diff(change: Insertion) -> list[Change]:
+def diff(change: SuggestedChange) -> list[Change]:
     """Show a change of the text as lines of a diff, without the indentation they share."""
-    line = _source(change.site.path, change.site.line)
+    line = _source(change.location.path, change.location.line)
     indent = line[: len(line) - len(line.lstrip())]
     added = [Change("+", (indent + text).rstrip()) for text in change.text.expandtabs(4).splitlines()]
     if not line:
         return _dedented(added)
-    if change.where == "instead":
+    if change.position == "instead":
         return _dedented([Change("-", line), *added])
-    return _dedented([*added, Change(" ", line)] if change.where == "before" else [Change(" ", line), *added])
+    return _dedented([*added, Change(" ", line)] if change.position == "before" else [Change(" ", line), *added])
 
 
 def repaired(finding: Finding) -> list[Change]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from trueloop.core.findings import Explained, Finding, Report, Severity, UpdateRate
-from trueloop.core.formatting import duration, number, percent, sentence
+from trueloop.core.formatting import duration, format_number, percent, sentence
 from trueloop.core.html import Markup, element, section
 from trueloop.reporting.excerpt import Excerpt, Line, diff, excerpts
 from trueloop.reporting.plots import Plot, figure
@@ -67,14 +67,14 @@ def _cards(report: Report) -> Markup:
     shown_cards: list[tuple[str, str, str]] = []
     if report.seconds > 0:
         shown_cards += [
-            ("updates", number(report.updates), f"in {duration(report.seconds)}"),
-            ("watched in full", number(report.watched), "the others for what is cheap to see"),
+            ("updates", format_number(report.updates), f"in {duration(report.seconds)}"),
+            ("watched in full", format_number(report.watched), "the others for what is cheap to see"),
             ("cost of watching", f"≥ {percent(cost_share(report))}", f"{duration(report.cost_s)}, timed from within"),
         ]
     if report.rate:
         shown_cards.append(("an update", duration(report.rate.update_s), "as a rule"))
     if report.silenced:
-        shown_cards.append(("silenced", number(report.silenced), "by comments or the settings"))
+        shown_cards.append(("silenced", format_number(report.silenced), "by comments or the settings"))
     cards = (
         element("div", element("dt", name), element("dd", value), element("dd", unit, class_="unit"))
         for name, value, unit in shown_cards

@@ -50,13 +50,13 @@ from typing import Any, Final
 from trueloop.core.findings import (
     Explained,
     Finding,
-    Insertion,
+    SuggestedChange,
     Judged,
     LayerNorms,
     Report,
     Series,
     Severity,
-    Site,
+    SourceLocation,
     UpdateRate,
     Verdict,
 )
@@ -137,7 +137,7 @@ def finding_to_json(finding: Finding) -> dict[str, Any]:
         "first_update": finding.first_update,
         "count": finding.count,
         "fix": finding.fix,
-        "change": {**change.site._asdict(), "text": change.text, "where": change.where} if change else None,
+        "change": {**change.location._asdict(), "text": change.text, "where": change.position} if change else None,
         "column": finding.column,
         "end": list(finding.end) if finding.end else None,
         "cell": finding.cell,
@@ -204,7 +204,7 @@ def _revived(content: Mapping[str, Any]) -> Finding:
         first_update=content["first_update"],
         count=content["count"],
         fix=content["fix"],
-        change=Insertion(_site(change), change["text"], change["where"]) if change else None,
+        change=SuggestedChange(_site(change), change["text"], change["where"]) if change else None,
         column=content.get("column"),
         end=(end[0], end[1]) if (end := content.get("end")) else None,
         cell=content.get("cell"),
@@ -218,8 +218,8 @@ def _revived_repair(content: Mapping[str, Any] | None) -> Fix | None:
     return Fix(tuple(Edit(**edit) for edit in content["edits"]), safe=content["safe"], words=content["message"])
 
 
-def _site(content: Mapping[str, Any]) -> Site:
-    return Site(content["path"], content["line"], content["function"])
+def _site(content: Mapping[str, Any]) -> SourceLocation:
+    return SourceLocation(content["path"], content["line"], content["function"])
 
 
 def _number(value: float) -> float | str:

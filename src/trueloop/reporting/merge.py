@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from trueloop.core.findings import Explained, Finding, Judged, Report, Severity, Site, Verdict
+from trueloop.core.findings import Explained, Finding, Judged, Report, Severity, SourceLocation, Verdict
 
-Key = tuple[str, Site | None, int]
+Key = tuple[str, SourceLocation | None, int]
 
 
 def merge(reports: Mapping[int, Report], *, missing: Sequence[int] = ()) -> Report:
@@ -62,7 +62,7 @@ def _findings(reports: Mapping[int, Report], *, of: int) -> tuple[Finding, ...]:
 
 def _keyed(findings: Iterable[Finding]) -> Iterable[tuple[Key, Finding]]:
     """Number the findings of one code at one line, which are about different things, in their order."""
-    seen: dict[tuple[str, Site | None], int] = {}
+    seen: dict[tuple[str, SourceLocation | None], int] = {}
     for finding in findings:
         place = (finding.code, finding.site)
         seen[place] = seen.get(place, -1) + 1

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from trueloop.core.axis_ticks import Axis, is_wide
+from trueloop.core.axis_ticks import Axis, suits_log_scale
 from trueloop.core.findings import Series
-from trueloop.core.formatting import number, short
+from trueloop.core.formatting import format_number, short
 from trueloop.core.html import Markup, element
 
 WIDTH, HEIGHT = 560, 260
@@ -48,7 +48,7 @@ def figure(plot: Plot) -> Markup:
 def _svg(plot: Plot, points: Sequence[tuple[int, float]], caption: str) -> Markup:
     values = [value for _, value in points]
     low, high = min(values), max(values)
-    log = plot.log and is_wide(low, high)
+    log = plot.log and suits_log_scale(low, high)
     pad = 0 if log else (high - low) * 0.05 or abs(high) * 0.1 or 1.0
     updates = [update for update, _ in points]
     x = Axis(low=updates[0], high=updates[-1], start=LEFT, end=WIDTH - RIGHT)
@@ -59,7 +59,7 @@ def _svg(plot: Plot, points: Sequence[tuple[int, float]], caption: str) -> Marku
 
 
 def _line(name: str, points: Sequence[tuple[int, float]], x: Axis, y: Axis) -> Iterator[Markup]:
-    places = " ".join(f"{x.place(update)},{y.place(value)}" for update, value in points)
+    places = " ".join(f"{x.position(update)},{y.position(value)}" for update, value in points)
     if len(points) > 1:
         yield element("polyline", points=places, class_=f"curve {name}")
     else:
@@ -69,18 +69,18 @@ def _line(name: str, points: Sequence[tuple[int, float]], x: Axis, y: Axis) -> I
 
 def _grid(x: Axis, y: Axis) -> Iterator[Markup]:
     for tick in y.ticks():
-        at = y.place(tick)
+        at = y.position(tick)
         yield element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_="grid")
         yield element("text", f"{tick:.6g}", x=LEFT - 8, y=at + 4, text_anchor="end")
-    for tick in x.ticks(whole=True):
-        yield element("text", number(round(tick)), x=x.place(tick), y=HEIGHT - BOTTOM + 18, text_anchor="middle")
+    for tick in x.ticks(integers=True):
+        yield element("text", format_number(round(tick)), x=x.position(tick), y=HEIGHT - BOTTOM + 18, text_anchor="middle")
     yield element("text", "update", x=LEFT - 14, y=HEIGHT - BOTTOM + 18, text_anchor="end")
 
 
 def _marks(marks: Iterable[tuple[int, str]], x: Axis) -> Iterator[Markup]:
     for update, code in marks:
         if x.low <= update <= x.high:
-            at = x.place(update)
+            at = x.position(update)
             told = element("title", f"{code}, update {update}")
             yield element("line", told, x1=at, x2=at, y1=TOP, y2=HEIGHT - BOTTOM, class_="mark")
 
@@ -105,9 +105,9 @@ def _columns(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 
 
 def _caption(values: Sequence[float], lost: int) -> str:
-    lost_words = f"; {number(lost)} not finite" if lost else ""
+    lost_words = f"; {format_number(lost)} not finite" if lost else ""
     if not values:
-        return f"No value was finite ({number(lost)} were not)."
+        return f"No value was finite ({format_number(lost)} were not)."
     if min(values) == max(values):
         return f"{short(values[0])} throughout{lost_words}."
     ends = f"From {short(values[0])} to {short(values[-1])}"

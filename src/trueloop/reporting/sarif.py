@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from trueloop.core.findings import Explained, Finding, Report, Severity, Site
+from trueloop.core.findings import Explained, Finding, Report, Severity, SourceLocation
 from trueloop.core.source_text import Fix
 from trueloop.failures.load import catalogue
 from trueloop.failures.page import markdown, reference
@@ -114,7 +114,7 @@ def _rule(finding: Finding) -> dict[str, Any]:
     return rule
 
 
-def _repair(repair: Fix, site: Site, base: Path | None) -> dict[str, Any]:
+def _repair(repair: Fix, site: SourceLocation, base: Path | None) -> dict[str, Any]:
     replacements = [
         {
             "deletedRegion": {"byteOffset": edit.start, "byteLength": edit.end - edit.start},
@@ -126,7 +126,7 @@ def _repair(repair: Fix, site: Site, base: Path | None) -> dict[str, Any]:
     return {"description": {"text": f"{repair.words}."}, "artifactChanges": [change]}
 
 
-def _location(site: Site, base: Path | None, finding: Finding | None = None) -> dict[str, Any]:
+def _location(site: SourceLocation, base: Path | None, finding: Finding | None = None) -> dict[str, Any]:
     file, _, cell = site.path.partition(":cell ")
     if cell:  # of a notebook: a line of a cell is none of the file
         return {

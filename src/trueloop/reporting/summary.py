@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from trueloop.core.findings import Finding, Judged, Report, Severity, Verdict
-from trueloop.core.formatting import counted, number, printable
+from trueloop.core.formatting import format_count, format_number, printable
 
 FAULT = "this run is not training what you think"
 
@@ -41,10 +41,10 @@ def headline(report: Report) -> str:
 
 def _headline(report: Report) -> str:
     found = [finding.severity for finding in report.findings]
-    words = ", ".join(counted(found.count(each), each.value) for each in Severity if each in found)
-    where = f" in {counted(report.updates, 'update')}" if report.updates else ""
+    words = ", ".join(format_count(found.count(each), each.value) for each in Severity if each in found)
+    where = f" in {format_count(report.updates, 'update')}" if report.updates else ""
     if report.files:
-        return f"{words or 'No silent failure found'} in {counted(report.files, 'file')}"
+        return f"{words or 'No silent failure found'} in {format_count(report.files, 'file')}"
     if Severity.ERROR in found:
         return f"{words}: {FAULT if report.updates else 'no optimizer made a step'}"
     if Severity.WARNING in found:
@@ -63,7 +63,7 @@ def counts(report: Report) -> str:
     numbers = {verdict: len(with_verdict(report, verdict)) for verdict in Verdict}
     judged = numbers[Verdict.FIRED] + numbers[Verdict.PASSED]
     words = [f"{numbers[verdict]} {verdict}" for verdict in Verdict if numbers[verdict]]
-    return f"{judged} of {counted(len(report.judged), 'failure')} judged: {', '.join(words)}"
+    return f"{judged} of {format_count(len(report.judged), 'failure')} judged: {', '.join(words)}"
 
 
 def reasons(report: Report) -> dict[str, list[str]]:
@@ -93,6 +93,6 @@ def shown(path: str, base: Path | None) -> str:
 def when(finding: Finding) -> str:
     """Say since when, and how often: "since update 1, 1199 times"; "" where the text alone was read."""
     if finding.first_update is None:
-        return f"{number(finding.count)} times" if finding.count > 1 else ""
-    update = number(finding.first_update)
-    return f"since update {update}, {number(finding.count)} times" if finding.count > 1 else f"at update {update}"
+        return f"{format_number(finding.count)} times" if finding.count > 1 else ""
+    update = format_number(finding.first_update)
+    return f"since update {update}, {format_number(finding.count)} times" if finding.count > 1 else f"at update {update}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trueloop.core.findings import UNPROVEN, Explained, Finding, Report, Series, Severity, UpdateRate
-from trueloop.core.formatting import counted, duration, number, percent, printable, sentence, short
+from trueloop.core.formatting import format_count, duration, format_number, percent, printable, sentence, short
 from trueloop.reporting.excerpt import Excerpt, Line, diff, excerpts, repaired
 from trueloop.reporting.summary import cost_share, counts, headline, more, reasons, shown, untrained, when
 
@@ -153,7 +153,7 @@ def _rest(report: Report, look: _Look) -> Iterator[Sequence[Part]]:
     for index, words in enumerate(_not_judged(report)):
         yield from _labelled("not judged" if index == 0 else "", words, look)
     if report.silenced:
-        yield from _labelled("silenced", f"{counted(report.silenced, 'finding')}, by comments or the settings", look)
+        yield from _labelled("silenced", f"{format_count(report.silenced, 'finding')}, by comments or the settings", look)
     if report.seconds > 0:
         yield from _labelled("watched", _watched(report), look)
     if report.rate:
@@ -175,7 +175,7 @@ def _not_judged(report: Report) -> Iterator[str]:
 
 
 def _watched(report: Report) -> str:
-    seen = f"{counted(report.updates, 'update')} in {duration(report.seconds)}, {number(report.watched)} in full detail"
+    seen = f"{format_count(report.updates, 'update')} in {duration(report.seconds)}, {format_number(report.watched)} in full detail"
     return f"{seen}; watching took at least {percent(cost_share(report))} of the time ({duration(report.cost_s)})"
 
 

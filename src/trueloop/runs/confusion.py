@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from trueloop.core.formatting import counted
+from trueloop.core.formatting import format_count
 from trueloop.core.html import Markup, element, section, table
 from trueloop.core.protocols import Evaluated
 from trueloop.runs.history import History
@@ -86,12 +86,12 @@ def _worst(matrix: Sequence[Sequence[float]], names: Sequence[str]) -> str:
     count, i, j = max(_misses(matrix), key=lambda miss: miss[0], default=(0.0, 0, 0))
     if not count:
         return "None was mistaken."
-    return f"Most often mistaken: {names[i]} for {names[j]}, {counted(int(count), 'time')}."
+    return f"Most often mistaken: {names[i]} for {names[j]}, {format_count(int(count), 'time')}."
 
 
 def _pairs_table(matrix: Sequence[Sequence[float]], names: Sequence[str]) -> Markup:
     worst = sorted(_misses(matrix), key=lambda miss: -miss[0])[:PAIRS]
     rows = [(names[i], names[j], f"{count:g}", f"{100 * count / sum(matrix[i]):.1f} %") for count, i, j in worst]
-    told = f"{counted(len(matrix), 'class')} are too many to draw; these pairs are mistaken most."
+    told = f"{format_count(len(matrix), 'class')} are too many to draw; these pairs are mistaken most."
     head = ["true", "predicted", "times", "of its class"]
     return element("div", element("p", told, class_="aside"), table(head, rows, class_="numbers left"))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from trueloop.core.protocols import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted
+from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded, RunStarted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class History:
     """Update, and the memory taken then in MiB; see `UpdatesDone`."""
     evaluations: list[Evaluated]
     checkpoints: list[CheckpointSaved]
-    notes: list[Noted]
+    notes: list[Notice]
     end: RunEnded | None
     """None while the run goes on, and after it was killed."""
 

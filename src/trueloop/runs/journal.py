@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from trueloop.core.errors import InvalidData, RunFolderError
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 from trueloop.core.paths import is_folder
 from trueloop.core.protocols import (
     CheckpointSaved,
     Evaluated,
-    Noted,
+    Notice,
     RunEnded,
     RunEvent,
     RunStarted,
@@ -163,13 +163,13 @@ class _Reading:
         self.processes = 0
         self.evaluations: dict[tuple[int, str], Evaluated] = {}
         self.checkpoints: dict[tuple[int, str], CheckpointSaved] = {}
-        self.notes: list[Noted] = []
+        self.notes: list[Notice] = []
         self.end: RunEnded | None = None
 
     def take(self, line: bytes) -> None:
         """Add one whole line."""
         self.line += 1
-        record = from_json(line.decode())
+        record = parse_json(line.decode())
         if not isinstance(record, dict):
             raise TypeError("not an object")
         if record.get("schema", SCHEMA) not in READABLE:
@@ -203,7 +203,7 @@ class _Reading:
                 self.evaluations[event.update, event.split] = event
             case CheckpointSaved():
                 self.checkpoints[event.update, event.path] = event
-            case Noted():
+            case Notice():
                 self.notes.append(event)
             case RunEnded():
                 self.end = event

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, cast
 
-from trueloop.core.protocols import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted, UpdateRow, UpdatesDone
+from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded, RunStarted, UpdateRow, UpdatesDone
 
 SCHEMA = 2
 READABLE = (1, 2)
@@ -24,14 +24,14 @@ READABLE = (1, 2)
 UPDATES = ("updates", "update")
 """What a line that tells of updates is called."""
 
-SingleEvent = RunStarted | Evaluated | CheckpointSaved | Noted | RunEnded
+SingleEvent = RunStarted | Evaluated | CheckpointSaved | Notice | RunEnded
 """Every event but `UpdatesDone`, which is many lines."""
 
 _CLASSES: Mapping[str, type[SingleEvent]] = {
     "run_started": RunStarted,
     "evaluated": Evaluated,
     "checkpoint_saved": CheckpointSaved,
-    "noted": Noted,
+    "noted": Notice,
     "run_ended": RunEnded,
 }
 _NAMES = {event_class: name for name, event_class in _CLASSES.items()}

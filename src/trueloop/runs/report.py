@@ -6,7 +6,7 @@ from pathlib import Path
 from time import localtime, strftime
 
 from trueloop.core.errors import RunFolderError
-from trueloop.core.formatting import counted, duration, number, short
+from trueloop.core.formatting import format_count, duration, format_number, short
 from trueloop.core.html import Markup, element, section
 from trueloop.runs.confusion import confusion_section
 from trueloop.runs.curves import svg
@@ -76,12 +76,12 @@ def verdict(history: History) -> tuple[str, str, str]:
     """Say how the run ended: a tone ("good", "warn", "bad"), a word or two, and a sentence."""
     end, done = history.end, history.last_update
     epochs = history.updates.epoch[-1] if len(history.updates) else 0
-    far = f"{counted(epochs, 'epoch')}, {counted(done, 'update')}"
+    far = f"{format_count(epochs, 'epoch')}, {format_count(done, 'update')}"
     if end is None:
         return "warn", "No end recorded", f"Still running, or killed after {far}; the same command resumes it."
     tone, word = VERDICTS.get(end.reason, ("warn", end.reason))
     seconds = end.seconds if history.processes == 1 else history.time_split().total
-    resumed = f", in {counted(history.processes, 'process')}" if history.processes > 1 else ""
+    resumed = f", in {format_count(history.processes, 'process')}" if history.processes > 1 else ""
     return tone, word, f"{far} in {duration(seconds)}{resumed}."
 
 
@@ -111,7 +111,7 @@ def _cards(history: History) -> Markup:
     if trained > 0:
         shown.append(("speed", f"{sum(history.updates.examples) / trained:,.0f}", "examples per second"))
     if history.skipped:
-        shown.append(("skipped updates", number(len(history.skipped)), "not finite, not stepped"))
+        shown.append(("skipped updates", format_number(len(history.skipped)), "not finite, not stepped"))
     if history.end and history.end.peak_memory_mib is not None:
         shown.append(("peak memory", f"{history.end.peak_memory_mib:,.0f} MiB", "tensors on the GPU, else the process"))
     if isinstance(parameters := history.facts.get("parameters"), int):

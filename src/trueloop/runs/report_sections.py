@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from trueloop.core.formatting import counted, duration, short
+from trueloop.core.formatting import format_count, duration, short
 from trueloop.core.html import Markup, element, section, table
-from trueloop.core.paths import is_there
+from trueloop.core.paths import path_exists
 from trueloop.core.protocols import CheckpointSaved, Evaluated
 from trueloop.runs.history import History, leaves
 
@@ -96,7 +96,7 @@ def checkpoints(history: History, run_dir: Path) -> Markup:
         ]
         for path, each in kept[:SHOWN]
     ]
-    told = element("p", f"{counted(gone, 'older checkpoint')} no longer on disk.", class_="aside") if gone else ""
+    told = element("p", f"{format_count(gone, 'older checkpoint')} no longer on disk.", class_="aside") if gone else ""
     head = ["folder", "epoch", "update", *names, ""]
     return section("Checkpoints", table(head, rows, class_="numbers left") if rows else "", told)
 
@@ -105,7 +105,7 @@ def _found(checkpoint: CheckpointSaved, run_dir: Path) -> str | None:
     """Name the checkpoint as it lies now, relative to the run where it can be; the run may have been moved."""
     saved = Path(checkpoint.path)
     for place in (run_dir / saved.parent.name / saved.name, run_dir / saved, saved):
-        if is_there(place):
+        if path_exists(place):
             return str(place.relative_to(run_dir)) if place.is_relative_to(run_dir) else str(place)
     return None
 
@@ -171,7 +171,7 @@ def environment(history: History) -> Markup:
 def _packages(packages: object) -> Iterator[Markup]:
     if isinstance(packages, Mapping) and packages:
         pairs = list(cast("Mapping[str, Any]", packages).items())
-        title = element("summary", f"{counted(len(pairs), 'installed package')}")
+        title = element("summary", f"{format_count(len(pairs), 'installed package')}")
         yield element("details", title, element("div", _block("packages", pairs), class_="blocks"))
 
 
@@ -209,4 +209,4 @@ def _value(value: object) -> str:
 def _left_out(rows: int, what: str) -> Markup:
     if rows <= SHOWN:
         return Markup()
-    return element("p", f"The newest {SHOWN} of {counted(rows, what)}; all are in the journal.", class_="aside")
+    return element("p", f"The newest {SHOWN} of {format_count(rows, what)}; all are in the journal.", class_="aside")

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 
 _MOST: Final = 4_000_000  # bytes of the first line, which holds a recipe's source and every package
 _NUMBER: Final = re.compile(r"[0-9a-f]{32}")
@@ -18,7 +18,7 @@ def run_id(journal: Path) -> str | None:
     try:
         with journal.open("rb") as file:
             line = file.readline(_MOST)
-        record: Any = from_json(line)
+        record: Any = parse_json(line)
         started = record["event"] == "run_started"
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -31,7 +31,7 @@ def run_id_of(first_line: bytes) -> str:
     Whatever else a journal says there is not taken for a number.
     """
     try:
-        given = str(from_json(first_line)["facts"]["run_id"])
+        given = str(parse_json(first_line)["facts"]["run_id"])
     except (ValueError, KeyError, TypeError):
         given = ""
     return given if _NUMBER.fullmatch(given) else hashlib.sha256(first_line).hexdigest()[:32]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from trueloop.core.findings import UNPROVEN, Evidence, Finding, Judged, Place, Severity, Site, Verdict
+from trueloop.core.findings import UNPROVEN, Evidence, Finding, Judged, CodePosition, Severity, SourceLocation, Verdict
 from trueloop.failures.failure import Detector, Failure
 from trueloop.tracing.evaluation_passes import PASSES
 from trueloop.tracing.events import Event
@@ -41,7 +41,7 @@ class Judge:
         catalogue: Iterable[Watched],
         *,
         found: Callable[[Finding], None] = lambda finding: None,
-        silenced: Callable[[str, Site | None], bool] = lambda code, site: False,
+        silenced: Callable[[str, SourceLocation | None], bool] = lambda code, site: False,
         trouble: Callable[[str, BaseException], None] = lambda what, error: None,
     ) -> None:
         self._found, self._silenced, self._trouble = found, silenced, trouble
@@ -160,7 +160,7 @@ class Judge:
             self._hearing[kind] = [each for each in hearing if self._watched[each] is not watched]
 
     def _keep(self, watched: Watched, evidence: Evidence, event: Event) -> None:
-        failure, site = watched.failure, _site(evidence.place)
+        failure, site = watched.failure, _site(evidence.location)
         key = (failure.code, site and site[:2], evidence.about)
         known = self._findings.get(key)
         if known is not None:
@@ -191,5 +191,5 @@ class Judge:
         self._found(finding)
 
 
-def _site(place: Place | Site | None) -> Site | None:
-    return place.site if isinstance(place, Place) else place
+def _site(place: CodePosition | SourceLocation | None) -> SourceLocation | None:
+    return place.site if isinstance(place, CodePosition) else place

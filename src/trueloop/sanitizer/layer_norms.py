@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
-from trueloop.core.downsampling import Thinned
+from trueloop.core.downsampling import DownsampledSeries
 from trueloop.core.findings import LayerNorms
 from trueloop.tracing.events import Ref, StepTaken
 
@@ -28,7 +28,7 @@ class Layers:
 
     def __init__(self) -> None:
         self._rows: dict[Row, int] = {}
-        self._columns: Thinned[array[float]] = Thinned(COLUMNS)
+        self._columns: DownsampledSeries[array[float]] = DownsampledSeries(COLUMNS)
         self._known: tuple[Ref, ...] = ()
         self._at: Sequence[int] = ()
         """The row of each of those."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
-from trueloop.core.downsampling import Thinned
+from trueloop.core.downsampling import DownsampledSeries
 from trueloop.core.findings import LayerNorms, Series, UpdateRate
 from trueloop.sanitizer.layer_norms import Layers
 from trueloop.tracing.events import (
@@ -36,8 +36,8 @@ class Recorder:
         self._told = told
         self.by_layer = Layers()
         """The gradient's norm of each layer."""
-        self._series = {name: Thinned[float]() for name in ("loss", "grad_norm", "lr", "live_graphs")}
-        self._between, self._whole, self._broken = Thinned[float](), _Timed(), _Timed()
+        self._series = {name: DownsampledSeries[float]() for name in ("loss", "grad_norm", "lr", "live_graphs")}
+        self._between, self._whole, self._broken = DownsampledSeries[float](), _Timed(), _Timed()
         self._time = _TimeSplit()
         self._last_s: float | None = None
         self._done: int | None = None
@@ -180,7 +180,7 @@ class _Timed:
     __slots__ = ("_parts", "_total_s", "seconds")
 
     def __init__(self) -> None:
-        self.seconds = Thinned[float]()
+        self.seconds = DownsampledSeries[float]()
         self._parts = _TimeSplit()
         self._total_s = 0.0
 

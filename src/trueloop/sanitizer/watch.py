@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from torch import nn
 
-from trueloop.core.findings import Explained, Finding, Place, Report, Site, UpdateRate
+from trueloop.core.findings import Explained, Finding, CodePosition, Report, SourceLocation, UpdateRate
 from trueloop.failures.pytorch_error import KnownError
 from trueloop.sanitizer.dispatch import Judge, Watched
 from trueloop.sanitizer.pytorch_errors.explain import Context, explain
@@ -77,7 +77,7 @@ class Watch:
         catalogue: Iterable[Watched],
         *,
         found: Callable[[Finding], None] = lambda finding: None,
-        silenced: Callable[[str, Site | None], bool] = lambda code, site: False,
+        silenced: Callable[[str, SourceLocation | None], bool] = lambda code, site: False,
         errors: Mapping[str, KnownError] | None = None,
         audience: Audience | None = None,
     ) -> None:
@@ -162,7 +162,7 @@ class Watch:
         stream, trace, place = self._attachment.stream, error.__traceback__, None
         while trace is not None:
             if is_users(trace.tb_frame.f_code):
-                place = Place(trace.tb_frame.f_code, trace.tb_lasti)
+                place = CodePosition(trace.tb_frame.f_code, trace.tb_lasti)
             trace = trace.tb_next
         self._judge.hear(
             ErrorRaised(update=stream.update, micro=stream.micro, time_s=perf_counter(), place=place, error=error)

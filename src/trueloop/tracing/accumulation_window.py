@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import NONE, BackwardStarted, Refs
 from trueloop.tracing.gradient_ledger import Account, Version, local_of, version_of
 from trueloop.tracing.program_state import Known, Program
@@ -37,9 +37,9 @@ class Windows:
     """Parameters to whose gradient a backward added something that no step has used."""
     latest: BackwardStarted | None = None
     """The latest backward."""
-    stepped_at: Place | None = None
+    stepped_at: CodePosition | None = None
     """The latest step."""
-    waiting: Callable[[Optimizer, Known, Place | None], None] = lambda optimizer, known, place: None
+    waiting: Callable[[Optimizer, Known, CodePosition | None], None] = lambda optimizer, known, place: None
     """Called where a backward came to the gradients of another one, and the optimizer has never stepped."""
     _as_scaled: dict[int, Mark] = field(default_factory=dict[int, Mark])
     """Gradients as the latest backwards of scaled losses have left them, by the parameter's id."""
@@ -65,7 +65,7 @@ class Windows:
         self._as_scaled.clear()
         self._known_for = self._before = ()
 
-    def stepped(self, known: Known, holds: Sequence[Tensor], parameters: Refs, place: Place | None) -> None:
+    def stepped(self, known: Known, holds: Sequence[Tensor], parameters: Refs, place: CodePosition | None) -> None:
         """An optimizer has stepped: its window begins anew.
 
         Args:
@@ -144,7 +144,7 @@ class Windows:
         self.scaled -= parameters
         return lost
 
-    def lost(self, parameters: Refs, place: Place | None) -> None:
+    def lost(self, parameters: Refs, place: CodePosition | None) -> None:
         """Note where what no step had used was cleared."""
         for optimizer, known in self.program.optimizers.items():
             if not parameters.isdisjoint(self.stream.registry.many(parameters_of(optimizer))):

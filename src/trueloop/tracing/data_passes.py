@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import torch
 from torch import Tensor
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Ref
 from trueloop.tracing.patch import UNSEEN
 
@@ -230,10 +230,10 @@ class Pass:
     sampler: str = ""
     shuffles: bool | None = None
     workers: int = 0
-    made_at: Place | None = None
-    place: Place | None = None
+    made_at: CodePosition | None = None
+    place: CodePosition | None = None
     """Where the iterator was asked for."""
-    seeded_at: Place | None = None
+    seeded_at: CodePosition | None = None
     """The latest ``torch.manual_seed`` before it, since the pass of a shuffling loader before."""
     distributed: Any = None
     """The DistributedSampler that shuffles it, until its first batch is drawn."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 
 Version = tuple[int, int]
 
@@ -51,7 +51,7 @@ class _Mixed(NamedTuple):
     seen: _Seen
     norm: Tensor | None
     """Of what was there before, not read yet; None = known to be more than zero."""
-    place: Place | None
+    place: CodePosition | None
     again: Tensor | None = None
     """Of what was there when a later backward began, on a device and not read yet."""
 
@@ -104,7 +104,7 @@ class Account:
                 self._used[key] = seen
                 self._suspects.append(_Suspect(seen, None if norm is None or norm.device.type == "cpu" else norm))
 
-    def backward_ended(self, place: Place | None) -> None:
+    def backward_ended(self, place: CodePosition | None) -> None:
         """Note the gradients it has added to on top of a used one."""
         for seen, norm in self._suspects:
             parameter = seen.parameter()
@@ -123,12 +123,12 @@ class Account:
                 for parameter in parameters:
                     known.pop(id(parameter), None)
 
-    def mixed(self, parameters: Iterable[Tensor]) -> tuple[list[Tensor], Place | None]:
+    def mixed(self, parameters: Iterable[Tensor]) -> tuple[list[Tensor], CodePosition | None]:
         """Return those whose gradient a step would use a second time, and the backward that added to the first."""
         if not self._mixed:
             return [], None
         found: list[Tensor] = []
-        place: Place | None = None
+        place: CodePosition | None = None
         for parameter in parameters:
             mixed = self._mixed.get(id(parameter))
             if mixed is None or mixed.seen.parameter() is not parameter or parameter.grad is None:

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
-from trueloop.core.findings import Site
+from trueloop.core.findings import SourceLocation
 from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.user_location import is_users
 
@@ -37,7 +37,7 @@ class Holder(NamedTuple):
     words: str
     """"losses[*] (local of train, train.py)"."""
     graphs: int
-    site: Site | None
+    site: SourceLocation | None
     """A line that puts something there, where one was found in the source."""
 
 
@@ -123,7 +123,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
             yield f".{name}", inner
 
 
-def _kept_at(root: _Root, path: str) -> Site | None:
+def _kept_at(root: _Root, path: str) -> SourceLocation | None:
     """Find the line of the source that puts something into the variable or attribute."""
     name = path.partition("[")[0].rpartition(".")[2] or root.name
     file = root.code.co_filename
@@ -132,7 +132,7 @@ def _kept_at(root: _Root, path: str) -> Site | None:
     except SyntaxError:
         return None
     lines = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt) and _keeps(node, name)]
-    return Site(file, min(lines)) if lines else None
+    return SourceLocation(file, min(lines)) if lines else None
 
 
 def _keeps(node: ast.stmt, name: str) -> bool:

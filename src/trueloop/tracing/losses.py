@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.broadcast_losses import paired_difference
 from trueloop.tracing.events import LossSeen
 from trueloop.tracing.saved_tensors import given_shape, made_shape, saved, unread
@@ -79,7 +79,7 @@ ARITHMETIC: Final = VIEWS | {
 class Note(NamedTuple):
     """What a loss function was called with, left on the node it made."""
 
-    place: Place | None
+    place: CodePosition | None
     shapes: tuple[tuple[int, ...], ...]
     """Of its input and target, as given."""
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Ref
 from trueloop.tracing.nonfinite.replay import Call
 from trueloop.tracing.object_facts import Facts
@@ -30,7 +30,7 @@ class Leftover:
     batches: int
     left: int
     window: int
-    place: Place | None
+    place: CodePosition | None
     marks: dict[int, tuple[weakref.ref[Tensor], int, int]]
     """Parameter, by id -> it, its gradient by id, and that one's version."""
     kept: bool = False
@@ -49,7 +49,7 @@ class Known:
     """That reached one of its parameters."""
     norm_made: float | None = None
     """Joint norm of its gradients after the latest backward, read in windows of several."""
-    cleared_at: Place | None = None
+    cleared_at: CodePosition | None = None
     """The latest clearing of its parameters, after the latest backward that reached them."""
     left: tuple[weakref.ref[Tensor], weakref.ref[Tensor]] | None = None
     """One of its parameters, and the gradient that the latest backward left there."""
@@ -108,9 +108,9 @@ class Program:
     """First dimension and number of values of each tensor in the latest batch drawn while watching in full, if
     somebody ``wants_drawn`` to be noted."""
     wants_drawn: bool = False
-    anomaly_at: Place | None = None
+    anomaly_at: CodePosition | None = None
     """The latest switching on of ``detect_anomaly`` while watching in full."""
-    seeded_at: Place | None = None
+    seeded_at: CodePosition | None = None
     """The latest ``torch.manual_seed`` since a shuffling loader was started."""
     leftover: Leftover | None = None
     """What a loader's end has left to be stepped."""

@@ -6,7 +6,7 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Ref, ScheduleIdle
 from trueloop.tracing.program_state import Known, Program
 from trueloop.tracing.program_text.program_files import files_of, in_notebook, installed, program_stack, reached
@@ -27,7 +27,7 @@ class _Made:
     optimizer: Ref
     steps: int
     micro: int
-    place: Place | None
+    place: CodePosition | None
     frames: list[int]
     files: set[str]
     driven: bool | None = None

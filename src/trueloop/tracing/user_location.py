@@ -10,7 +10,7 @@ import sysconfig
 from types import CodeType, FrameType
 from typing import Final
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep  # noqa: PTH120, PTH100
 
@@ -40,7 +40,7 @@ FENCED: Final = 3
 """Depth of what a `Stream.fenced` handler was called by: itself and the fence are no program's."""
 
 
-def here(depth: int = 1) -> Place | None:
+def here(depth: int = 1) -> CodePosition | None:
     """Return the innermost line on the stack that is the user's, not a library's; where there is none, of a library.
 
     Args:
@@ -52,7 +52,7 @@ def here(depth: int = 1) -> Place | None:
     while not _users[frame.f_code.co_filename]:
         if (frame := frame.f_back) is None:
             return _of_library(first)
-    return Place(frame.f_code, frame.f_lasti)
+    return CodePosition(frame.f_code, frame.f_lasti)
 
 
 def by_user() -> bool:
@@ -79,12 +79,12 @@ def is_ours(code: CodeType) -> bool:
     return code.co_filename.startswith(_OURS)
 
 
-def _of_library(frame: FrameType | None) -> Place | None:
+def _of_library(frame: FrameType | None) -> CodePosition | None:
     """Where a whole program lies among the libraries (``python -m package``), its lines are those outside torch."""
     torch_folder = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep  # noqa: PTH120
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith((_OURS, torch_folder, "<")):
-            return Place(frame.f_code, frame.f_lasti)
+            return CodePosition(frame.f_code, frame.f_lasti)
         frame = frame.f_back
     return None

@@ -41,7 +41,7 @@ def assemble(
     *,
     device: torch.device,
     updates_per_epoch: int | None,
-    given: Given | None = None,
+    components: Given | None = None,
     processes: Processes = ALONE,
 ) -> Assembly:
     """Build everything the loop turns.
@@ -52,20 +52,20 @@ def assemble(
         config: validated settings.
         device: where it runs.
         updates_per_epoch: the horizon of the schedule; None for a stream.
-        given: the user's own optimizer, scheduler or counts.
+        components: the user's own optimizer, scheduler or counts.
         processes: that share the run; all of them assemble it.
 
     Raises:
         InvalidConfig, InvalidModel: parts that do not fit together, named.
     """
-    given = given or Given()
+    components = components or Given()
     _prepare(model, config, device, processes)
     _check_loss_parameters(model, objective)
     objective = as_objective(objective)
     objective.to(device)
     forward = cast("nn.Module", torch.compile(model)) if config.compile else model
     parallel = _parallel(model, forward, objective, config, processes)
-    optimizer = _optimizer(model, config, given)
+    optimizer = _optimizer(model, config, components)
     check_optimizer(model, optimizer)
     context = autocast(config.precision, device)
     horizon_epochs = config.schedule.horizon_epochs or config.epochs
@@ -76,10 +76,10 @@ def assemble(
         forward=forward,
         objective=objective,
         parallel=parallel,
-        counts=given.counts,
+        counts=components.counts,
         optimizer=optimizer,
         update=_update(optimizer, config, parallel),
-        schedule=_schedule(optimizer, config, given, updates, updates_per_epoch),
+        schedule=_schedule(optimizer, config, components, updates, updates_per_epoch),
         scale=LossScale(device, enabled=config.precision == "fp16"),
         guard=guard,
         halving=Halving(model, guard, processes, device, enabled=config.out_of_memory == "halve"),
@@ -88,7 +88,7 @@ def assemble(
         on_host=device.type == "cpu",
         bring=bringing(device),
         autocast=lambda: context,
-        whole=_whole((model, objective, optimizer), config, given, processes),
+        whole=_whole((model, objective, optimizer), config, components, processes),
     )
 
 

@@ -18,7 +18,7 @@ from trueloop.core.errors import CheckpointError, ProcessLost, TrueloopError
 from trueloop.core.protocols import (
     BatchSource,
     Evaluated,
-    Noted,
+    Notice,
     Reporter,
     RunEnded,
     RunEvent,
@@ -374,7 +374,7 @@ class Fit:
 
     def _note(self, kind: str, message: str, details: Mapping[str, Any] | None = None, update: int = -1) -> None:
         update = self.position.update if update < 0 else update
-        self.report(Noted(update=update, kind=kind, message=message, details=details or {}))
+        self.report(Notice(update=update, kind=kind, message=message, details=details or {}))
 
     def _ended(self, reason: str) -> RunEnded:
         return RunEnded(

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from trueloop.core.errors import InvalidModel
-from trueloop.core.protocols import MicroBatch, stands_in
+from trueloop.core.protocols import MicroBatch, is_padding
 from trueloop.training.distributed.parallel import Parallel
 from trueloop.training.distributed.processes import ALONE, Processes
 from trueloop.training.objective import Loss, items_if_known
@@ -66,7 +66,7 @@ class Window:
             InvalidModel: the number of terms changed within the window, or is not the declared one.
         """
         self.micros.append(micro)
-        if stands_in(micro):
+        if is_padding(micro):
             terms = [_uncounted(term) for term in terms]
         self.examples += examples_in(micro)
         if not self._sums:
@@ -217,7 +217,7 @@ def open_window(
     if counts is None:
         return Window(processes), micros
     drawn = list(micros)
-    each = [[0.0 if stands_in(micro) else count for count in counts(micro.data)] for micro in drawn]
+    each = [[0.0 if is_padding(micro) else count for count in counts(micro.data)] for micro in drawn]
     return Window(processes, processes.total([sum(term) for term in zip(*each, strict=True)])), drawn
 
 

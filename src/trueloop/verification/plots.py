@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trueloop.core.axis_ticks import Axis, is_wide
+from trueloop.core.axis_ticks import Axis, suits_log_scale
 from trueloop.core.formatting import short
 from trueloop.core.html import Markup, element
 from trueloop.verification.evidence import Bars, Curve, Grid, Picture
@@ -41,24 +41,24 @@ def _curve(curve: Curve) -> tuple[Markup, str]:
     low, high = min([*values, *level]), max([*values, *level])
     last = max(1, max(len(line) for line in curve.lines.values()) - 1)
     x = Axis(low=0, high=last, start=LEFT, end=WIDTH - RIGHT)
-    y = Axis(low=low, high=high, start=HEIGHT - BOTTOM, end=TOP, log=is_wide(low, high))
+    y = Axis(low=low, high=high, start=HEIGHT - BOTTOM, end=TOP, log=suits_log_scale(low, high))
     parts: list[Markup] = []
     for tick in y.ticks():
-        at = y.place(tick)
+        at = y.position(tick)
         parts.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_="grid"))
         parts.append(element("text", f"{tick:.4g}", x=LEFT - 8, y=at + 4, text_anchor="end"))
     parts += [
-        element("text", number, x=x.place(number), y=HEIGHT - 8, text_anchor="middle")
+        element("text", number, x=x.position(number), y=HEIGHT - 8, text_anchor="middle")
         for number in sorted({0, last // 2, last})
     ]
     parts.append(element("text", curve.along, x=LEFT - 14, y=HEIGHT - 8, text_anchor="end"))
     if curve.level is not None:
-        at = y.place(curve.level)
+        at = y.position(curve.level)
         parts.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_="mark"))
     for line in curve.lines.values():
         stride = max(1, len(line) // MOST)
         points = " ".join(
-            f"{x.place(number)},{y.place(value)}"
+            f"{x.position(number)},{y.position(value)}"
             for number, value in enumerate(line)
             if math.isfinite(value) and (number % stride == 0 or number == len(line) - 1)
         )

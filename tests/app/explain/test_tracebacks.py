@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.traceback import Traceback
 
 from trueloop.app.explain.tracebacks import errors_in, plain
-from trueloop.core.findings import Site
+from trueloop.core.findings import SourceLocation
 
 PLAIN = """\
 epoch 1 loss 0.3
@@ -29,14 +29,14 @@ Traceback (most recent call last):
 RuntimeError: Trying to backward through the graph a second time
 """
 SITES = (
-    Site("/src/me/train.py", 20, "<module>"),
-    Site("/src/me/train.py", 12, "main"),
-    Site("/usr/lib/python3.11/site-packages/torch/_tensor.py", 525, "backward"),
+    SourceLocation("/src/me/train.py", 20, "<module>"),
+    SourceLocation("/src/me/train.py", 12, "main"),
+    SourceLocation("/usr/lib/python3.11/site-packages/torch/_tensor.py", 525, "backward"),
 )
 WORDS = "Trying to backward through the graph a second time"
 
 
-def raised(text: str) -> tuple[str, str, tuple[Site, ...]]:
+def raised(text: str) -> tuple[str, str, tuple[SourceLocation, ...]]:
     (error,) = errors_in(text)
     return error.type, error.message, error.frames
 
@@ -68,7 +68,7 @@ def test_a_message_of_several_lines_ends_at_an_empty_one():
     text = (
         f'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nRuntimeError: {words}\n\nbye: bye\n'
     )
-    assert raised(text) == ("RuntimeError", words, (Site("a.py", 1, "<module>"),))
+    assert raised(text) == ("RuntimeError", words, (SourceLocation("a.py", 1, "<module>"),))
 
 
 def test_a_type_keeps_its_name_and_tells_its_module():
@@ -116,7 +116,7 @@ def test_the_errors_of_a_group():
     assert [(each.type, each.message) for each in errors_in(text)] == told
     assert [(each.type, each.message) for each in errors_in(GROUP)] == told
     assert errors_in(GROUP)[-1].message == "two"
-    assert errors_in(GROUP)[-1].frames == (Site("a.py", 7, "f"),)
+    assert errors_in(GROUP)[-1].frames == (SourceLocation("a.py", 7, "f"),)
 
 
 GROUP = """\
@@ -173,7 +173,7 @@ def test_an_error_of_a_worker_stands_within_the_one_that_passes_it_on():
     assert (own.how, own.message[:24], own.frames[-1]) == (
         "worker",
         "inconsistent tensor size",
-        Site("w.py", 5, "__getitem__"),
+        SourceLocation("w.py", 5, "__getitem__"),
     )
 
 
@@ -196,8 +196,8 @@ RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)
 def test_a_notebooks_traceback():
     kind, message, frames = raised(NOTEBOOK)
     assert (kind, message) == ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)")
-    assert frames[0] == Site("Cell In[7]", 5)
-    assert frames[1] == Site("~/x/site-packages/torch/nn/modules/module.py", 1751, "Module._wrapped_call_impl")
+    assert frames[0] == SourceLocation("Cell In[7]", 5)
+    assert frames[1] == SourceLocation("~/x/site-packages/torch/nn/modules/module.py", 1751, "Module._wrapped_call_impl")
 
 
 PYTEST = """\
@@ -218,7 +218,7 @@ E       RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)
 def test_pytests_way_of_telling_it():
     kind, message, frames = raised(PYTEST)
     assert (kind, message) == ("RuntimeError", "mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)")
-    assert (frames[0], frames[-1]) == (Site("test_train.py", 9), Site("/x/site-packages/torch/nn/functional.py", 10))
+    assert (frames[0], frames[-1]) == (SourceLocation("test_train.py", 9), SourceLocation("/x/site-packages/torch/nn/functional.py", 10))
 
 
 @pytest.mark.parametrize("width", [40, 61, 88, 400])
@@ -236,7 +236,7 @@ def test_rich_boxes(tmp_path: Path, folders: str, width: int):
     kind, message, frames = raised(console.file.getvalue())  # pyright: ignore[reportAttributeAccessIssue]
     assert (kind, message) == ("RuntimeError", WORDS)
     assert (frames[0].path, frames[0].function) == (__file__, "test_rich_boxes")
-    assert frames[1:] == (Site(str(path), 2, "step_of_training"),)
+    assert frames[1:] == (SourceLocation(str(path), 2, "step_of_training"),)
 
 
 def test_paths_with_spaces_in_rich_boxes():
@@ -246,7 +246,7 @@ def test_paths_with_spaces_in_rich_boxes():
         Panel(place, title="Traceback (most recent call last)", title_align="left"), "ValueError: no", sep="\n"
     )
     frames = raised(console.file.getvalue())[2]  # pyright: ignore[reportAttributeAccessIssue]
-    assert frames == (Site(place.partition(":")[0], 12, "step"),)
+    assert frames == (SourceLocation(place.partition(":")[0], 12, "step"),)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trueloop.app.planning.formulas import goals, rows
 from trueloop.core.arithmetic import Plan, plan
-from trueloop.core.formatting import number
+from trueloop.core.formatting import format_number
 
 
 @st.composite
@@ -39,7 +39,7 @@ def worked_out(formula: str) -> int | float:
 def test_each_formula_gives_its_number(made: Plan):
     for row in rows(made):
         if row.formula.startswith("=") and row.key not in ("batch_bytes", "examples_per_process"):
-            assert number(int(worked_out(row.formula))) == row.value, row
+            assert format_number(int(worked_out(row.formula))) == row.value, row
         assert row.says.endswith(".")
 
 
@@ -48,7 +48,7 @@ def test_each_value_is_the_plans_own(made: Plan):
     own = made.as_dict()
     shown = {row.key: row.value for row in rows(made)}
     for key in shown.keys() & own.keys() - {"batch_bytes"}:
-        assert shown[key] == number(own[key])
+        assert shown[key] == format_number(own[key])
     assert {"effective_batch", "iterations", "updates", "updates_per_epoch", "last_batch"} <= shown.keys()
 
 
@@ -59,7 +59,7 @@ def test_repeats_are_those_of_torch():
         made = plan(dataset=dataset, batch=2, processes=processes)
         shown = {row.key: row.value for row in rows(made)}
         sampler = DistributedSampler(range(dataset), num_replicas=processes, rank=0)
-        assert shown["repeated_per_epoch"] == number(sampler.total_size - dataset)
+        assert shown["repeated_per_epoch"] == format_number(sampler.total_size - dataset)
 
 
 def test_a_process_alone_repeats_nothing_and_says_nothing_of_it():
@@ -70,7 +70,7 @@ def test_a_process_alone_repeats_nothing_and_says_nothing_of_it():
 def test_epochs_for_a_number_of_updates(wanted: int, epochs: int):
     made = plan(dataset=10000, batch=32, accumulate=4)
     (row,) = goals(made, updates=wanted)
-    assert row.value == number(epochs)
+    assert row.value == format_number(epochs)
     assert math.ceil(wanted / made.updates_per_epoch) == epochs
 
 

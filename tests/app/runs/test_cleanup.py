@@ -14,7 +14,7 @@ from trueloop.app.runs import cleanup
 from trueloop.app.runs.cleanup import Wishes, look, remove
 from trueloop.app.training.run_folder import RunFolder
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.protocols import Noted, RunEnded, RunStarted
+from trueloop.core.protocols import Notice, RunEnded, RunStarted
 from trueloop.runs.queries.index import overviews
 from trueloop.runs.queries.overview import overview
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
@@ -118,9 +118,9 @@ def test_what_cannot_be_told_is_left_alone(made, monkeypatch):
 def test_a_damaged_journal_or_a_newer_checkpoint_is_left_alone(made, made_runs_module):
     made_runs_module.damage(made.run("a", checkpoints=(2, 4, 6)))
     path = made.run("b", checkpoints=(2, 4, 6))
-    from trueloop.training.checkpoint.manifest import sealed
+    from trueloop.training.checkpoint.manifest import seal
 
-    (path / "checkpoints" / "update-000000002" / "manifest.json").write_bytes(sealed({"schema": 99}))
+    (path / "checkpoints" / "update-000000002" / "manifest.json").write_bytes(seal({"schema": 99}))
     items, spared = gone(made, Wishes(keep_best=1, unfinished=True))
     assert items == []
     assert "Line 2" in spared["a"]
@@ -250,7 +250,7 @@ def test_a_run_removed_half_way_is_still_a_run(made, monkeypatch):
 
 def test_a_rolled_back_run_is_never_taken_for_an_abandoned_one(made):
     path = made.run("a", end="", checkpoints=(6,))
-    made.write("a", [Noted(update=6, kind="rolled_back", message="", details={})])
+    made.write("a", [Notice(update=6, kind="rolled_back", message="", details={})])
     assert gone(made, Wishes(keep_best=1, unfinished=True)) == ([], {})
     made.write("a", [RunEnded(update=6, reason="finished", seconds=1)])
     assert overview(path).state == "finished"

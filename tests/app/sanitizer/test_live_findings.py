@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from trueloop.app.sanitizer.live_findings import MOST, Live
-from trueloop.core.findings import Finding, Severity, Site
+from trueloop.core.findings import Finding, Severity, SourceLocation
 
 
 def finding(line: int = 41, severity: Severity = Severity.ERROR, **fields: Any) -> Finding:
@@ -22,7 +22,7 @@ def finding(line: int = 41, severity: Severity = Severity.ERROR, **fields: Any) 
         "title": "Gradients are never cleared",
         "severity": severity,
         "message": "4 gradients were\nused [twice].",
-        "site": Site("/project/train.py", line),
+        "site": SourceLocation("/project/train.py", line),
         "fix": "Call optimizer.zero_grad().",
     }
     return Finding(**{**given, **fields})

@@ -13,18 +13,18 @@ from trueloop.app.sanitizer import rank_reports as module
 from trueloop.app.sanitizer.rank_reports import Ranks, ranks
 from trueloop.core.findings import (
     Finding,
-    Insertion,
+    SuggestedChange,
     Judged,
     Report,
     Series,
     Severity,
-    Site,
+    SourceLocation,
     UpdateRate,
     Verdict,
 )
 from trueloop.reporting.merge import merge
 
-SITE = Site("/project/train.py", 7, "train")
+SITE = SourceLocation("/project/train.py", 7, "train")
 FINDING = Finding(
     code="GRD001",
     slug="never-cleared",
@@ -32,11 +32,11 @@ FINDING = Finding(
     severity=Severity.ERROR,
     message="4 gradients were used twice.",
     site=SITE,
-    related=((Site("/project/train.py", 9), "added here"),),
+    related=((SourceLocation("/project/train.py", 9), "added here"),),
     first_update=3,
     count=2,
     fix="Clear them.",
-    change=Insertion(SITE, "optimizer.zero_grad()"),
+    change=SuggestedChange(SITE, "optimizer.zero_grad()"),
 )
 REPORT = Report(
     findings=(FINDING,),

@@ -13,7 +13,7 @@ import pytest
 
 from trueloop.app.sanitizer.report_output import Files, page, print_page, text
 from trueloop.core.errors import InvalidConfig, RunFolderError
-from trueloop.core.findings import Finding, Report, Severity, Site
+from trueloop.core.findings import Finding, Report, Severity, SourceLocation
 
 
 def finding(severity: Severity) -> Finding:
@@ -65,7 +65,7 @@ def test_all_files_are_written_wherever_the_program_went(tmp_path: Path, monkeyp
 
 
 def test_paths_are_told_relative_to_the_base_and_whole_in_json(tmp_path: Path):
-    found = replace(finding(Severity.ERROR), site=Site(str(tmp_path / "sub" / "train.py"), 3))
+    found = replace(finding(Severity.ERROR), site=SourceLocation(str(tmp_path / "sub" / "train.py"), 3))
     files = Files(json=tmp_path / "r.json", html=tmp_path / "r.html", sarif=tmp_path / "r.sarif")
     files.write(Report(findings=(found,)), base=tmp_path)
     assert json.loads((tmp_path / "r.json").read_text())["findings"][0]["path"] == str(tmp_path / "sub" / "train.py")

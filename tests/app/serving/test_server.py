@@ -40,7 +40,7 @@ def metrics(port):
         return connection.getresponse().read().decode()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts a server and waits for its shutdown")
 def test_sigterm_lets_it_finish_and_it_ends_with_0(made_artifacts, forker, tmp_path):
     words = ["serve", made_artifacts.folder(), "--port", "0", "--max-delay-ms", "400", "--max-batch", "8"]
     program = forker.start("-m", "trueloop", *words, cwd=tmp_path)

@@ -209,7 +209,7 @@ def assert_same(weights: dict[str, torch.Tensor], expected: dict[str, torch.Tens
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="trains, kills and resumes real runs")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_killed_and_run_again_ends_in_the_same_bits(tmp_path: Path, undisturbed: dict, forker: Any, workers: int):
     commands = Commands(tmp_path / "project", forker, workers)
@@ -227,7 +227,7 @@ def test_killed_and_run_again_ends_in_the_same_bits(tmp_path: Path, undisturbed:
     assert len(list(commands.folder.glob("runs/*"))) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="trains, kills and resumes real runs")
 @pytest.mark.parametrize("whole_group", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_preempted_is_saved_and_continued(

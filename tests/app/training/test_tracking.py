@@ -5,7 +5,7 @@ import pytest
 from trueloop.app.training import tracking as module
 from trueloop.app.training.tracking import check_store, following
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.protocols import Noted, RunStarted
+from trueloop.core.protocols import Notice, RunStarted
 from trueloop.runs.journal import Journal
 from trueloop.runs.tracking import Target
 
@@ -14,7 +14,7 @@ STARTED = RunStarted(name="run", epochs=1, updates=1, start_update=0, facts={})
 
 
 def note(kind):
-    return Noted(update=3, kind=kind, message=kind, details={})
+    return Notice(update=3, kind=kind, message=kind, details={})
 
 
 class Ears:

@@ -1,9 +1,9 @@
-from trueloop.core.protocols import Noted
+from trueloop.core.protocols import Notice
 
 
 def test_everything_on_one_page(made, ask):
     path = made.run("digits-1", checkpoints=(4, 6), end="")
-    made.write("digits-1", [Noted(update=6, kind="save_blocking", message="Training waits.", details={})])
+    made.write("digits-1", [Notice(update=6, kind="save_blocking", message="Training waits.", details={})])
     (path / "checkpoints" / "update-000000004" / "state.json").unlink()
     code, out, err = ask("show", "digits-1")
     assert (code, err) == (0, "")

@@ -154,13 +154,13 @@ print({k: float(v.float().mean()) for k, v in before.items()})
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(guilty, script):
-    guilty(HEAD + script)
+def test_found(run_reports, script):
+    run_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
@@ -298,13 +298,13 @@ model.load_state_dict(champion.state_dict())
 
 
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    told(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
 
 
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_the_rule_leaves_others_alone(untold, name):
         ),
     ],
 )
-def test_the_state_is_copied_with_the_import_where_it_is_missing(told, imports, fixed, call):
+def test_the_state_is_copied_with_the_import_where_it_is_missing(lint_reports, imports, fixed, call):
     from trueloop.core.source_text import Text, applied
 
     body = """net = torch.nn.Linear(2, 1)
@@ -330,6 +330,6 @@ def probe(other):
     print(net(torch.ones(2)))
     net.load_state_dict(kept)
 """
-    (finding,) = told(imports + body)
+    (finding,) = lint_reports(imports + body)
     text = applied(Text(imports + body), [finding.repair])[0].source
     assert text == fixed + body.replace("net.state_dict()", f"{call}(net.state_dict())")

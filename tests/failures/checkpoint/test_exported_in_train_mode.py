@@ -90,8 +90,8 @@ torch.jit.trace(model, x).save(path)
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(guilty, script):
-    guilty(HEAD + script)
+def test_found(run_reports, script):
+    run_reports(HEAD + script)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -217,10 +217,10 @@ def predict(values):
 
 
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    told(HEAD + {**GUILTY, **WRITTEN}[name])
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
 
 
 @pytest.mark.parametrize("name", [*LOOK_ALIKES, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + {**LOOK_ALIKES, **UNWRITTEN}[name], "CKP004")
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + {**LOOK_ALIKES, **UNWRITTEN}[name], "CKP004")

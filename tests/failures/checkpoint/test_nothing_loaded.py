@@ -90,13 +90,13 @@ model.load_state_dict({"encoder.weight": torch.ones(2, 2)}, strict=False)  # <- 
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes_are_left_alone(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 @pytest.mark.parametrize("name", GUILTY)
-def test_it_is_found_at_its_line(guilty, name):
-    (found,) = guilty(HEAD + GUILTY[name]).findings
+def test_it_is_found_at_its_line(run_reports, name):
+    (found,) = run_reports(HEAD + GUILTY[name]).findings
     assert "strict=False loaded nothing" in found.message
     if "prefix too" in name:
         assert ("Take 'model.' off" if "many" in name else "Put 'model.' before") in found.fix

@@ -116,10 +116,10 @@ saved = torch.load(path, **options)
 
 
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    told(HEAD + {**GUILTY, **WRITTEN}[name].replace("# here", "# <- CKP003"), fixes=True)
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name].replace("# here", "# <- CKP003"), fixes=True)
 
 
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name], "CKP003")
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name], "CKP003")

@@ -209,10 +209,10 @@ for round in range(3):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(guilty, script):
-    guilty(HEAD + script)
+def test_found(run_reports, script):
+    run_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes(run_is_clean, script):
+    run_is_clean(HEAD + script)

@@ -271,16 +271,16 @@ train()
 
 
 @pytest.mark.parametrize("name", GUILTY)
-def test_the_rule_finds_it(told, name):
-    told(HEAD + GUILTY[name])
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + GUILTY[name])
 
 
 @pytest.mark.parametrize("name", QUIET)
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + QUIET[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + QUIET[name])
 
 
-def test_the_return_goes_behind_the_loop(told):
-    (found,) = told(HEAD + GUILTY["a step in a helper"], fixes=True)
+def test_the_return_goes_behind_the_loop(lint_reports):
+    (found,) = lint_reports(HEAD + GUILTY["a step in a helper"], fixes=True)
     assert found.repair.words == "Return behind the loop"
-    (found,) = told(HEAD + GUILTY["a class, epochs within"], fixes=False)
+    (found,) = lint_reports(HEAD + GUILTY["a class, epochs within"], fixes=False)

@@ -156,13 +156,13 @@ fit(DataLoader(TensorDataset(inputs, labels), batch_size=16, sampler=ByLength())
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(guilty, script):
-    guilty(HEAD + script)
+def test_found(run_reports, script):
+    run_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
@@ -280,10 +280,10 @@ for epoch in range(3):
 
 
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    told(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
 
 
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])

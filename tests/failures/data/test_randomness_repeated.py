@@ -169,10 +169,10 @@ fit(DataLoader(table, 40, sampler=Fixed()), epochs=20)
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(guilty, script):
-    guilty(HEAD + script)
+def test_found(run_reports, script):
+    run_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes(run_is_clean, script):
+    run_is_clean(HEAD + script)

@@ -104,11 +104,11 @@ for (a, b), (c, d) in zip(right, wrong):
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes_are_left_alone(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_where_the_loader_is_made(guilty, script):
-    (found,) = guilty(HEAD + script).findings
+def test_it_is_found_where_the_loader_is_made(run_reports, script):
+    (found,) = run_reports(HEAD + script).findings
     assert "began with the same batch" in found.message

@@ -201,17 +201,17 @@ val.dataset.transform = plain
 
 
 @pytest.mark.parametrize("name", GUILTY)
-def test_the_rule_finds_it(told, name):
-    told(HEAD + GUILTY[name])
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + GUILTY[name])
 
 
 @pytest.mark.parametrize("name", QUIET)
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + QUIET[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + QUIET[name])
 
 
-def test_both_values_are_named(told):
-    first, second = (told(HEAD + GUILTY[name])[0] for name in list(GUILTY)[:2])
+def test_both_values_are_named(lint_reports):
+    first, second = (lint_reports(HEAD + GUILTY[name])[0] for name in list(GUILTY)[:2])
     assert first.message == (
         "train.dataset and val.dataset are one dataset: transform becomes plain for all of them, and augment is used "
         "for none."

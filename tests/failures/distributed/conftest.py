@@ -69,21 +69,26 @@ def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str
         for process in processes:
             process.kill()
         complaints = "".join(path.read_text() for path in sorted(folder.glob("*.log")))
-        told = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-        assert len(told) == ranks, f"exit codes {[process.exitcode for process in processes]}:\n{complaints}"
-        broken = [f"rank {rank}: {each['error']}" for rank, each in enumerate(told) if each["error"]]
+        results = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+        assert len(results) == ranks, f"exit codes {[process.exitcode for process in processes]}:\n{complaints}"
+        broken = [f"rank {rank}: {each['error']}" for rank, each in enumerate(results) if each["error"]]
         assert not broken, "\n".join(broken)
         return {
-            name: [OnRank(found={tuple(one) for one in each[name]["found"]}, **_rest(each[name])) for each in told]
+            name: [OnRank(found={tuple(one) for one in each[name]["found"]}, **_rest(each[name])) for each in results]
             for name in scripts
         }
 
     return run
 
 
-def _rest(told: dict[str, Any]) -> dict[str, Any]:
-    judged = {code: tuple(each) for code, each in told["judged"].items()}
-    return {"messages": told["messages"], "problems": told["problems"], "judged": judged, "printed": told["printed"]}
+def _rest(result: dict[str, Any]) -> dict[str, Any]:
+    judged = {code: tuple(each) for code, each in result["judged"].items()}
+    return {
+        "messages": result["messages"],
+        "problems": result["problems"],
+        "judged": judged,
+        "printed": result["printed"],
+    }
 
 
 def _one_rank(rank: int, ranks: int, port: int, scripts: dict[str, str], folder: Path, watched: bool) -> None:
@@ -97,7 +102,7 @@ def _one_rank(rank: int, ranks: int, port: int, scripts: dict[str, str], folder:
     faulthandler.enable(log)
     faulthandler.dump_traceback_later(PATIENCE_S - 5, file=log)
     warnings.simplefilter("ignore")  # torch 2.13 deprecates options of DistributedDataParallel
-    told: dict[str, Any] = {"error": ""}
+    results: dict[str, Any] = {"error": ""}
     try:
         import torch.distributed as dist
 
@@ -107,10 +112,10 @@ def _one_rank(rank: int, ranks: int, port: int, scripts: dict[str, str], folder:
         dist.init_process_group("gloo")
         for number, (name, script) in enumerate(scripts.items()):
             dist.barrier()
-            told[name] = _run(folder / f"{rank}-{number}.py", script, watched=watched)
+            results[name] = _run(folder / f"{rank}-{number}.py", script, watched=watched)
     except BaseException:  # noqa: BLE001 - all that is known of the process's end
-        told["error"] = traceback.format_exc()
-    (folder / f"{rank}.json").write_text(json.dumps(told))
+        results["error"] = traceback.format_exc()
+    (folder / f"{rank}.json").write_text(json.dumps(results))
 
 
 def _run(path: Path, script: str, *, watched: bool) -> dict[str, Any]:

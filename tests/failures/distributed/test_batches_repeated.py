@@ -217,18 +217,18 @@ def ran(on_ranks):
 
 @pytest.mark.parametrize("name", GUILTY)
 def test_found(ran, name):
-    for told in ran[name]:
-        assert not told.problems
-        assert told.found == expected(HEAD + GUILTY[name]), told.messages
-        assert told.messages[0].startswith("Ranks 0 and 1 train on the same batches: in all 4 updates that were ")
+    for result in ran[name]:
+        assert not result.problems
+        assert result.found == expected(HEAD + GUILTY[name]), result.messages
+        assert result.messages[0].startswith("Ranks 0 and 1 train on the same batches: in all 4 updates that were ")
 
 
 @pytest.mark.parametrize("name", QUIET)
 def test_look_alikes(ran, name):
-    for told in ran[name]:
-        assert not told.problems
-        assert not told.found, told.messages
-    verdicts = {told.judged["DST005"][0] for told in ran[name]}
+    for result in ran[name]:
+        assert not result.problems
+        assert not result.found, result.messages
+    verdicts = {result.judged["DST005"][0] for result in ran[name]}
     assert verdicts == ({"passed"} if name in JUDGED else {"not judged"})
 
 
@@ -249,9 +249,9 @@ train(DDP(net()), loader)
 
 
 def test_a_rank_that_nobody_watches_is_not_waited_for(on_ranks):
-    told = on_ranks({"one": HEAD + GUILTY["in order"]}, unwatched=(1,))["one"][0]
-    assert not told.found
-    assert told.judged["DST005"] == ("not judged", "no two ranks could be compared")
+    result = on_ranks({"one": HEAD + GUILTY["in order"]}, unwatched=(1,))["one"][0]
+    assert not result.found
+    assert result.judged["DST005"] == ("not judged", "no two ranks could be compared")
 
 
 def test_no_hook_is_left_on_a_parameter_and_nothing_changes(on_ranks):

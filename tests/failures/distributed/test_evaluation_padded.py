@@ -92,13 +92,13 @@ Test(held_out_set).run()
 
 
 @pytest.mark.parametrize("script", [*(each + LOOP for each in QUIET.values()), TRAINED], ids=[*QUIET, "trained on"])
-def test_look_alikes_are_left_alone(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes_are_left_alone(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 @pytest.mark.parametrize("name", GUILTY)
-def test_it_is_noted_where_the_loader_is_made(quiet, name):
+def test_it_is_noted_where_the_loader_is_made(run_is_clean, name):
     script, words = GUILTY[name]
-    (found,) = quiet(HEAD + script, note="DST004").findings
+    (found,) = run_is_clean(HEAD + script, note="DST004").findings
     assert words in found.message
     assert (HEAD + script).splitlines()[found.site.line - 1].endswith("# here")

@@ -266,25 +266,25 @@ def ran(on_ranks):
 
 @pytest.mark.parametrize("name", GUILTY)
 def test_found(ran, name):
-    for told in ran[name]:
-        assert not told.problems
-        assert told.found == expected(HEAD + GUILTY[name]), told.messages
-        assert "ranks 0 and 1 hold different values of " in told.messages[0]
+    for result in ran[name]:
+        assert not result.problems
+        assert result.found == expected(HEAD + GUILTY[name]), result.messages
+        assert "ranks 0 and 1 hold different values of " in result.messages[0]
 
 
 @pytest.mark.parametrize("name", QUIET)
 def test_look_alikes(ran, name):
-    for told in ran[name]:
-        assert not told.problems
-        assert not told.found, told.messages
-    verdicts = {told.judged["DST001"][0] for told in ran[name]}
+    for result in ran[name]:
+        assert not result.problems
+        assert not result.found, result.messages
+    verdicts = {result.judged["DST001"][0] for result in ran[name]}
     assert verdicts == {"passed"} if name in JUDGED else verdicts <= {"passed", "not judged", "not applicable"}
 
 
 def test_the_update_at_which_they_parted_is_told(ran):
-    told = ran["a step that one rank leaves out"][0]
-    assert told.messages[0].endswith("; after 4 updates they were equal.")
-    assert re.search(r"\(\d of 6 parameters, by up to \d", told.messages[0])
+    result = ran["a step that one rank leaves out"][0]
+    assert result.messages[0].endswith("; after 4 updates they were equal.")
+    assert re.search(r"\(\d of 6 parameters, by up to \d", result.messages[0])
 
 
 def test_of_three_ranks_the_one_that_parts_is_named(on_ranks):
@@ -302,10 +302,10 @@ for step in range(20):
     first, second, third = on_ranks({"one": script}, ranks=3)["one"]
     assert not second.found
     assert first.found == third.found == expected(script)
-    assert all("ranks 0 and 2 hold different values" in told.messages[0] for told in (first, third))
+    assert all("ranks 0 and 2 hold different values" in result.messages[0] for result in (first, third))
 
 
 def test_a_rank_that_nobody_watches_is_not_waited_for(on_ranks):
-    told = on_ranks({"one": HEAD + GUILTY["a rate for each rank"]}, unwatched=(1,))["one"][0]
-    assert not told.found
-    assert told.judged["DST001"] == ("not judged", "no two ranks could be compared")
+    result = on_ranks({"one": HEAD + GUILTY["a rate for each rank"]}, unwatched=(1,))["one"][0]
+    assert not result.found
+    assert result.judged["DST001"] == ("not judged", "no two ranks could be compared")

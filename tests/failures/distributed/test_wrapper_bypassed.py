@@ -214,8 +214,8 @@ def no_group_is_left():
 
 
 @pytest.mark.parametrize("name", GUILTY.keys() - {"a method of the module, in a class"})
-def test_found(guilty, name):
-    ran = guilty(HEAD + GUILTY[name])
+def test_found(run_reports, name):
+    ran = run_reports(HEAD + GUILTY[name])
     assert "with one process that makes no difference yet" in ran.findings[0].message
 
 
@@ -226,8 +226,8 @@ def test_a_method_of_the_module_is_found_where_it_calls_its_layers(run):
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(quiet, script):
-    ran = quiet(HEAD + script)
+def test_look_alikes(run_is_clean, script):
+    ran = run_is_clean(HEAD + script)
     assert {str(each.verdict) for each in ran.report.judged if each.code == "DST002"} == {"passed"}
 
 
@@ -237,9 +237,9 @@ def test_two_ranks_say_the_same(on_ranks):
     scripts = {name: head + {**GUILTY, **QUIET}[name] for name in (*names[0], *names[1])}
     ran = on_ranks(scripts)
     for name, script in scripts.items():
-        for told in ran[name]:
-            assert not told.problems
-            assert told.found == expected(script), told.messages
+        for result in ran[name]:
+            assert not result.problems
+            assert result.found == expected(script), result.messages
     message = ran["the module of the wrapper"][1].messages[0]
     assert message == (
         "Net is called past its DistributedDataParallel in training: the gradients of 4 parameters were stepped "
@@ -251,8 +251,8 @@ def test_two_ranks_say_the_same(on_ranks):
 def test_the_broken_teaching_loop_is_found_on_two_ranks(on_ranks):
     loop = teaching_loop(Simulation(samples=40, epochs=2, batch=8))
     inject(loop)
-    for told in on_ranks({"lesson": loop.text()})["lesson"]:
-        assert not told.problems
+    for result in on_ranks({"lesson": loop.text()})["lesson"]:
+        assert not result.problems
         line = loop.text().splitlines().index("        outputs = model(inputs)") + 1
-        assert told.found == {("DST002", line)}
-        assert "without being averaged over its 2 processes" in told.messages[0]
+        assert result.found == {("DST002", line)}
+        assert "without being averaged over its 2 processes" in result.messages[0]

@@ -94,8 +94,8 @@ def noted(ran):
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes_are_left_alone(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
@@ -152,10 +152,10 @@ def test_gradients():
 
 
 @pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    told(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
 
 
 @pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + {**QUIET, **UNWRITTEN}[name], "ENV006")
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + {**QUIET, **UNWRITTEN}[name], "ENV006")

@@ -171,15 +171,15 @@ def predict(values: list):
 
 
 @pytest.mark.parametrize("name", GUILTY)
-def test_the_rule_finds_it(told, name):
-    told(HEAD + GUILTY[name])
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + GUILTY[name])
 
 
-def test_the_fix_is_inference_mode(told):
-    (found,) = told(HEAD + GUILTY["asynchronous, in a branch"], fixes=True)
+def test_the_fix_is_inference_mode(lint_reports):
+    (found,) = lint_reports(HEAD + GUILTY["asynchronous, in a branch"], fixes=True)
     assert "inference_mode" in str(found.repair)
 
 
 @pytest.mark.parametrize("name", LOOK_ALIKES)
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + LOOK_ALIKES[name], "ENV005")
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + LOOK_ALIKES[name], "ENV005")

@@ -417,8 +417,8 @@ for _ in range(2):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_guilty(guilty, script):
-    guilty(HEAD + script)
+def test_guilty(run_reports, script):
+    run_reports(HEAD + script)
 
 
 LEFT_EARLY = {
@@ -462,13 +462,13 @@ for _ in range(2):
 
 
 @pytest.mark.parametrize("script", [*QUIET.values(), *LEFT_EARLY.values()], ids=[*QUIET, *LEFT_EARLY])
-def test_look_alikes(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
-@pytest.mark.slow
-def test_compiled_models_are_not_judged(quiet):
-    quiet(
+@pytest.mark.slow(reason="torch.compile")
+def test_compiled_models_are_not_judged(run_is_clean):
+    run_is_clean(
         HEAD
         + """
 class Net(Base):
@@ -558,17 +558,17 @@ def noisy(x, rate=0.1):
 
 
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    found = told(READ + {**GUILTY, **WRITTEN}[name], fixes=True)
+def test_the_rule_finds_it(lint_reports, name):
+    found = lint_reports(READ + {**GUILTY, **WRITTEN}[name], fixes=True)
     assert all((each.severity == "note") is name.startswith("a note") for each in found)
     assert all(each.repair.edits[0].text == ", training=self.training" for each in found)
 
 
 @pytest.mark.parametrize("name", [*SILENT, *QUIET])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(READ + {**GUILTY, **QUIET}[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(READ + {**GUILTY, **QUIET}[name])
 
 
 @pytest.mark.parametrize("name", UNWRITTEN)
-def test_of_these_there_is_not_even_a_note(untold, name):
-    untold(READ + UNWRITTEN[name], "EVL004")
+def test_of_these_there_is_not_even_a_note(lint_is_clean, name):
+    lint_is_clean(READ + UNWRITTEN[name], "EVL004")

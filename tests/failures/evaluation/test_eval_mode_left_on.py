@@ -292,13 +292,13 @@ for _ in range(6):
 
 
 @pytest.mark.parametrize("script", (PARTLY | GUILTY).values(), ids=PARTLY | GUILTY)
-def test_found(guilty, script):
-    guilty(HEAD + script)
+def test_found(run_reports, script):
+    run_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
@@ -550,14 +550,14 @@ for epoch in range(5):
 
 
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    found = told(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
+def test_the_rule_finds_it(lint_reports, name):
+    found = lint_reports(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
     assert all((each.severity == "warning") is name.startswith("a warning") for each in found)
 
 
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
 
 
 def test_what_is_known_of_a_model_goes_with_it():

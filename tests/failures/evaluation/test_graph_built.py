@@ -208,20 +208,20 @@ for a, b in zip(x.split(8), y.split(8)):
 
 
 @pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    told(HEAD + {**GUILTY, **WRITTEN}[name].replace("# here", "# <- EVL003"), fixes=True)
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name].replace("# here", "# <- EVL003"), fixes=True)
 
 
 @pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + {**QUIET, **UNWRITTEN}[name], "EVL003")
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + {**QUIET, **UNWRITTEN}[name], "EVL003")
 
 
-def test_the_sweep_is_put_under_no_grad(told):
+def test_the_sweep_is_put_under_no_grad(lint_reports):
     from trueloop.core.source_text import Text, applied
 
     text = HEAD + WRITTEN["a function with annotations, a progress bar and a long body"]
-    (finding,) = told(text)
+    (finding,) = lint_reports(text)
     fixed = applied(Text(text), [finding.repair])[0].source
     assert "    with torch.no_grad():\n        for inputs, labels in tqdm(loader):  # the validation set\n" in fixed
     assert "            inputs = inputs.to(device)\n\n            outputs = net(inputs)" in fixed

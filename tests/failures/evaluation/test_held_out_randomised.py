@@ -135,11 +135,11 @@ Trainer().fit()
 
 
 @pytest.mark.parametrize("script", LOOK_ALIKES.values(), ids=LOOK_ALIKES)
-def test_look_alikes_are_left_alone(untold, script):
-    untold(HEAD + script, "EVL005")
+def test_look_alikes_are_left_alone(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "EVL005")
 
 
 @pytest.mark.parametrize("name", GUILTY)
-def test_it_is_found_where_the_loader_is_made(told, name):
-    (found,) = told(HEAD + GUILTY[name], fixes=False)
+def test_it_is_found_where_the_loader_is_made(lint_reports, name):
+    (found,) = lint_reports(HEAD + GUILTY[name], fixes=False)
     assert "as the training samples do" in found.message

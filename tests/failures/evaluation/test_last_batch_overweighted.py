@@ -137,10 +137,10 @@ print(right / len(held_out.dataset))
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_the_rule_finds_it(told, name):
-    told(HEAD + WRITTEN[name], fixes=False)
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + WRITTEN[name], fixes=False)
 
 
 @pytest.mark.parametrize("name", UNWRITTEN)
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + UNWRITTEN[name], "EVL006")
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + UNWRITTEN[name], "EVL006")

@@ -128,10 +128,10 @@ start = start + 1
 
 
 @pytest.mark.parametrize("script", WRITTEN.values(), ids=WRITTEN)
-def test_the_rule_finds_it(told, script):
-    told(HEAD + script, fixes=True)
+def test_the_rule_finds_it(lint_reports, script):
+    lint_reports(HEAD + script, fixes=True)
 
 
 @pytest.mark.parametrize("script", UNWRITTEN.values(), ids=UNWRITTEN)
-def test_the_rule_leaves_others_alone(untold, script):
-    untold(HEAD + script, "EVL007")
+def test_the_rule_leaves_others_alone(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "EVL007")

@@ -116,20 +116,20 @@ with torch.no_grad():
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script):
-    quiet(HEAD + EPOCH + script)
+def test_look_alikes_are_left_alone(run_is_clean, script):
+    run_is_clean(HEAD + EPOCH + script)
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_where_the_loader_is_made(guilty, script):
-    found = guilty(HEAD + EPOCH + script).findings[0]
+def test_it_is_found_where_the_loader_is_made(run_reports, script):
+    found = run_reports(HEAD + EPOCH + script).findings[0]
     assert "drop_last leaves out" in found.message
     assert ("16 of 20" if "Subset(held" in script else "24 of 28") in found.message
 
 
 @pytest.mark.parametrize("name", ["a function", "shuffled, in bfloat16, accumulated"])
-def test_the_text_is_told_of_it_in_a_note_and_put_right(told, name):
-    told(HEAD + EPOCH + GUILTY[name], fixes=True)
+def test_the_text_is_told_of_it_in_a_note_and_put_right(lint_reports, name):
+    lint_reports(HEAD + EPOCH + GUILTY[name], fixes=True)
 
 
 @pytest.mark.parametrize(("samples", "batch", "fitted_to"), [(88, 8, 8), (80, 8, 6), (40, 64, 7), (100, 20, 19)])
@@ -144,5 +144,5 @@ def test_the_lesson_is_fitted_so_that_some_points_are_left_out(samples, batch, f
 
 
 @pytest.mark.parametrize("name", ["nothing dropped", "unlabelled samples are trained on", "a sampler of our own"])
-def test_the_text_of_look_alikes(untold, name):
-    untold(HEAD + EPOCH + QUIET[name], "EVL008")
+def test_the_text_of_look_alikes(lint_is_clean, name):
+    lint_is_clean(HEAD + EPOCH + QUIET[name], "EVL008")

@@ -183,15 +183,15 @@ for epoch in range(10):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_told(told, script):
-    assert "is never reset" in told(HEAD + script)[0].message
+def test_told(lint_reports, script):
+    assert "is never reset" in lint_reports(HEAD + script)[0].message
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(untold, script):
-    untold(HEAD + script, "EVL009")
+def test_look_alikes(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "EVL009")
 
 
-def test_the_fix_begins_at_zero_in_every_epoch(told):
-    (found,) = told(HEAD + GUILTY["a running loss"], fixes=True)
+def test_the_fix_begins_at_zero_in_every_epoch(lint_reports):
+    (found,) = lint_reports(HEAD + GUILTY["a running loss"], fixes=True)
     assert found.repair is not None

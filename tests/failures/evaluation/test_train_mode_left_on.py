@@ -231,13 +231,13 @@ epoch()
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(guilty, script):
-    guilty(HEAD + script)
+def test_found(run_reports, script):
+    run_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
@@ -425,13 +425,13 @@ for _ in range(2):
 
 
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    told(HEAD + {**GUILTY, **WRITTEN}[name])
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
 
 
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
 
 
 FUNCTIONS = """
@@ -563,20 +563,20 @@ main()
 
 
 @pytest.mark.parametrize("script", CALLED.values(), ids=CALLED)
-def test_the_order_of_calls_tells_that_train_mode_is_left_on(told, script):
-    told(HEAD + FUNCTIONS.format(mark="  # <- EVL001") + script)
+def test_the_order_of_calls_tells_that_train_mode_is_left_on(lint_reports, script):
+    lint_reports(HEAD + FUNCTIONS.format(mark="  # <- EVL001") + script)
 
 
 @pytest.mark.parametrize("script", CALLED_RIGHTLY.values(), ids=CALLED_RIGHTLY)
-def test_the_order_of_calls_does_not_tell(untold, script):
-    untold(HEAD + FUNCTIONS.format(mark="") + script, "EVL001")
+def test_the_order_of_calls_does_not_tell(lint_is_clean, script):
+    lint_is_clean(HEAD + FUNCTIONS.format(mark="") + script, "EVL001")
 
 
-def test_eval_and_train_are_put_around_the_sweep(told):
+def test_eval_and_train_are_put_around_the_sweep(lint_reports):
     from trueloop.core.source_text import Text, applied
 
     text = HEAD + WRITTEN["functions with annotations and a progress bar"]
-    (finding,) = told(text)
+    (finding,) = lint_reports(text)
     fixed = applied(Text(text), [finding.repair])[0].source
     assert "        net.eval()\n        for inputs, targets in tqdm(loader):\n            outputs" in fixed
     assert "item()\n        net.train()\n    return total / len(loader)\n\ndef main" in fixed
@@ -637,12 +637,12 @@ model = Net()
         (CLASS.format(base="Base, Base", rate=0.5, forward="self.lin(a)"), True),
     ],
 )
-def test_the_rule_knows_which_models_do_something_else_in_train_mode(told, untold, made, works):
+def test_the_rule_knows_which_models_do_something_else_in_train_mode(lint_reports, lint_is_clean, made, works):
     text = HEAD + made + MEASURED
     if works:
-        told(text.removesuffix("\n") + "  # <- EVL001\n")
+        lint_reports(text.removesuffix("\n") + "  # <- EVL001\n")
     else:
-        untold(text)
+        lint_is_clean(text)
 
 
 @pytest.mark.parametrize(
@@ -655,5 +655,5 @@ def test_the_rule_knows_which_models_do_something_else_in_train_mode(told, untol
         ("with torch.no_grad():\n    x = 1; out = [model(a) for a, _ in held_out]  # <- EVL001", False),
     ],
 )
-def test_the_sweep_is_put_right_where_it_stands_on_lines_of_its_own(told, sweep, fixed):
-    told(HEAD + "epoch()\n" + sweep, fixes=fixed)
+def test_the_sweep_is_put_right_where_it_stands_on_lines_of_its_own(lint_reports, sweep, fixed):
+    lint_reports(HEAD + "epoch()\n" + sweep, fixes=fixed)

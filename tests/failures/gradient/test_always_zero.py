@@ -28,16 +28,16 @@ for _ in range(80):
 """
 
 
-def told(ran) -> list[str]:
+def lint_reports(ran) -> list[str]:
     return [found.message for found in ran.findings if found.code == "GRD006"]
 
 
 def test_the_last_bias_of_a_critic_cancels_out_and_is_left_alone(run):
-    assert not told(run(HEAD + DIFFERENCE))
+    assert not lint_reports(run(HEAD + DIFFERENCE))
 
 
 def test_a_layer_that_died_is_told_with_its_bias(run):
-    (message,) = told(run(HEAD + DEAD))
+    (message,) = lint_reports(run(HEAD + DEAD))
     assert "0.bias, 0.weight" in message
 
 

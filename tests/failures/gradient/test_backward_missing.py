@@ -206,27 +206,27 @@ for _ in range(5):
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET.keys())
-def test_its_look_alikes_are_left_in_peace(run, untold, script):
+def test_its_look_alikes_are_left_in_peace(run, lint_is_clean, script):
     assert not [each.message for each in run(HEAD + script).findings if each.code == "GRD013"]
-    untold(HEAD + script, "GRD013")
+    lint_is_clean(HEAD + script, "GRD013")
 
 
 @pytest.mark.parametrize("script", [*GUILTY.values(), *RAN_ONLY.values()], ids=[*GUILTY, *RAN_ONLY])
-def test_it_is_found(guilty, script):
-    guilty(HEAD + script)
+def test_it_is_found(run_reports, script):
+    run_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY.keys())
-def test_the_text_tells_it(told, script):
-    told(HEAD + script)
+def test_the_text_tells_it(lint_reports, script):
+    lint_reports(HEAD + script)
 
 
-def test_a_backward_that_is_named_and_not_called(guilty, told):
-    guilty(HEAD + NAMED.replace("optimizer.step()", "optimizer.step()  # <- GRD013"))
-    told(HEAD + NAMED.replace("loss.backward", "loss.backward  # <- GRD013"), fixes=True)
+def test_a_backward_that_is_named_and_not_called(run_reports, lint_reports):
+    run_reports(HEAD + NAMED.replace("optimizer.step()", "optimizer.step()  # <- GRD013"))
+    lint_reports(HEAD + NAMED.replace("loss.backward", "loss.backward  # <- GRD013"), fixes=True)
 
 
-def test_a_helper_in_another_file(run, untold, tmp_path, monkeypatch):
+def test_a_helper_in_another_file(run, lint_is_clean, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "losses_of_it.py").write_text("def learn(loss):\n    return loss.item()\n")
     script = (
@@ -240,7 +240,7 @@ for _ in range(20):
 """
     )
     assert [each.code for each in run(script).findings] == ["GRD013"]
-    untold(script)  # it may run backward
+    lint_is_clean(script)  # it may run backward
 
 
 def test_it_is_told_while_it_runs(run):

@@ -126,13 +126,13 @@ for a, b in loader:
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(guilty, script):
-    guilty(HEAD + script)
+def test_it_is_found(run_reports, script):
+    run_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes_are_left_alone(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
@@ -254,23 +254,23 @@ def train(model, optimizer, loader):
 
 
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    told(HEAD + {**GUILTY, **WRITTEN}[name])
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
 
 
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
 
 
-def test_the_clipping_is_moved_with_its_comment_and_unscales(told):
-    (found,) = told(HEAD + WRITTEN["with a GradScaler"], fixes=True)
+def test_the_clipping_is_moved_with_its_comment_and_unscales(lint_reports):
+    (found,) = lint_reports(HEAD + WRITTEN["with a GradScaler"], fixes=True)
     assert found.repair.safe
     assert "scaler.unscale_(optimizer)" in "".join(edit.text for edit in found.repair.edits)
 
 
-def test_what_has_unscaled_is_not_told_to_again_and_what_cannot_be_written_is_not(told):
-    (found,) = told(HEAD + WRITTEN["with a GradScaler that has unscaled"], fixes=True)
+def test_what_has_unscaled_is_not_told_to_again_and_what_cannot_be_written_is_not(lint_reports):
+    (found,) = lint_reports(HEAD + WRITTEN["with a GradScaler that has unscaled"], fixes=True)
     assert "unscale_" not in "".join(edit.text for edit in found.repair.edits)
     by_keyword = WRITTEN["with a GradScaler"].replace("scaler.step(optimizer)", "scaler.step(optimizer=optimizer)")
-    told(HEAD + by_keyword, fixes=False)
+    lint_reports(HEAD + by_keyword, fixes=False)

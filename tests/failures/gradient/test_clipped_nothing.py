@@ -157,13 +157,13 @@ for _ in range(4):
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes_are_left_alone(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(guilty, script):
-    guilty(HEAD + script)
+def test_it_is_found(run_reports, script):
+    run_reports(HEAD + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
@@ -206,10 +206,10 @@ def train(net: nn.Module, params, optimizer):
 
 
 @pytest.mark.parametrize("name", [name for name in GUILTY if name not in SILENT])
-def test_the_rule_finds_it(told, name):
-    told(HEAD + GUILTY[name], fixes=True)
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + GUILTY[name], fixes=True)
 
 
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])

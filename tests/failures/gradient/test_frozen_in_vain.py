@@ -363,28 +363,28 @@ def _marked(script, letter):
 
 
 @pytest.mark.parametrize("name", [*GUILTY, *GUILTY_TRAINED])
-def test_it_is_found_in_the_text_and_where_the_model_is_called(guilty, told, name):
+def test_it_is_found_in_the_text_and_where_the_model_is_called(run_reports, lint_reports, name):
     script = HEAD + (GUILTY[name] if name in GUILTY else TRAINED + GUILTY_TRAINED[name])
     if "# T" in script:
-        told(_marked(script, "T"), fixes=True)
+        lint_reports(_marked(script, "T"), fixes=True)
     if "# R" in script:
-        found = guilty(_marked(script, "R")).findings[0]
+        found = run_reports(_marked(script, "R")).findings[0]
         assert "which nothing reads" in found.message
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(untold, script):
-    untold(HEAD + script)
+def test_look_alikes_are_left_alone(lint_is_clean, script):
+    lint_is_clean(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET_TRAINED.values(), ids=QUIET_TRAINED)
-def test_look_alikes_that_train_are_left_alone(quiet, untold, script):
-    quiet(HEAD + TRAINED + script)
-    untold(HEAD + TRAINED + script, "GRD012")
+def test_look_alikes_that_train_are_left_alone(run_is_clean, lint_is_clean, script):
+    run_is_clean(HEAD + TRAINED + script)
+    lint_is_clean(HEAD + TRAINED + script, "GRD012")
 
 
-def test_what_is_meant_is_counted(guilty):
-    thawed = guilty(_marked(HEAD + TRAINED + GUILTY_TRAINED["thawed in vain"], "R")).findings[0]
+def test_what_is_meant_is_counted(run_reports):
+    thawed = run_reports(_marked(HEAD + TRAINED + GUILTY_TRAINED["thawed in vain"], "R")).findings[0]
     assert thawed.message.startswith("fc of Net has an attribute requires_grad = True")
     assert "2 of 2 parameters that were to be thawed get no gradient" in thawed.message
     assert thawed.fix == "Call requires_grad_(True) of each module."
@@ -397,25 +397,27 @@ def _with_step(reading):
 
 
 @pytest.mark.parametrize("name", READ)
-def test_a_setting_that_is_read_outside_its_class_is_left_alone(quiet, tmp_path, monkeypatch, name):
+def test_a_setting_that_is_read_outside_its_class_is_left_alone(run_is_clean, tmp_path, monkeypatch, name):
     tmp_path.joinpath("helper.py").write_text("def late(net):\n    return net.body.requires_grad\n")
     monkeypatch.syspath_prepend(tmp_path)
     script = HEAD + TRAINED + DEFINED.get(name, "") + SET + ALL + _with_step(READ[name])
-    quiet(script)
+    run_is_clean(script)
 
 
-def test_it_is_found_beside_reads_of_what_parameters_gives(guilty, told):
-    guilty(_marked(HEAD + TRAINED + READS_OF_PARAMETERS + SET + ALL + LOOP, "R"))
-    told(_marked(HEAD + TRAINED + READS_OF_PARAMETERS + "model.body.requires_grad = False  # T\n" + ALL + LOOP, "T"))
+def test_it_is_found_beside_reads_of_what_parameters_gives(run_reports, lint_reports):
+    run_reports(_marked(HEAD + TRAINED + READS_OF_PARAMETERS + SET + ALL + LOOP, "R"))
+    lint_reports(
+        _marked(HEAD + TRAINED + READS_OF_PARAMETERS + "model.body.requires_grad = False  # T\n" + ALL + LOOP, "T")
+    )
 
 
-def test_a_misspelled_setting_of_parameters_is_left_alone_where_it_is_read(quiet):
+def test_a_misspelled_setting_of_parameters_is_left_alone_where_it_is_read(run_is_clean):
     marked = "for p in model.body.parameters():\n    p.require_grad = False\n"
     reading = "if step:\n        [p.requires_grad_(p.require_grad) for p in model.body.parameters()]"
-    quiet(HEAD + TRAINED + marked + ALL + _with_step(reading))
+    run_is_clean(HEAD + TRAINED + marked + ALL + _with_step(reading))
 
 
-def test_where_running_code_has_no_text_its_names_are_asked(guilty, quiet):
+def test_where_running_code_has_no_text_its_names_are_asked(run_reports, run_is_clean):
     head = HEAD + TRAINED + SET + ALL
-    guilty(head + f"exec({LOOP.replace('  # R', '')!r})  # <- GRD012\n")
-    quiet(head + f"exec({_with_step(READ['by the script']).replace('  # R', '')!r})\n")
+    run_reports(head + f"exec({LOOP.replace('  # R', '')!r})  # <- GRD012\n")
+    run_is_clean(head + f"exec({_with_step(READ['by the script']).replace('  # R', '')!r})\n")

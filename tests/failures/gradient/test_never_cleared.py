@@ -208,13 +208,13 @@ for _ in range(4):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(guilty, script):
-    guilty(HEAD + script)
+def test_it_is_found(run_reports, script):
+    run_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes_are_left_alone(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 def test_the_evidence_has_the_numbers_and_the_other_line(run):
@@ -617,20 +617,20 @@ class Clear(L.Callback):
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_a_module_that_optimizes_by_hand_and_never_clears_is_told(told, name):
-    told(HEAD + BY_HAND[name])
+def test_a_module_that_optimizes_by_hand_and_never_clears_is_told(lint_reports, name):
+    lint_reports(HEAD + BY_HAND[name])
 
 
 @pytest.mark.parametrize("name", NOT_BY_HAND)
-def test_a_module_that_clears_somewhere_or_is_not_known_whole_is_not_told(untold, name):
-    untold(HEAD + NOT_BY_HAND[name])
+def test_a_module_that_clears_somewhere_or_is_not_known_whole_is_not_told(lint_is_clean, name):
+    lint_is_clean(HEAD + NOT_BY_HAND[name])
 
 
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    told(HEAD + {**GUILTY, **WRITTEN}[name])
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
 
 
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])

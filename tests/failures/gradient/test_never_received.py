@@ -69,28 +69,28 @@ for _ in range(100):
 """
 
 
-def told(ran) -> list[str]:
+def lint_reports(ran) -> list[str]:
     return [found.message for found in ran.findings if found.code == "GRD005"]
 
 
 def test_what_another_optimizer_trains_is_left_alone(run):
-    assert not told(run(SCRIPT + SECOND))
+    assert not lint_reports(run(SCRIPT + SECOND))
 
 
 def test_what_none_trains_is_told(run):
-    (message,) = told(run(SCRIPT))
+    (message,) = lint_reports(run(SCRIPT))
     assert message.startswith("2 of 6 parameters of Adam")
     assert "kind.bias, kind.weight" in message
 
 
 def test_an_optimizer_none_of_whose_parameters_are_trained_is_told(run):
-    (message,) = told(run(REPLACED))
+    (message,) = lint_reports(run(REPLACED))
     assert message.startswith("All 2 parameters of Adam")
     assert message.endswith("Its steps do nothing.")
 
 
 def test_an_optimizer_that_is_stepped_to_draw_its_schedule_is_left_alone(run):
-    assert not told(run(SCHEDULE_ONLY))
+    assert not lint_reports(run(SCHEDULE_ONLY))
 
 
 def test_gradients_that_are_cleared_before_the_step_are_not_told_of_twice(run):

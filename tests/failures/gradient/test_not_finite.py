@@ -129,13 +129,13 @@ for _ in range(6):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(guilty, script):
-    guilty(HEAD + script)
+def test_it_is_found(run_reports, script):
+    run_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes_are_left_alone(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 NET = """
@@ -180,8 +180,8 @@ for step in range(6):
         ("torch.nan_to_num(self.out(h.log()))", "did not reach the model's output"),
     ],
 )
-def test_the_operation_that_made_it_is_named(guilty, inner, words):
-    ran = guilty(NET.replace("INNER", inner))
+def test_the_operation_that_made_it_is_named(run_reports, inner, words):
+    ran = run_reports(NET.replace("INNER", inner))
     (found,) = ran.findings
     assert words in found.message
     lines = ran.path.read_text().splitlines()
@@ -204,8 +204,8 @@ def test_the_operation_that_made_it_is_named(guilty, inner, words):
         ("mse(out, y) * (1.0 if step < 3 else float('nan'))", ""),
     ],
 )
-def test_a_loss_that_was_not_finite_behind_a_sound_model(guilty, loss, words):
-    ran = guilty(f"""{HEAD}
+def test_a_loss_that_was_not_finite_behind_a_sound_model(run_reports, loss, words):
+    ran = run_reports(f"""{HEAD}
 for step in range(5):
     optimizer.zero_grad()
     mask = torch.full((64, 1), float(step < 3))
@@ -221,8 +221,8 @@ for step in range(5):
     assert any("# here" in lines[site.line - 1] for site, _ in found.related)
 
 
-def test_a_loss_of_a_batch_that_was_left_out_is_not_told_later(guilty):
-    ran = guilty(f"""{HEAD}
+def test_a_loss_of_a_batch_that_was_left_out_is_not_told_later(run_reports):
+    ran = run_reports(f"""{HEAD}
 for step in range(9):
     optimizer.zero_grad()
     loss = mse(model(x), y) * (float("nan") if step in (2, 6) else 1.0)
@@ -233,8 +233,8 @@ for step in range(9):
     assert "at update 2 already" not in ran.findings[0].message
 
 
-def test_a_batch_with_a_nan_in_it(guilty):
-    ran = guilty(f"""{HEAD}
+def test_a_batch_with_a_nan_in_it(run_reports):
+    ran = run_reports(f"""{HEAD}
 x[7, 2] = float("nan")
 for a, b in DataLoader(TensorDataset(x, y), batch_size=16):
     optimizer.zero_grad()
@@ -252,8 +252,8 @@ for a, b in DataLoader(TensorDataset(x, y), batch_size=16):
         ("hidden_log(model(x))", "The model's output was finite, and so was the loss ("),
     ],
 )
-def test_a_loss_that_is_finite_though_its_gradient_is_not(guilty, loss, words):
-    ran = guilty(f"""{HEAD}
+def test_a_loss_that_is_finite_though_its_gradient_is_not(run_reports, loss, words):
+    ran = run_reports(f"""{HEAD}
 class Contrastive(nn.Module):
     def forward(self, a, b, same):
         distance = (a - b).square().sum(1).sqrt()

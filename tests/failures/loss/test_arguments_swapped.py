@@ -118,27 +118,27 @@ torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0))(weights, x, y)
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_by_a_run_and_in_the_text(guilty, told, script):
-    guilty(HEAD + script)
-    told(HEAD + script, fixes=True)
+def test_it_is_found_by_a_run_and_in_the_text(run_reports, lint_reports, script):
+    run_reports(HEAD + script)
+    lint_reports(HEAD + script, fixes=True)
 
 
 @pytest.mark.parametrize("script", AT_RUN_TIME.values(), ids=AT_RUN_TIME)
-def test_what_the_text_does_not_tell_is_found_by_a_run(guilty, untold, script):
-    guilty(HEAD + script)
-    untold(HEAD + script)
+def test_what_the_text_does_not_tell_is_found_by_a_run(run_reports, lint_is_clean, script):
+    run_reports(HEAD + script)
+    lint_is_clean(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_its_look_alikes_are_left_in_peace(quiet, untold, script):
-    quiet(HEAD + script)
-    untold(HEAD + script)
+def test_its_look_alikes_are_left_in_peace(run_is_clean, lint_is_clean, script):
+    run_is_clean(HEAD + script)
+    lint_is_clean(HEAD + script)
 
 
-def test_named_arguments_are_told_apart(guilty, told):
+def test_named_arguments_are_told_apart(run_reports, lint_reports):
     swapped = "F.binary_cross_entropy_with_logits(target=model(x), input=y)  # <- LOS008"
-    guilty(HEAD + LOOP.format(swapped))
-    told(HEAD + LOOP.format(swapped), fixes=False)
+    run_reports(HEAD + LOOP.format(swapped))
+    lint_reports(HEAD + LOOP.format(swapped), fixes=False)
 
 
 def test_values_on_a_device_are_not_read():
@@ -151,8 +151,8 @@ def test_values_on_a_device_are_not_read():
     assert "on a device" in detector.inconclusive()
 
 
-def test_what_is_trained_is_said_with_its_reason(guilty):
-    [found] = guilty(HEAD + GUILTY["a function"]).findings
+def test_what_is_trained_is_said_with_its_reason(run_reports):
+    [found] = run_reports(HEAD + GUILTY["a function"]).findings
     assert found.message == (
         "binary_cross_entropy_with_logits trains its target: its input has no graph, and its input is made of zeros "
         "and ones. They are swapped."

@@ -102,16 +102,16 @@ for _ in range(3):
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, untold, script):
-    quiet(DATA + script)
-    untold(DATA + script)
+def test_look_alikes_are_left_alone(run_is_clean, lint_is_clean, script):
+    run_is_clean(DATA + script)
+    lint_is_clean(DATA + script)
 
 
 @pytest.mark.parametrize("name", GUILTY)
-def test_it_is_found_at_its_line_in_the_run_and_in_the_text(guilty, told, name):
-    (found,) = guilty(DATA + GUILTY[name]).findings
+def test_it_is_found_at_its_line_in_the_run_and_in_the_text(run_reports, lint_reports, name):
+    (found,) = run_reports(DATA + GUILTY[name]).findings
     assert "wants the logarithms of probabilities" in found.message
-    told(DATA + GUILTY[name])
+    lint_reports(DATA + GUILTY[name])
 
 
 @pytest.mark.parametrize(

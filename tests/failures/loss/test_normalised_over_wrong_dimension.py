@@ -106,11 +106,11 @@ for _ in range(3):
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script):
-    quiet(DATA + script)
+def test_look_alikes_are_left_alone(run_is_clean, script):
+    run_is_clean(DATA + script)
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(guilty, script):
-    (found,) = guilty(DATA + script).findings
+def test_it_is_found_at_its_line(run_reports, script):
+    (found,) = run_reports(DATA + script).findings
     assert "over dimension" in found.message

@@ -148,10 +148,10 @@ def loss_of(z, y):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(guilty, script: str):
-    assert "are padding at the ends" in guilty(DATA + script).findings[0].message
+def test_it_is_found_at_its_line(run_reports, script: str):
+    assert "are padding at the ends" in run_reports(DATA + script).findings[0].message
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script: str):
-    quiet(DATA + script)
+def test_look_alikes_are_left_alone(run_is_clean, script: str):
+    run_is_clean(DATA + script)

@@ -120,15 +120,15 @@ model, loss_of = Net(), F.cross_entropy
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(guilty, script: str):
-    found = guilty(DATA + script).findings[0]
+def test_it_is_found_at_its_line(run_reports, script: str):
+    found = run_reports(DATA + script).findings[0]
     assert "4 classes" in found.message
     assert "0.74" in found.message
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script: str):
-    quiet(DATA + script)
+def test_look_alikes_are_left_alone(run_is_clean, script: str):
+    run_is_clean(DATA + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
@@ -299,14 +299,14 @@ with torch.no_grad():
 
 
 @pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
-def test_the_rule_finds_it(told, name):
+def test_the_rule_finds_it(lint_reports, name):
     script = {**GUILTY, **WRITTEN}[name]
-    told(DATA + script, fixes=name not in ("accumulation_and_two_losses", "either of two softmaxes") or None)
+    lint_reports(DATA + script, fixes=name not in ("accumulation_and_two_losses", "either of two softmaxes") or None)
 
 
 @pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(DATA + {**QUIET, **UNWRITTEN}[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(DATA + {**QUIET, **UNWRITTEN}[name])
 
 
 @pytest.mark.parametrize(

@@ -156,10 +156,10 @@ loss_of = lambda p: F.mse_loss(mean, y)
     [pytest.param(each, marks=[pytest.mark.reads_saved] * (name in BY_HAND)) for name, each in GUILTY.items()],
     ids=GUILTY,
 )
-def test_it_is_found_at_its_line(guilty, script: str):
-    assert "pairs in place of" in guilty(DATA + script).findings[0].message
+def test_it_is_found_at_its_line(run_reports, script: str):
+    assert "pairs in place of" in run_reports(DATA + script).findings[0].message
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script: str):
-    quiet(DATA + script)
+def test_look_alikes_are_left_alone(run_is_clean, script: str):
+    run_is_clean(DATA + script)

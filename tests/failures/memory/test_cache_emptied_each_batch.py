@@ -97,10 +97,10 @@ for epoch in range(2):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_the_rule_finds_it(told, script):
-    told(HEAD + script, fixes=False)  # the mark is a comment, which would go with the line
+def test_the_rule_finds_it(lint_reports, script):
+    lint_reports(HEAD + script, fixes=False)  # the mark is a comment, which would go with the line
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(untold, script):
-    untold(HEAD + script, "MEM004")
+def test_look_alikes_are_left_alone(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "MEM004")

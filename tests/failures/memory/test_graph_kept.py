@@ -203,8 +203,8 @@ def test_it_is_found_and_who_holds_them(run, holder, script):
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes_are_left_alone(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
@@ -401,16 +401,16 @@ for step in range(80):
 
 
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    told(HEAD + (GUILTY[name][1] if name in GUILTY else WRITTEN[name]))
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + (GUILTY[name][1] if name in GUILTY else WRITTEN[name]))
 
 
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + (GUILTY[name][1] if name in GUILTY else {**QUIET, **UNWRITTEN}[name]))
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + (GUILTY[name][1] if name in GUILTY else {**QUIET, **UNWRITTEN}[name]))
 
 
-def test_what_is_kept_leaves_its_graph_behind(told):
-    (found,) = told(HEAD + GUILTY["an attribute of a class"][1], fixes=True)
+def test_what_is_kept_leaves_its_graph_behind(lint_reports):
+    (found,) = lint_reports(HEAD + GUILTY["an attribute of a class"][1], fixes=True)
     assert found.repair.safe
     assert [edit.text for edit in found.repair.edits] == ["loss.detach()"]

@@ -154,14 +154,14 @@ for step in range(30):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(guilty, script):
-    guilty(HEAD + script)
+def test_it_is_found(run_reports, script):
+    run_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
-def test_look_alikes_are_left_alone(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes_are_left_alone(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 def test_the_graphs_go_when_they_would(run):
@@ -322,10 +322,10 @@ def step(a, b):
 
 
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    told(HEAD + {**GUILTY, **WRITTEN}[name])
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
 
 
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])

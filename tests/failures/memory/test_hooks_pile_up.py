@@ -148,10 +148,10 @@ while len(kept) < 3:
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_the_rule_finds_it(told, script):
-    told(HEAD + script)
+def test_the_rule_finds_it(lint_reports, script):
+    lint_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(untold, script):
-    untold(HEAD + script, "MEM005")
+def test_look_alikes_are_left_alone(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "MEM005")

@@ -59,10 +59,10 @@ UNWRITTEN = {
 
 
 @pytest.mark.parametrize("script", WRITTEN.values(), ids=WRITTEN)
-def test_the_rule_finds_it(told, script):
-    told(HEAD + script, fixes=True)
+def test_the_rule_finds_it(lint_reports, script):
+    lint_reports(HEAD + script, fixes=True)
 
 
 @pytest.mark.parametrize("script", UNWRITTEN.values(), ids=UNWRITTEN)
-def test_the_rule_leaves_others_alone(untold, script):
-    untold(HEAD + script, "MEM003")
+def test_the_rule_leaves_others_alone(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "MEM003")

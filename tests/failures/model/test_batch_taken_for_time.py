@@ -253,8 +253,8 @@ train(Classifier(), [(torch.randn(16, 5, 3), torch.randint(2, (5,))) for _ in ra
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_guilty(guilty, script):
-    (found,) = guilty(HEAD + script).findings
+def test_guilty(run_reports, script):
+    (found,) = run_reports(HEAD + script).findings
     assert "takes the batch for time" in found.message
 
 
@@ -263,8 +263,8 @@ def test_look_alikes(run, script):
     assert "MDL010" not in {found.code for found in run(HEAD + script).findings}
 
 
-def test_the_numbers_are_told(guilty):
-    (found,) = guilty(HEAD + GUILTY["an LSTM in a class"]).findings
+def test_the_numbers_are_told(run_reports):
+    (found,) = run_reports(HEAD + GUILTY["an LSTM in a class"]).findings
     assert "16 time steps of 10 sequences" in found.message
-    (found,) = guilty(HEAD + GUILTY["features without time"]).findings
+    (found,) = run_reports(HEAD + GUILTY["features without time"]).findings
     assert "16 and 12 time steps" in found.message

@@ -283,19 +283,19 @@ train(lambda a: model(Straight.apply(model, a)), model)
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_guilty(guilty, script):
-    guilty(HEAD + script)
+def test_guilty(run_reports, script):
+    run_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="torch.compile")
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # dynamo asks for that of a result within a hook
-def test_a_compiled_model(quiet):
-    quiet(
+def test_a_compiled_model(run_is_clean):
+    run_is_clean(
         HEAD
         + """
 model = Net()
@@ -423,18 +423,18 @@ class Task(pl.LightningModule):
 
 
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    found = told(HEAD + {**GUILTY, **WRITTEN}[name])
+def test_the_rule_finds_it(lint_reports, name):
+    found = lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
     assert all((each.severity == "note") is name.startswith("a note") for each in found)
 
 
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
 
 
 @pytest.mark.parametrize(
     "name", ["super().forward", "a training step of its own", "within the forward of another", "a call of its own"]
 )
-def test_what_a_module_does_to_itself_is_not_even_a_note(untold, name):
-    untold(HEAD + QUIET[name], "MDL002")
+def test_what_a_module_does_to_itself_is_not_even_a_note(lint_is_clean, name):
+    lint_is_clean(HEAD + QUIET[name], "MDL002")

@@ -125,14 +125,16 @@ QUIET = {
 
 
 @pytest.mark.parametrize("method", GUILTY.values(), ids=GUILTY)
-def test_told(told, method):
-    assert "a new nn." in told(CLASS + method)[0].message
+def test_told(lint_reports, method):
+    assert "a new nn." in lint_reports(CLASS + method)[0].message
 
 
 @pytest.mark.parametrize("method", QUIET.values(), ids=QUIET)
-def test_look_alikes(untold, method):
-    untold(CLASS + method, "MDL012")
+def test_look_alikes(lint_is_clean, method):
+    lint_is_clean(CLASS + method, "MDL012")
 
 
-def test_a_function_named_forward_is_no_module(untold):
-    untold("import torch\nfrom torch import nn\nModule = 1\ndef forward(x):\n    return nn.Linear(2, 2)(x)\n", "MDL012")
+def test_a_function_named_forward_is_no_module(lint_is_clean):
+    lint_is_clean(
+        "import torch\nfrom torch import nn\nModule = 1\ndef forward(x):\n    return nn.Linear(2, 2)(x)\n", "MDL012"
+    )

@@ -147,17 +147,17 @@ for _ in range(6):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(guilty, script):
-    guilty(HEAD + script)
+def test_found(run_reports, script):
+    run_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
-def test_a_block_counts_once(guilty):
-    found = guilty(HEAD + GUILTY["a dictionary of blocks"]).findings[0]
+def test_a_block_counts_once(run_reports):
+    found = run_reports(HEAD + GUILTY["a dictionary of blocks"]).findings[0]
     assert found.message.startswith("A module (Sequential) with 2 parameters")
 
 
@@ -420,19 +420,19 @@ class Net(nn.Module):
 
 
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    told(HEAD + {**GUILTY, **WRITTEN}[name])
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
 
 
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
 
 
-def test_the_list_becomes_a_module_list(told):
+def test_the_list_becomes_a_module_list(lint_reports):
     from trueloop.core.source_text import Text, applied
 
     text = HEAD + GUILTY["a list"]
-    (finding,) = told(text)
+    (finding,) = lint_reports(text)
     fixed = applied(Text(text), [finding.repair])[0].source
     assert "self.layers = nn.ModuleList([nn.Linear(6, 6) for _ in range(3)])\n" in fixed

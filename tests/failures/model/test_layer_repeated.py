@@ -84,11 +84,11 @@ optimizers = [torch.optim.SGD(head.parameters(), lr=0.1) for head in heads]
 
 
 @pytest.mark.parametrize("script", LOOK_ALIKES.values(), ids=LOOK_ALIKES)
-def test_look_alikes_are_left_alone(untold, script):
-    untold(HEAD + script, "MDL004")
+def test_look_alikes_are_left_alone(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "MDL004")
 
 
 @pytest.mark.parametrize("name", GUILTY)
-def test_it_is_found_in_the_text(told, name):
-    (found,) = told(HEAD + GUILTY[name], fixes=name != "several at a time")
+def test_it_is_found_in_the_text(lint_reports, name):
+    (found,) = lint_reports(HEAD + GUILTY[name], fixes=name != "several at a time")
     assert "share its weights" in found.message

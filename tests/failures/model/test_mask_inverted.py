@@ -83,11 +83,11 @@ def step(batch, x):
 
 
 @pytest.mark.parametrize("script", LOOK_ALIKES.values(), ids=LOOK_ALIKES)
-def test_look_alikes_are_left_alone(untold, script):
-    untold(HEAD + script, "MDL006")
+def test_look_alikes_are_left_alone(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "MDL006")
 
 
 @pytest.mark.parametrize("name", GUILTY)
-def test_it_is_found_in_the_text(told, name):
-    (found,) = told(HEAD + GUILTY[name], fixes=True)
+def test_it_is_found_in_the_text(lint_reports, name):
+    (found,) = lint_reports(HEAD + GUILTY[name], fixes=True)
     assert ("the padding only" if "padding" in name or "token" in name else "the future only") in found.message

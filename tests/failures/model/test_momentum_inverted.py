@@ -91,14 +91,14 @@ for _ in range(2):
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, untold, script):
-    quiet(HEAD + script)
-    untold(HEAD + script, "MDL005")
+def test_look_alikes_are_left_alone(run_is_clean, lint_is_clean, script):
+    run_is_clean(HEAD + script)
+    lint_is_clean(HEAD + script, "MDL005")
 
 
 @pytest.mark.parametrize("name", GUILTY)
-def test_it_is_found_where_the_model_is_called_and_where_the_layer_is_written(guilty, told, name):
+def test_it_is_found_where_the_model_is_called_and_where_the_layer_is_written(run_reports, lint_reports, name):
     script = HEAD + GUILTY[name]
-    (found,) = guilty(script.replace("# R", "# <- MDL005")).findings
+    (found,) = run_reports(script.replace("# R", "# <- MDL005")).findings
     assert "of the running statistics are those of the latest batch" in found.message
-    told(script.replace("# T", "# <- MDL005"), fixes="BN_MOMENTUM" not in script)
+    lint_reports(script.replace("# T", "# <- MDL005"), fixes="BN_MOMENTUM" not in script)

@@ -182,22 +182,22 @@ state = State(torch.zeros(6))
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_in_the_text(told, script):
-    told(HEAD + script)
+def test_it_is_found_in_the_text(lint_reports, script):
+    lint_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_its_look_alikes_are_left_in_peace(untold, script):
-    untold(HEAD + script, "MDL009")
+def test_its_look_alikes_are_left_in_peace(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "MDL009")
 
 
-def test_the_result_is_kept_by_the_fix(told):
-    found = told(HEAD + GUILTY["layers"], fixes=True)
+def test_the_result_is_kept_by_the_fix(lint_reports):
+    found = lint_reports(HEAD + GUILTY["layers"], fixes=True)
     assert [str(each.message) for each in found] == [
         f"What self.{layer} returns is thrown away, and the tensor that it is given stays as it is."
         for layer in ("act", "drop")
     ]
 
 
-def test_a_batch_by_key_has_no_fix(told):
-    told(HEAD + GUILTY["a batch by key, in a function"], fixes=False)
+def test_a_batch_by_key_has_no_fix(lint_reports):
+    lint_reports(HEAD + GUILTY["a batch by key, in a function"], fixes=False)

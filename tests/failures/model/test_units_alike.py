@@ -224,19 +224,19 @@ for _ in range(40):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(guilty, script):
-    guilty(HEAD + script)
+def test_it_is_found(run_reports, script):
+    run_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_its_look_alikes_are_left_in_peace(quiet, script):
-    quiet(HEAD + script)
+def test_its_look_alikes_are_left_in_peace(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
-def test_every_layer_is_named_with_its_units(guilty):
+def test_every_layer_is_named_with_its_units(run_reports):
     deep = "model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 1))\n"
     constant = "for p in model.parameters():\n    nn.init.constant_(p, 0.1)\n"
-    [found] = guilty(HEAD + deep + constant + SGD + HERE).findings
+    [found] = run_reports(HEAD + deep + constant + SGD + HERE).findings
     assert found.message == (
         "After 17 updates all 8 rows of 0.weight and all 4 rows of 2.weight are the same, their gradients are, and "
         "so is what leads on from them: those layers are one unit wide."

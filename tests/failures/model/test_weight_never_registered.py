@@ -158,15 +158,15 @@ class Other(Net):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_told(told, script):
-    assert "is no parameter of the module" in told(HEAD + script)[0].message
+def test_told(lint_reports, script):
+    assert "is no parameter of the module" in lint_reports(HEAD + script)[0].message
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(untold, script):
-    untold(HEAD + script, "MDL011")
+def test_look_alikes(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "MDL011")
 
 
-def test_the_fix_makes_it_a_parameter(told):
-    (found,) = told(HEAD + GUILTY["a matrix"], fixes=True)
+def test_the_fix_makes_it_a_parameter(lint_reports):
+    (found,) = lint_reports(HEAD + GUILTY["a matrix"], fixes=True)
     assert found.repair is not None

@@ -317,9 +317,9 @@ for _ in range(4):
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET.keys())
-def test_its_look_alikes_are_left_in_peace(run, untold, script):
+def test_its_look_alikes_are_left_in_peace(run, lint_is_clean, script):
     assert not [each.message for each in run(HEAD + script).findings if each.code == "OPT006"]
-    untold(HEAD + script, "OPT006")
+    lint_is_clean(HEAD + script, "OPT006")
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")  # torch sees a schedule before any step, too
@@ -392,5 +392,5 @@ def test_where_it_is_not_certain_it_is_not_judged(run):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY.keys())
-def test_the_text_tells_it(told, script):
-    told(HEAD + script)
+def test_the_text_tells_it(lint_reports, script):
+    lint_reports(HEAD + script)

@@ -191,13 +191,13 @@ for _ in range(8):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(guilty, script: str):
-    assert "in no model that is called" in guilty(DATA + script).findings[0].message
+def test_it_is_found_at_its_line(run_reports, script: str):
+    assert "in no model that is called" in run_reports(DATA + script).findings[0].message
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script: str):
-    quiet(DATA + script)
+def test_look_alikes_are_left_alone(run_is_clean, script: str):
+    run_is_clean(DATA + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
@@ -333,14 +333,14 @@ for stage in range(3):
 
 
 @pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    told(DATA + {**GUILTY, **WRITTEN}[name])
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(DATA + {**GUILTY, **WRITTEN}[name])
 
 
 @pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(DATA + {**QUIET, **UNWRITTEN}[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(DATA + {**QUIET, **UNWRITTEN}[name])
 
 
-def test_a_gradient_that_is_left_is_no_gradient(guilty):
-    guilty(DATA + LEFT)
+def test_a_gradient_that_is_left_is_no_gradient(run_reports):
+    run_reports(DATA + LEFT)

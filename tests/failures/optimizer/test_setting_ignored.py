@@ -332,14 +332,14 @@ ELSEWHERE = ("import bitsandbytes", "from elsewhere", "from accelerate")
 
 
 @pytest.mark.parametrize("script", RUN.values(), ids=RUN)
-def test_a_run_finds_it(guilty, script: str):
-    assert "is read by nothing" in guilty(HEAD + LOADER + script).findings[0].message
+def test_a_run_finds_it(run_reports, script: str):
+    assert "is read by nothing" in run_reports(HEAD + LOADER + script).findings[0].message
 
 
 @pytest.mark.parametrize("script", [*QUIET.values(), *STILL.values()], ids=[*QUIET, *STILL])
-def test_a_run_leaves_look_alikes_alone(quiet, script: str):
+def test_a_run_leaves_look_alikes_alone(run_is_clean, script: str):
     if not any(word in script for word in ELSEWHERE):
-        quiet(HEAD + LOADER + script.replace("update(optimizer)", "train(optimizer)"))
+        run_is_clean(HEAD + LOADER + script.replace("update(optimizer)", "train(optimizer)"))
 
 
 def test_a_file_beside_it_may_read_it(run, tmp_path, monkeypatch):
@@ -352,10 +352,10 @@ def test_a_file_beside_it_may_read_it(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_the_rule_finds_it(told, script: str):
-    told(HEAD + script)
+def test_the_rule_finds_it(lint_reports, script: str):
+    lint_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(untold, script: str):
-    untold(HEAD + script)
+def test_look_alikes_are_left_alone(lint_is_clean, script: str):
+    lint_is_clean(HEAD + script)

@@ -104,13 +104,13 @@ for _ in range(3):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(guilty, script):
-    guilty(HEAD + script)
+def test_it_is_found(run_reports, script):
+    run_reports(HEAD + script)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes_are_left_alone(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
@@ -285,16 +285,16 @@ for _ in range(3):
 
 
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    told(HEAD + {**GUILTY, **WRITTEN}[name])
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
 
 
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
 
 
-def test_it_is_unscaled_before_and_only_once(told):
-    (found,) = told(HEAD + GUILTY["unscaled, but too late"], fixes=True)
+def test_it_is_unscaled_before_and_only_once(lint_reports):
+    (found,) = lint_reports(HEAD + GUILTY["unscaled, but too late"], fixes=True)
     assert found.repair.safe
     assert [edit.text for edit in found.repair.edits] == ["    scaler.unscale_(optimizer)\n", ""]

@@ -83,18 +83,18 @@ UNWRITTEN = {
 
 
 @pytest.mark.parametrize("script", WRITTEN.values(), ids=WRITTEN)
-def test_the_rule_finds_it(told, script):
-    told(HEAD + script, fixes=True)
+def test_the_rule_finds_it(lint_reports, script):
+    lint_reports(HEAD + script, fixes=True)
 
 
 @pytest.mark.parametrize("script", NOT_MENDED.values(), ids=NOT_MENDED)
-def test_what_cannot_be_rewritten_with_certainty_is_left(told, script):
-    told(HEAD + script, fixes=False)
+def test_what_cannot_be_rewritten_with_certainty_is_left(lint_reports, script):
+    lint_reports(HEAD + script, fixes=False)
 
 
 @pytest.mark.parametrize("script", UNWRITTEN.values(), ids=UNWRITTEN)
-def test_the_rule_leaves_others_alone(untold, script):
-    untold(HEAD + script, "PRC003")
+def test_the_rule_leaves_others_alone(lint_is_clean, script):
+    lint_is_clean(HEAD + script, "PRC003")
 
 
 def test_the_import_and_all_calls_are_rewritten_together():

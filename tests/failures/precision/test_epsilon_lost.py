@@ -118,10 +118,10 @@ for _ in range(3):
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script):
-    quiet(HEAD + script)
+def test_look_alikes_are_left_alone(run_is_clean, script):
+    run_is_clean(HEAD + script)
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(guilty, script):
-    assert "1e-08" in guilty(HEAD + script).findings[0].message
+def test_it_is_found(run_reports, script):
+    assert "1e-08" in run_reports(HEAD + script).findings[0].message

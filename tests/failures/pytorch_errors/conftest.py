@@ -65,15 +65,17 @@ def explained(ended: Callable[[str], Ended], tmp_path: Path) -> Callable[..., Ex
 
     def explained(script: str, kind: str, *words: str) -> Explained:
         end = ended(script)
-        told = end.explained
-        assert told is not None, repr(end.error)
-        assert told.kind == kind
+        explanation = end.explained
+        assert explanation is not None, repr(end.error)
+        assert explanation.kind == kind
         path = str(tmp_path / "train.py")
-        assert told.site is not None
-        assert (told.site.path, told.site.line) == (path, end.line(RAISED))
-        assert (told.made_at and told.made_at.line) == end.line(MADE)
-        assert not [word for word in words if word not in f"{told.meaning} {told.fix}"], f"{told.meaning} {told.fix}"
-        return told
+        assert explanation.site is not None
+        assert (explanation.site.path, explanation.site.line) == (path, end.line(RAISED))
+        assert (explanation.made_at and explanation.made_at.line) == end.line(MADE)
+        assert not [word for word in words if word not in f"{explanation.meaning} {explanation.fix}"], (
+            f"{explanation.meaning} {explanation.fix}"
+        )
+        return explanation
 
     return explained
 

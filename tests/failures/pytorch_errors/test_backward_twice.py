@@ -7,12 +7,12 @@ from collections.abc import Callable
 from trueloop.core.findings import Explained
 
 
-def related(told: Explained) -> list[tuple[int, str]]:
-    return [(site.line, words) for site, words in told.others]
+def related(explanation: Explained) -> list[tuple[int, str]]:
+    return [(site.line, words) for site, words in explanation.others]
 
 
 def test_the_same_loss(explained: Callable[..., Explained]):
-    told = explained(
+    explanation = explained(
         """
         import torch
         model = torch.nn.Linear(4, 1)
@@ -24,7 +24,7 @@ def test_the_same_loss(explained: Callable[..., Explained]):
         "has already run from `loss` on line 5",
         "retain_graph=True",
     )
-    assert related(told) == [(5, "this backward freed it")]
+    assert related(explanation) == [(5, "this backward freed it")]
 
 
 def test_two_losses_of_one_forward(explained: Callable[..., Explained]):
@@ -67,7 +67,7 @@ def test_a_hidden_state_that_is_kept(explained: Callable[..., Explained]):
 
 
 def test_samples_that_a_generator_made(explained: Callable[..., Explained]):
-    told = explained(
+    explanation = explained(
         """
         import torch
         from torch import nn
@@ -82,11 +82,11 @@ def test_samples_that_a_generator_made(explained: Callable[..., Explained]):
         "through TanhBackward",
         "fake.detach()",
     )
-    assert related(told) == [(7, "this backward freed it")]
+    assert related(explanation) == [(7, "this backward freed it")]
 
 
 def test_unwatched_updates_lead_to_no_claim(explained: Callable[..., Explained]):
-    told = explained(
+    explanation = explained(
         """
         import torch
         model = torch.nn.Linear(4, 1)
@@ -101,5 +101,5 @@ def test_unwatched_updates_lead_to_no_claim(explained: Callable[..., Explained])
         "backward-twice",
         "of this loss, of another one that shares it, or of an iteration before",
     )
-    assert not told.others
-    assert told.update == 60
+    assert not explanation.others
+    assert explanation.update == 60

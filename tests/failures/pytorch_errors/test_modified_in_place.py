@@ -7,12 +7,12 @@ from collections.abc import Callable
 from trueloop.core.findings import Explained
 
 
-def related(told: Explained) -> list[tuple[int, str]]:
-    return [(site.line, words) for site, words in told.others]
+def related(explanation: Explained) -> list[tuple[int, str]]:
+    return [(site.line, words) for site, words in explanation.others]
 
 
 def test_within_a_forward(explained: Callable[..., Explained]):
-    told = explained(
+    explanation = explained(
         """
         import torch
         from torch import nn
@@ -34,7 +34,7 @@ def test_within_a_forward(explained: Callable[..., Explained]):
         "modified-in-place",
         "has the shape (16, 8) and is the result of Sigmoid; it was changed in place once",
     )
-    assert related(told) == [(11, "changes something in place")]
+    assert related(explanation) == [(11, "changes something in place")]
 
 
 def test_layers_that_work_in_place(explained: Callable[..., Explained]):
@@ -51,7 +51,7 @@ def test_layers_that_work_in_place(explained: Callable[..., Explained]):
 
 
 def test_a_step_between_forward_and_backward(explained: Callable[..., Explained]):
-    told = explained(
+    explanation = explained(
         """
         import torch
         from torch import nn
@@ -68,11 +68,11 @@ def test_a_step_between_forward_and_backward(explained: Callable[..., Explained]
         "The weight `D.2.weight` was changed in place once",
         "optimizer's step on line 10",
     )
-    assert related(told) == [(10, "this step came in between")]
+    assert related(explanation) == [(10, "this step came in between")]
 
 
 def test_a_step_with_another_forward_behind_it(explained: Callable[..., Explained]):
-    told = explained(
+    explanation = explained(
         """
         import torch
         from torch import nn
@@ -88,11 +88,11 @@ def test_a_step_with_another_forward_behind_it(explained: Callable[..., Explaine
         "The weight `vae.2.weight` was changed in place once",
         "step on line 8 came later than the forward of this loss",
     )
-    assert related(told) == [(8, "this step came in between")]
+    assert related(explanation) == [(8, "this step came in between")]
 
 
 def test_a_weight_of_the_same_shape_is_not_blamed(explained: Callable[..., Explained]):
-    told = explained(
+    explanation = explained(
         """
         import torch
         from torch import nn
@@ -105,5 +105,5 @@ def test_a_weight_of_the_same_shape_is_not_blamed(explained: Callable[..., Expla
         "modified-in-place",
         "the result of Exp",
     )
-    assert "weight" not in told.meaning
-    assert related(told) == [(7, "changes something in place")]
+    assert "weight" not in explanation.meaning
+    assert related(explanation) == [(7, "changes something in place")]

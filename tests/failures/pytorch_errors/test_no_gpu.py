@@ -23,8 +23,8 @@ from trueloop.core.findings import Explained
     ],
 )  # fmt: skip
 def test_in_the_words_of_torch(message: str, meaning: str, fix: str, as_torch: Callable[..., Explained]):
-    told = as_torch(message, "no-gpu", meaning, fix)
-    assert "trueloop doctor" in told.fix
+    explanation = as_torch(message, "no-gpu", meaning, fix)
+    assert "trueloop doctor" in explanation.fix
 
 
 @pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this build of torch has CUDA")

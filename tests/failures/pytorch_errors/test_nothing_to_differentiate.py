@@ -12,7 +12,7 @@ MODEL = "import torch\nmodel = torch.nn.Linear(4, 1)\nx = torch.randn(8, 4)\n"
 
 
 def test_gradients_switched_off(explained: Callable[..., Explained]):
-    told = explained(
+    explanation = explained(
         MODEL
         + """
 with torch.no_grad():
@@ -23,7 +23,7 @@ loss.backward()  # <- raised
         "nothing-to-differentiate",
         "gradients switched off (torch.no_grad()",
     )
-    assert [(site.line, words) for site, words in told.others] == [(6, "this forward ran without gradients")]
+    assert [(site.line, words) for site, words in explanation.others] == [(6, "this forward ran without gradients")]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_everything_frozen(explained: Callable[..., Explained]):
 
 
 def test_a_frozen_teacher_is_not_blamed(explained: Callable[..., Explained]):
-    told = explained(
+    explanation = explained(
         MODEL
         + """
 teacher = torch.nn.Linear(4, 1).requires_grad_(False)
@@ -59,5 +59,5 @@ loss.backward()  # <- raised
         "nothing-to-differentiate",
         "leads back to no parameter that wants a gradient.",
     )
-    assert "teacher" not in told.meaning.lower()
-    assert not told.others
+    assert "teacher" not in explanation.meaning.lower()
+    assert not explanation.others

@@ -34,15 +34,15 @@ def test_the_numbers_and_the_order(as_torch: Callable[..., Explained]):
 
 
 def test_a_leak_that_was_found_comes_first():
-    told = said(replace(RAISED, past=Past(update=700, found=frozenset({"MEM001"}))))
-    assert "MEM001, below, says by what" in told
-    assert "Stop keeping graphs first (MEM001). In this order" in told
+    explanation = said(replace(RAISED, past=Past(update=700, found=frozenset({"MEM001"}))))
+    assert "MEM001, below, says by what" in explanation
+    assert "Stop keeping graphs first (MEM001). In this order" in explanation
 
 
 def test_later_in_the_run():
-    told = said(replace(RAISED, past=Past(update=700)))
-    assert "700 updates went well before" in told
-    assert "first update" not in told
+    explanation = said(replace(RAISED, past=Past(update=700)))
+    assert "700 updates went well before" in explanation
+    assert "first update" not in explanation
 
 
 def test_the_machine_itself(explained: Callable[..., Explained]):

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from trueloop.core.findings import Explained
 
 
-def related(told: Explained) -> list[tuple[int, str]]:
-    return [(site.line, words) for site, words in told.others]
+def related(explanation: Explained) -> list[tuple[int, str]]:
+    return [(site.line, words) for site, words in explanation.others]
 
 
 def test_the_first_linear_after_a_flatten(explained: Callable[..., Explained]):
-    told = explained(
+    explanation = explained(
         """
         import torch
         from torch import nn
@@ -36,8 +36,10 @@ def test_the_first_linear_after_a_flatten(explained: Callable[..., Explained]):
         "`head` (Linear of Net) expects in_features=288, and `x` has the shape (16, 392): 392 where 288 belongs.",
         "in_features=392",
     )
-    assert related(told) == [(8, "the layer is made here")]
-    assert told.message.removeprefix("addmm: ") == "mat1 and mat2 shapes cannot be multiplied (16x392 and 288x10)"
+    assert related(explanation) == [(8, "the layer is made here")]
+    assert (
+        explanation.message.removeprefix("addmm: ") == "mat1 and mat2 shapes cannot be multiplied (16x392 and 288x10)"
+    )
 
 
 def test_a_flatten_that_is_missing(explained: Callable[..., Explained]):
@@ -71,7 +73,7 @@ def test_channels_last(explained: Callable[..., Explained]):
 
 
 def test_a_loss_of_two_shapes(explained: Callable[..., Explained]):
-    told = explained(
+    explanation = explained(
         """
         import torch
         from torch import nn
@@ -84,7 +86,7 @@ def test_a_loss_of_two_shapes(explained: Callable[..., Explained]):
         "`out` has the shape (8, 1), `y` has the shape (8,)",
         "out.squeeze(1), or y.unsqueeze(1)",
     )
-    assert related(told) == [(5, "`y` is made here")]
+    assert related(explanation) == [(5, "`y` is made here")]
 
 
 def test_plain_arithmetic(explained: Callable[..., Explained]):

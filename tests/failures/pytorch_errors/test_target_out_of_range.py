@@ -27,7 +27,7 @@ def test_padding(explained: Callable[..., Explained]):
 
 
 def test_an_embedding(explained: Callable[..., Explained]):
-    told = explained(
+    explanation = explained(
         """
         import torch
         from torch import nn
@@ -45,7 +45,7 @@ def test_an_embedding(explained: Callable[..., Explained]):
         "`words` (Embedding) has 100 rows",
         "0 to 99",
     )
-    assert [(site.line, words) for site, words in told.others] == [(7, "the table is made here")]
+    assert [(site.line, words) for site, words in explanation.others] == [(7, "the table is made here")]
 
 
 def test_a_list_of_the_programs(unexplained: Callable[[str], BaseException]):

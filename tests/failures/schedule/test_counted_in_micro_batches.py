@@ -159,13 +159,13 @@ for epoch in range(EPOCHS):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(guilty, script: str):
-    assert "4 times per update" in guilty(DATA + script).findings[0].message
+def test_it_is_found_at_its_line(run_reports, script: str):
+    assert "4 times per update" in run_reports(DATA + script).findings[0].message
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script: str):
-    quiet(DATA + script)
+def test_look_alikes_are_left_alone(run_is_clean, script: str):
+    run_is_clean(DATA + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
@@ -284,10 +284,10 @@ for epoch in range(EPOCHS):
 
 
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    told(DATA + {**GUILTY, **WRITTEN}[name], fixes=True)
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(DATA + {**GUILTY, **WRITTEN}[name], fixes=True)
 
 
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(DATA + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(DATA + {**GUILTY, **QUIET, **UNWRITTEN}[name])

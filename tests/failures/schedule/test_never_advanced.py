@@ -344,23 +344,23 @@ for a, b in loader:
 
 
 @pytest.mark.parametrize("script", [*BOTH.values(), *RUN_ONLY.values()], ids=[*BOTH, *RUN_ONLY])
-def test_it_is_found_at_its_line(guilty, script: str):
-    assert "never advanced" in guilty(HEAD + script).findings[0].message
+def test_it_is_found_at_its_line(run_reports, script: str):
+    assert "never advanced" in run_reports(HEAD + script).findings[0].message
 
 
 @pytest.mark.parametrize("script", [*BOTH.values(), *TEXT_ONLY.values()], ids=[*BOTH, *TEXT_ONLY])
-def test_the_rule_finds_it(told, script: str):
-    told(HEAD + script, fixes=False)
+def test_the_rule_finds_it(lint_reports, script: str):
+    lint_reports(HEAD + script, fixes=False)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script: str):
-    quiet(HEAD + script)
+def test_look_alikes_are_left_alone(run_is_clean, script: str):
+    run_is_clean(HEAD + script)
 
 
 @pytest.mark.parametrize("script", [*QUIET.values(), *UNTOLD.values()], ids=[*QUIET, *UNTOLD])
-def test_the_rule_leaves_them_alone(untold, script: str):
-    untold(HEAD + script)
+def test_the_rule_leaves_them_alone(lint_is_clean, script: str):
+    lint_is_clean(HEAD + script)
 
 
 LOOP = """

@@ -173,15 +173,15 @@ for stage in range(3):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(guilty, script: str):
-    assert "was made for" in guilty(DATA + script).findings[0].message
+def test_it_is_found_at_its_line(run_reports, script: str):
+    assert "was made for" in run_reports(DATA + script).findings[0].message
 
 
 @pytest.mark.parametrize("script", BELOW.values(), ids=BELOW)
-def test_a_rate_below_zero_is_found_at_its_line(guilty, script: str):
-    assert "has gone below zero" in guilty(DATA + script).findings[0].message
+def test_a_rate_below_zero_is_found_at_its_line(run_reports, script: str):
+    assert "has gone below zero" in run_reports(DATA + script).findings[0].message
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script: str):
-    quiet(DATA + script)
+def test_look_alikes_are_left_alone(run_is_clean, script: str):
+    run_is_clean(DATA + script)

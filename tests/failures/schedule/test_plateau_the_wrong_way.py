@@ -139,10 +139,10 @@ for _ in range(4):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_the_rule_finds_it(told, script):
-    told(HEAD + script, fixes=True)
+def test_the_rule_finds_it(lint_reports, script):
+    lint_reports(HEAD + script, fixes=True)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(untold, script):
-    untold(HEAD + script)
+def test_look_alikes_are_left_alone(lint_is_clean, script):
+    lint_is_clean(HEAD + script)

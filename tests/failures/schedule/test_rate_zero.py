@@ -159,11 +159,11 @@ for _ in range(4):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(guilty, script: str):
-    message = guilty(DATA + script).findings[0].message
+def test_it_is_found_at_its_line(run_reports, script: str):
+    message = run_reports(DATA + script).findings[0].message
     assert "rate of 0" in message or "less than 1e-13, where it was 0.1 before" in message
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script: str):
-    quiet(DATA + script)
+def test_look_alikes_are_left_alone(run_is_clean, script: str):
+    run_is_clean(DATA + script)

@@ -174,13 +174,13 @@ for i in range(10):
 
 
 @pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(guilty, script: str):
-    assert guilty(DATA + script).findings[0].first_update == 0
+def test_it_is_found_at_its_line(run_reports, script: str):
+    assert run_reports(DATA + script).findings[0].first_update == 0
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(quiet, script: str):
-    quiet(DATA + script)
+def test_look_alikes_are_left_alone(run_is_clean, script: str):
+    run_is_clean(DATA + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
@@ -331,13 +331,13 @@ for inputs, targets in loader:
 
 
 @pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(told, name):
-    told(DATA + {**GUILTY, **WRITTEN}[name])
+def test_the_rule_finds_it(lint_reports, name):
+    lint_reports(DATA + {**GUILTY, **WRITTEN}[name])
 
 
 @pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(untold, name):
-    untold(DATA + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+def test_the_rule_leaves_others_alone(lint_is_clean, name):
+    lint_is_clean(DATA + {**GUILTY, **QUIET, **UNWRITTEN}[name])
 
 
 def test_the_line_moves_to_where_it_belongs():

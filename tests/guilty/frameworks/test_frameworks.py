@@ -29,7 +29,7 @@ def found(report: Path) -> list[tuple[str, str, int]]:
     return [(each["code"], each["path"], each["line"]) for each in told if each["severity"] != "note"]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs programs of whole frameworks")
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_the_one_failure_is_found_at_the_authors_line(program: Path, forker_with: Any, tmp_path: Path):
     framework = FRAMEWORKS[program.stem.partition("_")[0]]
@@ -41,7 +41,7 @@ def test_the_one_failure_is_found_at_the_authors_line(program: Path, forker_with
     assert found(tmp_path / "report.json") == expected, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs programs of whole frameworks")
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_framework_that_is_imported_under_the_watch_is_seen_as_well(name: str, tmp_path: Path):
     pytest.importorskip(FRAMEWORKS[name], exc_type=ImportError)

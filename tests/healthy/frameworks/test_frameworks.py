@@ -21,7 +21,7 @@ def run(forker: Any, script: Path, *options: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="runs programs of whole frameworks")
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_loop_of_a_framework_is_left_in_peace(script: Path, forker_with: Any):
     framework = FRAMEWORKS[script.stem.partition("_")[0]]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from trueloop.core.downsampling import Thinned
+from trueloop.core.downsampling import DownsampledSeries
 from trueloop.core.protocols import RunStarted, UpdateRow, UpdatesDone
 from trueloop.runs.journal import Journal, read
 from trueloop.runs.live import rows as rows_module
@@ -67,8 +67,8 @@ def test_rates_of_several_groups_are_several_curves(tmp_path):
     ]
 
 
-def series(*points: tuple[int, float]) -> Thinned[float]:
-    made = Thinned[float]()
+def series(*points: tuple[int, float]) -> DownsampledSeries[float]:
+    made = DownsampledSeries[float]()
     for update, value in points:
         made.add(update, value)
     return made

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trueloop.core.protocols import Noted, RunEnded, RunStarted, UpdatesDone
+from trueloop.core.protocols import Notice, RunEnded, RunStarted, UpdatesDone
 from trueloop.runs.journal_lines import encode
 from trueloop.runs.queries import incremental, index
 from trueloop.runs.queries.incremental import extended, place
@@ -64,7 +64,7 @@ def again(made, made_runs_module):
 
 
 def rolled_back(made, made_runs_module):
-    made.write("a", [Noted(update=6, kind="rolled_back", message="", details={})])
+    made.write("a", [Notice(update=6, kind="rolled_back", message="", details={})])
 
 
 def anew(made, made_runs_module):

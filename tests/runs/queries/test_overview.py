@@ -6,7 +6,7 @@ import pytest
 
 from trueloop.app.training.run_folder import RunFolder
 from trueloop.core.errors import InvalidData, RunFolderError
-from trueloop.core.protocols import Evaluated, Noted, RunEnded, RunStarted, UpdatesDone
+from trueloop.core.protocols import Evaluated, Notice, RunEnded, RunStarted, UpdatesDone
 from trueloop.runs.journal import read
 from trueloop.runs.queries.overview import Point, dotted, monitored, overview, require, settings_of
 
@@ -70,7 +70,7 @@ def test_what_a_resume_superseded_does_not_count(made):
 
 def test_a_rolled_back_run_waits_until_it_goes_on(made, made_runs_module):
     path = made.run("a", end="")
-    made.write("a", [Noted(update=6, kind="rolled_back", message="", details={})])
+    made.write("a", [Notice(update=6, kind="rolled_back", message="", details={})])
     assert overview(path).state == "rolled_back"
     made.write(
         "a",

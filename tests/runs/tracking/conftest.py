@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.core.protocols import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted, UpdateRow, UpdatesDone
+from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded, RunStarted, UpdateRow, UpdatesDone
 from trueloop.runs.journal import Journal, read
 from trueloop.runs.tracking.sink import Batch
 
@@ -61,7 +61,7 @@ def saved(update, loss=None):
 
 
 def noted(update, kind="not_finite", message="Update was not finite."):
-    return Noted(update=update, kind=kind, message=message, details={})
+    return Notice(update=update, kind=kind, message=message, details={})
 
 
 def ended(update, reason="finished"):

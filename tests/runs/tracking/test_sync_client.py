@@ -13,7 +13,7 @@ pytest.importorskip("mlflow")
 
 from trueloop import OptimConfig, TrainConfig, Trainer
 from trueloop.core.errors import InvalidConfig, MissingExtra
-from trueloop.core.protocols import Evaluated, Noted, RunEnded
+from trueloop.core.protocols import Evaluated, Notice, RunEnded
 from trueloop.runs.journal import read
 from trueloop.runs.run_id import run_id
 from trueloop.runs.tracking import Follower, copy_run, sync_client, target_of
@@ -36,7 +36,7 @@ class Watcher:
     def report(self, event):
         if isinstance(event, Evaluated):
             self.after(event.epoch)
-        elif isinstance(event, Noted):
+        elif isinstance(event, Notice):
             self.notes.append(event)
         elif isinstance(event, RunEnded):
             self.ended = event.reason
@@ -217,7 +217,7 @@ def start_and_kill(forker, tracked, run_dir, store, config="CONFIG"):
 WORKERS = TrainConfig(epochs=6, effective_batch=20, optim=OptimConfig(lr=0.02), workers=2)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="trains, kills and resumes real runs")
 @pytest.mark.parametrize("config", ["CONFIG", "WORKERS"])
 def test_a_trainer_killed_leaves_everything_in_the_store(forker, tracked, sqlite_store, tmp_path, config):
     run_dir = tmp_path / "run"

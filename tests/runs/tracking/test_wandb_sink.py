@@ -14,7 +14,7 @@ from trueloop.runs.tracking.sync_journal import copy_run
 from trueloop.runs.tracking.target import target_of
 from trueloop.runs.tracking.wandb_sink import WandbSink
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # each run of W&B starts a process of its own
+pytestmark = [pytest.mark.slow(reason="each W&B run starts a process of its own"), pytest.mark.filterwarnings("ignore")]  # each run of W&B starts a process of its own
 
 
 def sync(run, folder, **how):

@@ -191,7 +191,7 @@ def test_not_again_where_a_graph_is_computed_once_more(everything):
     assert len(events(DropoutUntold)) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="torch.compile")
 def test_what_is_compiled_is_compiled_once(everything):
     compiled = 0
 

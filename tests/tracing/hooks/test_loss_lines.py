@@ -92,7 +92,7 @@ def test_everything_is_put_back():
         assert set(vars(F)) == names
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="torch.compile")
 def test_it_is_not_compiled_anew_each_time():
     compiled = []
 

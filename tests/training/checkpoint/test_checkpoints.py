@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder, NewerSchemaError
-from trueloop.training.checkpoint.manifest import sealed
+from trueloop.training.checkpoint.manifest import seal
 
 FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
 
@@ -273,7 +273,7 @@ def test_a_newer_schema_stops_the_run_and_is_not_passed_over(tmp_path: Path, thr
     manifest = json.loads(path.read_bytes())
     del manifest["sha256"]
     newest = three.latest()
-    path.write_bytes(sealed(manifest | {"schema": 99}))
+    path.write_bytes(seal(manifest | {"schema": 99}))
     assert newest is not None
     for call in (three.checkpoints, three.latest, three.best, three.load_latest, lambda: three.load(newest)):
         with pytest.raises(NewerSchemaError, match="schema 99"):

@@ -22,7 +22,7 @@ from trueloop.training.checkpoint.manifest import (
     NewerSchemaError,
     read_folder,
     read_manifest,
-    sealed,
+    seal,
     write_folder,
 )
 from trueloop.training.checkpoint.state_tree import pack
@@ -54,7 +54,7 @@ def rewritten(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     manifest = json.loads((folder / "manifest.json").read_bytes())
     del manifest["sha256"]
     change(manifest)
-    (folder / "manifest.json").write_bytes(sealed(manifest))
+    (folder / "manifest.json").write_bytes(seal(manifest))
 
 
 def test_the_folder_holds_plain_files(folder: Path):
@@ -180,7 +180,7 @@ def test_an_older_schema_is_migrated_step_by_step(folder: Path, monkeypatch: pyt
     old = json.loads((folder / "manifest.json").read_bytes())
     described = {**old["files"], "state.json": {"size": state_json.stat().st_size, "sha256": sha256(state_json)}}
     old = {"schema": 0, "step": 12, "epoch": 3, "metrics": old["metrics"], "files": described}
-    (folder / "manifest.json").write_bytes(sealed(old))
+    (folder / "manifest.json").write_bytes(seal(old))
     with pytest.raises(NewerSchemaError, match=f"schema 0; this trueloop knows {SCHEMA}"):
         read_manifest(folder)
 

@@ -15,9 +15,9 @@ import torch
 from fsspec.implementations.memory import MemoryFileSystem
 
 from trueloop.core.errors import CheckpointError, InvalidConfig, MissingExtra
-from trueloop.core.protocols import Noted
+from trueloop.core.protocols import Notice
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder, NewerSchemaError
-from trueloop.training.checkpoint.manifest import sealed
+from trueloop.training.checkpoint.manifest import seal
 from trueloop.training.checkpoint.mirror import Mirror, MirrorError
 from trueloop.training.checkpoint.saver import Saver
 
@@ -243,7 +243,7 @@ def test_one_under_a_wrong_name_is_passed_over(folder: CheckpointFolder, tmp_pat
 def test_one_of_a_newer_trueloop_stops_the_run(folder: CheckpointFolder, tmp_path: Path):
     save(folder, 1)
     Mirror("memory://run").sync(folder.checkpoints())
-    change("memory://run", "update-000000001/manifest.json", sealed({"schema": 99}))
+    change("memory://run", "update-000000001/manifest.json", seal({"schema": 99}))
     with pytest.raises(NewerSchemaError, match="schema 99"):
         Mirror("memory://run").load_newer(-1, elsewhere(tmp_path))
 
@@ -294,7 +294,7 @@ def test_a_run_whose_mirror_comes_and_goes(tmp_path: Path):
         state = {"model": {"w": torch.full((4,), update)}}
         saver.save(state, update=update, epoch=0, metrics={})
         saver.wait()
-        notes += [event for event in saver.take() if isinstance(event, Noted)]
+        notes += [event for event in saver.take() if isinstance(event, Notice)]
     saver.close()
     assert [(note.update, note.kind) for note in notes] == [(1, "mirror_down"), (3, "mirror_up")]
     assert "frail://run could not be written" in notes[0].message

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from trueloop.core.errors import CheckpointError
-from trueloop.core.protocols import CheckpointSaved, Noted
+from trueloop.core.protocols import CheckpointSaved, Notice
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 from trueloop.training.checkpoint.durable_files import FileStamp, write_synced
 from trueloop.training.checkpoint.mirror import MirrorError
@@ -235,7 +235,7 @@ def test_where_a_copy_does_not_fit_training_waits_and_is_told_once(tmp_path: Pat
             assert (tmp_path / f"update-{update:09d}").exists()
     saver.close()
     events = saver.take()
-    notes = [event for event in events if isinstance(event, Noted)]
+    notes = [event for event in events if isinstance(event, Notice)]
     assert [note.kind for note in notes] == ["save_blocking"] * blocks
     saved = [event for event in events if isinstance(event, CheckpointSaved)]
     assert [event.blocked_s == event.seconds for event in saved] == [blocks, blocks]
@@ -296,7 +296,7 @@ def test_a_mirror_that_is_down_is_a_note_and_training_goes_on(tmp_path: Path):
     saver = Saver(CheckpointFolder(tmp_path), mirror=storage)  # type: ignore[arg-type]
 
     def kinds() -> list[str]:
-        return [event.kind for event in saver.take() if isinstance(event, Noted)]
+        return [event.kind for event in saver.take() if isinstance(event, Notice)]
 
     seen = []
     for update, down in enumerate(

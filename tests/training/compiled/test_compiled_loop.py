@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from trueloop.core.errors import InvalidData
-from trueloop.core.protocols import Noted, UpdatesDone
+from trueloop.core.protocols import Notice, UpdatesDone
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 from trueloop.training.compiled import compiled_step as whole_module
 from trueloop.training.compiled.compiled_loop import train_epoch
@@ -68,7 +68,7 @@ def weights(run: Fit) -> torch.Tensor:
 
 
 def notes(heard) -> list[tuple[str, str]]:
-    return [(note.kind, note.message) for note in heard.of(Noted)]
+    return [(note.kind, note.message) for note in heard.of(Notice)]
 
 
 def test_a_run_takes_the_same_way_and_compiles_once(build, cut, heard, traced):

@@ -58,7 +58,7 @@ def test_torchrun_inside_srun_is_torchrun():
     assert launched({**SRUN, **TORCHRUN}) == launched(TORCHRUN)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="starts torchrun")
 def test_what_torchrun_really_sets():
     script = (
         "import json, dataclasses; from trueloop.training.distributed.launcher_env import launched;"

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from trueloop.core.errors import OutOfMemory
-from trueloop.core.protocols import Noted, UpdatesDone
+from trueloop.core.protocols import Notice, UpdatesDone
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 from trueloop.training.config import GuardConfig, OptimConfig, TrainConfig
 from trueloop.training.distributed.processes import Processes
@@ -243,7 +243,7 @@ def test_the_limit_is_saved_and_a_resumed_run_is_bitwise_the_undisturbed_one(
     build: Any, cut: Any, tmp_path: Any, heard: Any
 ):
     whole = fitted(build, cut, Narrow(6, drop=0.5), tmp_path / "whole", heard, epochs=2)
-    noted = [event for event in heard.of(Noted) if event.kind == "out_of_memory"]
+    noted = [event for event in heard.of(Notice) if event.kind == "out_of_memory"]
     assert [(note.update, note.details["before"], note.details["after"]) for note in noted] == [(1, 12, 6)]
     assert "12 examples at a time; from here on they go through 6" in noted[0].message
     assert sum(row.examples for event in heard.of(UpdatesDone) for row in event.rows) == 60

@@ -258,7 +258,7 @@ def test_a_block_with_a_forward_of_its_own_is_refused_and_nothing_changed():
     assert "forward" not in vars(model.blocks[0])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="torch.compile")
 @pytest.mark.parametrize("normalise", [None, nn.BatchNorm1d])
 def test_compiled_on_top_gradients_agree(normalise):
     plain, recomputed = twins(normalise=normalise)
@@ -271,7 +271,7 @@ def test_compiled_on_top_gradients_agree(normalise):
     torch.testing.assert_close(list(plain.buffers()), list(recomputed.buffers()))
 
 
-@pytest.mark.slow
+@pytest.mark.slow(reason="torch.compile")
 def test_compiled_blocks_with_buffers_are_not_recomputed_where_torch_would_write_them_twice(
     monkeypatch: pytest.MonkeyPatch,
 ):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from trueloop.core.errors import InvalidConfig, NotFinite
-from trueloop.core.protocols import Noted, UpdatesDone
+from trueloop.core.protocols import Notice, UpdatesDone
 from trueloop.training.config import GuardConfig, OptimConfig, TrainConfig
 from trueloop.training.fit import Fit
 from trueloop.training.loop import train_epoch
@@ -72,7 +72,7 @@ def test_the_run_goes_on_and_says_which_sample(cut, build, heard):
     rows = [row for event in heard.of(UpdatesDone) for row in event.rows]
     assert [row.skipped for row in rows] == [False, True, False, False] * 2
     assert result.skipped == 2
-    notes = [note for note in heard.of(Noted) if note.kind == "not_finite"]
+    notes = [note for note in heard.of(Notice) if note.kind == "not_finite"]
     assert [note.update for note in notes] == [2, 6]
     assert notes[0].details["indices"] == [13]
     assert notes[0].details["stage"] == "batch"
@@ -115,7 +115,7 @@ def test_float16_finding_its_scale_is_no_fault(cut, build, heard):
     parts = build(Loud(), nn.CrossEntropyLoss(), config)
     fit = Fit(parts, config, cut(*data({}), effective=8), held_out={}, metrics={}, checkpoints=None, reporters=[heard])
     result = fit.run(name="x", facts={})
-    kinds = {note.kind for note in heard.of(Noted)}
+    kinds = {note.kind for note in heard.of(Notice)}
     assert result.skipped > 2
     assert kinds == {"loss_scale"}
     assert float(parts.scale.scale) < 65536
@@ -155,7 +155,7 @@ def test_targets_that_count_nothing_are_said_to_be_and_stop_nothing(cut, build, 
     parts = build(network(), nn.CrossEntropyLoss(), config)
     fit = Fit(parts, config, cut(x, y, effective=8), held_out={}, metrics={}, checkpoints=None, reporters=[heard])
     assert fit.run(name="x", facts={}).skipped == 3
-    assert [note.kind for note in heard.of(Noted)] == ["nothing_counted"] * 3
+    assert [note.kind for note in heard.of(Notice)] == ["nothing_counted"] * 3
 
 
 def test_off_is_a_bare_loop(cut, build):

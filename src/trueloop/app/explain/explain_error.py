@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trueloop.app.explain.tracebacks import ErrorText, errors_in, plain
-from trueloop.core.findings import Site
+from trueloop.core.findings import SourceLocation
 from trueloop.failures.load import Entry, error_page, find, known_errors
 from trueloop.failures.pytorch_error import KnownError, Past, Raised
 from trueloop.failures.warning_search import warned_of
@@ -34,7 +34,7 @@ class Told:
     kind: str
     entry: KnownError
     error: ErrorText
-    site: Site | None
+    site: SourceLocation | None
     """The innermost line of the user's."""
     meaning: str
     """"" = a traceback says too little; the page says what it can be."""
@@ -134,7 +134,7 @@ def _told(error: ErrorText, chain: Sequence[ErrorText]) -> Told | None:
     return None
 
 
-def _users(error: ErrorText) -> Site | None:
+def _users(error: ErrorText) -> SourceLocation | None:
     """Return the innermost line of the user's; in a worker, or in a thread, there may be none."""
     return next((site for site in reversed(error.frames) if not _LIBRARY.search(site.path)), None)
 

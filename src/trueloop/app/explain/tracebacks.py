@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from trueloop.core.findings import Site
+from trueloop.core.findings import SourceLocation
 
 How = Literal["raised", "worker", "cause", "context"]
 
@@ -47,7 +47,7 @@ class ErrorText:
     module: str = ""
     """Of the type: "torch"; "" for Python's own."""
     message: str
-    frames: tuple[Site, ...] = ()
+    frames: tuple[SourceLocation, ...] = ()
     """Outermost first."""
     how: How = "raised"
     """It ended the program, or a loader's worker; or the next one came from it, or came while it was being handled."""
@@ -61,7 +61,7 @@ class _Block:
 
     indent: int
     worker: bool
-    frames: list[Site] = field(default_factory=list[Site])
+    frames: list[SourceLocation] = field(default_factory=list[SourceLocation])
     type: str = ""
     message: list[str] = field(default_factory=list[str])
     how: How = "raised"
@@ -115,7 +115,7 @@ def _by_rank(lines: Sequence[str]) -> dict[int | None, list[str]]:
 def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
     """Cut lines into errors. The link between two stands between them, and belongs to the first."""
     waiting: list[_Block] = []
-    outer: list[Site] = []
+    outer: list[SourceLocation] = []
     current: _Block | None = None
     for line in _unbroken(lines):
         bare = _GROUP.sub("", line) if line.lstrip()[:1] in ("|", "+") else line
@@ -135,7 +135,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
             waiting.append(current)
         elif place := _PLACE.match(bare):
             of = waiting[-1].frames if place["type"] and waiting else outer
-            of.append(Site(place["path"], int(place["line"])))
+            of.append(SourceLocation(place["path"], int(place["line"])))
     for block in waiting:
         if block.type:
             block.how = "worker" if block.worker else block.how
@@ -168,7 +168,7 @@ def _read(block: _Block, line: str) -> _Block | None:
     for form in _FRAMES:
         if frame := form.match(line):
             name = frame.groupdict().get("name") or ""
-            block.frames.append(Site(frame["path"], int(frame["line"]), name.strip()))
+            block.frames.append(SourceLocation(frame["path"], int(frame["line"]), name.strip()))
             return block
     ended = _ENDED.match(line[block.indent :] if not line[: block.indent].strip() else line)
     if ended:

@@ -16,7 +16,7 @@ from typing import Final
 from trueloop.app.lint.lint_output import Format, Total, shown, tell
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import Severity
-from trueloop.core.formatting import counted
+from trueloop.core.formatting import format_count
 from trueloop.core.suppression import named
 from trueloop.failures.selection import Choice, choose, patterns
 from trueloop.lint.add_ignores import with_ignores
@@ -86,7 +86,7 @@ def lint(paths: Sequence[str], wishes: Wishes) -> int:
             _ignore(read.linted, total)
     if wishes.write_baseline:
         count = write_baseline(wishes.write_baseline, total.keys)
-        print(f"{wishes.write_baseline}: {counted(count, 'finding')} from now on known (--baseline).", file=sys.stderr)
+        print(f"{wishes.write_baseline}: {format_count(count, 'finding')} from now on known (--baseline).", file=sys.stderr)
         return UNJUDGED if total.problems else 0
     if not wishes.diff:
         tell(total, wishes.format, base=base, statistics=wishes.statistics, quiet=wishes.quiet)

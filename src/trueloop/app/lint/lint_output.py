@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from trueloop.core.findings import Finding, Report, Site
-from trueloop.core.formatting import counted
+from trueloop.core.findings import Finding, Report, SourceLocation
+from trueloop.core.formatting import format_count
 from trueloop.lint.baseline import Key
 from trueloop.reporting.summary import headline, shown
 
@@ -25,7 +25,7 @@ class Total:
     findings: list[Finding] = field(default_factory=list[Finding])
     problems: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """Files that were not judged, and why."""
-    idle: list[tuple[Site, str]] = field(default_factory=list[tuple[Site, str]])
+    idle: list[tuple[SourceLocation, str]] = field(default_factory=list[tuple[SourceLocation, str]])
     """Comments that silence nothing: file, line, codes."""
     keys: list[Key] = field(default_factory=list[Key])
     """What a baseline would list."""
@@ -119,4 +119,4 @@ def _summary(total: Total, base: Path) -> Iterator[str]:
 
 
 def _listed(parts: Iterable[tuple[int, str]]) -> str:
-    return ", ".join(f"{counted(count, 'finding')} {words}" for count, words in parts if count)
+    return ", ".join(f"{format_count(count, 'finding')} {words}" for count, words in parts if count)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.text import Text
 
-from trueloop.core.findings import Finding, Severity, Site
+from trueloop.core.findings import Finding, Severity, SourceLocation
 from trueloop.core.formatting import sentence
 from trueloop.reporting.summary import shown
 
@@ -28,7 +28,7 @@ class Live:
 
     def __init__(self, base: Path, *, rank: int | None = None) -> None:
         self._base, self._rank = base, rank
-        self._told: set[tuple[str, Site | None]] = set()
+        self._told: set[tuple[str, SourceLocation | None]] = set()
         self._usual = sys.stderr
 
     def tell(self, finding: Finding) -> None:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from trueloop.core.errors import RunFolderError
-from trueloop.core.fork_safety import closed_in_children
+from trueloop.core.fork_safety import handles_closed_after_fork
 from trueloop.runs.run_id import run_id
 
 # .lock is not among them: removed while it is held, it would let a second process lock a new one.
@@ -33,7 +33,7 @@ OWN = ("journal.jsonl", "config.json", "checkpoints", "final", "curves.png", "re
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
-_HELD = closed_in_children()  # open lock files: a forked loader process that kept one would outlive the run with it
+_HELD = handles_closed_after_fork()  # open lock files: a forked loader process that kept one would outlive the run with it
 
 
 class RunFolder:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trueloop.app.training.run_folder import RunFolder, numbered
 from trueloop.core.errors import CheckpointError, RunFolderError
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 from trueloop.runs.journal import FILE_NAME
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 from trueloop.training.checkpoint.run_identity import Differences, Identity, compare, saved_identity
@@ -112,7 +112,7 @@ def _ended(path: Path) -> str:
     if not last or not last[0].endswith(b"\n") or not last[0].startswith(b"{"):
         return ""
     try:
-        record = from_json(last[0])
+        record = parse_json(last[0])
     except ValueError:
         return ""
     return str(record.get("reason", "")) if record.get("event") == "run_ended" else ""

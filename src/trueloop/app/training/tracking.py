@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.protocols import Noted, Reporter
+from trueloop.core.protocols import Notice, Reporter
 from trueloop.runs.journal import Journal
 from trueloop.runs.tracking import Follower, Target, target_of
 
@@ -33,7 +33,7 @@ def following(
         yield reporters
         return
 
-    def tell(noted: Noted) -> None:
+    def tell(noted: Notice) -> None:
         for reporter in reporters:
             reporter.report(noted)
 

@@ -19,7 +19,7 @@ from trueloop.app.training.startup_checks import look_around, refuse_fallback
 from trueloop.app.training.tracking import check_store, following
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import Finding
-from trueloop.core.protocols import BatchSource, Noted, Reporter
+from trueloop.core.protocols import BatchSource, Notice, Reporter
 from trueloop.reporting.json_report import finding_to_json
 from trueloop.runs import Journal, read, save_curves, write_report
 from trueloop.runs.tracking import target_of
@@ -246,7 +246,7 @@ class Trainer:
             config or self.config,
             device=device,
             updates_per_epoch=updates_per_epoch,
-            given=given,
+            components=given,
             processes=processes,
         )
         if self.config.seeding:
@@ -326,7 +326,7 @@ def _journaled(finding: Finding, fit: Fit, journal: Journal | None) -> None:
     if journal is not None:
         message = f"{finding.code} {finding.title}: {finding.message}"
         details = finding_to_json(finding)
-        journal.report(Noted(update=fit.position.update, kind="finding", message=message, details=details))
+        journal.report(Notice(update=fit.position.update, kind="finding", message=message, details=details))
 
 
 def _draw(folder: RunFolder) -> None:

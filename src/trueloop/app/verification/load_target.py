@@ -90,7 +90,7 @@ def _step(objective: Any, recipe: Recipe) -> Any:
     def step(model: nn.Module, optimizer: Any, batches: list[Any]) -> None:
         device = next(model.parameters()).device
         given = Given(optimizer=lambda _parameters: optimizer)  # pyright: ignore[reportUnknownLambdaType]
-        run = assemble(model, objective, config, device=device, updates_per_epoch=None, given=given)
+        run = assemble(model, objective, config, device=device, updates_per_epoch=None, components=given)
         last = len(batches) - 1
         micros = (MicroBatch(batch, number == last, None) for number, batch in enumerate(batches))
         for _ in train_epoch(run, micros, update=0):

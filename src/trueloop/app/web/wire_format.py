@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Any, Final, cast
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.json_text import from_strict_json
+from trueloop.core.json_text import parse_strict_json
 
 LENGTH: Final = Struct("<IB")
 """Before everything a worker sends: its length in bytes, and whether it is `TEXT` or a `FRAME`."""
@@ -41,7 +41,7 @@ def parsed(text: str | bytes) -> Mapping[str, Any]:
         InvalidConfig: it is none; NaN and Infinity, which JSON does not have, included.
     """
     try:
-        value = from_strict_json(text)
+        value = parse_strict_json(text)
     except ValueError as error:
         raise InvalidConfig(f"This is not JSON: {error}.", fix="Send an object of named fields.") from None
     if not isinstance(value, dict):

@@ -9,7 +9,7 @@ from trueloop.app.option_types import Count, Flag
 from trueloop.app.runs.cleanup import Plan, Wishes, look, remove
 from trueloop.cli.columns import aligned, say, width
 from trueloop.cli.runs import Root
-from trueloop.core.formatting import counted, printable, size
+from trueloop.core.formatting import format_count, printable, format_size
 from trueloop.runs.queries.index import overviews
 from trueloop.runs.queries.overview import overview
 from trueloop.runs.queries.resolve import find_run
@@ -55,12 +55,12 @@ def gc_command(
 
 
 def _print(plan: Plan, *, done: bool) -> None:
-    rows = [[item.kind, size(item.bytes), str(item.path), item.reason] for item in plan.items]
+    rows = [[item.kind, format_size(item.bytes), str(item.path), item.reason] for item in plan.items]
     if rows:
         say("\n".join(aligned(["what", "size", "path", "why"], rows, right={1}, whole={2}, most=width())))
     for path, reason in plan.spared:
         say(printable(f"left alone  {path}: {reason}"))
-    told = f"{counted(len(rows), 'thing')}, {size(sum(item.bytes for item in plan.items))}"
+    told = f"{format_count(len(rows), 'thing')}, {format_size(sum(item.bytes for item in plan.items))}"
     if done:
         say(f"Removed {told}.")
     else:

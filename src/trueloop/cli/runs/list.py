@@ -12,7 +12,7 @@ from trueloop.app.option_types import Count, Flag
 from trueloop.cli.columns import aligned, say, width
 from trueloop.cli.run_cells import best, progress, text, time, when
 from trueloop.cli.runs import Root
-from trueloop.core.formatting import counted
+from trueloop.core.formatting import format_count
 from trueloop.runs.journal_lines import encode
 from trueloop.runs.queries.filters import FIELDS, chosen, condition, in_state, ordered, reader
 from trueloop.runs.queries.index import overviews
@@ -55,8 +55,8 @@ def list_command(
         return
     asked = [name for name in dict.fromkeys(names) if name not in FIELDS]
     _print(shown, {name: [text(reader(name, runs)(run)) for run in shown] for name in asked})
-    beside = f" {counted(len(found) - len(shown), 'more run')}: --limit 0." if len(found) > len(shown) else ""
-    say(f"{counted(len(shown), 'run')} of {len(runs)} in {root}.{beside}")
+    beside = f" {format_count(len(found) - len(shown), 'more run')}: --limit 0." if len(found) > len(shown) else ""
+    say(f"{format_count(len(shown), 'run')} of {len(runs)} in {root}.{beside}")
 
 
 def _print(runs: Sequence[Overview], asked: dict[str, list[str]]) -> None:

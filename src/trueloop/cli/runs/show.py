@@ -9,7 +9,7 @@ from trueloop.app.option_types import Flag
 from trueloop.cli.columns import aligned, say, width
 from trueloop.cli.run_cells import at, best, progress, time, when
 from trueloop.cli.runs import Root
-from trueloop.core.formatting import counted, printable, short
+from trueloop.core.formatting import format_count, printable, short
 from trueloop.runs.history import History
 from trueloop.runs.journal import read
 from trueloop.runs.journal_lines import encode
@@ -67,7 +67,7 @@ def _table(title: str, head: list[str], rows: list[list[str]]) -> None:
 
 
 def _head(seen: Overview, history: History) -> list[list[str]]:
-    processes = f", in {counted(history.processes, 'process')}" if history.processes > 1 else ""
+    processes = f", in {format_count(history.processes, 'process')}" if history.processes > 1 else ""
     pairs = {
         "run": seen.name, "path": str(seen.path), "run id": seen.run_id, "recipe": seen.recipe, "state": seen.state,
         "started": when(seen), "update": f"{progress(seen)}, epoch {seen.record['epoch']}/{seen.record['epochs']}",

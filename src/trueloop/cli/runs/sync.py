@@ -10,7 +10,7 @@ from pathlib import Path
 from trueloop.app.option_types import Flag
 from trueloop.app.runs.sync import Synced, sync_runs
 from trueloop.cli.runs import Root
-from trueloop.core.formatting import counted, printable
+from trueloop.core.formatting import format_count, printable
 
 _SAID = {
     "whole": "was whole",
@@ -46,7 +46,7 @@ def sync_command(
         print(json_format.dumps({"store": done[0].store, "runs": [_record(each) for each in done]}))
     elif len(done) > 1:
         told = f", {len(failed)} could not be copied" if failed else ""
-        print(f"{counted(len(done), 'run')} in {done[0].store}{told}.")
+        print(f"{format_count(len(done), 'run')} in {done[0].store}{told}.")
     return 1 if failed else 0
 
 
@@ -54,7 +54,7 @@ def _line(synced: Synced) -> str:
     if synced.copied is None:
         return f"{synced.run}  could not be copied: {synced.problem}"
     copied = synced.copied
-    lines = f", {counted(copied.lines, 'line')}" if copied.lines else ""
+    lines = f", {format_count(copied.lines, 'line')}" if copied.lines else ""
     state = f", {copied.state}" if copied.state else ""
     return f"{synced.run}  {_SAID[copied.outcome]}{lines}{state}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trueloop.core.formatting import counted, size
+from trueloop.core.formatting import format_count, format_size
 from trueloop.doctor.diagnosis import Check, Diagnosis, Need, error, note, ok, warning
 from trueloop.doctor.machine import Gpu, Machine
 
@@ -17,7 +17,7 @@ def look(machine: Machine, need: Need) -> Diagnosis | None:
     named = re.fullmatch(r"cuda(?::(\d+))?", need.device)
     if named and int(named[1] or 0) >= count:
         return error(
-            f"device is {need.device!r}, and torch can use {counted(count, 'GPU')}.",
+            f"device is {need.device!r}, and torch can use {format_count(count, 'GPU')}.",
             "Choose a device that is there, or see the other lines for why it is not.",
         )
     if need.device == "mps" and not machine.torch.mps:
@@ -26,7 +26,7 @@ def look(machine: Machine, need: Need) -> Diagnosis | None:
         return note(f"{_listed(machine.gpus)} stays unused: device is 'cpu'.", "Leave the device at auto to use it.")
     if count and need.processes > count and need.device != "cpu":
         return error(
-            f"{need.processes} processes are asked for, and torch can use {counted(count, 'GPU')}.",
+            f"{need.processes} processes are asked for, and torch can use {format_count(count, 'GPU')}.",
             f"One process for each GPU: --processes {count}.",
         )
     return _told(machine)
@@ -35,7 +35,7 @@ def look(machine: Machine, need: Need) -> Diagnosis | None:
 def _told(machine: Machine) -> Diagnosis:
     taken = [gpu for gpu in machine.gpus if gpu.free_bytes is not None and gpu.free_bytes < gpu.memory_bytes / 2]
     if taken:
-        free = ", ".join(f"{size(gpu.free_bytes or 0)} of {size(gpu.memory_bytes)}" for gpu in taken)
+        free = ", ".join(f"{format_size(gpu.free_bytes or 0)} of {format_size(gpu.memory_bytes)}" for gpu in taken)
         return warning(
             f"Other programs take most of a GPU: {free} are free on {taken[0].name}.",
             "End them (nvidia-smi lists them), or choose another device with CUDA_VISIBLE_DEVICES.",
@@ -46,7 +46,7 @@ def _told(machine: Machine) -> Diagnosis:
 
 
 def _listed(gpus: tuple[Gpu, ...]) -> str:
-    return ", ".join(f"cuda:{index} {gpu.name} ({size(gpu.memory_bytes)})" for index, gpu in enumerate(gpus))
+    return ", ".join(f"cuda:{index} {gpu.name} ({format_size(gpu.memory_bytes)})" for index, gpu in enumerate(gpus))
 
 
 CHECK = Check(title="Device", group="accelerator", look=look)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from trueloop.core.formatting import size
+from trueloop.core.formatting import format_size
 from trueloop.doctor.diagnosis import PREFETCH, Check, Diagnosis, Need, error, ok, unknown, warning
 from trueloop.doctor.machine import SHARED, Machine, Space
 
@@ -23,21 +23,21 @@ def look(machine: Machine, need: Need) -> Diagnosis | None:
     if needed is not None and needed > free:
         each = f" for each of {need.processes} processes" if need.processes > 1 else ""
         return error(
-            f"{SHARED} has {size(free)} free; {need.workers} workers{each} keep {PREFETCH} batches of "
-            f"{size(need.batch_bytes or 0)} ready in it: {size(needed)}. A worker would die of a bus error.",
+            f"{SHARED} has {format_size(free)} free; {need.workers} workers{each} keep {PREFETCH} batches of "
+            f"{format_size(need.batch_bytes or 0)} ready in it: {format_size(needed)}. A worker would die of a bus error.",
             f"{_larger(machine, needed)} Or fewer workers, or smaller micro-batches.",
         )
     if needed is None and need.workers != 0 and machine.shared.total_bytes <= SMALL:
         return warning(
-            f"{SHARED} is {size(machine.shared.total_bytes)} in all, through which loader workers pass their batches.",
+            f"{SHARED} is {format_size(machine.shared.total_bytes)} in all, through which loader workers pass their batches.",
             _larger(machine, SMALL),
         )
     return ok(_room(machine.shared, needed))
 
 
 def _room(shared: Space, needed: int | None) -> str:
-    asked = f"; batches on their way take {size(needed)}" if needed else ""
-    return f"{SHARED} has {size(shared.free_bytes)} free{asked}."
+    asked = f"; batches on their way take {format_size(needed)}" if needed else ""
+    return f"{SHARED} has {format_size(shared.free_bytes)} free{asked}."
 
 
 def _larger(machine: Machine, needed: int) -> str:

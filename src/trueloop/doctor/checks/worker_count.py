@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trueloop.core.formatting import counted
+from trueloop.core.formatting import format_count
 from trueloop.doctor.diagnosis import Check, Diagnosis, Need, ok, warning
 from trueloop.doctor.machine import Machine
 
@@ -17,7 +17,7 @@ def look(machine: Machine, need: Need) -> Diagnosis:
         each = max(0, int(usable // need.processes) - 1)
         of = f" ({need.workers} for each of {need.processes} processes)" if need.processes > 1 else ""
         return warning(
-            f"{counted(total, 'loader worker')}{of}, and {has}: they take turns, and each costs memory.",
+            f"{format_count(total, 'loader worker')}{of}, and {has}: they take turns, and each costs memory.",
             f"--workers {each} leaves a core for the training itself.",
         )
     return ok(f"{has[0].upper()}{has[1:]}.")

@@ -80,7 +80,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"The state captured at update {event.captured_update} is the live weights themselves, which "
             f"{since} changed by update {event.update}: {effect}.",
-            place=event.captured_at or event.place,
+            location=event.captured_at or event.place,
             related=((event.place, f"{event.how} here"),) if event.place else (),
             update=event.captured_update,
         )

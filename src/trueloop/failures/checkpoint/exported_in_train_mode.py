@@ -67,7 +67,7 @@ class Detector(failure.Detector):
             return None
         return Evidence(
             message=f"{event.model.name} went through {event.how} in train mode, with {' and '.join(at_work)} at work.",
-            place=event.place,
+            location=event.place,
             update=event.update,
         )
 

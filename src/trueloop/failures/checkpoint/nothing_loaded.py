@@ -73,7 +73,7 @@ def _evidence(event: StateLoaded) -> Evidence:
     return Evidence(
         message=f"None of {names.given} names in the state is one of the {names.wanted} of {event.target.name}{said}; "
         "strict=False loaded nothing.",
-        place=event.place,
+        location=event.place,
         fix=prefix,
         about=event.target,
         update=event.update,

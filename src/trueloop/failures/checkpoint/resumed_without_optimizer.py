@@ -35,7 +35,7 @@ from typing import ClassVar
 
 from trueloop.analysis.queries.captured_states import resumed
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, Place
+from trueloop.core.findings import Evidence, CodePosition
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import (
@@ -56,12 +56,12 @@ class _Resumed:
     file: Ref
     path: str
     at_the_start: bool
-    read_at: Place | None
-    model_at: Place | None = None
+    read_at: CodePosition | None
+    model_at: CodePosition | None = None
     model_loaded: bool = False
     companion: str = ""
     """What else was loaded that only a resumed run needs: "scheduler", "scaler"."""
-    companion_at: Place | None = None
+    companion_at: CodePosition | None = None
 
 
 class Detector(failure.Detector):
@@ -123,7 +123,7 @@ class Detector(failure.Detector):
         elif event.what in {"scheduler", "scaler"}:
             newest.companion, newest.companion_at = event.what, event.place
 
-    def _evidence(self, resumed: _Resumed, kind: str, written_at: Place | None = None) -> Evidence | None:
+    def _evidence(self, resumed: _Resumed, kind: str, written_at: CodePosition | None = None) -> Evidence | None:
         if not resumed.model_loaded:
             return None
         self._newest = None
@@ -137,7 +137,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"{resumed.file.name} holds the weights and the optimizer's state; the weights were loaded, the "
             f"optimizer's state was not, {proof}: {kind} starts from nothing.",
-            place=resumed.model_at or resumed.read_at,
+            location=resumed.model_at or resumed.read_at,
             related=tuple((place, words) for place, words in related if place is not None),
         )
 

@@ -47,7 +47,7 @@ class Detector(failure.Detector):
             return None
         return Evidence(
             message=f"{event.file.name} was loaded with weights_only=False: any code in it was run.",
-            place=event.place,
+            location=event.place,
         )
 
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 import weakref
 from typing import ClassVar
 
-from trueloop.core.findings import Evidence, Place
+from trueloop.core.findings import Evidence, CodePosition
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.evaluation_passes import HeldOutMeasured
@@ -55,7 +55,7 @@ class Detector(failure.Detector):
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, LoadersShare, HeldOutMeasured)
 
     def __init__(self) -> None:
-        self._made_at: weakref.WeakKeyDictionary[Ref, Place | None] = weakref.WeakKeyDictionary()
+        self._made_at: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
         self._sweeps: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._datasets: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._shares: list[LoadersShare] = []
@@ -111,7 +111,7 @@ class Detector(failure.Detector):
         self._told.update({at, other})
         there = self._made_at.get(other)
         return Evidence(
-            message=message, place=self._made_at.get(at), related=((there, words),) if there is not None else ()
+            message=message, location=self._made_at.get(at), related=((there, words),) if there is not None else ()
         )
 
     def inconclusive(self) -> str:

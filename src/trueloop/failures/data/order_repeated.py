@@ -138,8 +138,8 @@ class Detector(failure.Detector):
         )
         if order.seeded_at is not None:
             related = ((order.place, "the epoch begins here"),) if order.place else ()
-            return Evidence(message=message, place=order.seeded_at, related=related)
-        return Evidence(message=message, place=order.made_at or order.place, fix="Seed its generator once, not anew.")
+            return Evidence(message=message, location=order.seeded_at, related=related)
+        return Evidence(message=message, location=order.made_at or order.place, fix="Seed its generator once, not anew.")
 
     def inconclusive(self) -> str:
         """Say so where no two epochs could be compared."""

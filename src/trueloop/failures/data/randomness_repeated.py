@@ -98,7 +98,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"While samples were drawn, {event.generator}'s generator was seeded with {event.seed} "
             f"{event.times} times in {event.batches} batches: every sample gets the same random numbers.",
-            place=event.place,
+            location=event.place,
         )
 
     def _of_copy(self, event: GeneratorCopied) -> Evidence:
@@ -107,7 +107,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"{event.generator} ({event.kind}) is copied into each worker in one state: "
             f"{', and '.join(filter(None, (alike, anew)))}.",
-            place=event.made_at or event.place,
+            location=event.made_at or event.place,
             related=((event.used_at, "used for each sample here"),),
             about=event.generator,
         )

@@ -31,7 +31,7 @@ from __future__ import annotations
 import weakref
 from typing import ClassVar
 
-from trueloop.core.findings import Evidence, Place
+from trueloop.core.findings import Evidence, CodePosition
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, changing
@@ -52,7 +52,7 @@ class Detector(failure.Detector):
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, ScaledTogether, HeldOutMeasured)
 
     def __init__(self) -> None:
-        self._made_at: weakref.WeakKeyDictionary[Ref, Place | None] = weakref.WeakKeyDictionary()
+        self._made_at: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
         self._scaled: list[ScaledTogether] = []
         self._told: set[Ref] = set()
         self._judged = False
@@ -80,7 +80,7 @@ class Detector(failure.Detector):
             return Evidence(
                 message=f"The {scaled.samples} samples trained and measured on have, together, mean 0 and deviation 1 "
                 f"exactly; the means of those trained on are {off:.2g} off: held-out samples took part in the scaling.",
-                place=self._made_at.get(trainer),
+                location=self._made_at.get(trainer),
                 related=((there, "measured on these"),) if there is not None else (),
             )
         return None

@@ -59,7 +59,7 @@ class Detector(failure.Detector):
             return Evidence(
                 message=f"All {event.workers} workers of this loader began with the same batch of {event.samples} "
                 f"samples: each goes through the whole of {name}, and every sample comes {event.workers} times.",
-                place=event.made_at or event.place,
+                location=event.made_at or event.place,
                 related=((event.place, "drawn from here"),) if event.made_at and event.place else (),
             )
         return None

@@ -82,7 +82,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"The model's output lies on {self._output[0]}, its loss is computed on the processor, in "
             f"{TIMES} backwards in a row.",
-            place=suspect.place,
+            location=suspect.place,
         )
 
     def inconclusive(self) -> str:

@@ -41,8 +41,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from trueloop.core.findings import Evidence, Place
-from trueloop.core.formatting import counted
+from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import Event, LoaderStarted, ModelReplicated, RanksCompared, Ref
@@ -56,7 +56,7 @@ MOST_LOADERS: Final = 64
 class _Model:
     """A replicated model."""
 
-    wrapped_at: Place | None
+    wrapped_at: CodePosition | None
     compared: int = 0
     inputs: set[tuple[float, ...]] = field(default_factory=set[tuple[float, ...]])
     over: bool = False
@@ -70,7 +70,7 @@ class Detector(failure.Detector):
 
     def __init__(self) -> None:
         self._models: dict[Ref, _Model] = {}
-        self._made_at: dict[Ref, Place | None] = {}
+        self._made_at: dict[Ref, CodePosition | None] = {}
         self._largest = 0
 
     def observe(self, event: ModelReplicated | RanksCompared | LoaderStarted) -> Evidence | None:
@@ -102,10 +102,10 @@ class Detector(failure.Detector):
         place = loader or model.wrapped_at or event.place
         related = [(model.wrapped_at, "the model is wrapped here"), (event.place, "stepped here")]
         return Evidence(
-            message=f"Ranks {first} and {second} train on the same batches: in all {counted(model.compared, 'update')} "
+            message=f"Ranks {first} and {second} train on the same batches: in all {format_count(model.compared, 'update')} "
             f"that were compared, the latest being number {event.at}, they gave the model the same, and each found the "
             "same gradient before it was averaged.",
-            place=place,
+            location=place,
             related=tuple((where, words) for where, words in related if where is not None and where != place),
             about=event.wrapper,
             update=max(0, event.at - 1),

@@ -32,7 +32,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, ClassVar, NamedTuple
 
-from trueloop.core.findings import Evidence, Place
+from trueloop.core.findings import Evidence, CodePosition
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.evaluation_passes import Sweep, SweepsEnded
@@ -46,7 +46,7 @@ class _Shared(NamedTuple):
     given: int
     """To all of them together."""
     processes: int
-    made_at: Place | None
+    made_at: CodePosition | None
 
 
 class Detector(failure.Detector):
@@ -81,7 +81,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"The DistributedSampler of this held-out loader gives {shared.processes} processes {shared.given} "
             f"samples of {shared.samples}, {what}.",
-            place=shared.made_at,
+            location=shared.made_at,
             related=((sweep.calls[0].place, "measured here"),) if sweep.calls[0].place else (),
             update=sweep.update,
         )

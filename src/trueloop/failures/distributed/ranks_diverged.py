@@ -35,7 +35,7 @@ import math
 from typing import ClassVar, Final
 
 from trueloop.core.findings import Evidence
-from trueloop.core.formatting import counted
+from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import Event, ModelReplicated, RanksCompared
@@ -64,11 +64,11 @@ class Detector(failure.Detector):
         names = ", ".join(name for name, _ in event.differ[:NAMED])
         more = len(event.differ) - NAMED
         rest = f" and {more} more" if more > 0 else ""
-        since = "" if event.equal_at is None else f"; after {counted(event.equal_at, 'update')} they were equal"
+        since = "" if event.equal_at is None else f"; after {format_count(event.equal_at, 'update')} they were equal"
         return Evidence(
-            message=f"After {counted(event.at, 'update')} ranks {first} and {second} hold different values of "
+            message=f"After {format_count(event.at, 'update')} ranks {first} and {second} hold different values of "
             f"{names}{rest} ({len(event.differ)} of {event.parameters} parameters, {_far(event.differ[0][1])}){since}.",
-            place=event.place,
+            location=event.place,
             about=event.wrapper,
             update=max(0, event.at - 1),
         )

@@ -36,7 +36,7 @@ from trueloop.analysis.abstract_value import AbstractValue, Kind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.epoch_loops import epochs
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, Insertion
+from trueloop.core.findings import Evidence, SuggestedChange
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -110,11 +110,11 @@ class Detector(failure.Detector):
 
     def _tell(self, drawn: EpochDrawn) -> Evidence:
         epoch, seed, processes, _ = drawn.order
-        change = Insertion(drawn.place.site, "loader.sampler.set_epoch(epoch)") if drawn.place else None
+        change = SuggestedChange(drawn.place.site, "loader.sampler.set_epoch(epoch)") if drawn.place else None
         return Evidence(
             message=f"Two epochs in a row have one order: their DistributedSampler (seed {seed}, {processes} replicas) "
             f"stands at epoch {epoch} in both.",
-            place=drawn.place or drawn.made_at,
+            location=drawn.place or drawn.made_at,
             related=((drawn.made_at, "the loader is built here"),) if drawn.place and drawn.made_at else (),
             change=change,
             about=drawn.dataset or drawn.loader,

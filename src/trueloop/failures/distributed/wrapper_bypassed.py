@@ -31,8 +31,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from trueloop.core.findings import Evidence, Place
-from trueloop.core.formatting import counted
+from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -85,13 +85,13 @@ class Detector(failure.Detector):
 
     def _tell(self, event: ReplicaStepped, wrapped: ModelReplicated, past: ModelCalled | None, used: int) -> Evidence:
         alone = "; with one process that makes no difference yet" if wrapped.size == 1 else ""
-        place: Place | None = past.place if past is not None and past.place is not None else event.place
+        place: CodePosition | None = past.place if past is not None and past.place is not None else event.place
         related = [(wrapped.place, "it is wrapped here"), (event.place, "stepped here")]
         return Evidence(
             message=f"{wrapped.module.name} is called past its {wrapped.wrapper.kind} in training: the gradients of "
-            f"{counted(used, 'parameter')} were stepped without being averaged over its "
-            f"{counted(wrapped.size, 'process')}{alone}.",
-            place=place,
+            f"{format_count(used, 'parameter')} were stepped without being averaged over its "
+            f"{format_count(wrapped.size, 'process')}{alone}.",
+            location=place,
             related=tuple((where, words) for where, words in related if where is not None and where != place),
             about=event.wrapper,
         )

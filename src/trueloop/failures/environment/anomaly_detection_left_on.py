@@ -65,7 +65,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"Anomaly detection has been on for {event.update - self._since} updates: it is slow, and meant "
             "for debugging.",
-            place=event.anomaly_at or event.place,
+            location=event.anomaly_at or event.place,
             update=self._since,
         )
 

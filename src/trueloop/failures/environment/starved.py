@@ -27,7 +27,7 @@ from __future__ import annotations
 import weakref
 from typing import ClassVar
 
-from trueloop.core.findings import Evidence, Place
+from trueloop.core.findings import Evidence, CodePosition
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import Event, LoaderExhausted, LoaderStarted, Ref
@@ -43,7 +43,7 @@ class Detector(failure.Detector):
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, LoaderExhausted)
 
     def __init__(self) -> None:
-        self._made_at: weakref.WeakKeyDictionary[Ref, Place | None] = weakref.WeakKeyDictionary()
+        self._made_at: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
         self._judged = False
 
     def observe(self, event: LoaderStarted | LoaderExhausted) -> Evidence | None:
@@ -62,7 +62,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"{share:.0%} of an epoch of {event.seconds:.2g} s was spent waiting for its {event.batches} "
             f"batches: {means}.",
-            place=self._made_at.get(event.loader) or event.place,
+            location=self._made_at.get(event.loader) or event.place,
         )
 
     def inconclusive(self) -> str:

@@ -33,7 +33,7 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import comes_back
 from trueloop.analysis.queries.modes import frozen, lively, renewed, set_back, sets, touches, trains, unread
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, Place
+from trueloop.core.findings import Evidence, CodePosition
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -54,7 +54,7 @@ class _Model:
         """It was stepped with dropout or batch normalisation at work."""
         self.fresh = self.sampled = False
         """No step has followed its being set to eval mode; a part of it was then called without being trained."""
-        self.set_at: Place | None = None
+        self.set_at: CodePosition | None = None
         """Where it was set to eval mode; None while it is in train mode."""
         self.part = False  # it was set with a whole that is never called itself
         self.measured = False
@@ -140,7 +140,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"{event.optimizer.name} has stepped {model.name} {model.steps} times in eval mode, in which it "
             "was left after an evaluation; before, it was trained with dropout or batch normalisation at work.",
-            place=event.place,
+            location=event.place,
             related=((model.set_at, "set to eval mode here"),) if model.set_at else (),
         )
 

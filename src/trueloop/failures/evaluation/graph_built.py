@@ -29,7 +29,7 @@ from typing import ClassVar
 from trueloop.analysis.queries.evaluation_loops import graphs_for_nothing, without_graphs
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
-from trueloop.core.formatting import counted
+from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -62,9 +62,9 @@ def _judge(sweep: Sweep) -> Evidence | None:
     if not all(call.has_graph and call.all_eval and not call.graph_used for call in sweep.calls):
         return None
     return Evidence(
-        message=f"{first.model.name} went through {counted(sweep.batches, 'held-out batch')} in eval mode and built "
+        message=f"{first.model.name} went through {format_count(sweep.batches, 'held-out batch')} in eval mode and built "
         "a graph for each, which nobody used.",
-        place=first.place,
+        location=first.place,
         update=sweep.update,
     )
 

@@ -35,7 +35,7 @@ from typing import Any, ClassVar, NamedTuple
 from trueloop.analysis.queries.evaluation_loops import loader_of, sweeps, trained_on
 from trueloop.analysis.queries.modes import in_eval_mode
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, Place
+from trueloop.core.findings import Evidence, CodePosition
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -51,8 +51,8 @@ class _Dropped(NamedTuple):
     left: int
     batch_size: int
     shuffles: bool
-    made_at: Place | None
-    place: Place | None
+    made_at: CodePosition | None
+    place: CodePosition | None
 
 
 class Detector(failure.Detector):
@@ -86,7 +86,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"{sweep.calls[0].model.name} was measured on {dropped.samples - dropped.left} of "
             f"{dropped.samples} held-out samples: drop_last leaves out {which}.",
-            place=dropped.made_at or dropped.place,
+            location=dropped.made_at or dropped.place,
             related=((sweep.calls[0].place, "measured here"),) if sweep.calls[0].place else (),
             update=sweep.update,
         )

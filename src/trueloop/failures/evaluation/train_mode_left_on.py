@@ -38,7 +38,7 @@ from trueloop.analysis.queries.evaluation_loops import sweeps, trained_on
 from trueloop.analysis.queries.modes import evaluated, left_from_training, lively, touches, unread, unused
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
-from trueloop.core.formatting import counted
+from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -77,9 +77,9 @@ class Detector(failure.Detector):
             word for word, on in (("dropout at work", dropout), ("batch normalisation learning", normalised)) if on
         )
         return Evidence(
-            message=f"{first.model.name} went through {counted(sweep.batches, 'held-out batch')} in train mode, "
+            message=f"{first.model.name} went through {format_count(sweep.batches, 'held-out batch')} in train mode, "
             f"with {what}.",
-            place=first.place,
+            location=first.place,
             update=sweep.update,
         )
 

@@ -103,7 +103,7 @@ class Detector(failure.Detector):
             message=f"The mean losses of {len(parts)} batches entered backward with weight 1 each: together "
             f"{len(parts)}, not 1, so that the update of {event.optimizer.name} is that of a {len(parts)} times larger "
             "gradient.",
-            place=parts[-1].place,
+            location=parts[-1].place,
             related=((event.place, "stepped here"),) if event.place else (),
             fix=f"Divide by the number of batches in the window: (loss / {len(parts)}).backward().",
         )

@@ -100,7 +100,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"The gradient of {', '.join(names[:3])}{more} was exactly zero in each of {held.steps} updates "
             f"that were looked at, from {held.first} to {update}.",
-            place=held.place,
+            location=held.place,
             update=held.first,
             about=optimizer,
         )

@@ -104,7 +104,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"{step.optimizer.name} has stepped {self._steps[step.optimizer]} times, each time after its model "
             "was called, and no backward was run: no parameter has had a gradient.",
-            place=step.place,
+            location=step.place,
             update=0,
         )
 

@@ -31,7 +31,7 @@ from trueloop.analysis.abstract_value import MANAGED, Kind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.clipping import infinite, unscaling
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, Place
+from trueloop.core.findings import Evidence, CodePosition
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -47,8 +47,8 @@ class Detector(failure.Detector):
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (GradientsClipped,)
 
     def __init__(self) -> None:
-        self._late: Counter[Place | None] = Counter()
-        self._useful: set[Place | None] = set()
+        self._late: Counter[CodePosition | None] = Counter()
+        self._useful: set[CodePosition | None] = set()
 
     def observe(self, event: GradientsClipped) -> Evidence | None:
         """Return evidence where a line has never clipped anything that a step would use."""
@@ -64,7 +64,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"{len(event.consumed)} gradients were clipped at {event.limit:g} after a step had used them, "
             f"{self._late[line]} times: clipping has no effect.",
-            place=line,
+            location=line,
         )
 
 

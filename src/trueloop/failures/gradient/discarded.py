@@ -36,7 +36,7 @@ from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.accumulation_windows import by_hand, window
 from trueloop.analysis.queries.statement_moves import moved_behind
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, Place
+from trueloop.core.findings import Evidence, CodePosition
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -50,8 +50,8 @@ MOST_LOST = 4096  # backwards in a row that are remembered; a loop without an op
 class _Lost(NamedTuple):
     """One backward whose gradients were cleared with nothing of them used."""
 
-    backward: Place | None
-    clearing: Place | None
+    backward: CodePosition | None
+    clearing: CodePosition | None
     batch: int
 
 
@@ -65,7 +65,7 @@ class Detector(failure.Detector):
         self._empty: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._open: tuple[Any, int] | None = None  # place and batch of the latest backward, until used or cleared
         self._lost: list[_Lost] = []
-        self._pattern: tuple[int, Place | None, Place | None] | None = None
+        self._pattern: tuple[int, CodePosition | None, CodePosition | None] | None = None
         self._alike = 0
         self._irregular = False
 
@@ -101,7 +101,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"None of the {times} steps of {event.optimizer.name} found a gradient: they were cleared between "
             "backward and step each time, so that nothing was ever trained.",
-            place=event.cleared_at or event.place,
+            location=event.cleared_at or event.place,
             related=((event.place, "stepped here, without gradients"),) if event.place else (),
             update=0,
         )
@@ -129,7 +129,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"In each of {self._alike} windows the gradients of {count} of {count + 1} batches were cleared "
             f"before {event.optimizer.name} stepped: only the last batch was trained on.",
-            place=clearing,
+            location=clearing,
             related=tuple(
                 (place, words) for place, words in ((backward, "made here"), (event.place, "stepped here")) if place
             ),

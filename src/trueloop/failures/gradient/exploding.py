@@ -101,7 +101,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"From update {since} to {event.update} the gradient norm grew from {first_norm:.3g} to "
             f"{norm:.3g} and the loss from {first_loss:.3g} to {loss:.3g}, at every update in between.",
-            place=event.place,
+            location=event.place,
             update=since,
         )
 

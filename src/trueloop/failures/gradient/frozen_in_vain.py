@@ -89,7 +89,7 @@ def _evidence(marked: FrozenInVain, mark: Mark, hit: int, step: StepTaken) -> Ev
     right = f"requires_grad_({mark.value})" if mark.modules else f"requires_grad = {mark.value}"
     return Evidence(
         message=f"{what}{have} an attribute {mark.attribute} = {mark.value}, which nothing reads: {led}.",
-        place=marked.place,
+        location=marked.place,
         related=((step.place, "stepped here"),) if step.place else (),
         fix=f"Call {right} of each module." if mark.modules else f"Set {right} of each parameter.",
         about=(mark.parameters, mark.attribute),

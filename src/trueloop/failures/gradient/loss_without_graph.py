@@ -59,7 +59,7 @@ class Detector(failure.Detector):
         return Evidence(
             message="This backward starts from a tensor that was made with requires_grad on and has no graph: it leads "
             "to no weight.",
-            place=event.place,
+            location=event.place,
         )
 
     def inconclusive(self) -> str:

@@ -29,7 +29,7 @@ from __future__ import annotations
 import weakref
 from typing import ClassVar
 
-from trueloop.core.findings import Evidence, Place
+from trueloop.core.findings import Evidence, CodePosition
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, changing
@@ -51,7 +51,7 @@ class _Held:
         """What its latest step said, from which the next two follow."""
         self.received: Refs = NONE
         self.missing: Refs = NONE
-        self.place: Place | None = None
+        self.place: CodePosition | None = None
         self.told = False
 
 
@@ -118,7 +118,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"{many} parameters of {optimizer.name} have not had a gradient in {held.steps} updates that were "
             f"looked at: {', '.join(names[:3])}{more}.{'' if held.received else ' Its steps do nothing.'}",
-            place=held.place,
+            location=held.place,
             update=held.first,
             about=optimizer,
         )

@@ -33,7 +33,7 @@ import math
 from typing import ClassVar
 
 from trueloop.core.findings import Evidence
-from trueloop.core.formatting import counted
+from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, adding
@@ -88,10 +88,10 @@ class Detector(failure.Detector):
             (shown and shown.operation_place, "it came from here"),
         )
         return Evidence(
-            message=f"{event.optimizer.name} stepped on {counted(count, 'gradient')} that "
+            message=f"{event.optimizer.name} stepped on {format_count(count, 'gradient')} that "
             f"{'is' if count == 1 else 'are'} not finite ({names}{', ...' if count > 3 else ''})."
             f"{first}{_origin(loss, shown, self._value)}",
-            place=event.place,
+            location=event.place,
             related=tuple((place, words) for place, words in lines if place),
             update=loss.update if loss else event.update,
         )

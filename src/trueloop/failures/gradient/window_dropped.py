@@ -61,7 +61,7 @@ class Detector(failure.Detector):
         )
         return Evidence(
             message=f"{what}.",
-            place=event.place,
+            location=event.place,
             fix=f"Step a short window too: if (step + 1) % {event.window} == 0 or step + 1 == len(loader).",
         )
 

@@ -71,7 +71,7 @@ class Detector(failure.Detector):
         why = "its input is made of zeros and ones" if event.labels else "its target leaves 0 to 1"
         return Evidence(
             message=f"{event.function} trains its target: its input has no graph, and {why}. They are swapped.",
-            place=event.place,
+            location=event.place,
         )
 
     def inconclusive(self) -> str:

@@ -65,7 +65,7 @@ class Detector(failure.Detector):
             if made_by in LINEAR or made_by in NEVER_NEGATIVE:
                 yield Evidence(
                     message=_message("a linear layer" if made_by in LINEAR else f"a {made_by.partition('_')[0]}"),
-                    place=loss.place,
+                    location=loss.place,
                     related=((event.place, "its backward"),) if event.place else (),
                 )
 

@@ -77,7 +77,7 @@ class Detector(failure.Detector):
             if found:
                 yield Evidence(
                     message=found[0],
-                    place=loss.place or event.place,
+                    location=loss.place or event.place,
                     related=((event.place, "its backward"),) if loss.place and event.place else (),
                     fix=found[1],
                     about=loss.kind,

@@ -58,7 +58,7 @@ class Detector(failure.Detector):
             yield Evidence(
                 message=f"The log_softmax before this loss is over dimension {dimension}, {size} {what}; the classes "
                 f"are the {loss.shape[1]} of dimension 1.",
-                place=loss.place or event.place,
+                location=loss.place or event.place,
                 related=((event.place, "its backward"),) if loss.place and event.place else (),
             )
 

@@ -141,7 +141,7 @@ def _evidence(event: LossesSeen, loss: LossSeen, found: Padded) -> Evidence:
     return Evidence(
         message=f"{found.padding} of the {found.targets} targets ({share} %) are padding at the ends of "
         f"{found.sequences} sequences, and count like all others: ignore_index is {loss.ignore_index}.",
-        place=loss.place or event.place,
+        location=loss.place or event.place,
         related=((event.place, "its backward"),) if loss.place and event.place else (),
     )
 

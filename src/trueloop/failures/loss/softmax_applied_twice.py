@@ -65,7 +65,7 @@ class Detector(failure.Detector):
                 )
             yield Evidence(
                 message=f"What cross-entropy gets here is the result of a softmax, and it applies another one{least}.",
-                place=loss.place or event.place,
+                location=loss.place or event.place,
                 related=((event.place, "its backward"),) if loss.place and event.place else (),
             )
 

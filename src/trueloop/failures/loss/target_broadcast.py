@@ -71,7 +71,7 @@ class Detector(failure.Detector):
             yield Evidence(
                 message=f"Predictions {_shape(prediction)} and targets {_shape(target)} are broadcast against each "
                 f"other: the loss is over {samples * samples} pairs in place of {samples} samples.",
-                place=loss.place or event.place,
+                location=loss.place or event.place,
                 related=((event.place, "its backward"),) if loss.place and event.place else (),
                 fix=f"The targets were made of ({samples}, 1) and ({samples},): give these one shape."
                 if before

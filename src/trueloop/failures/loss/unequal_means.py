@@ -30,7 +30,7 @@ import weakref
 from collections.abc import Hashable, Iterator
 from typing import ClassVar, NamedTuple
 
-from trueloop.core.findings import Evidence, Place
+from trueloop.core.findings import Evidence, CodePosition
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import BackwardEnded, Event, Gap, LoaderStarted, Ref, StepTaken
@@ -44,7 +44,7 @@ class Mean(NamedTuple):
 
     divides_by: float
     weight: float
-    place: Place | None
+    place: CodePosition | None
 
 
 class Detector(failure.Detector):
@@ -111,7 +111,7 @@ class Detector(failure.Detector):
                     message=f"The {len(means)} micro-batches of this update average over {listed} targets, and each "
                     f"mean weighs {weights[0]:.3g}: some targets count {max(counts) / min(counts):.1f} times as much "
                     "as others.",
-                    place=means[-1].place,
+                    location=means[-1].place,
                     related=((event.place, "the update"),) if event.place else (),
                 )
 

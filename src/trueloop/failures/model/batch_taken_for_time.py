@@ -104,7 +104,7 @@ def _evidence(event: SequenceRun, sizes: _Sizes, followed: frozenset[int]) -> Ev
             f"It ran over {event.steps} time steps of {event.sequences} sequences, but what it was given came from a "
             f"loader as {sizes.batch} samples of {event.sequences}."
         )
-    return Evidence(message=f"{event.module.kind} takes the batch for time. {proof}", place=event.place)
+    return Evidence(message=f"{event.module.kind} takes the batch for time. {proof}", location=event.place)
 
 
 HEAD = """

@@ -1,19 +1,26 @@
-"""Batch normalisation in train mode takes its statistics from a single sample.
+"""BatchNorm in train mode computes its statistics from a single sample.
 
 What you see
-    The loss jumps at the end of an epoch, where the last batch has one sample left, and the running statistics are
-    pulled towards that sample. In eval mode the model is worse than in train mode.
+    The loss jumps at the end of an epoch, where the last batch has one sample. The running statistics are pulled
+    towards that sample, so the model is worse in eval mode than in train mode.
 
 Why it happens
-    torch refuses one value per channel only. A single image has as many values as pixels, so its mean and variance
-    exist; they are those of the image, not of the data.
+    PyTorch raises an error only if a channel has a single value. One image has as many values per channel as pixels,
+    so a mean and a variance exist, but they describe the image and not the data.
 
 Fix
-    Give the training loader ``drop_last=True``; where batches are always small, use group normalisation.
+    Drop the incomplete last batch of the training loader:
+
+        train = DataLoader(dataset, batch_size=16, shuffle=True, drop_last=True)
+
+    If batches are always small, use ``nn.GroupNorm``.
 
 When this is fine
-    Training with batches of one throughout, as pix2pix does, is instance normalisation on purpose, and is not told: it
-    is told where the same layer had a larger batch before. A note, since one small batch in an epoch rarely does harm.
+    - Training with a batch size of 1 throughout, as pix2pix does, is instance normalisation on purpose.
+
+How it is detected
+    ``trueloop run`` reports a layer in train mode that gets one sample after a larger batch. It is a note, because one
+    small batch in an epoch rarely does harm.
 
 References
     torch.nn.BatchNorm2d, https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html
@@ -32,7 +39,7 @@ from trueloop.tracing.events import BatchNormOfOne, BatchNormTrained, Event
 
 
 class Detector(failure.Detector):
-    """Passes on what the source has seen."""
+    """Reports each layer that computed its statistics from one sample."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (BatchNormOfOne, BatchNormTrained)
 
@@ -41,15 +48,15 @@ class Detector(failure.Detector):
         if isinstance(event, BatchNormTrained):
             return None
         return Evidence(
-            message=f"A {event.module.kind} of {event.model.name} took its statistics from one sample "
-            f"({event.values} values per channel), after batches of {event.before}.",
-            place=event.place,
+            message=f"A {event.module.kind} in {event.model.name} computed its statistics from one sample "
+            f"({event.values} values per channel), after a batch of {event.before} samples.",
+            location=event.place,
         )
 
 
 FAILURE = Failure(
     code="MDL003",
-    title="Batch normalisation sees one sample",
+    title="BatchNorm gets a batch of one sample",
     severity=Severity.NOTE,
     doc=__doc__ or "",
     bad="""
@@ -86,6 +93,6 @@ for epoch in range(2):
         loss.backward()
         optimizer.step()
 """,
-    fix="Give the training loader drop_last=True, or use group normalisation.",
+    fix="Pass drop_last=True to the training loader, or use nn.GroupNorm.",
     detector=Detector,
 )

@@ -59,7 +59,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"{event.module.kind}{several} of {event.model.name} with eps={event.epsilon:g}: features of "
             f"variance 1 are divided by {by:.3g}, and those of variance 0.01 by {(0.01 + event.epsilon) ** 0.5:.3g}.",
-            place=event.place,
+            location=event.place,
             about=(event.model, event.epsilon),
         )
 

@@ -1,25 +1,31 @@
-"""The method ``forward`` is called instead of the model, so that hooks and wrappers are left out.
+"""``model.forward(x)`` is called instead of ``model(x)``, so hooks and wrappers are skipped.
 
 What you see
-    Forward hooks never run: activations are not recorded, a weight that a hook prunes or normalises keeps its old
-    value. Behind ``DistributedDataParallel`` a call of ``model.module.forward`` trains each process by itself.
+    Forward hooks never run: activations are not recorded, and a weight that a hook prunes or normalises keeps its old
+    value. Under ``DistributedDataParallel``, calling ``model.module.forward`` trains each process by itself.
 
 Why it happens
-    ``forward`` is a method like any other. What runs the hooks is ``__call__``, around it.
+    ``forward`` is an ordinary method. The hooks run in ``__call__``, which only ``model(x)`` uses.
 
 Fix
-    Call the module: ``model(x)``.
+    Call the module:
+
+        output = model.forward(x)  # wrong
+        output = model(x)  # right
 
 When this is fine
-    ``super().forward(x)``, a method of the model that calls its own ``forward`` (Lightning's ``training_step``), a
-    module that calls the ``forward`` of one within it, and calls by libraries are not told; nor is a module without
-    hooks of its own, for which there is no difference today. Certain where a line of the program called the
-    ``forward`` of a module with hooks, a backward reached its parameters, this twice, and the module was not called
-    as it should be before. Who leaves hooks out on purpose takes them off, or calls the model now and then. Not
-    judged: a ``forward`` within which no module with parameters runs, as that of ``nn.Linear``, or which a library
-    has decorated; and a wrapper that is left out, which DST002 tells of. The text alone shows a
-    module that is trained this way past a hook that nothing takes off, or past the ``DistributedDataParallel`` around
-    it; any other ``model.forward(x)`` outside of a module's own class is a note.
+    - A subclass calls ``super().forward(x)``, or a module calls the ``forward`` of one of its submodules.
+    - A method of the model calls its own ``forward``, as Lightning's ``training_step`` does.
+    - A library makes the call.
+    - The module has no hooks: both calls do the same today.
+
+How it is detected
+    ``trueloop run`` reports a module with hooks that the program trained twice through ``forward``, each time with a
+    backward pass that reached its parameters, and had not called normally before. To skip hooks on purpose, remove
+    them, or call the model normally now and then. Not checked are a ``forward`` in which no module with parameters
+    runs, such as that of ``nn.Linear``, a ``forward`` that a library has decorated, and a skipped wrapper (DST002).
+    ``trueloop lint`` warns if a module is trained this way past a hook that is never removed or past the
+    ``DistributedDataParallel`` around it; any other ``model.forward(x)`` outside of a module's class is a note.
 
 References
     torch.nn.Module.forward and its note, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -42,7 +48,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import BackwardEnded, Event, ForwardBypassed, Ref
 
-TIMES = 2  # once may be a trial
+MIN_BACKWARDS = 2  # one may be an experiment
 HOOKS = frozenset((
     "register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook", "register_backward_hook",
     "register_full_backward_pre_hook",
@@ -50,7 +56,7 @@ HOOKS = frozenset((
 
 
 class Detector(failure.Detector):
-    """Waits until what was computed past a module's hooks has trained it."""
+    """Counts the backward passes through modules whose hooks were skipped."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (ForwardBypassed, BackwardEnded)
     activated_by: ClassVar[tuple[type[Event], ...]] = (ForwardBypassed,)
@@ -61,7 +67,7 @@ class Detector(failure.Detector):
         self._backwards = 0
 
     def observe(self, event: ForwardBypassed | BackwardEnded) -> list[Evidence] | None:
-        """Return evidence when a backward has reached the module again."""
+        """Return evidence at the second backward pass that reaches a module."""
         if isinstance(event, ForwardBypassed):
             if event.called:
                 self._waiting.pop(event.model, None)
@@ -75,41 +81,42 @@ class Detector(failure.Detector):
         for each in reached:
             del self._waiting[each.model]
             self._times[each.model] = self._times.get(each.model, 0) + 1
-        return [self._tell(each) for each in reached if self._times[each.model] >= TIMES]
+        return [self._evidence(each) for each in reached if self._times[each.model] >= MIN_BACKWARDS]
 
-    def _tell(self, event: ForwardBypassed) -> Evidence:
-        hooks = " and a ".join(event.hooks)
+    def _evidence(self, event: ForwardBypassed) -> Evidence:
+        hooks = " and ".join(event.hooks)
         return Evidence(
-            message=f"{event.model.name} is trained through its method forward, past a {hooks} that it has.",
-            place=event.place,
+            message=f"{event.model.name} is trained through a direct call of `forward()`, which skips its {hooks}.",
+            location=event.place,
             about=event.model,
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where nothing was trained."""
-        return "no backward was watched" if self._waiting and not self._backwards else ""
+        """Return the reason if no backward pass was traced."""
+        return "no backward pass was traced" if self._waiting and not self._backwards else ""
 
 
 def find(source: Source) -> Iterator[Hit]:
-    """Yield the calls of ``forward`` from outside, of models that are trained by them past hooks or a wrapper."""
-    methods = _methods(source.tree)
+    """Yield the direct calls of ``forward``; those that train past hooks or a wrapper as warnings, others as notes."""
+    classes = _class_lines(source.tree)
     for call in source.acts(OpKind.FORWARD):
         model = call.subject
-        if model.kind is not Kind.MODEL or any(first <= call.node.lineno <= last for first, last in methods):
+        if model.kind is not Kind.MODEL or any(first <= call.node.lineno <= last for first, last in classes):
             continue
-        past = _left_out(source, call) if call.grad is not False and _trained(source, call) else None
-        words = "" if past is None else f", past {past[1]}"
+        skipped = _skipped(source, call) if call.grad is not False and _is_trained(source, call) else None
+        node: Any = call.node
+        effect = "" if skipped is None else f", which skips {skipped[1]}"
         yield Hit(
-            message=f"The method forward is called in place of the model{words}.",
-            node=call.node,
-            related=((past[0].node, f"{past[1]} put on it"),) if past else (),
-            fix=_called(source, call),
-            severity=None if past else Severity.NOTE,
+            message=f"`{source.text.of(node.func)}()` is called instead of the model itself{effect}.",
+            node=node,
+            related=((skipped[0].node, f"{skipped[1]} is attached here"),) if skipped else (),
+            fix=_call_the_model(source, call),
+            severity=None if skipped else Severity.NOTE,
         )
 
 
-def _methods(tree: ast.Module) -> list[tuple[int, int]]:
-    """Return the lines of the classes that derive from something: a module may do this to itself and its parts."""
+def _class_lines(tree: ast.Module) -> list[tuple[int, int]]:
+    """Return the line ranges of derived classes: a module may call its own ``forward`` and those of its submodules."""
     return [
         (each.lineno, each.end_lineno or each.lineno)
         for each in ast.walk(tree)
@@ -117,8 +124,8 @@ def _methods(tree: ast.Module) -> list[tuple[int, int]]:
     ]
 
 
-def _trained(source: Source, call: Op) -> bool:
-    """True where a backward reaches the model, and nothing calls it as it should be."""
+def _is_trained(source: Source, call: Op) -> bool:
+    """Return True if a backward pass reaches the model and no line calls the model itself."""
     if any(each.subject.may_be(call.subject) for each in source.acts(OpKind.CALLED)):
         return False
     return any(
@@ -127,12 +134,12 @@ def _trained(source: Source, call: Op) -> bool:
     )
 
 
-def _left_out(source: Source, call: Op) -> tuple[Op, str] | None:
-    """Return a hook or wrapper of the model that is there whenever the call is made, and what it is."""
+def _skipped(source: Source, call: Op) -> tuple[Op, str] | None:
+    """Return a hook or wrapper that the model has whenever the call is made, with its description."""
     for each in source.operations[: call.index]:
         if each.root not in (0, call.root) or each.branches != call.branches[: len(each.branches)]:
             continue
-        if each.act is OpKind.BOUND and each.word in HOOKS and each.subject.may_be(call.subject) and _for_good(each):
+        if each.act is OpKind.BOUND and each.word in HOOKS and each.subject.may_be(call.subject) and _is_permanent(each):
             return each, "the hook"
         wraps = each.act is OpKind.MADE and each.word.endswith(".DistributedDataParallel") and each.subject.of[:1]
         if wraps and wraps[0] is call.subject and not source.acts(OpKind.GRADIENTS):
@@ -140,12 +147,12 @@ def _left_out(source: Source, call: Op) -> tuple[Op, str] | None:
     return None
 
 
-def _for_good(hook: Op) -> bool:
-    """True where nothing keeps the handle of a hook, by which it could be taken off."""
+def _is_permanent(hook: Op) -> bool:
+    """Return True if the handle is not stored, so that the hook cannot be removed."""
     return isinstance(hook.statement, ast.Expr) and hook.statement.value is hook.node
 
 
-def _called(source: Source, call: Op) -> Fix | None:
+def _call_the_model(source: Source, call: Op) -> Fix | None:
     """Return the fix: ``model(x)``; None for ``Net.forward(model, x)``."""
     node: Any = call.node
     start, end = source.text.span(node.func.value)[1], source.text.span(node.func)[1]
@@ -158,7 +165,7 @@ RULE = Rule(words=(".forward(",), find=find)
 
 FAILURE = Failure(
     code="MDL002",
-    title="The forward method is called instead of the model",
+    title="model.forward(x) is called instead of model(x)",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""

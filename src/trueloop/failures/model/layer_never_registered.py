@@ -1,23 +1,31 @@
-"""A layer takes part in the forward pass, but the model does not hold it.
+"""A layer runs in the forward pass but is not registered as a submodule of the model.
 
 What you see
-    The layer keeps its initial weights; it is not moved by ``.to(device)`` and missing in ``state_dict()``. The layers
-    that are held learn to live with a random one between them.
+    The layer keeps its initial weights; it is missing from ``state_dict()``, and ``.to(device)`` does not move it. The
+    loss still falls, because the registered layers adapt to the random one.
 
 Why it happens
-    ``nn.Module`` registers modules that are assigned to its attributes. In a list, a dictionary or a closure it does
-    not see them; calling them works all the same.
+    ``nn.Module`` registers modules that are assigned to its attributes. It does not look into a list, a dictionary or
+    a closure, and calling a module from there raises no error.
 
 Fix
-    Use ``nn.ModuleList``, ``nn.ModuleDict`` or ``nn.Sequential``; if it is meant to stay outside, freeze it with
-    ``requires_grad_(False)``.
+    Use ``nn.ModuleList``, ``nn.ModuleDict`` or ``nn.Sequential``:
+
+        self.layers = [nn.Linear(8, 8) for _ in range(3)]  # wrong
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))  # right
+
+    Freeze a network that must stay outside the model with ``requires_grad_(False)``.
 
 When this is fine
-    A frozen network that is kept out of ``parameters()`` on purpose (a perceptual loss, a teacher), a random one that
-    is called without gradients (as in random network distillation), one in eval mode, and one whose parameters an
-    optimizer holds in another way, are not told. It is told where a module in train mode ran inside a model, is not
-    among its modules, got gradients, and belongs to no optimizer when there were three updates. The text alone shows
-    layers that a module makes, keeps in a plain list, dictionary or tuple, and does nothing with but call them.
+    - A frozen network is kept out of ``parameters()`` on purpose: a perceptual loss, a teacher.
+    - A random network is called without gradients, as in random network distillation.
+    - The unregistered module is in eval mode.
+    - An optimizer holds the parameters of the module in another way.
+
+How it is detected
+    ``trueloop run`` reports a module in train mode that ran inside a model, is not among its submodules, got gradients,
+    and is in no optimizer after three updates. ``trueloop lint`` reports layers that a module makes, keeps in a plain
+    list, dictionary or tuple, and only calls.
 
 References
     torch.nn.ModuleList, https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html
@@ -40,11 +48,11 @@ from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, OptimizerCreated, Ref, Refs, StepTaken, StrangerCalled
 from trueloop.tracing.object_facts import Facts
 
-STEPS = 3  # another optimizer may come into play after the first
+STEPS = 3  # a second optimizer may be created after the first update
 
 
 class Detector(failure.Detector):
-    """Remembers modules that their model does not hold until it is clear that no optimizer does either."""
+    """Collects unregistered modules until it is certain that no optimizer holds their parameters."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StrangerCalled, StepTaken)
 
@@ -55,7 +63,7 @@ class Detector(failure.Detector):
         self._steps = 0
 
     def observe(self, event: OptimizerCreated | StrangerCalled | StepTaken) -> Evidence | None:
-        """Return evidence for the strangers of one line, together."""
+        """Return one evidence for all unregistered modules after the third update."""
         if isinstance(event, StepTaken):
             self._hold(event)
             self._steps += 1
@@ -79,24 +87,26 @@ class Detector(failure.Detector):
         first = outside[0]
         parameters = sum(len(stranger.parameters) for stranger in outside)
         kinds = ", ".join(sorted({stranger.module.kind for stranger in outside}))
-        count = f"A module ({kinds})" if len(outside) == 1 else f"{len(outside)} modules ({kinds})"
+        one = len(outside) == 1
+        count = f"A module ({kinds})" if one else f"{len(outside)} modules ({kinds})"
         return Evidence(
-            message=f"{count} with {parameters} parameters ran inside {first.model.name}, "
-            "which does not hold them, and neither does any optimizer: these are not trained, moved or saved.",
-            place=first.place,
+            message=f"{count} with {parameters} parameters ran inside {first.model.name} but {'is' if one else 'are'} not "
+            f"registered in it, and no optimizer has {'its' if one else 'their'} parameters: they are not trained, "
+            "moved or saved.",
+            location=first.place,
             update=first.update,
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where nothing was stepped."""
-        return "" if self._steps >= STEPS else f"fewer than {STEPS} updates were watched"
+        """Return the reason if there were too few updates."""
+        return "" if self._steps >= STEPS else f"fewer than {STEPS} updates were traced"
 
 
 def find(source: Source) -> Iterator[Hit]:
     """Yield the calls of layers that their module keeps in a plain container."""
     for found in unheld(source):
         yield Hit(
-            message=f"The layers in the attribute {found.bound.word} are called, but the module does not hold them: "
+            message=f"The layers in the attribute `{found.bound.word}` are called but not registered in the module: "
             "they are not trained, moved or saved.",
             node=found.call.node,
             related=((found.bound.node, "kept in a plain container"),),
@@ -116,7 +126,7 @@ def inject(loop: TeachingLoop) -> None:
 
 FAILURE = Failure(
     code="MDL001",
-    title="A layer is never registered",
+    title="A layer is never registered in the model",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""

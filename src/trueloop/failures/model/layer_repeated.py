@@ -1,23 +1,28 @@
-"""One layer stands in a list several times, where several layers were wanted.
+"""``[layer] * n`` repeats one layer instead of making n layers.
 
 What you see
-    The model has fewer parameters than it should, and learns worse than it should. Twelve blocks are one block that is
-    applied twelve times; parameters are counted once, so a summary of the model shows it, and nothing else does.
+    The model has fewer parameters than it should and learns worse: twelve blocks are one block that is applied twelve
+    times. Only a count of the parameters shows it, since shared parameters count once.
 
 Why it happens
-    ``[Block()] * 12`` calls ``Block()`` once and repeats the reference. ``ModuleList`` and ``Sequential`` take the same
-    module as often as they are given it, and shared weights train like any others.
+    ``[Block()] * 12`` calls ``Block()`` once and repeats the reference. ``ModuleList`` and ``Sequential`` accept the
+    same module several times, and shared weights train without an error.
 
 Fix
-    ``nn.ModuleList([Block() for _ in range(12)])``. To share on purpose, make the layer first, under a name that says
-    so.
+    Make each layer in a comprehension:
+
+        self.blocks = nn.ModuleList([Block()] * 12)  # wrong
+        self.blocks = nn.ModuleList([Block() for _ in range(12)])  # right
+
+    To share weights on purpose, first assign the layer to a variable: ``[shared_block] * 12``.
 
 When this is fine
-    ``[Block() for _ in range(12)]``, which is what was meant; layers without weights, as activations, whose repetition
-    does not matter; a layer with a name of its own, ``[block] * 12``, and one that is called in a loop: weights that
-    are shared on purpose, as in ALBERT, are mostly written so. Reported is a list that is multiplied and in which a
-    layer with weights is made on the spot. A running program does not tell the one from the other, so it is found in
-    the text only.
+    - Layers without weights, such as activations, are repeated.
+    - A layer that has its own name is repeated, ``[block] * 12``, or is called in a loop, as in ALBERT.
+
+How it is detected
+    ``trueloop lint`` reports a multiplied list in which a layer with weights is made on the spot. It is found in the
+    text only: a running program looks the same whether the weights are shared by mistake or on purpose.
 
 References
     deep-learning-with-pytorch/dlwpt-code#89, "ResBlock" objects are most likely identical, in a book's own code,
@@ -45,31 +50,30 @@ CONTAINERS = ("torch.nn.ModuleList", "torch.nn.Sequential")
 
 
 def find(source: Source) -> Iterator[Hit]:
-    """Yield the lists that are multiplied, hold a new layer with weights, and become layers of a model."""
+    """Yield the multiplied lists that contain a newly made layer with weights and become layers of a model."""
     made = {id(each.node): each.subject for each in source.acts(OpKind.MADE) if each.subject.kind is Kind.MODEL}
-    told = set[int]()
+    reported = set[int]()
     for call in source.calls(*CONTAINERS):
-        for given in call.args:
-            for product, repeated, times in _products(_written_out(source, call, given)):
+        for argument in call.args:
+            for product, repeated, times in _products(_resolve_name(source, call, argument)):
                 layer = _layer(repeated, made)
-                if layer is None or id(product) in told or (isinstance(times, ast.Constant) and times.value in (0, 1)):
+                if layer is None or id(product) in reported or (isinstance(times, ast.Constant) and times.value in (0, 1)):
                     continue
-                told.add(id(product))
-                number = f"{times.value} times" if isinstance(times, ast.Constant) else "several times"
+                reported.add(id(product))
+                count = f"{times.value} times" if isinstance(times, ast.Constant) else "several times"
                 yield Hit(
-                    message=f"One {source.text.of(layer.func)} stands in this list {number}: all of them share its "
-                    "weights.",
+                    message=f"This list repeats one `{source.text.of(layer.func)}` {count}: all entries share its weights.",
                     node=product,
-                    fix=_each_of_its_own(source, product, repeated, times),
+                    fix=_to_comprehension(source, product, repeated, times),
                 )
 
 
-def _written_out(source: Source, call: ast.Call, given: ast.expr) -> ast.expr:
-    """Return what an argument is: of a name, what it was given."""
-    name = given.value if isinstance(given, ast.Starred) else given
+def _resolve_name(source: Source, call: ast.Call, argument: ast.expr) -> ast.expr:
+    """Return the value that was assigned to an argument's name; the argument itself if it is no name."""
+    name = argument.value if isinstance(argument, ast.Starred) else argument
     if not isinstance(name, ast.Name):
-        return given
-    return assigned(source, call, name.id) or given
+        return argument
+    return assigned(source, call, name.id) or argument
 
 
 def _products(given: ast.expr) -> Iterator[tuple[ast.BinOp, ast.List | ast.Tuple, ast.expr]]:
@@ -87,7 +91,7 @@ def _products(given: ast.expr) -> Iterator[tuple[ast.BinOp, ast.List | ast.Tuple
 
 
 def _layer(repeated: ast.List | ast.Tuple, made: dict[int, AbstractValue]) -> ast.Call | None:
-    """Return the first layer with weights that is made in a list."""
+    """Return the first layer with weights that is created in a list."""
     for each in repeated.elts:
         thing = made.get(id(each))
         if isinstance(each, ast.Call) and thing is not None and has_weights(thing):
@@ -95,20 +99,20 @@ def _layer(repeated: ast.List | ast.Tuple, made: dict[int, AbstractValue]) -> as
     return None
 
 
-def _each_of_its_own(source: Source, product: ast.BinOp, repeated: Any, times: ast.expr) -> Fix | None:
-    """Return the fix: the list as a comprehension; None where it holds several layers, or a comment."""
-    whole = source.text.of(product)
-    if len(repeated.elts) != 1 or isinstance(repeated.elts[0], ast.Starred) or "#" in whole:
+def _to_comprehension(source: Source, product: ast.BinOp, repeated: Any, times: ast.expr) -> Fix | None:
+    """Return the fix: the list as a comprehension; None if it has several layers or a comment."""
+    product_text = source.text.of(product)
+    if len(repeated.elts) != 1 or isinstance(repeated.elts[0], ast.Starred) or "#" in product_text:
         return None
     text = f"[{source.text.of(repeated.elts[0])} for _ in range({source.text.of(times)})]"
-    return Fix((source.text.replace(product, text),), safe=False, words="Make a layer for each place")
+    return Fix((source.text.replace(product, text),), safe=False, words="Make a new layer for each entry")
 
 
 RULE = Rule(words=("ModuleList|Sequential", "*"), find=find)
 
 FAILURE = Failure(
     code="MDL004",
-    title="One layer is repeated",
+    title="ModuleList([layer] * n) repeats one layer",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -167,6 +171,6 @@ for step in range(10):
     optimizer.step()
 print(sum(parameter.numel() for parameter in model.parameters()), "parameters")
 """,
-    fix="Make a layer for each place: [Block() for _ in range(12)].",
+    fix="Make a new layer for each entry: [Block() for _ in range(12)].",
     rule=RULE,
 )

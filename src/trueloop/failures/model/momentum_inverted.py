@@ -58,7 +58,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"{event.module.kind}{several} of {event.model.name} with momentum {event.momentum:g}: "
             f"{event.momentum:.0%} of the running statistics are those of the latest batch.",
-            place=event.place,
+            location=event.place,
             fix=f"Give them momentum={1 - event.momentum:.6g}: in torch it is the weight of the new batch.",
             about=(event.model, event.momentum),
         )

@@ -63,7 +63,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"After {event.update} updates {layers}{more} are the same, their gradients are, and so is what "
             f"leads on from them: {one} one unit wide.",
-            place=event.place,
+            location=event.place,
             about=event.optimizer,
         )
 

@@ -30,7 +30,7 @@ import weakref
 from typing import ClassVar
 
 from trueloop.core.findings import Evidence
-from trueloop.core.formatting import counted, first_few
+from trueloop.core.formatting import format_count, first_few
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -70,9 +70,9 @@ class Detector(failure.Detector):
         if not names:
             return None
         return Evidence(
-            message=f"{counted(len(names), 'parameter')} with requires_grad=False got no gradient since the update "
+            message=f"{format_count(len(names), 'parameter')} with requires_grad=False got no gradient since the update "
             f"before, and were changed by this one all the same: {first_few(names)}.",
-            place=event.place,
+            location=event.place,
         )
 
 

@@ -41,7 +41,7 @@ from typing import ClassVar
 from trueloop.analysis.abstract_value import MANAGED, Kind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, Place, Site
+from trueloop.core.findings import Evidence, CodePosition, SourceLocation
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -60,9 +60,9 @@ class Detector(failure.Detector):
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StepAwaited, ScheduleAdvanced, WatchEnded)
 
     def __init__(self) -> None:
-        self._built = Facts[Ref, tuple[Site | None, str]]()
+        self._built = Facts[Ref, tuple[SourceLocation | None, str]]()
         """Where, and of which class."""
-        self._schedules = set[Place | None]()
+        self._schedules = set[CodePosition | None]()
         """Lines that advance the schedules of optimizers without a step."""
         self._told = Facts[Ref, bool]()
         self._open = self._stepped = False
@@ -100,12 +100,12 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"{event.backwards} backwards reached the parameters of {event.optimizer.name}, which has never "
             f"stepped: {'its step is named, not called' if named else 'nothing in the program steps it'}.",
-            place=Site(named[0], named[1].lineno) if named else event.place,
+            location=SourceLocation(named[0], named[1].lineno) if named else event.place,
             related=((site, "the optimizer was built here"),),
             update=0,
         )
 
-    def _never(self, event: StepAwaited, texts: Texts, built: Site, found: Uses | None) -> bool:
+    def _never(self, event: StepAwaited, texts: Texts, built: SourceLocation, found: Uses | None) -> bool:
         """Whether it is certain: by its name where it has one, else since nothing in the program steps at all."""
         meant = found is not None and (found.cleared or bool(found.named))
         if not event.ended:

@@ -39,8 +39,8 @@ from trueloop.analysis.abstract_value import Kind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.late_layers import changes, missing, rebuilt_behind
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, Place
-from trueloop.core.formatting import counted, first_few
+from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.formatting import format_count, first_few
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -81,9 +81,9 @@ class Detector(failure.Detector):
         """Some optimizer holds each parameter of all models."""
         self._held: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._groups = Facts[Ref, Refs]()
-        self._built = Facts[Ref, Place | None]()
+        self._built = Facts[Ref, CodePosition | None]()
         self._received: Refs = NONE
-        self._backward_at: Place | None = None
+        self._backward_at: CodePosition | None = None
         self._told: weakref.WeakSet[Ref] = weakref.WeakSet()
 
     def observe(self, event: OptimizerCreated | ModelCalled | BackwardEnded | StepTaken | Gap) -> Evidence | None:
@@ -160,9 +160,9 @@ class Detector(failure.Detector):
         if built is not None and place == self._backward_at:  # `trainer.fit(...)`: somebody else's loop is run by it
             built, words, place = place, "it is stepped in here", built
         return Evidence(
-            message=f"{counted(len(names), 'parameter')} of {model.name} got gradients in {known.updates} updates, but "
+            message=f"{format_count(len(names), 'parameter')} of {model.name} got gradients in {known.updates} updates, but "
             f"are in no optimizer and stay as they were: {first_few(names)}.",
-            place=place,
+            location=place,
             related=((built, words),) if built is not None else (),
         )
 

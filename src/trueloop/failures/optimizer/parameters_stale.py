@@ -36,8 +36,8 @@ from trueloop.analysis.abstract_value import MANAGED, PART, AbstractValue, Kind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.late_layers import changes, rebuilt_behind
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, Place
-from trueloop.core.formatting import counted, first_few
+from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.formatting import format_count, first_few
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, adding
@@ -71,7 +71,7 @@ class Detector(failure.Detector):
         self._since: dict[Ref, Refs] = {}
         """Optimizer -> what got gradients since its latest step; emptied by every gap."""
         self._held: weakref.WeakSet[Ref] = weakref.WeakSet()
-        self._built: weakref.WeakKeyDictionary[Ref, Place | None] = weakref.WeakKeyDictionary()
+        self._built: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
         self._stale: weakref.WeakKeyDictionary[Ref, tuple[Refs, int]] = weakref.WeakKeyDictionary()
         self._missing: Refs = NONE
         self._values: dict[str, tuple[Any, ...]] = {}
@@ -134,10 +134,10 @@ class Detector(failure.Detector):
     def _evidence(self, event: StepTaken, stale: Refs, missing: Refs) -> Evidence:
         built, names = self._built.get(event.optimizer), sorted(ref.name for ref in missing)
         return Evidence(
-            message=f"{counted(len(stale), 'parameter')} of the {len(event.parameters)} in this {event.optimizer.kind} "
+            message=f"{format_count(len(stale), 'parameter')} of the {len(event.parameters)} in this {event.optimizer.kind} "
             f"are in no model that is called and get no gradients, while {first_few(names)} of the model "
             "got them and stayed as before, in no optimizer.",
-            place=event.place,
+            location=event.place,
             related=((built, "the optimizer was built here"),) if built is not None else (),
         )
 

@@ -123,7 +123,7 @@ class Detector(failure.Detector):
             message=f"This line has built {new.times} {event.kind} optimizers over the same "
             f"{len(event.parameters)} parameters, each after the one before was stepped through one pass over the data "
             "or less: its averages begin at nothing every time.",
-            place=event.place,
+            location=event.place,
         )
 
 

@@ -56,7 +56,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"The attribute {event.key} = {event.value} of this {event.optimizer.kind} is read by nothing: it "
             f"steps on with {event.used}, which its param_groups have.",
-            place=event.written,
+            location=event.written,
             about=(event.optimizer.kind, event.key),
         )
 

@@ -36,8 +36,8 @@ from typing import Any, ClassVar, Final
 from trueloop.analysis.abstract_value import MANAGED, Kind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, Place
-from trueloop.core.formatting import counted
+from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -65,7 +65,7 @@ class Detector(failure.Detector):
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, StepTaken)
 
     def __init__(self) -> None:
-        self._again: Counter[Place | None] = Counter()
+        self._again: Counter[CodePosition | None] = Counter()
         self._latest: deque[tuple[tuple[Ref, ...], tuple[float, ...]]] = deque(maxlen=LATEST)
         """Parameters and the norms of their gradients, at the latest steps."""
         self._models = Facts[Any, Refs]()
@@ -90,9 +90,9 @@ class Detector(failure.Detector):
         if self._again[event.place] < TIMES:
             return None
         return Evidence(
-            message=f"This step used {counted(len(moved), 'gradient')} that a step had used before, with nothing added "
+            message=f"This step used {format_count(len(moved), 'gradient')} that a step had used before, with nothing added "
             f"since, {self._again[event.place]} times.",
-            place=event.place,
+            location=event.place,
             related=((event.used_at, "used here before"),) if event.used_at else (),
         )
 

@@ -62,7 +62,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"{len(event.scaled)} gradients were clipped at {event.limit:g} while GradScaler still had them "
             f"multiplied{by}.{norm}",
-            place=event.place,
+            location=event.place,
         )
 
 

@@ -48,7 +48,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"{event.optimizer.kind} steps float16 weights with eps = {event.epsilon_lost:g}, which rounds to "
             "zero in float16: it divides by zero where a gradient is small.",
-            place=event.place,
+            location=event.place,
         )
 
 

@@ -33,7 +33,7 @@ from trueloop.analysis.abstract_value import Kind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_statement
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, Place
+from trueloop.core.findings import Evidence, CodePosition
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -49,7 +49,7 @@ class Detector(failure.Detector):
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (ScalerCreated, OptimizerCreated, StateLoaded)
 
     def __init__(self) -> None:
-        self._made: dict[Place | None, tuple[int, int]] = {}
+        self._made: dict[CodePosition | None, tuple[int, int]] = {}
         """Line -> scalers, and updates before the latest of them."""
 
     def observe(self, event: ScalerCreated | OptimizerCreated | StateLoaded) -> Evidence | None:
@@ -66,7 +66,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"A new GradScaler was made here {times + 1} times for the same optimizer: its scale begins anew "
             "each time.",
-            place=event.place,
+            location=event.place,
         )
 
 

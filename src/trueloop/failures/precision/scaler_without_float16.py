@@ -51,7 +51,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"GradScaler multiplies the loss{factor}, though the model ran in bfloat16, which has the range of "
             "float32.",
-            place=event.place,
+            location=event.place,
         )
 
 

@@ -37,8 +37,8 @@ from trueloop.analysis.abstract_value import MANAGED, Kind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.clipping import scaler_of, scales
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, Place
-from trueloop.core.formatting import counted
+from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -58,7 +58,7 @@ class Detector(failure.Detector):
 
     def __init__(self) -> None:
         self._scale: float | None = None
-        self._times: Counter[Place | None] = Counter()
+        self._times: Counter[CodePosition | None] = Counter()
 
     def observe(self, event: LossScaled | StepTaken) -> Evidence | None:
         """Return evidence where a line has stepped scaled gradients again and again, without the scaler."""
@@ -72,9 +72,9 @@ class Detector(failure.Detector):
             return None
         by = f" by {self._scale:g}" if self._scale else ""
         return Evidence(
-            message=f"This step used {counted(len(event.scaled), 'gradient')} that GradScaler still had "
+            message=f"This step used {format_count(len(event.scaled), 'gradient')} that GradScaler still had "
             f"multiplied{by}.",
-            place=event.place,
+            location=event.place,
         )
 
 

@@ -33,7 +33,7 @@ from typing import ClassVar, Final
 from trueloop.analysis.abstract_value import MANAGED, Kind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, Place
+from trueloop.core.findings import Evidence, CodePosition
 from trueloop.core.source_text import dotted
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -55,7 +55,7 @@ class _Step:
     order: int
     """Of the backward before it."""
     parameters: Refs
-    place: Place | None
+    place: CodePosition | None
 
 
 class Detector(failure.Detector):
@@ -82,7 +82,7 @@ class Detector(failure.Detector):
                     return Evidence(
                         message=f"{weight.name} was cast to {event.autocast} before the step, and the forward after it "
                         "uses that copy: the model computes with the weights of before.",
-                        place=step.place,
+                        location=step.place,
                         related=((event.place, "the forward"),) if event.place else (),
                     )
         return None

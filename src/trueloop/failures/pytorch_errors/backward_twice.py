@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from trueloop.core.findings import Site
+from trueloop.core.findings import SourceLocation
 from trueloop.failures.pytorch_error import Explanation, KnownError, Raised
 
 _SECOND = (
@@ -23,7 +23,7 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     past, root = raised.past, raised.roots[0] if raised.roots else None
     line = f" on line {past.backward.line}" if past.backward else ""
     called = root.called if root else "this loss"
-    related: tuple[tuple[Site, str], ...] = ()
+    related: tuple[tuple[SourceLocation, str], ...] = ()
     if past.backward is not None and past.backward != raised.site:
         related = ((past.backward, "this backward freed it"),)
     if raised.again == "same":

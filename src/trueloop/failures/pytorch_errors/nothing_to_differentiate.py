@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from trueloop.core.findings import Site
+from trueloop.core.findings import SourceLocation
 from trueloop.failures.pytorch_error import Explanation, KnownError, Raised, TensorSeen
 
 _CUTS = {
@@ -56,7 +56,7 @@ def _why(raised: Raised, root: TensorSeen | None) -> tuple[str, str]:
     return "", _LOOK
 
 
-def _related(raised: Raised) -> tuple[tuple[Site, str], ...]:
+def _related(raised: Raised) -> tuple[tuple[SourceLocation, str], ...]:
     past = raised.past
     return ((past.called, "this forward ran without gradients"),) if past.called and past.grad_mode is False else ()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from trueloop.core.formatting import size
+from trueloop.core.formatting import format_size
 from trueloop.failures.pytorch_error import Explanation, KnownError, Raised
 
 _CPU = re.compile(r"you tried to allocate (\d+) bytes")
@@ -24,7 +24,7 @@ _IN_ORDER = (
 def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     """Say the numbers, and what to try in which order; a leak that was found comes first."""
     if (bytes_ := _CPU.search(raised.message)) is not None:
-        what = f"{size(int(bytes_[1]))} were asked for in one piece, and the machine has no such room."
+        what = f"{format_size(int(bytes_[1]))} were asked for in one piece, and the machine has no such room."
         return Explanation(meaning=what, fix="Look at the sizes this line is called with; read large data in parts.")
     asked, free = _ASKED.search(raised.message), _FREE.search(raised.message)
     what = f"{asked[1]} were asked for" if asked else "More was asked for than there is"

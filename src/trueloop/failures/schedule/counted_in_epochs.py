@@ -89,7 +89,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"{event.kind} was made for {event.horizon} advances, {per_epoch} in each epoch, and is advanced "
             f"once per epoch: after {event.count} epochs it is {event.count} of {event.horizon} on its way.",
-            place=event.place,
+            location=event.place,
             update=0,
         )
 

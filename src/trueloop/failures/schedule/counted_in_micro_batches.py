@@ -34,8 +34,8 @@ from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.statement_moves import moved_behind
 from trueloop.analysis.queries.step_units import lengths, power, turns_of
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, Place
-from trueloop.core.formatting import counted
+from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -59,7 +59,7 @@ class Counting:
     """Backwards in such a window."""
     broken: bool = False
     """It was advanced in another way as well."""
-    step_place: Place | None = None
+    step_place: CodePosition | None = None
 
 
 class Detector(failure.Detector):
@@ -125,7 +125,7 @@ class Detector(failure.Detector):
         self._told.add(event.scheduler)
         return Evidence(
             message=f"{event.kind} is advanced for each micro-batch, {counting.size} times per update; {why}.",
-            place=event.place,
+            location=event.place,
             related=((counting.step_place, "the update"),) if counting.step_place else (),
             update=0,
         )
@@ -136,7 +136,7 @@ class Detector(failure.Detector):
             return ""
         for updates in (batches // size, -(-batches // size)):
             if horizon % updates == 0 and updates > 1:
-                epochs = counted(horizon // updates, "epoch")
+                epochs = format_count(horizon // updates, "epoch")
                 return f"its length, {horizon}, is {epochs} of {updates} updates, not of {batches} micro-batches"
         return ""
 

@@ -40,7 +40,7 @@ from trueloop.analysis.abstract_value import AbstractValue, Kind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, Source
 from trueloop.core.findings import Evidence
-from trueloop.core.formatting import counted
+from trueloop.core.formatting import format_count
 from trueloop.core.source_text import dotted
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -73,9 +73,9 @@ class Detector(failure.Detector):
         if len(self._began) < PASSES or self._began[0] < event.made_micro:
             return None
         return Evidence(
-            message=f"This {event.kind} was never advanced, through {counted(event.steps, 'update')} of its optimizer: "
+            message=f"This {event.kind} was never advanced, through {format_count(event.steps, 'update')} of its optimizer: "
             "the learning rate stayed where it began.",
-            place=event.place,
+            location=event.place,
         )
 
 

@@ -69,7 +69,7 @@ class Detector(failure.Detector):
             return None
         self._told.add(scheduler)
         often = " It is advanced once per update." if updates == event.count - first.count > 2 else ""
-        return Evidence(message=f"{event.kind} {message}.{often}", place=event.place)
+        return Evidence(message=f"{event.kind} {message}.{often}", location=event.place)
 
     def inconclusive(self) -> str:
         """Say so where there was nothing that ends."""

@@ -33,7 +33,7 @@ import weakref
 from typing import ClassVar, Final
 
 from trueloop.core.findings import Evidence
-from trueloop.core.formatting import counted
+from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -83,9 +83,9 @@ class Detector(failure.Detector):
         where = "The first " if event.optimizer_steps == zero else "The latest " if not rate else ""
         at = f"less than {NOTHING * highest:.2g}, where it was {highest:.2g} before" if rate else "0"
         return Evidence(
-            message=f"{where}{counted(zero, 'update')} under this {event.kind} were made at a learning rate of {at}: "
+            message=f"{where}{format_count(zero, 'update')} under this {event.kind} were made at a learning rate of {at}: "
             "nothing was learned.",
-            place=event.place,
+            location=event.place,
             update=max(0, event.update - zero),
         )
 

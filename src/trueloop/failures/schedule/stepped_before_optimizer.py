@@ -36,7 +36,7 @@ from trueloop.analysis.abstract_value import MANAGED, Kind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.statement_moves import moved_behind
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, Place
+from trueloop.core.findings import Evidence, CodePosition
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -47,7 +47,7 @@ from trueloop.tracing.events import BackwardStarted, Event, Ref, ScheduleAdvance
 class Early:
     """A scheduler's first advance, before any update of its optimizer."""
 
-    place: Place
+    place: CodePosition
     pending: int
     """Backwards since the latest step of any optimizer."""
     micro: int
@@ -55,7 +55,7 @@ class Early:
     after: tuple[float, ...]
     update_at_micro: int | None = None
     """Backwards before the first update after it."""
-    update_place: Place | None = None
+    update_place: CodePosition | None = None
 
 
 class Detector(failure.Detector):
@@ -111,7 +111,7 @@ class Detector(failure.Detector):
         )
         return Evidence(
             message=f"{event.kind} was advanced before the first update of its optimizer: {effect}.",
-            place=event.place,
+            location=event.place,
             related=((early.update_place, "the update it should follow"),) if early.update_place else (),
             update=0,
         )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
 from trueloop.core.errors import BoardError, InvalidConfig
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 from trueloop.core.untrusted_input import Within, read
 from trueloop.lab.arena.entry import entry_of
 from trueloop.lab.arena.ranking import Judged
@@ -382,7 +382,7 @@ def _row(found: Sequence[Any]) -> Row:
 def _loaded(text: Any) -> Any:
     if not isinstance(text, str) or len(text) > LONGEST:
         raise TypeError("no text, or a very long one")
-    return from_json(text)
+    return parse_json(text)
 
 
 def _mapping(value: Any) -> dict[str, Any]:

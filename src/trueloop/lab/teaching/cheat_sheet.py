@@ -11,7 +11,7 @@ from typing import Final
 
 from trueloop.core import arithmetic
 from trueloop.core.arithmetic import Plan, plan
-from trueloop.core.formatting import counted, number, size
+from trueloop.core.formatting import format_count, format_number, format_size
 from trueloop.failures.load import catalogue
 from trueloop.failures.page import reflowed, sections
 from trueloop.lab.teaching.production.program import write
@@ -77,7 +77,7 @@ def sizes(example: Plan = EXAMPLE) -> str:
     letters = re.search(r"The words, with (.+):$", inspect.getdoc(arithmetic) or "", flags=re.MULTILINE)
     pairs = re.findall(r"(\w) = (\w+)", letters[1] if letters else "")
     told = ", ".join(f"{letter} = {getattr(example, name)} ({name})" for letter, name in pairs)
-    return f"{told}, {counted(example.epochs, 'epoch')}"
+    return f"{told}, {format_count(example.epochs, 'epoch')}"
 
 
 def counts(example: Plan = EXAMPLE) -> tuple[Count, ...]:
@@ -91,7 +91,7 @@ def _count(name: str, example: Plan) -> Count:
     return Count(
         name=name.replace("_", " "),
         says=says.partition("; None")[0].rstrip(".") + ".",
-        example=size(value) if name.endswith("bytes") else number(value),
+        example=format_size(value) if name.endswith("bytes") else format_number(value),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from trueloop.core.formatting import counted, short
+from trueloop.core.formatting import format_count, short
 from trueloop.lab.teaching.programs.one_step import OneStep, one_step, too_large
 from trueloop.lab.teaching.run_snippet import Shown
 
@@ -78,9 +78,9 @@ class Step:
         before = -1
         for shown, batch in enumerate(self.micro_batches):
             hidden = batch.place - before - 1
-            skipped = f"{counted(hidden, 'micro-batch')} later: " if hidden else ""
+            skipped = f"{format_count(hidden, 'micro-batch')} later: " if hidden else ""
             where = f"micro-batch {batch.place + 1} of {self.micro_batches_in_all}"
-            examples = counted(batch.count, "example")
+            examples = format_count(batch.count, "example")
             before = batch.place
             yield Stage(
                 kind="picked",
@@ -102,7 +102,7 @@ class Step:
         yield Stage(
             kind="update",
             shown=len(self.micro_batches) - 1,
-            says=f"Update: .grad divided by {counted(self.count, 'example')} is {short(dw, 4)} and {short(db, 4)}. "
+            says=f"Update: .grad divided by {format_count(self.count, 'example')} is {short(dw, 4)} and {short(db, 4)}. "
             f"Weight: {short(w, 4)} - {self.lr:g} × {short(dw, 4)} = {short(w_new, 4)}; bias: {short(b, 4)} - "
             f"{self.lr:g} × {short(db, 4)} = {short(b_new, 4)}. On these examples the loss goes from "
             f"{short(self.loss_before, 4)} to {short(self.loss_after, 4)}.",

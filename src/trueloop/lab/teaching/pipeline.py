@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.formatting import counted, percent
+from trueloop.core.formatting import format_count, percent
 from trueloop.lab.teaching.programs.pipeline import EPOCHS, Pipeline, PipelineProgram, pipeline
 from trueloop.lab.teaching.run_snippet import Shown
 
@@ -222,12 +222,12 @@ def _on_draws(asked: Pipeline, total: int, draws: tuple[Draw, ...]) -> Iterator[
     twice = sorted(number for number, count in given.items() if count > 1)
     if asked.sampler == "weighted":
         yield (
-            f"Weighted draws are with replacement: {counted(len(given), 'example')} of {total} drawn in epoch 0, "
+            f"Weighted draws are with replacement: {format_count(len(given), 'example')} of {total} drawn in epoch 0, "
             f"{len(twice)} of them more than once, {total - len(given)} not at all."
         )
     elif twice:
         yield (
-            f"{counted(total, 'example')} do not divide among {counted(len(draws), 'rank')}: DistributedSampler "
+            f"{format_count(total, 'example')} do not divide among {format_count(len(draws), 'rank')}: DistributedSampler "
             f"repeats {_listed(twice)}, so that each rank gets {len(draws[0].order)}. A mean over all ranks counts "
             f"{'them' if len(twice) > 1 else 'it'} twice."
         )
@@ -255,7 +255,7 @@ def _on_classes(asked: Pipeline, examples: tuple[Example, ...], draws: tuple[Dra
     yield (
         f"Class {name} makes up {percent(share)} of the dataset and {percent(seen)} of what was drawn in epoch 0; "
         + (
-            f"{without} of {counted(len(batches), 'batch')} {'holds' if without == 1 else 'hold'} none of it."
+            f"{without} of {format_count(len(batches), 'batch')} {'holds' if without == 1 else 'hold'} none of it."
             if without
             else "every batch holds some of it."
         )

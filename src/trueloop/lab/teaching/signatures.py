@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from trueloop.core.axis_ticks import is_wide
+from trueloop.core.axis_ticks import suits_log_scale
 from trueloop.core.formatting import short
 from trueloop.failures.teaching_script import Broken
 from trueloop.lab.teaching.inject import Inject, fitted
@@ -183,7 +183,7 @@ def _plot(name: str, title: str, healthy: Sequence[Recording], broken: Sequence[
     beyond = int(EDGE * len(values))
     low, high = values[beyond], values[-1 - beyond]
     last = max(max(band.updates, default=0) for band in bands.values())
-    log = name in LOGGED and is_wide(low, high)
+    log = name in LOGGED and suits_log_scale(low, high)
 
     def place(value: float | None) -> float | None:
         if value is None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 from trueloop.app.planning.formulas import goals, rows
 from trueloop.core.arithmetic import Plan, plan
-from trueloop.core.formatting import counted, number
+from trueloop.core.formatting import format_count, format_number
 from trueloop.core.untrusted_input import Within
 from trueloop.lab.highlight import highlighted
 from trueloop.lab.teaching.programs.counts import counts
@@ -74,27 +74,27 @@ def _drawn(line: Timeline, made: Plan) -> dict[str, Any]:
         "window": line.window,
         "closes_window": line.closes_window,
         "share_of_run": line.iteration / max(made.iterations - 1, 1),
-        "examples": f"{number(line.first_example + 1)} to {number(line.first_example + line.examples)}",
+        "examples": f"{format_number(line.first_example + 1)} to {format_number(line.first_example + line.examples)}",
         "says": line.says(made),
         "drawn": line.drawn(made),
-        "epochs": list(_marks(line.epochs, lambda place: {"place": place, "name": number(place + 1)})),
+        "epochs": list(_marks(line.epochs, lambda place: {"place": place, "name": format_number(place + 1)})),
         "windows": list(_marks(line.windows, _window)),
         "shares": list(
-            _marks(line.shares, lambda share: asdict(share) | {"holds": counted(share.examples, "example")})
+            _marks(line.shares, lambda share: asdict(share) | {"holds": format_count(share.examples, "example")})
         ),
     }
 
 
 def _marks(marks: Iterable[Mark | Gap], drawn: Callable[[Mark], dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for mark in marks:
-        yield {"hidden": number(mark.hidden)} if isinstance(mark, Gap) else drawn(mark)
+        yield {"hidden": format_number(mark.hidden)} if isinstance(mark, Gap) else drawn(mark)
 
 
 def _window(window: Window) -> dict[str, Any]:
     return {
         "place": window.place,
-        "name": number(window.place + 1),
+        "name": format_number(window.place + 1),
         "missing": min(window.missing, MISSING_DRAWN),
-        "lacks": counted(window.missing, "iteration"),
+        "lacks": format_count(window.missing, "iteration"),
         "iterations": list(_marks(window.iterations, asdict)),
     }

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from trueloop.core.downsampling import Thinned
+from trueloop.core.downsampling import DownsampledSeries
 
 COLUMNS: Final = 240
 LAYERS: Final = 256
@@ -21,7 +21,7 @@ class LayerColumns:
 
     def __init__(self) -> None:
         self.layers: list[str] = []
-        self.columns: Thinned[dict[int, float]] = Thinned(COLUMNS)
+        self.columns: DownsampledSeries[dict[int, float]] = DownsampledSeries(COLUMNS)
         """For each update the norms by row."""
         self._rows: dict[str, int] = {}
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from trueloop.core.downsampling import Thinned
+from trueloop.core.downsampling import DownsampledSeries
 from trueloop.core.errors import InvalidData
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 from trueloop.runs.live.columns import LayerColumns
 from trueloop.runs.live.folder import FEED
 from trueloop.runs.live.position_file import read_now, still_runs
@@ -51,7 +51,7 @@ class FeedFollower:
         self.about: dict[str, Any] = {}
         self.began = 0.0
         """Seconds since 1970."""
-        self.series: dict[str, Thinned[float]] = {}
+        self.series: dict[str, DownsampledSeries[float]] = {}
         self.layers = LayerColumns()
         self.findings: deque[dict[str, Any]] = deque(maxlen=FINDINGS)
         self.report: dict[str, Any] | None = None
@@ -79,7 +79,7 @@ class FeedFollower:
             lines = self.tail.advance()
             self._moved = bool(lines)
             for line in lines:
-                self._take(from_json(line))
+                self._take(parse_json(line))
         except InvalidData as error:
             self.problem = error.what
         except OSError as error:
@@ -142,7 +142,7 @@ class FeedFollower:
             if name not in self.series:
                 if len(self.series) >= SERIES:
                     continue
-                self.series[name] = Thinned(POINTS)
+                self.series[name] = DownsampledSeries(POINTS)
             kept = self.series[name]
             for update, value in zip(updates, values, strict=True):
                 kept.add(_update(update), float(value))

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from trueloop.core.downsampling import Thinned
+from trueloop.core.downsampling import DownsampledSeries
 from trueloop.core.errors import InvalidData
-from trueloop.core.json_text import from_json
-from trueloop.core.protocols import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted, UpdateRow
+from trueloop.core.json_text import parse_json
+from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded, RunStarted, UpdateRow
 from trueloop.runs.history import TimeSplit
 from trueloop.runs.journal import FILE_NAME
 from trueloop.runs.journal_lines import READABLE, SCHEMA, UPDATES, event_of, rates_of, spread
@@ -58,12 +58,12 @@ class JournalFollower:
         self.processes = 0
         self.epoch = 0
         self.rows = Rows()
-        self.rates: list[Thinned[float]] = []
+        self.rates: list[DownsampledSeries[float]] = []
         """Of every parameter group from the second on, where they are not all alike."""
-        self.memory: Thinned[float] = Thinned()
+        self.memory: DownsampledSeries[float] = DownsampledSeries()
         self.evaluations: list[Evaluated] = []
         self.checkpoints: deque[CheckpointSaved] = deque(maxlen=LISTED)
-        self.notes: deque[Noted] = deque(maxlen=LISTED)
+        self.notes: deque[Notice] = deque(maxlen=LISTED)
         self.skipped: deque[int] = deque(maxlen=LISTED)
         self.layers = LayerColumns()
         self.end: RunEnded | None = None
@@ -135,7 +135,7 @@ class JournalFollower:
 
     def _take_line(self, line: bytes) -> int:
         """Take one line in; return what it cost, in updates."""
-        record: Any = from_json(line)
+        record: Any = parse_json(line)
         if not isinstance(record, dict):
             raise TypeError("not an object")
         known: dict[str, Any] = record  # pyright: ignore[reportUnknownVariableType]
@@ -171,7 +171,7 @@ class JournalFollower:
         for update, rates in enumerate(rates_of(record, count), first):
             for group, rate in enumerate(rates[1:_GROUPS]):
                 if group == len(self.rates):
-                    self.rates.append(Thinned())
+                    self.rates.append(DownsampledSeries())
                 self.rates[group].add(update, float(rate))
 
     def _take_event(self, record: Mapping[str, Any]) -> None:
@@ -186,7 +186,7 @@ class JournalFollower:
             case CheckpointSaved():
                 self._spent["saving"] += event.seconds
                 self.checkpoints.append(event)
-            case Noted():
+            case Notice():
                 self.notes.append(event)
             case RunEnded():
                 self.end = event
@@ -226,9 +226,9 @@ class JournalFollower:
         self.processes += 1
         self.rows.forget_after(done)
         for thinned in (*self.rates, self.memory):
-            thinned.forget_after(done)
+            thinned.drop_after(done)
         self.evaluations = [each for each in self.evaluations if each.update <= done]
-        self.layers.columns.forget_after(done)
+        self.layers.columns.drop_after(done)
         self.checkpoints = deque((each for each in self.checkpoints if each.update <= done), LISTED)
         self.notes = deque((each for each in self.notes if each.update <= done), LISTED)
         self.skipped = deque((each for each in self.skipped if each <= done), LISTED)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any, Final, cast
 
-from trueloop.core.formatting import counted, duration, printable
+from trueloop.core.formatting import format_count, duration, printable
 from trueloop.runs.history import leaves
 from trueloop.runs.live.feed import FeedFollower
 from trueloop.runs.live.journal import LETTERS, JournalFollower
@@ -137,7 +137,7 @@ def state_of(run: JournalFollower) -> str:
 
 
 def _run_state(run: JournalFollower) -> tuple[str, str, str]:
-    far = f"{counted(run.epoch, 'epoch')}, {counted(run.update, 'update')}"
+    far = f"{format_count(run.epoch, 'epoch')}, {format_count(run.update, 'update')}"
     if run.problem:
         return "damaged", "bad", run.problem
     if run.started is None:

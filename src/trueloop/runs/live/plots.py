@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from trueloop.core.axis_ticks import is_wide
-from trueloop.core.downsampling import Thinned
-from trueloop.core.formatting import counted, short
+from trueloop.core.axis_ticks import suits_log_scale
+from trueloop.core.downsampling import DownsampledSeries
+from trueloop.core.formatting import format_count, short
 from trueloop.core.protocols import Evaluated
 from trueloop.runs.live.feed import FeedFollower
 from trueloop.runs.live.journal import JournalFollower
@@ -115,7 +115,7 @@ def _run_speed(run: JournalFollower) -> Iterator[Panel]:
     yield Panel(name="waiting", title="Time spent waiting for data", caption=_span(curves), curves=curves, percent=True)
 
 
-def _sampled(name: str, title: str, role: Role, series: Thinned[float] | None, *, log: bool = False) -> Panel:
+def _sampled(name: str, title: str, role: Role, series: DownsampledSeries[float] | None, *, log: bool = False) -> Panel:
     """Lay out a series that was read in bursts; what was not finite is marked."""
     at, values = (series.updates, series.values) if series else ([], [])
     shown = [_positive(value) for value in values] if log else values
@@ -123,18 +123,18 @@ def _sampled(name: str, title: str, role: Role, series: Thinned[float] | None, *
     word = {"grad_norm": "norm"}.get(name, name)
     curves = [_curve(f"{word}, as read", role, at, shown, kind="raw"), _curve(word, role, at, line)]
     lost = [update for update, value in zip(at, values, strict=True) if not math.isfinite(value)]
-    words = f" {counted(len(lost), 'value')} not finite, marked below." if lost else ""
+    words = f" {format_count(len(lost), 'value')} not finite, marked below." if lost else ""
     log = log or _wide(line)
     return Panel(name=name, title=title, caption=_ends(curves[1:]) + words, curves=curves, log=log, marks=_few(lost))
 
 
-def _line(name: str, series: Thinned[float] | None) -> Panel:
+def _line(name: str, series: DownsampledSeries[float] | None) -> Panel:
     title, role = UNITS[name]
     curves = [_curve(title.lower(), role, series.updates, series.values)] if series else []
     return Panel(name=name.removesuffix("_mib"), title=title, caption=_span(curves), curves=curves)
 
 
-def _pace(seconds: Thinned[float] | None) -> Panel:
+def _pace(seconds: DownsampledSeries[float] | None) -> Panel:
     points = list(zip(seconds.updates, seconds.values, strict=True)) if seconds else []
     paces = [(at, (at - then) / (s - start)) for (then, start), (at, s) in pairwise(points) if s > start]
     curves = [_curve("updates/s", "speed", [at for at, _ in paces], [pace for _, pace in paces])]
@@ -183,7 +183,7 @@ def _span(curves: Sequence[Curve]) -> str:
 def _wide(values: Sequence[float]) -> bool:
     """True where a linear axis would show the end as zero."""
     finite = [value for value in values if math.isfinite(value)]
-    return bool(finite) and is_wide(min(finite), max(finite))
+    return bool(finite) and suits_log_scale(min(finite), max(finite))
 
 
 def _positive(value: float) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 from trueloop.runs.journal_lines import encode
 from trueloop.runs.live.folder import NOW
 from trueloop.runs.live.process_alive import lives
@@ -57,7 +57,7 @@ def read_now(folder: Path) -> dict[str, Any]:
                 text = text or opened(os.pread(file, WIDTH, 0))
         finally:
             os.close(file)
-        told: Any = from_json(text or b"{}")
+        told: Any = parse_json(text or b"{}")
     except (OSError, ValueError):
         return {}
     return cast("dict[str, Any]", told) if isinstance(told, dict) else {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from trueloop.core.formatting import sentence
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 from trueloop.runs.journal import FILE_NAME
 from trueloop.runs.live.feed import FeedFollower
 from trueloop.runs.live.folder import FEED, names
@@ -162,7 +162,7 @@ def _read(path: Path, start: int, count: int) -> bytes:
 
 def _record(line: bytes) -> Mapping[str, Any]:
     try:
-        told: Any = from_json(line)
+        told: Any = parse_json(line)
     except ValueError:
         return {}
     return cast("dict[str, Any]", told) if isinstance(told, dict) else {}

@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter, time
 from typing import Any, Final, Protocol
 
-from trueloop.core.downsampling import Thinned
+from trueloop.core.downsampling import DownsampledSeries
 from trueloop.runs.journal_lines import encode
 from trueloop.runs.live.folder import FEED, clear, enter, new_name
 from trueloop.runs.live.position_file import read_now, still_runs, tell_now
@@ -72,8 +72,8 @@ class LiveWriter:
         self._path.mkdir(mode=0o700, exist_ok=True)
         self._start_s, self._due_s, self._rate_due_s = perf_counter(), 0.0, 0.0
         self._size = self._findings = 0
-        self._kept: dict[str, Thinned[float]] = {}
-        self._columns: Thinned[None] = Thinned(COLUMNS)
+        self._kept: dict[str, DownsampledSeries[float]] = {}
+        self._columns: DownsampledSeries[None] = DownsampledSeries(COLUMNS)
         self._layers: list[str] = []
         self._fresh: dict[str, list[list[float]]] = {}
         self._rate: dict[str, float] | None = None
@@ -89,7 +89,7 @@ class LiveWriter:
         """
         kept = self._kept.get(series)
         if kept is None:
-            kept = self._kept[series] = Thinned()
+            kept = self._kept[series] = DownsampledSeries()
         if kept.add(update, value):
             points = self._fresh.setdefault(series, [[], []])
             points[0].append(update)

@@ -9,13 +9,13 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from trueloop.core.errors import RunFolderError
-from trueloop.core.protocols import Noted
+from trueloop.core.protocols import Notice
 from trueloop.runs.journal import FILE_NAME
 from trueloop.runs.journal_lines import UPDATES, encode, event_record, first_updates
 from trueloop.runs.queries.overview import ROLLED_BACK
 
 
-def branch(source: Path, target: Path, *, update: int, run_id: str, note: Noted, lies_in: Path) -> None:
+def branch(source: Path, target: Path, *, update: int, run_id: str, note: Notice, lies_in: Path) -> None:
     """Write the journal of a run that starts where another one was.
 
     What the source did up to the update is copied line by line, with its times; how it went on and ended is not. What
@@ -42,10 +42,10 @@ def branch(source: Path, target: Path, *, update: int, run_id: str, note: Noted,
         raise RunFolderError(f"The journal of {source} cannot be copied: {error.strerror or error}.") from error
 
 
-def rolled_back(*, source: Path, run_id: str, update: int) -> Noted:
+def rolled_back(*, source: Path, run_id: str, update: int) -> Notice:
     """Return the note that says where a run comes from."""
     message = f"Starts where {source} was after update {update}."
-    return Noted(
+    return Notice(
         update=update,
         kind=ROLLED_BACK,
         message=message,

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from trueloop.core.json_text import from_json
-from trueloop.core.protocols import CheckpointSaved, Evaluated, Noted, RunEnded
+from trueloop.core.json_text import parse_json
+from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded
 from trueloop.runs.journal import FILE_NAME
 from trueloop.runs.journal_lines import READABLE, SCHEMA, UPDATES, event_of, spread
 from trueloop.runs.queries.overview import ROLLED_BACK
@@ -56,7 +56,7 @@ def extended(run_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
                 return None
             file.seek(start)
             for line in file:
-                if line.endswith(b"\n") and not grown.take(from_json(line)):
+                if line.endswith(b"\n") and not grown.take(parse_json(line)):
                     return None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -87,7 +87,7 @@ class _Growth:
             if self.record["processes"] == 1:
                 self.record["duration_s"] = event.seconds
         return isinstance(event, Evaluated | CheckpointSaved | RunEnded) or (
-            isinstance(event, Noted) and event.kind != ROLLED_BACK
+            isinstance(event, Notice) and event.kind != ROLLED_BACK
         )
 
     def _updates(self, line: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple, cast
 
 from trueloop.core.errors import InvalidData, RunFolderError, TrueloopError
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 from trueloop.core.protocols import CheckpointSaved, Evaluated
 from trueloop.runs.history import History, leaves
 from trueloop.runs.journal import FILE_NAME, read
@@ -261,7 +261,7 @@ def monitored(run_dir: Path) -> list[tuple[str, Literal["min", "max"]]]:
         with (run_dir / FILE_NAME).open("rb") as file:
             for line in file:
                 if b'"run_started"' in line[:40] and line.endswith(b"\n"):
-                    found[monitor_of(from_json(line)["facts"])] = None
+                    found[monitor_of(parse_json(line)["facts"])] = None
     except OSError as error:
         raise RunFolderError(f"The journal of {run_dir} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

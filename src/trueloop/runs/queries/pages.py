@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trueloop.core.errors import RunFolderError
-from trueloop.core.formatting import counted, short
+from trueloop.core.formatting import format_count, short
 from trueloop.core.html import Markup, element, section, table
 from trueloop.runs.curves import RUNS, css_colour, save_panels, svg
 from trueloop.runs.history import History
@@ -72,8 +72,8 @@ def point_text(point: Point | None) -> str:
 def _title(histories: Mapping[str, History]) -> str:
     name, history = next(iter(histories.items()))
     if len(histories) == 1:
-        return f"{name}, {counted(history.last_update, 'update')}"
-    return f"{counted(len(histories), 'run')} side by side"
+        return f"{name}, {format_count(history.last_update, 'update')}"
+    return f"{format_count(len(histories), 'run')} side by side"
 
 
 def _header(histories: Mapping[str, History]) -> Markup:
@@ -81,7 +81,7 @@ def _header(histories: Mapping[str, History]) -> Markup:
         element(
             "li",
             element("span", class_="dot", style=f"background:{css_colour(RUNS[k % len(RUNS)])}"),
-            f" {name}: {counted(history.last_update, 'update')}",
+            f" {name}: {format_count(history.last_update, 'update')}",
         )
         for k, (name, history) in enumerate(histories.items())
     )

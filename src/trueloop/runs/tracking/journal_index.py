@@ -10,8 +10,8 @@ from io import FileIO
 from typing import Any
 
 from trueloop.core.errors import InvalidData, RunFolderError
-from trueloop.core.json_text import from_json
-from trueloop.core.protocols import CheckpointSaved, Evaluated, Noted, RunEnded, RunStarted
+from trueloop.core.json_text import parse_json
+from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded, RunStarted
 from trueloop.runs.journal_lines import READABLE, SCHEMA, UPDATES, event_of
 from trueloop.runs.queries.overview import ROLLED_BACK
 from trueloop.runs.tracking.journal_file import whole_lines
@@ -115,7 +115,7 @@ class Survey:
             self.end = event.reason
             return
         self._reached(place, event.update)
-        if isinstance(event, Noted) and event.kind == ROLLED_BACK:
+        if isinstance(event, Notice) and event.kind == ROLLED_BACK:
             self.end = ROLLED_BACK
         if isinstance(event, Evaluated | CheckpointSaved):
             key = key_of(event)
@@ -163,9 +163,9 @@ def parsed(line: bytes, name: object) -> dict[str, Any]:
         ValueError, TypeError: it is none.
         RunFolderError: of another schema.
     """
-    record: Any = from_json(line)
+    record: Any = parse_json(line)
     if b"\\ud" in line:  # of names that are no UTF-8: no store takes half a pair of surrogates
-        record = from_json(json.dumps(record, ensure_ascii=False).encode(errors="replace"))
+        record = parse_json(json.dumps(record, ensure_ascii=False).encode(errors="replace"))
     if not isinstance(record, dict):
         raise TypeError("not an object")
     if record.get("schema", SCHEMA) not in READABLE:

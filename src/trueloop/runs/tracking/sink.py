@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol
 
 from trueloop.core.errors import TrueloopError
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 
 SCHEMA = 1
 """Of what is written into a store; a store that says a later one is left alone."""
@@ -117,7 +117,7 @@ class Mark:
             StoreError: a later trueloop wrote it.
         """
         try:
-            record: dict[str, Any] = from_json(text or "")
+            record: dict[str, Any] = parse_json(text or "")
             schema = int(record.pop("schema"))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None

@@ -12,13 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trueloop.core.fork_safety import closed_in_children
-from trueloop.core.protocols import Noted, RunEnded, RunEvent, UpdatesDone
+from trueloop.core.fork_safety import handles_closed_after_fork
+from trueloop.core.protocols import Notice, RunEnded, RunEvent, UpdatesDone
 from trueloop.runs.tracking.target import Target
 
 WAIT_S = 5.0  # at the end of training, for the store to have everything; it goes on alone after that
 
-_PIPES = closed_in_children()  # a forked loader process that kept one would hide from the follower that we are gone
+_PIPES = handles_closed_after_fork()  # a forked loader process that kept one would hide from the follower that we are gone
 
 
 class Follower:
@@ -32,7 +32,7 @@ class Follower:
     Cost: starting it takes some milliseconds; an event, one comparison.
     """
 
-    def __init__(self, run_dir: Path, target: Target, tell: Callable[[Noted], None]) -> None:
+    def __init__(self, run_dir: Path, target: Target, tell: Callable[[Notice], None]) -> None:
         self._run_dir, self._target, self._tell = run_dir, target, tell
         self._update = 0
         self._problem = ""
@@ -61,7 +61,7 @@ class Follower:
             os.close(self._pipe)
         self._pipe = -1
 
-    def wait(self, seconds: float = WAIT_S) -> Noted | None:
+    def wait(self, seconds: float = WAIT_S) -> Notice | None:
         """Wait a little for the store to have everything; returns what it lacks, where nobody was told yet."""
         self.close()
         if self._listener and not self._problem:
@@ -126,5 +126,5 @@ class Follower:
         elif record.get("said") in ("down", "failed"):
             self._problem = self._target.hide(str(record.get("message", "")))
 
-    def _noted(self, kind: str, message: str) -> Noted:
-        return Noted(update=self._update, kind=kind, message=message, details={"store": self._target.shown})
+    def _noted(self, kind: str, message: str) -> Notice:
+        return Notice(update=self._update, kind=kind, message=message, details={"store": self._target.shown})

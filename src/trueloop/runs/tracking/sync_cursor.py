@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 from trueloop.runs.tracking.sink import Mark, StoreError
 
 
@@ -66,7 +66,7 @@ class MarkFile:
 
     def _record(self) -> dict[str, Any]:
         try:
-            record: Any = from_json(self.path.read_bytes())
+            record: Any = parse_json(self.path.read_bytes())
         except (OSError, ValueError):
             return {}
         return cast("dict[str, Any]", record) if isinstance(record, dict) else {}

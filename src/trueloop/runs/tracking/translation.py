@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trueloop.core.protocols import CheckpointSaved, Evaluated, Noted, RunStarted
+from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunStarted
 from trueloop.runs.journal_lines import UPDATES, event_of, rates_of, spread
 from trueloop.runs.tracking.journal_index import Survey, key_of
 from trueloop.runs.tracking.sink import Point, Remark, Saved
@@ -54,9 +54,9 @@ class Translation:
             return list(self._rows(place, record))
         event, time_s = event_of(record), float(record["time"])
         self._clock_s = time_s if isinstance(event, RunStarted) else max(self._clock_s, time_s)
-        if not isinstance(event, Evaluated | CheckpointSaved | Noted):
+        if not isinstance(event, Evaluated | CheckpointSaved | Notice):
             return ()
-        key = None if isinstance(event, Noted) else key_of(event)
+        key = None if isinstance(event, Notice) else key_of(event)
         if not self._survey.counts(place, event.update, key):
             return ()
         match event:
@@ -64,7 +64,7 @@ class Translation:
                 return [self._evaluated(event)]
             case CheckpointSaved():
                 return [self._saved(event)]
-            case Noted():
+            case Notice():
                 return [self._noted(event)]
 
     def _rows(self, place: int, record: Mapping[str, Any]) -> Iterator[Point]:
@@ -89,7 +89,7 @@ class Translation:
         measured_ms = self._survey.measured_ms(update)
         return self.time_ms if measured_ms is None else measured_ms
 
-    def _noted(self, event: Noted) -> Remark:
+    def _noted(self, event: Notice) -> Remark:
         self._remarks += 1
         return Remark(
             number=self._remarks, step=event.update, time_ms=self.time_ms, kind=event.kind, message=event.message

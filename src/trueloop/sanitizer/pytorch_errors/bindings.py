@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Final, NamedTuple
 
-from trueloop.core.findings import Site
+from trueloop.core.findings import SourceLocation
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _BLOCKS: Final = ("body", "orelse", "finalbody", "handlers", "cases")
@@ -50,7 +50,7 @@ def binding(code: CodeType, line: int, name: str) -> Binding | None:
     return found if isinstance(found, Binding) else None
 
 
-def attribute(code: CodeType, name: str) -> Site | None:
+def attribute(code: CodeType, name: str) -> SourceLocation | None:
     """Return the line that sets ``self.<name>``, where the class of a method has exactly one."""
     owner = _class(code)
     if owner is None:
@@ -63,14 +63,14 @@ def attribute(code: CodeType, name: str) -> Site | None:
         for target in _targets(method):
             if isinstance(target, ast.Attribute) and target.attr == name and _is_name(target.value, own):
                 found.add((target.lineno, f"{owner.name}.{method.name}"))
-    return Site(code.co_filename, *found.pop()) if len(found) == 1 else None
+    return SourceLocation(code.co_filename, *found.pop()) if len(found) == 1 else None
 
 
-def changes(code: CodeType) -> list[tuple[Site, ast.expr]]:
+def changes(code: CodeType) -> list[tuple[SourceLocation, ast.expr]]:
     """Return the lines of a function that change something in place, and what: ``x += 1``, ``x.relu_()``."""
     function = "" if code.co_name == "<module>" else code.co_qualname
     return [
-        (Site(code.co_filename, node.lineno, function), target)
+        (SourceLocation(code.co_filename, node.lineno, function), target)
         for node in _walk(_body(code) or [])
         if isinstance(node, ast.stmt | ast.expr) and (target := _changed(node)) is not None
     ]

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.findings import Explained, Site
+from trueloop.core.findings import Explained, SourceLocation
 from trueloop.failures.pytorch_error import KnownError, Raised, TensorSeen
 from trueloop.sanitizer.pytorch_errors.bindings import changes
 from trueloop.sanitizer.pytorch_errors.frames import Frame, held, look, operands, stack, torch_file
@@ -162,7 +162,7 @@ def _called(tensor: Tensor, users: Sequence[Frame]) -> str:
     return named[0] if named else ""
 
 
-def _changes(users: Sequence[Frame], models: Sequence[nn.Module]) -> Iterator[Site]:
+def _changes(users: Sequence[Frame], models: Sequence[nn.Module]) -> Iterator[SourceLocation]:
     """Yield lines that change a tensor in place: in the functions that are running, and in the forwards of models."""
     running = {frame.code for frame in users}
     for frame in users:

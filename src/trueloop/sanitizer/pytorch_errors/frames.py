@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor, nn
 
-from trueloop.core.findings import Place, Site
+from trueloop.core.findings import CodePosition, SourceLocation
 from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.user_location import is_ours, is_users
 
@@ -30,12 +30,12 @@ class Frame(NamedTuple):
     globals: Mapping[str, Any]
 
     @property
-    def place(self) -> Place:
+    def place(self) -> CodePosition:
         """Where it was."""
-        return Place(self.code, self.instruction)
+        return CodePosition(self.code, self.instruction)
 
     @property
-    def site(self) -> Site:
+    def site(self) -> SourceLocation:
         """The line it was at."""
         return self.place.site
 

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trueloop.core.findings import Place, Site
+from trueloop.core.findings import CodePosition, SourceLocation
 from trueloop.failures.pytorch_error import Past
 from trueloop.tracing.events import BackwardEnded, Event, Gap, ModelCalled, Ref, StepTaken
 
@@ -58,14 +58,14 @@ class Recent:
         self._forget()
 
     def _forget(self) -> None:
-        self._call: Place | None = None
-        self._backward: Place | None = None
-        self._step: Place | None = None
+        self._call: CodePosition | None = None
+        self._backward: CodePosition | None = None
+        self._step: CodePosition | None = None
         self._grad_mode: bool | None = None
         self._stepped = self._inference = self._forward_since = False
         self.order: int | None = None
         """The number of the latest backward's root among all operations of its thread."""
 
 
-def _site(place: Place | None) -> Site | None:
+def _site(place: CodePosition | None) -> SourceLocation | None:
     return place.site if place is not None else None

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-from trueloop.core.findings import Site
+from trueloop.core.findings import SourceLocation
 from trueloop.failures.pytorch_error import ModuleSeen, TensorSeen
 from trueloop.sanitizer.pytorch_errors.bindings import attribute, binding
 from trueloop.sanitizer.pytorch_errors.frames import Frame, held
@@ -73,7 +73,7 @@ class Describer:
                 )  # fmt: skip
         return None
 
-    def _made(self, tensor: Any) -> tuple[Site | None, str]:
+    def _made(self, tensor: Any) -> tuple[SourceLocation | None, str]:
         """Find the name that an object was first given by the user's functions that are running."""
         for frame in reversed(self._users):
             line = frame.site.line
@@ -83,7 +83,7 @@ class Describer:
                     return frame.site._replace(line=found.line), found.made_by
         return None, ""
 
-    def _line_of(self, path: str, model: nn.Module) -> Site | None:
+    def _line_of(self, path: str, model: nn.Module) -> SourceLocation | None:
         """Return the line that made what lies at a path of a model, or the nearest thing around it."""
         names, holders = path.split(".") if path else [], [model]
         for name in names[:-1]:
@@ -93,7 +93,7 @@ class Describer:
                 return site
         return self._made(model)[0]
 
-    def _attribute(self, holder: Any, name: str) -> Site | None:
+    def _attribute(self, holder: Any, name: str) -> SourceLocation | None:
         for kind in type(holder).__mro__:
             code = getattr(vars(kind).get("__init__"), "__code__", None)
             if code is not None and is_users(code) and (site := attribute(code, name)) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.events.event import Event, Ref
 
 
@@ -28,7 +28,7 @@ class LoaderStarted(Event):
     """LIVE: the DataLoader."""
     dataset: Ref | None = None
     """None where it cannot be referred to, as a list."""
-    made_at: Place | None = None
+    made_at: CodePosition | None = None
     """Where the DataLoader was built."""
 
 
@@ -81,8 +81,8 @@ class OrderSeen(Event):
     batches: int
     shuffles: bool | None
     sampler: str
-    made_at: Place | None
-    seeded_at: Place | None
+    made_at: CodePosition | None
+    seeded_at: CodePosition | None
     """The latest ``torch.manual_seed`` by the program since a shuffling loader was started before."""
 
 
@@ -94,7 +94,7 @@ class EpochDrawn(Event):
     dataset: Ref | None
     order: tuple[int, int, int, int]
     """What makes it: the sampler's epoch and seed, its number of processes, and its rank."""
-    made_at: Place | None
+    made_at: CodePosition | None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -165,11 +165,11 @@ class GeneratorCopied(Event):
     generator: str
     """Its path: "dataset.rng"."""
     kind: str
-    used_at: Place
+    used_at: CodePosition
     """The function that uses it."""
     workers: int
     persistent: bool
-    made_at: Place | None
+    made_at: CodePosition | None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -181,4 +181,4 @@ class WorkersRepeat(Event):
     workers: int
     samples: int
     """In that batch."""
-    made_at: Place | None
+    made_at: CodePosition | None

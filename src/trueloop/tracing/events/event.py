@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 
 
 class Ref:
@@ -44,7 +44,7 @@ class Event:
     """When it happened, on the clock of ``time.perf_counter``."""
     busy_s: float = 0.0
     """Seconds that watching had taken by then, as far as that is timed."""
-    place: Place | None = None
+    place: CodePosition | None = None
     """The user's line that did it; None where no line of the user's is on the stack."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.events.event import Event, Ref, Refs
 
 
@@ -34,7 +34,7 @@ class LossSeen:
     """Why targets, and a count that leaves some of them out, cannot be read from the graph; "" = they can."""
     class_weights: bool = False
     """Its targets are weighted by their class."""
-    place: Place | None = None
+    place: CodePosition | None = None
     """The line that computed it; None = not known."""
     normalised: tuple[int, int] | None = None
     """Of log-probabilities that add up to one over something other than the classes: over which dimension, and how
@@ -71,7 +71,7 @@ class BackwardStarted(Event):
     """A number that grows with every batch drawn from any loader; equal = the same batch."""
     anomaly: bool = False
     """torch looks for what makes a gradient not finite: ``torch.autograd.detect_anomaly``."""
-    anomaly_at: Place | None = None
+    anomaly_at: CodePosition | None = None
     """Where that was switched on, if it was seen."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from trueloop.core.findings import Place, Site
+from trueloop.core.findings import CodePosition, SourceLocation
 from trueloop.tracing.events.event import NONE, Event, Ref, Refs
 
 
@@ -56,13 +56,13 @@ class StepTaken(Event):
     """Of those, that had one."""
     reused: Refs
     """GRD001: a backward added to a gradient that an earlier step had already used; exact."""
-    reused_from: Place | None
+    reused_from: CodePosition | None
     """The backward that did."""
     backwards: int
     """Backwards since its step before that reached one of its parameters; 0 = it steps on old gradients, or none."""
     cleared_between: bool
     """Backwards reached its parameters since its last step, yet no gradient is left: cleared before the step."""
-    cleared_at: Place | None
+    cleared_at: CodePosition | None
     norm: float | None
     """Joint L2 norm of the gradients it used, as they were at the step."""
     norm_made: float | None
@@ -91,7 +91,7 @@ class StepTaken(Event):
     factor, and the program has not asked for that factor since."""
     used: Refs = NONE
     """Of those with a gradient: nothing was added to it since a step used it, of this optimizer or of another."""
-    used_at: Place | None = None
+    used_at: CodePosition | None = None
     """That step, where it was another optimizer's or another line's."""
     loader: Ref | None = None
     """The loader of the latest backward's batch."""
@@ -164,5 +164,5 @@ class SettingIgnored(Event):
     value: str
     """Of the attribute, in words, and ``used`` that of the first group."""
     used: str
-    written: Site
+    written: SourceLocation
     """The line that sets it."""

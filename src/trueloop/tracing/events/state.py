@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trueloop.core.findings import Place, Site
+from trueloop.core.findings import CodePosition, SourceLocation
 from trueloop.tracing.events.event import Event, Ref, Refs
 
 
@@ -18,7 +18,7 @@ class GraphsAlive(Event):
     """The update the oldest one was made at."""
     holders: tuple[str, ...]
     """Who holds them, as far as it was found: "losses[*] (local of train, train.py)"."""
-    kept_at: Site | None = None
+    kept_at: SourceLocation | None = None
     """The line that puts them there, where one was found in the source."""
     parameter: str = ""
     """The parameter that is computed from those of past updates; "" = the graphs are those of outputs."""
@@ -50,7 +50,7 @@ class StateUsed(Event):
     how: str
     """"loaded", "saved"."""
     state: Ref
-    captured_at: Place | None
+    captured_at: CodePosition | None
     captured_update: int
     aliased: bool
     """Its tensors are the module's own, now, so that every update since has changed them."""
@@ -138,7 +138,7 @@ class NotFinite(Event):
     """The module it ran in: "tail (Tail)"; "" = not found, or in none."""
     operation: str
     """The first operation whose result was not finite though its inputs were: "log"."""
-    operation_place: Place | None
+    operation_place: CodePosition | None
     inputs: str
     """What went into it, in words: "min -3.1, max 0.0, 12 zeros"; "" = not known."""
     parameters: Refs

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import Windows, parameters_of
 from trueloop.tracing.events import NONE, BackwardEnded, BackwardStarted, Event, LossesSeen, LossSeen, NotFinite
 from trueloop.tracing.graph_leaves import sequence
@@ -61,7 +61,7 @@ class Backward:
         self._tell_again = 0
         self._locate = stream.fenced("batches with a loss that is not finite", locate)
         self._leftover = stream.fenced("windows left over", at_backward)
-        self._known: dict[tuple[Place | None, str | None], tuple[int, tuple[LossSeen, ...]]] = {}
+        self._known: dict[tuple[CodePosition | None, str | None], tuple[int, tuple[LossSeen, ...]]] = {}
         """Line and last operation of a root -> times its losses were read in this stretch, and they."""
 
     def always(self, patches: Patches) -> None:
@@ -179,7 +179,7 @@ class Backward:
             )
         )
 
-    def _probe(self, root: Tensor, place: Place | None) -> tuple[LossProbe | None, tuple[LossSeen, ...]]:
+    def _probe(self, root: Tensor, place: CodePosition | None) -> tuple[LossProbe | None, tuple[LossSeen, ...]]:
         """Read the losses; where an update is made of one backward, a line's first ones stand for those that follow.
 
         Those that were not noted, since others were expected to follow alike, are not read before the next time.

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import DropoutUntold, Event
 from trueloop.tracing.frame_modules import owner_of
 from trueloop.tracing.object_facts import Facts
@@ -55,9 +55,9 @@ class Dropouts:
         self._met: Facts[nn.Module, bool] = Facts()
         self._trusted: set[str] = set()
         """Files without such a call."""
-        self._known: dict[Place, str] = {}
+        self._known: dict[CodePosition, str] = {}
         """Calls by where they are -> the function, where it is not told the mode; `BY_MODE`; "" = nobody knows."""
-        self._given: dict[Place, tuple[int, weakref.ref[Tensor]]] = {}
+        self._given: dict[CodePosition, tuple[int, weakref.ref[Tensor]]] = {}
         """Such calls -> the batch and the input of the latest."""
         self._look = stream.fenced("functional dropout", self._called)
         self.met: Callable[[nn.Module], None] = stream.fenced("functional dropout", self._looked_through)
@@ -102,14 +102,14 @@ class Dropouts:
             # Asked first, so that dynamo sees nothing else of ours.
             if args[TRAINING] is True and not _is_compiling() and stream.full and program.in_forward and stream.on:
                 frame = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-                if known.get(Place(frame.f_code, frame.f_lasti)) != "" and not program.elsewhere():
+                if known.get(CodePosition(frame.f_code, frame.f_lasti)) != "" and not program.elsewhere():
                     look(frame, args[0], args[1])
             return original(*args)
 
         return dropout
 
     def _called(self, frame: FrameType, given: Any, probability: Any) -> None:
-        call = Place(frame.f_code, frame.f_lasti)
+        call = CodePosition(frame.f_code, frame.f_lasti)
         function = self._known.get(call)
         if function is None:
             function = self._known[call] = _known(frame)

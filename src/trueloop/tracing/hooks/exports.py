@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Event, ModelExported, Ref
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.stream import Stream
@@ -27,7 +27,7 @@ class _Recorded(NamedTuple):
 
     model: Ref
     how: str
-    place: Place | None
+    place: CodePosition | None
     dropout: bool
     batchnorm: bool
 

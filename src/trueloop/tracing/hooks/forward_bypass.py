@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import ForwardBypassed
 from trueloop.tracing.frame_modules import owner_of, runs_method_of
 from trueloop.tracing.program_state import Program
@@ -44,14 +44,14 @@ class Bypasses:
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program
         self._looked: tuple[CodeType, int, int] | None = None
-        self._clean: dict[Place | None, int] = {}
+        self._clean: dict[CodePosition | None, int] = {}
         """A line that calls a model -> calls in a row that were in order."""
 
     def begin(self) -> None:
         """Look at every line often again: this is another stretch, or another program."""
         self._clean.clear()
 
-    def look(self, place: Place | None) -> None:
+    def look(self, place: CodePosition | None) -> None:
         """Look who called the module that has just run at a line."""
         self._clean[place] = clean = self._clean.get(place, -1) + 1
         if (clean >= OFTEN and clean % SELDOM) or not torch.is_grad_enabled():
@@ -79,7 +79,7 @@ class Bypasses:
         registry = self._stream.registry
         self._stream.emit(
             ForwardBypassed(
-                place=Place(by.f_code, by.f_lasti),
+                place=CodePosition(by.f_code, by.f_lasti),
                 model=registry.of(owner),
                 parameters=registry.many(owner.parameters()),
                 hooks=hooks,

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 from torch import Tensor, nn
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Event, GraphsAlive, ModelCalled
 from trueloop.tracing.graph_holders import holders
 from trueloop.tracing.object_facts import Facts
@@ -38,12 +38,12 @@ class _Marked:
 
     def __init__(self) -> None:
         self.alive: set[weakref.ref[_Mark]] = set()
-        self.born: dict[weakref.ref[_Mark], tuple[int, Place | None, str]] = {}
+        self.born: dict[weakref.ref[_Mark], tuple[int, CodePosition | None, str]] = {}
         """Mark -> the update it was made at, the call of the model, and the parameter behind which it lies."""
         self._told = 0
         self._most = MOST
 
-    def put(self, node: Any, update: int, place: Place | None, name: str = "") -> None:
+    def put(self, node: Any, update: int, place: CodePosition | None, name: str = "") -> None:
         """Mark a graph, unless it is marked."""
         if node is None or KEY in node.metadata:
             return

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, cast
 import torch.utils.data.dataloader as torch_loader
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.data_passes import Blocks, Copies, FirstIndices, Pass
 from trueloop.tracing.dataset_generators import generators
 from trueloop.tracing.events import (
@@ -48,7 +48,7 @@ class _Loader:
 
     ref: Ref
     dataset: Ref | None
-    made_at: Place | None
+    made_at: CodePosition | None
     sampler: str
     shuffles: bool | None
     distributed: bool
@@ -78,7 +78,7 @@ class Loaders:
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program
         self._loaders = Facts[Any, _Loader]()
-        self._made_at: weakref.WeakKeyDictionary[Ref, Place] = weakref.WeakKeyDictionary()
+        self._made_at: weakref.WeakKeyDictionary[Ref, CodePosition] = weakref.WeakKeyDictionary()
         self._starting: Pass | None = None
         """Of the iterator that is being made; its workers are given indices before it is there."""
         self._orders, self._reading = 0, Patches()
@@ -274,7 +274,7 @@ class Loaders:
         for path, kind, code in generators(loader.dataset):
             self._stream.emit(GeneratorCopied(
                 place=current.place, loader=current.loader, generator=path, kind=kind,
-                used_at=Place(code, -1), workers=loader.num_workers, persistent=loader.persistent_workers,
+                used_at=CodePosition(code, -1), workers=loader.num_workers, persistent=loader.persistent_workers,
                 made_at=current.made_at,
             ))  # fmt: skip
 

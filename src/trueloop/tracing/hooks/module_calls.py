@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.casts import weight_cast
 from trueloop.tracing.events import (
     NONE,
@@ -120,7 +120,7 @@ class Forwards:
         self._strangers: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._caller = 0
         """The thread in which the model is running."""
-        self._waiting: list[tuple[weakref.ref[nn.Module], weakref.ref[nn.Module], Place | None, int]] = []
+        self._waiting: list[tuple[weakref.ref[nn.Module], weakref.ref[nn.Module], CodePosition | None, int]] = []
         """Strangers without a gradient so far, the model they ran in, where, and in which thread, by its number."""
         self._layers = LayerCalls(stream, program)
         self._given: tuple[Any, ...] = ()

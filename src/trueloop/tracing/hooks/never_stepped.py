@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import Windows, parameters_of
 from trueloop.tracing.events import Event, Ref, StepAwaited
 from trueloop.tracing.patch import Patches
@@ -35,7 +35,7 @@ class _Awaited:
         self.ref, self.known = ref, known
         self.backwards = 1
         self.direct = self.moved = False
-        self.place: Place | None = None
+        self.place: CodePosition | None = None
         self.files: frozenset[str] = frozenset()
         self.marks = [(weakref.ref(each), _mark(each)) for each in held]
 
@@ -66,7 +66,7 @@ class Awaiting:
     def in_full(self, patches: Patches) -> None:
         """Nothing more."""
 
-    def _again(self, optimizer: Optimizer, known: Known, place: Place | None) -> None:
+    def _again(self, optimizer: Optimizer, known: Known, place: CodePosition | None) -> None:
         awaited = self._awaited.get(id(known))
         if awaited is None:
             self._awaited = {key: each for key, each in self._awaited.items() if not each.known.steps}

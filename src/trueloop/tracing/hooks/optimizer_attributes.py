@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from trueloop.core.findings import Site
+from trueloop.core.findings import SourceLocation
 from trueloop.tracing.events import Event, SettingIgnored
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import Known, Program
@@ -97,12 +97,12 @@ class Settings:
             )  # fmt: skip
 
 
-def _written(files: set[str], key: str) -> Site | None:
+def _written(files: set[str], key: str) -> SourceLocation | None:
     """Return the line that sets an attribute which nothing reads; None where something may, or no line is known."""
     texts = reached(files)
     if texts is None or any(
         read_of_optimizer(each, key) or sets_in_groups(each, key, _NOTHING) for each in texts.values()
     ):
         return None
-    lines = [Site(file, line) for file, tree in texts.items() for line in written_to_optimizer(tree, key)]
+    lines = [SourceLocation(file, line) for file, tree in texts.items() for line in written_to_optimizer(tree, key)]
     return lines[0] if lines else None

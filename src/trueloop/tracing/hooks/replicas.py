@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import parameters_of
 from trueloop.tracing.events import Event, ModelReplicated, RanksCompared, Ref, Refs, ReplicaStepped
 from trueloop.tracing.hooks.steps import depth_of_step
@@ -84,7 +84,7 @@ class _Asked:
 
     replica: _Replica
     update: int
-    place: Place | None
+    place: CodePosition | None
     ranks: tuple[int, int]
     names: Sequence[str]
     epsilons: Sequence[float]

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Event, GraphsRetained
 from trueloop.tracing.hooks.backward import check_taken
 from trueloop.tracing.patch import Patches, hide_from_compiler
@@ -31,7 +31,7 @@ class _Line:
 
     __slots__ = ("decided", "last_update", "place", "unused")
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: CodePosition) -> None:
         self.place = place
         self.unused = 0
         self.decided = False
@@ -62,7 +62,7 @@ class Retained:
 
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program
-        self._lines: dict[Place, _Line] = {}
+        self._lines: dict[CodePosition, _Line] = {}
         self._hang = stream.fenced("graphs that are retained", self._retained)
 
     def always(self, patches: Patches) -> None:

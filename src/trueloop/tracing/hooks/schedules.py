@@ -28,7 +28,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Event, ScheduleAdvanced, ScheduleIdle
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import Program
@@ -158,7 +158,7 @@ class Schedules:
         known = self._program.optimizers.get(optimizer)
         return 0 if known is None else known.steps
 
-    def _tell(self, scheduler: LRScheduler, before: tuple[float, ...], place: Place | None) -> None:
+    def _tell(self, scheduler: LRScheduler, before: tuple[float, ...], place: CodePosition | None) -> None:
         optimizer, stream = scheduler.optimizer, self._stream
         stream.emit(
             ScheduleAdvanced(

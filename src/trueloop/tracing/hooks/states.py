@@ -15,7 +15,7 @@ import torch.optim.lr_scheduler as schedulers
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import (
     CheckpointRead,
     CheckpointWritten,
@@ -54,7 +54,7 @@ class _Capture:
     state: Ref
     module: weakref.ref[nn.Module]
     module_ref: Ref
-    place: Place | None
+    place: CodePosition | None
     update: int
     tracked: tuple[_Tracked, ...]
 

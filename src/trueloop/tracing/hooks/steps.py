@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import Windows, gradient_norms, parameters_of
 from trueloop.tracing.events import NONE, Event, OptimizerCreated, Ref, Refs, StepTaken
 from trueloop.tracing.hooks.schedules import rates
@@ -50,12 +50,12 @@ class _Before(NamedTuple):
     holds: list[Tensor]
     graded: list[Tensor]
     reused: list[Tensor]
-    reused_from: Place | None
+    reused_from: CodePosition | None
     scaled: Refs
     used: list[Tensor]
     norms: _Norms
     frozen: list[tuple[Tensor, Tensor | None]]
-    place: Place | None
+    place: CodePosition | None
     rates: tuple[float, ...]
     closure: bool
     replaced: bool

@@ -10,7 +10,7 @@ from typing import Final
 
 from torch import Tensor
 
-from trueloop.core.findings import Place
+from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import parameters_of
 from trueloop.tracing.events import Ref, WindowLeftOver
 from trueloop.tracing.program_state import Leftover, Program
@@ -20,7 +20,7 @@ ALIKE: Final = 2  # windows of one length, before a shorter one is called left o
 
 
 def note_leftover(
-    stream: Stream, program: Program, loader: Ref, batches: int, backwards: int, place: Place | None
+    stream: Stream, program: Program, loader: Ref, batches: int, backwards: int, place: CodePosition | None
 ) -> None:
     """A loader has ended: remember what of its batches waits for a step.
 

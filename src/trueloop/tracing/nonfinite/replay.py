@@ -21,8 +21,8 @@ import torch.nn.modules.module as torch_module
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from trueloop.core.findings import Place
-from trueloop.core.formatting import counted
+from trueloop.core.findings import CodePosition
+from trueloop.core.formatting import format_count
 from trueloop.tracing.nonfinite.replica_state import HOOKS, CannotReplayError, StandIns
 from trueloop.tracing.nonfinite.side_effect_free import eager, generators, put, quiet
 from trueloop.tracing.nonfinite.values import described, not_finite, tensors_in, wild
@@ -71,7 +71,7 @@ class Origin(NamedTuple):
 
     module: str
     operation: str
-    place: Place | None
+    place: CodePosition | None
     inputs: str
 
 
@@ -233,7 +233,7 @@ class _Watching(TorchFunctionMode):
         """Take into account what was broken before."""
         broken = [(key, parameter) for key, parameter in root.named_parameters() if wild(parameter)]
         for _, parameter in broken:
-            words = f"{counted(len(broken), 'parameter')} not finite before, {broken[0][0]} the first"
+            words = f"{format_count(len(broken), 'parameter')} not finite before, {broken[0][0]} the first"
             self._origins[id(parameter)] = (parameter, Origin(type(root).__name__, "", None, words))
 
     def of(self, output: Any) -> Origin | None:
@@ -341,11 +341,11 @@ def _has_state(module: nn.Module) -> bool:
     return hooked or any(True for _ in (*module.parameters(), *module.buffers()))
 
 
-def _users_line() -> Place | None:
+def _users_line() -> CodePosition | None:
     """Return the innermost line of the program's within the replay."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
     while frame is not None and frame.f_code is not _of_call.__code__:
         if is_users(frame.f_code):
-            return Place(frame.f_code, frame.f_lasti)
+            return CodePosition(frame.f_code, frame.f_lasti)
         frame = frame.f_back
     return None

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trueloop.core.errors import CheckpointError
-from trueloop.core.sealed_json import sealed, unsealed
+from trueloop.core.sealed_json import seal, unseal
 from trueloop.training.checkpoint.durable_files import FileStamp, damaged, sync, unreadable, write_synced
 
 if TYPE_CHECKING:  # a manifest is read, and its files are checked, where torch is not installed
@@ -105,7 +105,7 @@ def write_folder(folder: Path, parts: PackedState, checkpoint: Checkpoint, besid
         "metrics": pack(dict(checkpoint.metrics))[0],
         "files": {name: asdict(stamp) for name, stamp in stamps.items()},
     }
-    write_synced(folder / MANIFEST, [sealed(manifest)])
+    write_synced(folder / MANIFEST, [seal(manifest)])
     sync(folder)
 
 
@@ -196,7 +196,7 @@ def _opened(path: Path) -> tuple[dict[str, Any], list[Migration]]:
     if not (path / MANIFEST).is_file():
         raise damaged(path, f"there is no {MANIFEST}: it was torn, or is not a checkpoint")
     content = (path / MANIFEST).read_bytes()
-    manifest = unsealed(content)
+    manifest = unseal(content)
     if manifest is None:
         raise damaged(path, f"{MANIFEST} does not match its own checksum")
     return manifest, _steps(path, manifest.get("schema"))

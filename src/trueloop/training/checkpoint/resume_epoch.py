@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, cast
 
-from trueloop.core.protocols import BatchSource, MicroBatch, Positioned, Rewindable
+from trueloop.core.protocols import BatchSource, MicroBatch, StatefulPosition, StatefulOrder
 from trueloop.training.distributed.processes import ALONE, Processes
 from trueloop.training.seeding import capture_generators, restore_generators
 
@@ -32,7 +32,7 @@ class Order:
     def open(self, epoch: int, skip_updates: int) -> Iterator[MicroBatch]:
         """Return the epoch's micro-batches, from ``skip_updates`` on."""
         source = self._source
-        if not isinstance(source, Rewindable):
+        if not isinstance(source, StatefulOrder):
             return source.epoch(epoch, skip_updates)
         here = capture_generators()
         if not skip_updates or self._opened is None:
@@ -46,7 +46,7 @@ class Order:
         restore_generators(here)
         return micros
 
-    def _alike(self, source: Rewindable, epoch: int, skip_updates: int, here: dict[str, Any]) -> Iterator[MicroBatch]:
+    def _alike(self, source: StatefulOrder, epoch: int, skip_updates: int, here: dict[str, Any]) -> Iterator[MicroBatch]:
         """Open an epoch with the first process's generators; the others then go on with their own."""
         assert self._opened is not None
         restore_generators(self._opened["generators"])
@@ -62,14 +62,14 @@ class Order:
         source = self._source
         return {
             "opened": self._opened,
-            "now": source.order_state() if isinstance(source, Rewindable) else None,
-            "position": source.position_state() if isinstance(source, Positioned) else None,
+            "now": source.order_state() if isinstance(source, StatefulOrder) else None,
+            "position": source.position_state() if isinstance(source, StatefulPosition) else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what an earlier process saved; nothing, where it had another kind of source."""
-        if isinstance(self._source, Rewindable) and state["now"] is not None:
+        if isinstance(self._source, StatefulOrder) and state["now"] is not None:
             self._opened = state["opened"]
             self._source.load_order_state(state["now"])
-        if isinstance(self._source, Positioned) and state.get("position") is not None:
+        if isinstance(self._source, StatefulPosition) and state.get("position") is not None:
             self._source.load_position_state(state["position"])

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from trueloop.core.errors import CheckpointError
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 from trueloop.training.checkpoint.manifest import STATE, Checkpoint
 from trueloop.training.checkpoint.state_tree import unpack
 from trueloop.training.config import TrainConfig
@@ -223,7 +223,7 @@ def saved_identity(checkpoint: Checkpoint) -> Identity | None:
         None where it cannot be read, or holds none.
     """
     try:
-        return unpack(from_json((checkpoint.path / STATE).read_bytes())["identity"], {})
+        return unpack(parse_json((checkpoint.path / STATE).read_bytes())["identity"], {})
     except (OSError, ValueError, LookupError, CheckpointError):
         return None
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from trueloop.core.protocols import CheckpointSaved, Noted
+from trueloop.core.protocols import CheckpointSaved, Notice
 from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder, packed
 from trueloop.training.checkpoint.manifest import Beside, PackedState
 from trueloop.training.checkpoint.mirror import Found, Mirror, MirrorError
@@ -44,7 +44,7 @@ class Saver:
         self._written: Future[None] | None = None
         self._copy: PackedState = {}
         self._uploads: list[Future[None]] = []
-        self._news: deque[CheckpointSaved | Noted] = deque()
+        self._news: deque[CheckpointSaved | Notice] = deque()
         self._problems: list[str] = []
         self._update = 0
         self._said_blocking = self._mirror_down = False
@@ -86,7 +86,7 @@ class Saver:
         else:
             self._written = self._writer.submit(self._write, parts, about, started, perf_counter() - started)
 
-    def take(self) -> list[CheckpointSaved | Noted]:
+    def take(self) -> list[CheckpointSaved | Notice]:
         """Return what has happened since the last call, oldest first: checkpoints that are whole, and notes."""
         return [self._news.popleft() for _ in range(len(self._news))]
 
@@ -191,7 +191,7 @@ class Saver:
             self._mirror_down = False
 
     def _note(self, kind: str, message: str) -> None:
-        self._news.append(Noted(update=self._update, kind=kind, message=message, details={}))
+        self._news.append(Notice(update=self._update, kind=kind, message=message, details={}))
 
 
 def _bytes(tree: object) -> int:

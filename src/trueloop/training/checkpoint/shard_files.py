@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystem
 
 from trueloop.core.errors import CheckpointError, InvalidConfig, MissingExtra
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 from trueloop.training.checkpoint.durable_files import FileStamp, damaged, unreadable
 from trueloop.training.checkpoint.manifest import read_manifest
 from trueloop.training.checkpoint.state_tree import InShards
@@ -124,7 +124,7 @@ def read_whole(folder: Path, wanted: Mapping[str, InShards]) -> dict[str, Tensor
             shard = read_tensors(folder / file)
             if shard.stamp != stamps[file]:
                 raise damaged(folder, f"{file} does not match its checksum")
-            places = from_json(shard.metadata[_PLACES])
+            places = parse_json(shard.metadata[_PLACES])
             for name in tensors.keys() & shard.tensors.keys():
                 missing[name] -= _place(tensors[name], shard.tensors[name], places[name]["saved_offsets"])
     except OSError as error:

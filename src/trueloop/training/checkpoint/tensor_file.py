@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from trueloop.core.errors import CheckpointError
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 from trueloop.training.checkpoint.durable_files import FileStamp, damaged, write_synced
 
 _NAMED = {
@@ -142,7 +142,7 @@ class _Entry:
 def _parsed(path: Path, text: bytes) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the header without its metadata, and the metadata."""
     try:
-        header = dict(from_json(text))
+        header = dict(parse_json(text))
         return header, dict(header.pop(RESERVED, {}))
     except (ValueError, TypeError) as error:
         raise damaged(path, f"its header is not readable ({error})") from error

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.errors import InvalidModel
-from trueloop.core.json_text import from_json
+from trueloop.core.json_text import parse_json
 from trueloop.training.checkpoint.durable_files import damaged, sync, unreadable, unwritable
 from trueloop.training.checkpoint.tensor_file import DTYPE_NAMES, RESERVED, read_tensors, write_tensors
 
@@ -60,7 +60,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
     except OSError as error:
         raise unreadable(path, error) from error
     try:
-        aliases = from_json(file.metadata.get("aliases", "{}"))
+        aliases = parse_json(file.metadata.get("aliases", "{}"))
         return file.tensors | {alias: file.tensors[name] for alias, name in aliases.items()}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise damaged(path, f"its map of tied tensors is wrong ({error!r})") from error

@@ -25,7 +25,7 @@ from typing import Final
 import torch.distributed as dist
 
 from trueloop.core.errors import ProcessLost
-from trueloop.core.formatting import counted
+from trueloop.core.formatting import format_count
 from trueloop.training.distributed.launcher_env import Launched, address_towards
 
 PATIENCE_S: Final = 1800.0
@@ -97,7 +97,7 @@ def _fresh(store: dist.Store, here: Launched, patience_s: float) -> dist.Store:
         if time.monotonic() > deadline:
             names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
             raise ProcessLost(
-                f"{counted(len(missing), 'process')} of {here.size} did not come to {here.address}:{here.port}: "
+                f"{format_count(len(missing), 'process')} of {here.size} did not come to {here.address}:{here.port}: "
                 f"rank {names}.",
                 why=f"The first one has waited {patience_s:.0f} s (parallel.patience_s).",
                 fix="See what those processes say, and that all were started and can reach that address.",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel
-from trueloop.core.protocols import MicroBatch, stands_in
+from trueloop.core.protocols import MicroBatch, is_padding
 from trueloop.training.distributed.processes import ALONE, Processes
 from trueloop.training.evaluation.metrics import Mergeable, Metric, merged
 from trueloop.training.memory.device import move
@@ -79,7 +79,7 @@ def evaluate(
     started, totals = perf_counter(), _Totals()
     with eval_mode(model), preserved_generators(), torch.no_grad(), context or nullcontext():
         for batch in batches:
-            data, counts = (batch.data, not stands_in(batch)) if isinstance(batch, MicroBatch) else (batch, True)
+            data, counts = (batch.data, not is_padding(batch)) if isinstance(batch, MicroBatch) else (batch, True)
             terms = objective(model, move(data, device))
             if counts:
                 totals.add(terms)

@@ -11,7 +11,7 @@ from typing import Final
 import torch
 from torch import nn
 
-from trueloop.core.formatting import size
+from trueloop.core.formatting import format_size
 
 _PAGES: Final = Path("/proc/self/statm")
 
@@ -35,7 +35,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def taken_by(model: nn.Module) -> str:
     """Return the size of a model's parameters and buffers in words."""
     held = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    return size(sum(tensor.numel() * tensor.element_size() for tensor in held.values()))
+    return format_size(sum(tensor.numel() * tensor.element_size() for tensor in held.values()))
 
 
 def memory_mib(device: torch.device) -> float | None:

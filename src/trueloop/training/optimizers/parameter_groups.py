@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from trueloop.core.errors import InvalidConfig, InvalidModel
-from trueloop.core.name_patterns import listed, matching
+from trueloop.core.name_patterns import format_names, match_names
 from trueloop.training.config import OptimConfig
 from trueloop.training.distributed.dtensors import is_sharded
 from trueloop.training.optimizers.adamw import LeanAdamW
@@ -51,7 +51,7 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
         InvalidConfig: a pattern matches no parameter.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    frozen = matching(list(parameters), patterns, asked="freeze", why="The part meant to be frozen would be trained.")
+    frozen = match_names(list(parameters), patterns, option="freeze", why="The part meant to be frozen would be trained.")
     for name in frozen:
         parameters[name].requires_grad_(False)
     return frozen
@@ -113,7 +113,7 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     }
     if any(problems.values()):
         raise InvalidModel(
-            "\n".join(f"{problem}: {listed(named)}." for problem, named in problems.items() if named),
+            "\n".join(f"{problem}: {format_names(named)}." for problem, named in problems.items() if named),
             why="What the optimizer lacks never learns; what it holds beside the model costs memory or moves unseen.",
             fix="Freeze and move the model first, then build the optimizer over what still requires a gradient.",
         )
@@ -170,7 +170,7 @@ def check_trainable(model: nn.Module) -> None:
     if not trainable:
         frozen = [name for name, _parameter in model.named_parameters()]
         raise InvalidModel(
-            f"The model has nothing to train: {listed(frozen)} frozen." if frozen else "The model has no parameters.",
+            f"The model has nothing to train: {format_names(frozen)} frozen." if frozen else "The model has no parameters.",
             why="The optimizer would have nothing to step.",
             fix="Narrow the `freeze` patterns, or undo requires_grad=False where it was set in the model's own code."
             if frozen
@@ -183,7 +183,7 @@ def check_trainable(model: nn.Module) -> None:
     ]
     if sparse:
         raise InvalidModel(
-            f"Embeddings with sparse=True: {listed(sparse)}.",
+            f"Embeddings with sparse=True: {format_names(sparse)}.",
             why="Clipping, weight decay and the fused kernels need dense gradients.",
             fix="Make them with sparse=False.",
         )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 
-from trueloop.core.formatting import counted, short
+from trueloop.core.formatting import format_count, short
 from trueloop.verification.batch_tree import tensors
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
@@ -71,7 +71,7 @@ def custom_functions(bench: Bench) -> Evidence:
         raise NotApplicable(" ".join(remarks) or "No custom Function is called in a way that can be repeated.")
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"{counted(len(judged), 'custom Function')} ({', '.join(each.name for each in judged)}) pass "
+        sentence=f"{format_count(len(judged), 'custom Function')} ({', '.join(each.name for each in judged)}) pass "
         "gradcheck "
         "in double precision.",
         remarks=remarks,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from trueloop.core.formatting import counted, short
+from trueloop.core.formatting import format_count, short
 from trueloop.verification.divergence import first_change, traced
 from trueloop.verification.evidence import Evidence, Verdict
 from trueloop.verification.influence import apart
@@ -39,7 +39,7 @@ def evaluation_repeatable(bench: Bench, *, times: int = 3) -> Evidence:
     if most:
         traces = [traced(model, call, seed + time) for time in range(2)]
         where = first_change(traces[0], traces[1], lambda a, b: torch.equal(a.nan_to_num(), b.nan_to_num()))
-        still = f" {counted(len(awake), 'module')} stayed in train mode after eval(): {awake[0]}." if awake else ""
+        still = f" {format_count(len(awake), 'module')} stayed in train mode after eval(): {awake[0]}." if awake else ""
         return Evidence(
             verdict=Verdict.BROKEN,
             sentence=f"Evaluated {times} times, one batch gives outputs that differ by {short(most)} of the greatest."

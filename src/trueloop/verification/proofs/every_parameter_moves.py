@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from trueloop.core.formatting import counted
+from trueloop.core.formatting import format_count
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench, Work
@@ -37,7 +37,7 @@ def every_parameter_moves(bench: Bench, *, updates: int = 3) -> Evidence:
     if unknown := _unregistered(work, batches[0]):
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"{counted(len(unknown), 'parameter')} in use {'is' if len(unknown) == 1 else 'are'} not among "
+            sentence=f"{format_count(len(unknown), 'parameter')} in use {'is' if len(unknown) == 1 else 'are'} not among "
             f"model.parameters(), so no optimizer gets them: {', '.join(unknown[:4])}"
             f"{', ...' if len(unknown) > 4 else ''}.",
             fault=unknown[0],
@@ -58,8 +58,8 @@ def every_parameter_moves(bench: Bench, *, updates: int = 3) -> Evidence:
         told = ", ".join(f"{name} ({reasons[name]})" for name in stuck[:4])
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"{counted(len(stuck), 'parameter')} of {len(names)} did not move in "
-            f"{counted(updates, 'update')}: "
+            sentence=f"{format_count(len(stuck), 'parameter')} of {len(names)} did not move in "
+            f"{format_count(updates, 'update')}: "
             f"{told}{', ...' if len(stuck) > 4 else ''}.",
             fault=stuck[0],
             fix="Call the layer and use what it returns, without detach; build the optimizer over model.parameters(); "
@@ -71,7 +71,7 @@ def every_parameter_moves(bench: Bench, *, updates: int = 3) -> Evidence:
     )
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"All {counted(len(names), 'trainable parameter')} moved"
+        sentence=f"All {format_count(len(names), 'trainable parameter')} moved"
         f"{' after one update' if not late else f' within {updates} updates'}.",
         remarks=remarks,
         numbers={"trainable": len(names), "late": len(late)},

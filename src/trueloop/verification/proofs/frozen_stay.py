@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from trueloop.core.formatting import counted, short
+from trueloop.core.formatting import format_count, short
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.freeze_mode import BatchNorm
 from trueloop.verification.proof import Proof
@@ -54,8 +54,8 @@ def frozen_stay(bench: Bench, *, updates: int = 3) -> Evidence:
         why = " It still has a gradient, so weight decay and momentum act on it." if gradient and held else ""
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"{counted(len(moved), 'frozen parameter')} of {len(frozen)} moved in "
-            f"{counted(updates, 'update')}, "
+            sentence=f"{format_count(len(moved), 'frozen parameter')} of {len(frozen)} moved in "
+            f"{format_count(updates, 'update')}, "
             f"{worst} by {short(moved[worst])}.{why}",
             fault=worst,
             fix="Set its .grad to None when you freeze it, and build the optimizer over what is left to train.",
@@ -64,8 +64,8 @@ def frozen_stay(bench: Bench, *, updates: int = 3) -> Evidence:
         )
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"{counted(len(frozen), 'frozen parameter')} unchanged, bit for bit, after "
-        f"{counted(updates, 'update')}.",
+        sentence=f"{format_count(len(frozen), 'frozen parameter')} unchanged, bit for bit, after "
+        f"{format_count(updates, 'update')}.",
         remarks=remarks,
         numbers={"frozen": len(frozen)},
     )

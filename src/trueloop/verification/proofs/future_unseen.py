@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.formatting import counted, short
+from trueloop.core.formatting import format_count, short
 from trueloop.verification.batch_tree import described, tensors
 from trueloop.verification.divergence import first_change, traced
 from trueloop.verification.evidence import Evidence, Grid, NotApplicable, Verdict
@@ -78,7 +78,7 @@ def future_unseen(bench: Bench, *, positions: int = 12) -> Evidence:
     if not seen.ahead:
         return Evidence(
             verdict=Verdict.HOLDS,
-            sentence=f"Changing any of {counted(len(seen.positions), 'position')} moves no earlier output.",
+            sentence=f"Changing any of {format_count(len(seen.positions), 'position')} moves no earlier output.",
             remarks=remarks,
             pictures=(picture,),
         )
@@ -106,7 +106,7 @@ def _look(bench: Bench, model: nn.Module, batch: Any, most: int) -> Seen:
     which = content(exact.call, lambda leaf: leaf.dim() > 1 and leaf.shape[0] == B)
     T = tensors(exact.call.tree)[which[0]].shape[1]
     if T < 2:
-        raise NotApplicable(f"The input has {counted(T, 'position')}, so there is no future.")
+        raise NotApplicable(f"The input has {format_count(T, 'position')}, so there is no future.")
     which = [index for index in which if tensors(exact.call.tree)[index].shape[1] == T]
     before = _by_position(exact.before, B, T)
     # The first, the last, and neighbours in between: a mask that is one too wide shows next to the diagonal only.

@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from trueloop.core.formatting import counted, short
+from trueloop.core.formatting import format_count, short
 from trueloop.verification.batch_tree import leaves, replaced, tensors
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.influence import Precise, apart, changed, precise, size_of, with_changes
@@ -48,7 +48,7 @@ def input_used(bench: Bench) -> Evidence:
     if unused:
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"{counted(len(unused), 'input')} of {len(moved)} ({', '.join(unused)}) can be changed "
+            sentence=f"{format_count(len(unused), 'input')} of {len(moved)} ({', '.join(unused)}) can be changed "
             "to anything "
             "without any output moving.",
             fault=unused[0],
@@ -95,7 +95,7 @@ def _idle_features(exact: Precise) -> tuple[str, ...]:
     idle = (gradient == 0).all(0).nonzero().flatten().tolist()
     if not idle:
         return ()
-    return (f"{counted(len(idle), 'feature')} of {leaf.shape[1]} had no gradient in this batch: {idle[:8]}.",)
+    return (f"{format_count(len(idle), 'feature')} of {leaf.shape[1]} had no gradient in this batch: {idle[:8]}.",)
 
 
 PROOF = Proof(title="The input is used", group="model", prove=input_used)

@@ -9,7 +9,7 @@ from itertools import islice
 
 import torch
 
-from trueloop.core.formatting import counted, duration, percent, short
+from trueloop.core.formatting import format_count, duration, percent, short
 from trueloop.verification.batch_tree import samples_in
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
@@ -41,7 +41,7 @@ def loader_keeps_up(bench: Bench, *, batches: int = 50) -> Evidence:
     workers = int(getattr(loader, "num_workers", 0))
     read_s, count, samples = _read(bench, batches)
     if count < 2:
-        raise NotApplicable(f"The loader gives {counted(count, 'batch')}, too few to be timed.")
+        raise NotApplicable(f"The loader gives {format_count(count, 'batch')}, too few to be timed.")
     update_s = _update(bench)
     wait_s = max(0.0, read_s - update_s) if workers else read_s
     share = wait_s / (update_s + wait_s)
@@ -50,7 +50,7 @@ def loader_keeps_up(bench: Bench, *, batches: int = 50) -> Evidence:
     numbers = {**rates, "waiting": share, "workers": workers}
     picture = Bars(title="Samples per second", values=rates, unit="samples/s")
     told = (
-        f"The loader gives {short(rates['loader'])} samples/s with {counted(workers, 'worker')}, updates take "
+        f"The loader gives {short(rates['loader'])} samples/s with {format_count(workers, 'worker')}, updates take "
         f"{short(rates['updates'])}: training waits {percent(share)} of the time ({duration(read_s)} and "
         f"{duration(update_s)} per batch)"
     )

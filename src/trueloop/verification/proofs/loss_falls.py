@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from trueloop.core.formatting import counted, percent, short
+from trueloop.core.formatting import format_count, percent, short
 from trueloop.verification.evidence import Curve, Evidence, Verdict
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench
@@ -38,14 +38,14 @@ def loss_falls(bench: Bench, *, batches: int = 5, passes: int = 2) -> Evidence:
     seen.append(after[0])
     first, last = sum(before) / len(before), sum(after) / len(after)
     fell = (first - last) / abs(first) if first else 0.0
-    done = f"{counted(len(seen) - 1, 'update')} on {counted(len(few), 'batch')}"
+    done = f"{format_count(len(seen) - 1, 'update')} on {format_count(len(few), 'batch')}"
     told = f"{short(first)} before and {short(last)} after {done}"
     picture = Curve(title="Loss of each batch when it is drawn", lines={"loss": seen})
     numbers = {"before": first, "after": last, "updates": len(seen) - 1}
     if not math.isfinite(last):
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"The loss is not a number after {counted(len(seen) - 1, 'update')}: {short(first)} before.",
+            sentence=f"The loss is not a number after {format_count(len(seen) - 1, 'update')}: {short(first)} before.",
             fault="the loss",
             fix="Lower the learning rate; look for logarithms and divisions of what may be 0.",
             numbers=numbers,

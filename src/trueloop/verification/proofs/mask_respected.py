@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.formatting import counted, short
+from trueloop.core.formatting import format_count, short
 from trueloop.verification.batch_tree import as_double, described, leaves, mapped, taken
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.influence import EXACT, ROUGH, apart, changed, difference
@@ -167,7 +167,7 @@ def _compared(bench: Bench, work: Work, pair: tuple[Any, Any], real: tuple[Tenso
     numbers = {"masked_positions": hidden, "outputs_move": moved, "loss_moves": loss}
     if not moved and not loss:
         told = "no output moves" if loss_a is None else "neither the outputs nor the loss move"
-        sentence = f"With {counted(hidden, 'position')} masked, {told} {when}."
+        sentence = f"With {format_count(hidden, 'position')} masked, {told} {when}."
         return Evidence(verdict=Verdict.HOLDS, sentence=sentence, numbers=numbers)
     parts = [f"outputs of real positions by {short(moved)}"] if moved else []
     parts += [f"the loss by {short(loss)} of itself"] if loss else []

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.formatting import counted, duration, percent, short
+from trueloop.core.formatting import format_count, duration, percent, short
 from trueloop.verification.batch_tree import mapped, samples_in, taken, tensors
 from trueloop.verification.evidence import Curve, Evidence, NotApplicable, NotJudged, Verdict
 from trueloop.verification.freeze_mode import without_dropout
@@ -62,7 +62,7 @@ class Trained:
         """Where from, where to, and how long it took."""
         ends = f"from {short(self.seen[0])} to {short(self.seen[-1])}"
         went = "fell" if self.seen[-1] <= self.seen[0] else "went"
-        return f"The loss on one batch {went} {ends} in {counted(len(self.seen) - 1, 'update')}"
+        return f"The loss on one batch {went} {ends} in {format_count(len(self.seen) - 1, 'update')}"
 
 
 def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1, samples: int = 32) -> Evidence:
@@ -86,7 +86,7 @@ def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1,
     if not trained.learnt and trained.in_time:
         trained, how = _again(bench, few, first, ask)
         left = percent(first.seen[-1] / first.seen[0]) if math.isfinite(first.seen[-1]) else "not a number"
-        told = f"On {counted(samples_in(batch), 'sample')} {left} of the loss is left; this is {how}."
+        told = f"On {format_count(samples_in(batch), 'sample')} {left} of the loss is left; this is {how}."
         remarks = (told,) if trained.learnt else ()
         if not trained.learnt:
             _check_floor(bench, few, trained, ask)
@@ -114,7 +114,7 @@ def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1,
 
 def _again(bench: Bench, few: Any, first: Trained, ask: Asked) -> tuple[Trained, str]:
     """Ask for less: a few samples; then by an optimizer that is known to be fast, unless the user's made it worse."""
-    how = f"on {counted(samples_in(few), 'sample')}"
+    how = f"on {format_count(samples_in(few), 'sample')}"
     trained = _train(bench, few, ask)
     worse = not math.isfinite(trained.seen[-1]) or trained.seen[-1] >= trained.seen[0]
     if trained.learnt or worse or not trained.in_time:

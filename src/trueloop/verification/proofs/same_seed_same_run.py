@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.formatting import counted, short
+from trueloop.core.formatting import format_count, short
 from trueloop.verification.batch_tree import cloned, leaves, moved
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
@@ -51,7 +51,7 @@ def same_seed_same_run(bench: Bench, *, updates: int = 3) -> Evidence:
             return _broken(f"update {number}: {name}", name, a[name], b[name])
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"Two runs of {counted(updates, 'update')} from seed {bench.subject.seed} are the same bit for bit.",
+        sentence=f"Two runs of {format_count(updates, 'update')} from seed {bench.subject.seed} are the same bit for bit.",
         remarks=()
         if not isinstance(bench.subject.model, nn.Module)
         else ("Initialisation is not part of it: for that, give a function that makes the model.",),

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.formatting import counted, short
+from trueloop.core.formatting import format_count, short
 from trueloop.verification.batch_tree import replaced, tensors
 from trueloop.verification.divergence import first_change, traced
 from trueloop.verification.evidence import Evidence, Grid, Verdict
@@ -76,7 +76,7 @@ def samples_independent(bench: Bench, *, samples: int = 6) -> Evidence:
     pairs = len(evaluated.grid) * (len(evaluated.grid) - 1)
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"No output of {counted(pairs, 'pair')} of samples moves when the other's input changes.",
+        sentence=f"No output of {format_count(pairs, 'pair')} of samples moves when the other's input changes.",
         remarks=remarks,
         numbers={"pairs": pairs},
         pictures=(_grid(evaluated),),
@@ -89,7 +89,7 @@ def _broken(leaks: Leaks, when: str) -> Evidence:
     where = f" The samples meet first {leaks.where}." if leaks.where else ""
     return Evidence(
         verdict=Verdict.BROKEN,
-        sentence=f"Output {i} moves when sample {j} changes, {when}: {counted(len(leaks.wrong), 'pair')} of samples "
+        sentence=f"Output {i} moves when sample {j} changes, {when}: {format_count(len(leaks.wrong), 'pair')} of samples "
         f"leak, by up to {short(most)} of the greatest output.{where}",
         fault=leaks.where or f"output {i}, sample {j}",
         fix=FIX,

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from trueloop.core.formatting import counted, percent
+from trueloop.core.formatting import format_count, percent
 from trueloop.verification.batch_tree import leaves, samples_in, taken
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
@@ -55,7 +55,7 @@ def splits_disjoint(bench: Bench, *, samples: int = 20_000) -> Evidence:
     picture = Bars(title="Samples", values={key: float(value) for key, value in numbers.items()}, unit="samples")
     if shared:
         return _broken(
-            f"{counted(len(shared), 'index')} of one dataset {'is' if len(shared) == 1 else 'are'} in both splits "
+            f"{format_count(len(shared), 'index')} of one dataset {'is' if len(shared) == 1 else 'are'} in both splits "
             f"({', '.join(map(str, shared[:5]))}{', ...' if len(shared) > 5 else ''}).",
             f"index {shared[0]}",
             numbers,
@@ -64,7 +64,7 @@ def splits_disjoint(bench: Bench, *, samples: int = 20_000) -> Evidence:
     if both and share > 2 * train.repeated:
         pairs = ", ".join(f"{held.first[digest]} = {train.first[digest]}" for digest in both[:4])
         return _broken(
-            f"{counted(len(both), 'sample')} of {len(held.first)} held out ({percent(share)}) "
+            f"{format_count(len(both), 'sample')} of {len(held.first)} held out ({percent(share)}) "
             f"{'is' if len(both) == 1 else 'are'} in the training set by content (held out = training: {pairs}).",
             f"held-out sample {held.first[both[0]]}",
             numbers,
@@ -77,8 +77,8 @@ def splits_disjoint(bench: Bench, *, samples: int = 20_000) -> Evidence:
         )
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"None of {counted(held.samples, 'held-out sample')} is among "
-        f"{counted(train.samples, 'training sample')}.",
+        sentence=f"None of {format_count(held.samples, 'held-out sample')} is among "
+        f"{format_count(train.samples, 'training sample')}.",
         numbers=numbers,
         pictures=(picture,),
         remarks=() if train.whole and held.whole else ("That is as far as they were read in the time there is.",),

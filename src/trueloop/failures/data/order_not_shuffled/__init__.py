@@ -35,7 +35,7 @@ from typing import Any, ClassVar
 
 from trueloop.analysis.queries.epoch_loops import epochs
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, Place
+from trueloop.core.findings import Evidence, CodePosition
 from trueloop.failures import failure
 from trueloop.failures.data.order_not_shuffled.sorted_samples import in_blocks, shuffled
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -59,7 +59,7 @@ MOST_LOADERS = 64
 class _Sequential:
     """A loader without shuffling."""
 
-    made_at: Place | None
+    made_at: CodePosition | None
     started_update: int
     drawn: dict[str, list[float] | tuple[int, ...]] = field(default_factory=dict[str, "list[float] | tuple[int, ...]"])
     """Columns of the newest batch that may be labels: their values, or their shapes where these are not to be read."""
@@ -151,7 +151,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"The {found.samples} training samples come class after class: {found.values} blocks of "
             f"{per_class:.0f} on average, in batches of {found.batch_size}, unshuffled in every epoch.",
-            place=known.made_at,
+            location=known.made_at,
         )
 
     def inconclusive(self) -> str:

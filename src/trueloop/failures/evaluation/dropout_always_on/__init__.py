@@ -39,8 +39,8 @@ from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
 
 from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, Place
-from trueloop.core.formatting import counted
+from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.evaluation.dropout_always_on.functional_dropout import measured, told_the_mode, untold
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -48,7 +48,7 @@ from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.evaluation_passes import Sweep, SweepsEnded
 from trueloop.tracing.events import BatchDrawn, DropoutUntold, Event, Gap, ModelCalled, Ref
 
-Call = tuple[Ref, Place | None]
+Call = tuple[Ref, CodePosition | None]
 """A line in the forward of a module."""
 
 
@@ -123,8 +123,8 @@ class Detector(failure.Detector):
         return [
             Evidence(
                 message=f"{event.function} at rate {event.probability:g} was at work in {event.module.name}, which is "
-                f"in eval mode, while {model.name} went through {counted(sweep.batches, 'held-out batch')}.",
-                place=event.place,
+                f"in eval mode, while {model.name} went through {format_count(sweep.batches, 'held-out batch')}.",
+                location=event.place,
                 update=sweep.update,
             )
             for model in sweep.models

@@ -58,7 +58,7 @@ class Detector(failure.Detector):
         return Evidence(
             message="The parameters to clip came from a generator that had been gone through before: nothing was "
             f"clipped at {event.limit:g}.",
-            place=event.place,
+            location=event.place,
         )
 
 

@@ -1,25 +1,33 @@
-"""A gradient that a step has already used is used again, with a new one added on top.
+"""``zero_grad()`` is not called between two steps, so ``backward()`` adds to gradients that a step has already used.
 
 What you see
-    The loss falls at first, then wanders or blows up. The gradient norm grows from update to update, as if the learning
-    rate did; a smaller learning rate seems to help.
+    The loss falls at first, then wanders or diverges. The gradient norm grows from update to update, as if the learning
+    rate did. A smaller learning rate seems to help.
 
 Why it happens
-    ``backward()`` adds into ``.grad`` by design, so that several batches can share a step. Nothing knows that the step
-    in between has used what was there.
+    ``backward()`` adds to ``.grad`` by design, so that several batches can share a step. PyTorch does not record that a
+    step has used the gradients in between.
 
 Fix
-    Call ``optimizer.zero_grad()`` once per update, before the first backward or after the step. Where a model has
-    several optimizers, each clears its own.
+    Clear the gradients once per update. A model with several optimizers needs it for each of them.
+
+        optimizer.zero_grad()
+        loss = criterion(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
 
 When this is fine
-    Gradient accumulation adds several backwards and steps once. A GAN's generator pass adds into the discriminator's
-    used gradients, which are cleared before its own pass. Clearing after the step, ``model.zero_grad()``,
-    ``p.grad = None``, ``p.grad.zero_()``, gradients that are decayed by hand, closures and SAM are all right.
-    Certain because it is followed for every parameter: its gradient was used by a step, was still the same object with
-    the same numbers when a backward began, was added to, and then used by a step again. So a ``zero_grad()`` of the
-    wrong optimizer, or of one half of the model, is found too. The text of a Lightning module that optimizes by hand is
-    told as a warning, since DeepSpeed's engine clears by itself, and only where nothing in the file clears anything.
+    - Gradient accumulation: several backward passes, one step, then ``zero_grad()``.
+    - A GAN's generator pass adds to used gradients of the discriminator, which are cleared before its own pass.
+    - Clearing after the step, with ``model.zero_grad()``, ``p.grad = None`` or ``p.grad.zero_()``.
+    - Gradients that are decayed by hand, closures and SAM.
+
+How it is detected
+    At run time for every parameter: a step used its gradient, a backward then added to the same tensor with unchanged
+    numbers, and another step used it. So a ``zero_grad()`` of the wrong optimizer, or of half the model, is found too.
+    Lint reports a loop with a backward and a step of the same parameters and no clearing. In a Lightning module that
+    optimizes by hand it is a warning, since DeepSpeed's engine clears by itself, and only where the whole file clears
+    nothing.
 
 References
     torch.optim.Optimizer.zero_grad, https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
@@ -41,49 +49,47 @@ from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.failures.gradient.never_cleared.lightning import uncleared
+from trueloop.failures.gradient.never_cleared.lightning import uncleared_steps
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, Ref, StepTaken
 from trueloop.tracing.object_facts import Facts
 
 
 class Detector(failure.Detector):
-    """Every step tells which of its gradients hold something that a step had used before."""
+    """Reports each step whose gradients contain values that an earlier step has used."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken,)
 
     def __init__(self) -> None:
         self._first_norms = Facts[Ref, float | None]()
-        """Of each optimizer's gradients."""
+        """The gradient norm of each optimizer's first step."""
 
     def observe(self, event: StepTaken) -> Evidence | None:
-        """Return evidence where a step uses a gradient for the second time."""
+        """Return evidence if a step uses a gradient for the second time."""
         if not event.reused:
             if not self._first_norms.get(event.optimizer):
                 self._first_norms.put(event.optimizer, event.norm)
             return None
-        count, held = len(event.reused), len(event.with_gradient)
-        which = f"all {held} gradients" if count == held else f"{count} of {held} gradients"
-        first, grown = self._first_norms.get(event.optimizer), ""
+        count, total = len(event.reused), len(event.with_gradient)
+        which = f"all {total} gradients" if count == total else f"{count} of {total} gradients"
+        first, growth = self._first_norms.get(event.optimizer), ""
         if first and event.norm and event.norm > 1.05 * first:
-            grown = f" Their norm went from {first:.3g} to {event.norm:.3g}."
-        named = "" if count == held else f" Among them: {', '.join(sorted(ref.name for ref in event.reused)[:3])}."
+            growth = f" Their norm grew from {first:.3g} to {event.norm:.3g}."
+        names = "" if count == total else f" Among them: {', '.join(sorted(ref.name for ref in event.reused)[:3])}."
         return Evidence(
-            message=f"{event.optimizer.name} stepped on {which} that an earlier step had already used, with a new "
-            f"backward added on top.{grown}{named}",
-            place=event.place,
-            related=((event.reused_from, "added here to gradients that were used already"),)
-            if event.reused_from
-            else (),
+            message=f"`{event.optimizer.name}.step()` used {which} from an earlier step again: `zero_grad()` did not "
+            f"clear them, and a new backward was added.{growth}{names}",
+            location=event.place,
+            related=((event.reused_from, "this backward added to used gradients"),) if event.reused_from else (),
         )
 
 
-_WORDS: Final = "Clear the gradients after the step"
-HOOKS: Final = frozenset(("register_step_pre_hook", "register_step_post_hook"))
+_FIX_LABEL: Final = "Clear the gradients after the step"
+STEP_HOOKS: Final = frozenset(("register_step_pre_hook", "register_step_post_hook"))
 
 
 def find(source: Source) -> Iterator[Hit]:
-    """Yield the steps in a loop with a backward of the optimizer's parameters, in which nothing clears them."""
+    """Yield the steps in a loop that runs backward for the optimizer's parameters and never clears their gradients."""
     for step in source.acts(OpKind.STEPPED):
         optimizer, loops = step.subject, [each for each in step.loops if not each.once()]
         if optimizer.kind is not Kind.OPTIMIZER or not loops:
@@ -93,44 +99,51 @@ def find(source: Source) -> Iterator[Hit]:
             (each for each in inside if each.act is OpKind.BACKWARD and source.reaches(each, optimizer)), None
         )
         cleared = any(source.clears(each, optimizer) for each in inside)
-        if backward is None or cleared or _fresh(optimizer, loops[-1], inside) or _hooked(source, step):
+        if (
+            backward is None
+            or cleared
+            or _may_be_recreated(optimizer, loops[-1], inside)
+            or _has_step_hooks(source, step)
+        ):
             continue
         if source.handed_out(optimizer, inside):
             continue
         yield Hit(
-            message="Every turn of the loop adds to the gradients and steps, and none clears them.",
+            message=f"`{ast.unparse(step.node)}` uses gradients from earlier iterations: the loop never calls "
+            "`zero_grad()`.",
             node=step.node,
-            related=((backward.node, "adds to the gradients that are there"),),
-            fix=_cleared(source, step),
+            related=((backward.node, "adds to the existing gradients"),),
+            fix=_clear_after_step(source, step),
         )
 
 
 def find_all(source: Source) -> Iterator[Hit]:
-    """Yield what `find` does, and the steps of Lightning modules that do by hand what Lightning otherwise does."""
+    """Yield what `find` yields, and the steps of Lightning modules with manual optimization that clear nothing."""
     yield from find(source)
-    for step, statement, backward in uncleared(source):
+    for step, statement, backward in uncleared_steps(source):
         after = f"{source.text.of(step.func.value)}.zero_grad()" if isinstance(step.func, ast.Attribute) else ""
         edit = source.text.after(statement, after) if statement and after else None
         yield Hit(
-            message="Each training_step adds to the gradients and steps by hand, and none clears them.",
+            message=f"`{ast.unparse(step)}` uses gradients from earlier calls of `training_step`: nothing in this "
+            "file clears them.",
             node=step,
-            related=((backward, "adds to the gradients that are there"),),
-            fix=Fix((edit,), safe=True, words=_WORDS) if edit else None,
+            related=((backward, "adds to the existing gradients"),),
+            fix=Fix((edit,), safe=True, words=_FIX_LABEL) if edit else None,
             severity=Severity.WARNING,
         )
 
 
-def _fresh(optimizer: AbstractValue, loop: Loop, inside: list[Op]) -> bool:
-    """Return True where each turn of a loop may have an optimizer of its own, over parameters of its own."""
+def _may_be_recreated(optimizer: AbstractValue, loop: Loop, inside: list[Op]) -> bool:
+    """Return True if each iteration of a loop may create its own optimizer, or its own parameters."""
     if not optimizer.models():
-        made = any(each.act is OpKind.MADE and each.subject.may_be(optimizer) for each in inside)
+        created = any(each.act is OpKind.MADE and each.subject.may_be(optimizer) for each in inside)
     else:
-        made = any(renewed(loop, each, inside) for each in optimizer.models())
-    return made or any(each.may_be(optimizer) or each.covers(optimizer) for each in _gone_through(loop))
+        created = any(renewed(loop, each, inside) for each in optimizer.models())
+    return created or any(each.may_be(optimizer) or each.covers(optimizer) for each in _iterated_values(loop))
 
 
-def _gone_through(loop: Loop) -> list[AbstractValue]:
-    """Return what a loop goes through, and what lists of it hold: models, optimizers, pairs of them."""
+def _iterated_values(loop: Loop) -> list[AbstractValue]:
+    """Return what a loop iterates over, and the elements of nested lists: models, optimizers, pairs of them."""
     found = [] if loop.over is None else [loop.over]
     for each in found:
         if each.kind in (Kind.SEQUENCE, Kind.UNKNOWN):
@@ -138,19 +151,19 @@ def _gone_through(loop: Loop) -> list[AbstractValue]:
     return found
 
 
-def _hooked(source: Source, step: Op) -> bool:
-    """Return True where something of the program's own runs with every step."""
+def _has_step_hooks(source: Source, step: Op) -> bool:
+    """Return True if the program registers hooks that run with every step."""
     names = {each.func.attr for each in source.all_calls if isinstance(each.func, ast.Attribute)}
-    return bool(names & HOOKS)
+    return bool(names & STEP_HOOKS)
 
 
-def _cleared(source: Source, step: Op) -> Fix | None:
-    """Return the fix: the gradients are cleared behind the step."""
+def _clear_after_step(source: Source, step: Op) -> Fix | None:
+    """Return the fix that clears the gradients after the step."""
     statement = step.statement
     if not isinstance(statement, ast.Expr) or statement.value is not step.node or step.things:
         return None
     edit = source.text.after(statement, f"{source.text.of(step.node.func.value)}.zero_grad()")
-    return Fix((edit,), safe=True, words=_WORDS) if edit else None
+    return Fix((edit,), safe=True, words=_FIX_LABEL) if edit else None
 
 
 RULE = Rule(words=("backward(", ".step("), find=find_all)
@@ -195,7 +208,7 @@ for step in range(20):
     loss.backward()
     optimizer.step()
 """,
-    fix="Call optimizer.zero_grad() once per update, before its first backward.",
+    fix="Call `optimizer.zero_grad()` once per update, before its first backward.",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -66,7 +66,7 @@ class Detector(failure.Detector):
             return Evidence(
                 message=f"{event.parameter} is computed from {event.count} of its earlier values that were looked at, "
                 f"the oldest from update {event.oldest}: the graph behind it grows with every update.",
-                place=event.place,
+                location=event.place,
                 fix="Change it under torch.no_grad().",
                 update=event.oldest,
                 about=event.parameter,
@@ -75,7 +75,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"All {event.count} graphs that were looked at are still in memory, the oldest since update "
             f"{event.oldest}: {event.update - event.oldest} updates ago.{by}",
-            place=event.kept_at or event.place,
+            location=event.kept_at or event.place,
             related=((event.place, "the graphs were made here"),) if event.kept_at and event.place else (),
             update=event.oldest,
             about="graphs",

@@ -56,7 +56,7 @@ class Detector(failure.Detector):
             return Evidence(
                 message=f"{event.count} graphs were retained here, and nothing ran backward through any of them again "
                 "before they were gone.",
-                place=event.place,
+                location=event.place,
             )
         if event.retain_graph and not event.create_graph and len(self._updates) < ENOUGH:
             self._updates.add(event.update)
