@@ -81,6 +81,6 @@ def test_every_error_has_a_page_and_a_file_without_one_is_refused(tmp_path: Path
     (tmp_path / "nothing_known.py").touch()
     raised = importlib.import_module("trueloop.failures.pytorch_errors")
     monkeypatch.setattr(raised, "__path__", [*raised.__path__, str(tmp_path)])
-    with pytest.raises(ValueError, match=r"^trueloop\.catalogue\.raised\.nothing_known has no ERROR\.$"):
+    with pytest.raises(ValueError, match=r"^trueloop\.failures\.pytorch_errors\.nothing_known has no ERROR\.$"):
         known_errors.__wrapped__()
     del sys.modules["trueloop.failures.pytorch_errors.nothing_known"], raised.nothing_known

@@ -38,7 +38,7 @@ def test_each_reference_begins_its_own_line():
 
 def test_a_page_as_markdown_has_headings_and_whole_paragraphs():
     assert markdown(PAGE).endswith("module.html.\n- Another, https://arxiv.org/abs/1803.08494")
-    assert markdown(PAGE).startswith("Something is wrong.\n\n### Symptom\n\nThe loss falls.\n\n### References\n\n- A")
+    assert markdown(PAGE).startswith("Something is wrong.\n\n### What you see\n\nThe loss falls.\n\n### References\n\n- A")
 
 
 def test_the_first_reference_with_an_address_counts():

@@ -1,31 +1,38 @@
-"""A recurrent layer takes the samples of a batch for the steps of one sequence.
+"""A recurrent layer without ``batch_first`` gets batch-first input and treats the batch dimension as time.
 
 What you see
-    The model learns little, or well in training and not at all with another batch size: what it answers for a sample
-    depends on the samples that stand before it in the batch. Evaluated one by one, the same samples get other answers.
+    The model learns little, or works only with the batch size it was trained with. Its output for a sample depends on
+    the samples before it in the batch: evaluated one by one, the same samples get other outputs.
 
 Why it happens
-    ``LSTM``, ``GRU`` and ``RNN`` want (time, batch, features) unless they are made with ``batch_first=True``, and a
-    loader gives (batch, time, features). Both are three numbers, and the output has the same shape either way. An
-    input of two dimensions is one sequence, without any batch: (batch, features) is read as (time, features).
+    ``LSTM``, ``GRU`` and ``RNN`` expect (time, batch, features) by default, and a loader returns (batch, time,
+    features). Both have three dimensions, and the output has the same shape either way. A 2-D input is read as one
+    sequence without a batch, so (batch, features) is treated as (time, features).
 
 Fix
-    Make the layer with ``batch_first=True``; the states it is given and returns stay (layers, batch, features). Or
-    give it ``x.transpose(0, 1)``. Features without time want a dimension of their own: ``x.unsqueeze(1)``, with
-    ``batch_first=True``.
+    Create the layer with ``batch_first=True``; its states still have the shape (layers, batch, features):
+
+        self.rnn = nn.LSTM(3, 8)  # wrong for (batch, time, features)
+        self.rnn = nn.LSTM(3, 8, batch_first=True)  # right
+
+    Or pass ``x.transpose(0, 1)``. Give features without time a time dimension: ``x.unsqueeze(1)``.
 
 When this is fine
-    Batches that are transposed first, or collated as (time, batch); series drawn in their order, whose batches are
-    steps in time; a length that happens to equal the batch size; rows of a support set that are read as a sequence on
-    purpose. Reported is only a layer on the batches of a loader that shuffles samples, one batch size at a time: where
-    the first dimension is that of the batch and the second is no batch size, as in the very tensor the loader gave, or
-    where the first dimension follows the batch when its size changes. Attention has the same default, but there are
-    models that attend over a batch on purpose.
+    - Batches are transposed first, or collated as (time, batch).
+    - A series is read in order, so that its batches are time steps.
+    - The sequence length happens to equal the batch size.
+    - The rows of a support set are read as a sequence on purpose.
+
+How it is detected
+    ``trueloop run`` reports a layer on batches of a loader that shuffles samples and has one batch size at a time, in
+    two cases: the layer's time dimension has the batch size and its batch dimension has not, exactly as in the tensor
+    from the loader; or the time dimension follows the batch size when that changes. Attention has the same default, but
+    is not checked: some models attend over the batch on purpose.
 
 References
     torch.nn.LSTM, https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html
     pytorch/pytorch#1538: a digit classifier trained on images whose rows were taken for a batch
-    salesforce/cove#10: an encoder made without ``batch_first`` and given its inputs batch first
+    salesforce/cove#10: an encoder made without ``batch_first`` that gets batch-first inputs
     facebookresearch/fairseq#2449: the same in a tutorial
 """
 
@@ -41,51 +48,51 @@ from trueloop.tracing.object_facts import Facts
 
 
 class _Sizes(NamedTuple):
-    """How many samples a loader's batches have."""
+    """The batch sizes of a loader."""
 
     batch: int
     last: int
-    """Where that is another number, else the same."""
+    """Size of the last batch; equal to ``batch`` unless it is smaller."""
 
 
 class Detector(failure.Detector):
-    """Compares what a layer takes for time with the sizes of the batches it comes from."""
+    """Compares the time dimension of each recurrent layer with the batch sizes of the loader."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, SequenceRun)
 
     def __init__(self) -> None:
         self._loaders = Facts[Ref, _Sizes | None]()
-        self._followed = Facts[Ref, frozenset[int]]()
+        self._matches = Facts[Ref, frozenset[int]]()
         """Layer -> the batch sizes that its first dimension was equal to; empty once it was equal to none."""
-        self._judged = False
+        self._checked = False
 
     def observe(self, event: LoaderStarted | SequenceRun) -> Evidence | None:
-        """Return evidence as soon as what is taken for time can only be the batch."""
+        """Return evidence as soon as the time dimension can only be the batch dimension."""
         if isinstance(event, LoaderStarted):
             if not event.epoch or self._loaders.get(event.loader) is None:
                 self._loaders.put(event.loader, _sizes(event))
             return None
-        sizes, known = self._loaders.get(event.loader), self._followed.get(event.module)
+        sizes, known = self._loaders.get(event.loader), self._matches.get(event.module)
         if sizes is None or (known is not None and not known):
             return None
-        self._judged = True
+        self._checked = True
         if event.steps not in sizes or event.sequences in sizes:
-            self._followed.put(event.module, frozenset())
+            self._matches.put(event.module, frozenset())
             return None
-        known = self._followed.put(event.module, (known or frozenset()) | {event.steps})
+        known = self._matches.put(event.module, (known or frozenset()) | {event.steps})
         several = event.sequences is not None and event.sequences > 1
         if len(known) > 1 or (several and event.as_drawn and event.steps == sizes.batch):
-            self._followed.put(event.module, frozenset())
+            self._matches.put(event.module, frozenset())
             return _evidence(event, sizes, known)
         return None
 
     def inconclusive(self) -> str:
-        """Return a reason where no such layer ran on such batches."""
-        return "" if self._judged else "no recurrent layer without batch_first ran on the batches of a shuffling loader"
+        """Return the reason if no such layer ran on such batches."""
+        return "" if self._checked else "no recurrent layer without batch_first ran on the batches of a shuffling loader"
 
 
 def _sizes(event: LoaderStarted) -> _Sizes | None:
-    """Return the sizes of a loader's batches; None where a batch may be anything else than samples in any order."""
+    """Return the batch sizes of a loader; None unless its batches are samples in random order."""
     if not event.shuffles or not event.batch_size or event.batch_size < 2:
         return None
     try:
@@ -95,16 +102,16 @@ def _sizes(event: LoaderStarted) -> _Sizes | None:
     return _Sizes(event.batch_size, event.batch_size if event.drop_last or not last else last)
 
 
-def _evidence(event: SequenceRun, sizes: _Sizes, followed: frozenset[int]) -> Evidence:
-    if len(followed) > 1:
-        ran = " and ".join(map(str, sorted(followed, reverse=True)))
-        proof = f"It ran over {ran} time steps, always as many as the batch had samples."
+def _evidence(event: SequenceRun, sizes: _Sizes, matches: frozenset[int]) -> Evidence:
+    if len(matches) > 1:
+        steps = " and ".join(map(str, sorted(matches, reverse=True)))
+        proof = f"It ran over {steps} time steps, always the number of samples in the batch."
     else:
         proof = (
-            f"It ran over {event.steps} time steps of {event.sequences} sequences, but what it was given came from a "
-            f"loader as {sizes.batch} samples of {event.sequences}."
+            f"It ran over {event.steps} time steps of {event.sequences} sequences, but its input came from the loader as "
+            f"{sizes.batch} samples of {event.sequences}."
         )
-    return Evidence(message=f"{event.module.kind} takes the batch for time. {proof}", location=event.place)
+    return Evidence(message=f"{event.module.kind} treats the batch dimension as time. {proof}", location=event.place)
 
 
 HEAD = """
@@ -140,11 +147,11 @@ for epoch in range(2):
 
 FAILURE = Failure(
     code="MDL010",
-    title="A recurrent layer takes the batch for time",
+    title="Recurrent layer without batch_first gets batch-first input",
     severity=Severity.ERROR,
     doc=__doc__ or "",
     bad=HEAD.replace("{first}", ""),
     good=HEAD.replace("{first}", ", batch_first=True"),
-    fix="Make the layer with batch_first=True.",
+    fix="Create the layer with batch_first=True.",
     detector=Detector,
 )

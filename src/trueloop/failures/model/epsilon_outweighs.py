@@ -1,27 +1,34 @@
-"""A number that was meant for something else is batch normalisation's epsilon, so that it hardly normalises.
+"""BatchNorm gets a large number as ``eps`` that was meant for another parameter, so it hardly normalises.
 
 What you see
-    None by itself: layers behind it get features that are smaller than they should be, the more so where activations
-    are small, and the network trains as if it were normalised by halves. Deep ones and GANs become unstable.
+    The network trains as if it were only half normalised: features come out smaller than they should, most of all where
+    activations are small. Deep networks and GANs become unstable.
 
 Why it happens
     The second positional parameter of ``BatchNorm2d`` is ``eps``, which is added to the variance; ``momentum`` is the
-    third. Any number will do: ``BatchNorm2d(128, 0.8)`` divides features of variance 1 by 1.34, and those of variance
-    0.01 by 0.9, not by 0.1.
+    third. Any number is accepted: ``BatchNorm2d(128, 0.8)`` divides features of variance 1 by 1.34, and features of
+    variance 0.01 by 0.9 instead of 0.1.
 
 Fix
-    Name the parameter: ``BatchNorm2d(128, momentum=0.2)`` for Keras's 0.8, or leave the number out.
+    Name the parameter, or leave the number out:
+
+        nn.BatchNorm2d(128, 0.8)  # wrong: this is eps
+        nn.BatchNorm2d(128, momentum=0.2)  # right: one minus Keras's 0.8
 
 When this is fine
-    An epsilon of up to a hundredth, as TensorFlow's 1e-3; an epsilon that is computed; LayerNorm and GroupNorm, whose
-    epsilon some set on purpose; normalisations of other libraries; layers in eval mode. Told from 0.1 on, ten thousand
-    times torch's own: a regulariser of that strength is possible, hence a warning. At run time models that are trained
-    and keep running statistics are looked at, when they are first called.
+    - ``eps`` is at most a hundredth, such as TensorFlow's 1e-3, or is computed.
+    - The layer is a LayerNorm or GroupNorm, whose ``eps`` some set on purpose, or comes from another library.
+    - The layer is in eval mode.
+
+How it is detected
+    ``eps`` is reported from 0.1, ten thousand times PyTorch's default. It is a warning, because regularisation of that
+    strength is possible. ``trueloop run`` checks models that are trained and keep running statistics, when they are
+    first called.
 
 References
     eriklindernoren/PyTorch-GAN#116, "Infogan batchnorm2d layers have eps=0.8 ?",
     https://github.com/eriklindernoren/PyTorch-GAN/issues/116
-    weiaicunzai/pytorch-cifar100#98, a number of channels in its place,
+    weiaicunzai/pytorch-cifar100#98, the number of channels as eps,
     https://github.com/weiaicunzai/pytorch-cifar100/pull/98
     torch.nn.BatchNorm2d, https://docs.pytorch.org/docs/stable/generated/torch.nn.BatchNorm2d.html
 """
@@ -42,11 +49,11 @@ from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import BatchNormTrained, EpsilonOutweighs, Event
 
 LAYERS = BATCH_NORMS + tuple(f"torch.nn.{lazy}InstanceNorm{n}d" for lazy in ("", "Lazy") for n in (1, 2, 3))
-LARGE = 0.1  # of a variance of about 1; torch's own is 1e-5
+MIN_EPSILON = 0.1  # a tenth of a variance of about 1; PyTorch's default is 1e-5
 
 
 class Detector(failure.Detector):
-    """Passes on what the source has seen."""
+    """Reports each large epsilon of a model that is trained."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (EpsilonOutweighs, BatchNormTrained)
 
@@ -55,31 +62,32 @@ class Detector(failure.Detector):
         if isinstance(event, BatchNormTrained):
             return None
         several = f" and {event.layers - 1} more" if event.layers > 1 else ""
-        by = (1 + event.epsilon) ** 0.5
+        divisor = (1 + event.epsilon) ** 0.5
         return Evidence(
-            message=f"{event.module.kind}{several} of {event.model.name} with eps={event.epsilon:g}: features of "
-            f"variance 1 are divided by {by:.3g}, and those of variance 0.01 by {(0.01 + event.epsilon) ** 0.5:.3g}.",
+            message=f"{event.module.kind}{several} in {event.model.name} with eps={event.epsilon:g}: features of variance 1 "
+            f"are divided by {divisor:.3g}, features of variance 0.01 by {(0.01 + event.epsilon) ** 0.5:.3g}, not 0.1.",
             location=event.place,
             about=(event.model, event.epsilon),
         )
 
 
 def find(source: Source) -> Iterator[Hit]:
-    """Yield the normalisations that are made with an epsilon of 0.1 or more."""
+    """Yield the normalisations with an epsilon of 0.1 or more."""
     made = {id(each.node): each for each in source.acts(OpKind.MADE)}
     for call in source.calls(*LAYERS):
         place = place_of_epsilon(source, call)
         epsilon = written(call, "eps", place)
         value = value_of(epsilon, made.get(id(call)), "eps", place)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < LARGE:
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < MIN_EPSILON:
             continue
         free = value < 1 and all(each.arg != "momentum" for each in call.keywords)
         last = isinstance(epsilon, ast.Constant) and epsilon in call.args[-1:]
         edit = source.text.replace(epsilon, f"momentum={1 - value:.6g}") if free and last else None
         yield Hit(
-            message=f"{value:g} is the epsilon here, which is added to the variance; momentum comes behind it.",
+            message=f"`{source.text.of(call.func)}` gets {value:g} as `eps`, which is added to the variance; `momentum` is the "
+            "next parameter.",
             node=call,
-            fix=Fix((edit,), safe=False, words="Give it as torch's momentum, one minus Keras's") if edit else None,
+            fix=Fix((edit,), safe=False, words="Pass one minus it as momentum") if edit else None,
         )
 
 
@@ -87,7 +95,7 @@ RULE = Rule(words=("Norm1d|Norm2d|Norm3d|SyncBatchNorm",), find=find)
 
 FAILURE = Failure(
     code="MDL007",
-    title="A number stands in the place of batch normalisation's epsilon",
+    title="BatchNorm gets a large number as eps",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -120,7 +128,7 @@ for step in range(20):
     optimizer.step()
     print(loss.item())
 """,
-    fix="Name the parameter that was meant (momentum=), or leave the number out.",
+    fix="Name the parameter (momentum=), or leave the number out.",
     rule=RULE,
     detector=Detector,
 )

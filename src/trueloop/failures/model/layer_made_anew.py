@@ -1,24 +1,31 @@
-"""A layer is made in the forward pass, with new random weights in every call.
+"""A layer is created in the forward pass, with new random weights in every call.
 
 What you see
-    The model answers differently each time it is asked, in eval mode too, and what lies behind the layer learns to
-    ignore it. A saved model lacks its weights, or has those of the last call.
+    The model gives different outputs for the same input, also in eval mode, and the layers after it learn to ignore the
+    random one. A saved model lacks its weights, or has those of the last call.
 
 Why it happens
-    A layer is an object that can be made and called anywhere; backward fills the gradients of its weights, and then
-    they are forgotten with it. Assigned to ``self`` in every call, it even is a part of the model, but another one
-    than the optimizer was given.
+    A layer may be created and called anywhere. Backward fills the gradients of its weights, and then both are freed.
+    Assigned to ``self`` in every call, it is part of the model, but not the layer that the optimizer has.
 
 Fix
-    Make the layer in ``__init__`` and call it in ``forward``; where a size is known in ``forward`` only, use
-    ``nn.LazyLinear`` or ``nn.LazyConv2d``.
+    Create the layer in ``__init__`` and call it in ``forward``:
+
+        x = nn.Linear(8, 16)(x)  # wrong, in forward
+        self.body = nn.Linear(8, 16)  # right, in __init__
+        x = self.body(x)  # right, in forward
+
+    If a size is known in ``forward`` only, use ``nn.LazyLinear`` or ``nn.LazyConv2d``.
 
 When this is fine
-    Losses, activations, pooling and normalisation layers, whose fresh weights change nothing; a layer that is made
-    under a condition, once; weights that are set afterwards, as those of a Sobel filter; a layer that is frozen, made
-    under ``no_grad``, kept or handed on. Reported is a layer with random weights that a module's ``forward`` makes
-    unconditionally and only calls. Its random weights may be wanted, as an augmentation: hence a warning. A running
-    program shows copies for an inner loop in the same way, so it is found in the text only.
+    - Losses, activations, pooling and normalisation layers are created: their new weights change nothing.
+    - A layer is created under a condition, once, or is frozen, stored, passed on or created under ``no_grad``.
+    - The weights are set afterwards, such as those of a Sobel filter.
+
+How it is detected
+    ``trueloop lint`` reports a layer with random weights that the ``forward`` of a module creates unconditionally and
+    only calls. It is a warning, because random weights may be wanted as an augmentation. It is found in the text only:
+    at run time the copies of a model for an inner loop look the same.
 
 References
     wangyida/softpool#11, "I've been debugging for more than 3 days", https://github.com/wangyida/softpool/issues/11
@@ -43,28 +50,28 @@ RANDOM: Final = frozenset((
         "RNNCell", "MultiheadAttention", "TransformerEncoderLayer", "TransformerDecoderLayer",
     )),
 ))  # fmt: skip
-"""Layers whose weights are drawn; those of a normalisation are 1 and 0 to begin with, and change nothing."""
-PLACED: Final = frozenset(("to", "cuda", "cpu", "float", "double", "half", "bfloat16"))
+"""Layers with random initial weights; those of a normalisation are 1 and 0 and change nothing."""
+MOVES: Final = frozenset(("to", "cuda", "cpu", "float", "double", "half", "bfloat16"))
 _DEFERRED: Final = (ast.Lambda, ast.IfExp, ast.BoolOp)
 
 
 def find(source: Source) -> Iterator[Hit]:
-    """Yield the layers that are made in a module's forward, whenever it runs, and only called."""
-    made = [call for call in source.all_calls if source.name(call.func) in RANDOM]
-    for method in _forwards(source.tree) if made else ():
-        own = [call for call in made if method.lineno <= call.lineno <= (method.end_lineno or 0)]
-        for statement in _always(method.body) if own else ():
+    """Yield the layers that a module's forward creates unconditionally and only calls."""
+    created = [call for call in source.all_calls if source.name(call.func) in RANDOM]
+    for method in _forwards(source.tree) if created else ():
+        own = [call for call in created if method.lineno <= call.lineno <= (method.end_lineno or 0)]
+        for statement in _unconditional(method.body) if own else ():
             for layer in _layers(statement, {id(call) for call in own}):
                 if _only_called(method, statement, layer):
                     yield Hit(
-                        message=f"This forward makes a new {source.text.of(layer.func)} in every call, with random "
-                        "weights that are never trained.",
+                        message=f"`forward` creates a new `{source.text.of(layer.func)}` in every call: its weights are "
+                        "random and never trained.",
                         node=layer,
                     )
 
 
 def _forwards(tree: ast.Module) -> Iterator[ast.FunctionDef]:
-    """Yield the undecorated forwards of classes."""
+    """Yield the undecorated ``forward`` methods of derived classes."""
     for kind in tree.body:
         if isinstance(kind, ast.ClassDef) and kind.bases:
             for method in kind.body:
@@ -72,30 +79,30 @@ def _forwards(tree: ast.Module) -> Iterator[ast.FunctionDef]:
                     yield method
 
 
-def _always(block: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the simple statements that run under no condition, and under no context manager."""
+def _unconditional(block: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the simple statements outside of conditions and context managers."""
     for statement in block:
         if isinstance(statement, ast.For):
-            yield from _always(statement.body)
+            yield from _unconditional(statement.body)
         elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr):
             yield statement
         elif isinstance(statement, ast.If) and any(isinstance(each, ast.Return) for each in statement.body):
-            return  # what follows runs in some calls only
+            return  # the statements after an early return run in some calls only
 
 
-def _layers(statement: ast.AST, made: set[int]) -> Iterator[ast.Call]:
-    """Yield the layers that a statement makes; of a Sequential the first."""
+def _layers(statement: ast.AST, created: set[int]) -> Iterator[ast.Call]:
+    """Yield the layers that a statement creates; only the first of a Sequential."""
     queue: list[ast.AST] = [statement]
     while queue:
         node = queue.pop(0)
-        if id(node) in made and isinstance(node, ast.Call):
+        if id(node) in created and isinstance(node, ast.Call):
             yield node
         elif not isinstance(node, _DEFERRED):
             queue.extend(ast.iter_child_nodes(node))
 
 
 def _only_called(method: ast.FunctionDef, statement: ast.stmt, layer: ast.Call) -> bool:
-    """True where a layer, or the Sequential it is made for, is called, and nothing else is done with it."""
+    """Return True if a layer, or the Sequential around it, is called and not used in any other way."""
     nodes = list(ast.walk(statement))
     unit = _unit(nodes, layer)
     if any(isinstance(each, ast.Call) and each.func is unit for each in nodes):
@@ -110,12 +117,12 @@ def _only_called(method: ast.FunctionDef, statement: ast.stmt, layer: ast.Call) 
 
 
 def _unit(nodes: list[ast.AST], layer: ast.Call) -> ast.expr:
-    """Return what a layer is made for: itself, a Sequential around it, either moved to a device."""
+    """Return the layer or the Sequential around it, including a call that moves either to a device."""
     unit: ast.expr = layer
-    for each in reversed(nodes):  # inner ones first
+    for each in reversed(nodes):  # from the inside out
         if not isinstance(each, ast.Call):
             continue
-        moved = isinstance(each.func, ast.Attribute) and each.func.value is unit and each.func.attr in PLACED
+        moved = isinstance(each.func, ast.Attribute) and each.func.value is unit and each.func.attr in MOVES
         if moved or (unit in each.args and ast.unparse(each.func).endswith("Sequential")):
             unit = each
     return unit
@@ -149,11 +156,11 @@ for step in range(8):
 
 FAILURE = Failure(
     code="MDL012",
-    title="A layer is made anew in every forward",
+    title="A layer is created in every forward call",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad=HEAD.replace("{init}", "").replace("{layer}", "nn.Linear(8, 16)"),
     good=HEAD.replace("{init}", "\n        self.body = nn.Linear(8, 16)").replace("{layer}", "self.body"),
-    fix="Make the layer in __init__, and call it in forward.",
+    fix="Create the layer in __init__, and call it in forward.",
     rule=Rule(words=("torch", "def forward(", "Module", "__init__"), find=find),
 )

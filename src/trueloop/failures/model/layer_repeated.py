@@ -76,25 +76,25 @@ def _resolve_name(source: Source, call: ast.Call, argument: ast.expr) -> ast.exp
     return assigned(source, call, name.id) or argument
 
 
-def _products(given: ast.expr) -> Iterator[tuple[ast.BinOp, ast.List | ast.Tuple, ast.expr]]:
+def _products(node: ast.expr) -> Iterator[tuple[ast.BinOp, ast.List | ast.Tuple, ast.expr]]:
     """Yield the products in a sum of lists, each with its list and its factor."""
-    if isinstance(given, ast.Starred):
-        yield from _products(given.value)
-    elif isinstance(given, ast.List | ast.Tuple):
-        yield from (found for each in given.elts if isinstance(each, ast.Starred) for found in _products(each))
-    elif isinstance(given, ast.BinOp) and isinstance(given.op, ast.Add):
-        yield from (*_products(given.left), *_products(given.right))
-    elif isinstance(given, ast.BinOp) and isinstance(given.op, ast.Mult):
-        for one, other in ((given.left, given.right), (given.right, given.left)):
+    if isinstance(node, ast.Starred):
+        yield from _products(node.value)
+    elif isinstance(node, ast.List | ast.Tuple):
+        yield from (found for each in node.elts if isinstance(each, ast.Starred) for found in _products(each))
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        yield from (*_products(node.left), *_products(node.right))
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        for one, other in ((node.left, node.right), (node.right, node.left)):
             if isinstance(one, ast.List | ast.Tuple):
-                yield given, one, other
+                yield node, one, other
 
 
 def _layer(repeated: ast.List | ast.Tuple, made: dict[int, AbstractValue]) -> ast.Call | None:
     """Return the first layer with weights that is created in a list."""
     for each in repeated.elts:
-        thing = made.get(id(each))
-        if isinstance(each, ast.Call) and thing is not None and has_weights(thing):
+        layer = made.get(id(each))
+        if isinstance(each, ast.Call) and layer is not None and has_weights(layer):
             return each
     return None
 

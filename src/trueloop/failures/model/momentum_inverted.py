@@ -1,24 +1,32 @@
-"""Batch normalisation has another framework's momentum, so that its running statistics are those of the last batch.
+"""BatchNorm gets the momentum of another framework, so its running statistics are those of the last batch.
 
 What you see
-    Training looks well; in eval mode the model is much worse, and differently so after each epoch, whichever batch came
-    last. With small batches the validation loss jumps about.
+    Training looks good, but in eval mode the model is much worse, and by a different amount after each epoch. With
+    small batches the validation loss is very noisy.
 
 Why it happens
-    In torch ``momentum`` is the weight of the new batch: ``running = (1 - momentum) * running + momentum * batch``, 0.1
-    if nothing is said. In TensorFlow, Keras and Caffe it is that of the old value, 0.99. Both lie between 0 and 1.
+    In PyTorch ``momentum`` is the weight of the new batch, 0.1 by default:
+    ``running = (1 - momentum) * running + momentum * batch``. In TensorFlow, Keras and Caffe it is the weight of the old
+    value, 0.99. Both are between 0 and 1.
 
 Fix
-    Take one minus it: ``momentum=0.01`` for 0.99 of TensorFlow.
+    Pass one minus that value:
+
+        nn.BatchNorm2d(64, momentum=0.99)  # wrong: copied from TensorFlow
+        nn.BatchNorm2d(64, momentum=0.01)  # right
 
 When this is fine
-    ``momentum=None``, the mean over all batches so far; ``momentum=1.0``, which takes the latest batch on purpose; the
-    momentum of an optimizer, or of a teacher's moving average; layers without running statistics; ``1 - 0.99`` as
-    converters write it; layers in eval mode. A test-time adaptation that wants to forget at once may use 0.9: hence a
-    warning. At run time models that are trained are looked at, when they are first called.
+    - ``momentum=None`` is the mean over all batches so far; ``momentum=1.0`` is the latest batch on purpose.
+    - The momentum belongs to an optimizer or to the moving average of a teacher.
+    - The layer has no running statistics, or is in eval mode.
+    - A converter writes ``1 - 0.99``.
+
+How it is detected
+    ``trueloop lint`` and ``trueloop run`` report a momentum from 0.9 to below 1; ``run`` checks the models that are
+    trained, when they are first called. It is a warning, because test-time adaptation may use 0.9 on purpose.
 
 References
-    pytorch/vision#8250, "MaxVIT Model - BatchNorm momentum is incorrect", 0.99 in a model of torchvision's,
+    pytorch/vision#8250, "MaxVIT Model - BatchNorm momentum is incorrect", 0.99 in a torchvision model,
     https://github.com/pytorch/vision/issues/8250
     eriklindernoren/PyTorch-YOLOv3#230, "only 10% of the previous trained weight is kept",
     https://github.com/eriklindernoren/PyTorch-YOLOv3/issues/230
@@ -42,11 +50,11 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import BatchNormTrained, Event, StatisticsForgotten
 
-LARGE = 0.9  # torch's own 0.1, taken the other way
+MIN_MOMENTUM = 0.9  # one minus PyTorch's default of 0.1
 
 
 class Detector(failure.Detector):
-    """Passes on what the source has seen."""
+    """Reports each large momentum of a model that is trained."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (StatisticsForgotten, BatchNormTrained)
 
@@ -56,31 +64,31 @@ class Detector(failure.Detector):
             return None
         several = f" and {event.layers - 1} more" if event.layers > 1 else ""
         return Evidence(
-            message=f"{event.module.kind}{several} of {event.model.name} with momentum {event.momentum:g}: "
+            message=f"{event.module.kind}{several} in {event.model.name} with momentum={event.momentum:g}: "
             f"{event.momentum:.0%} of the running statistics are those of the latest batch.",
             location=event.place,
-            fix=f"Give them momentum={1 - event.momentum:.6g}: in torch it is the weight of the new batch.",
+            fix=f"Pass momentum={1 - event.momentum:.6g}: in PyTorch it is the weight of the new batch.",
             about=(event.model, event.momentum),
         )
 
 
 def find(source: Source) -> Iterator[Hit]:
-    """Yield the batch normalisations that are made with a momentum from 0.9 to below 1."""
+    """Yield the batch normalisations with a momentum from 0.9 to below 1."""
     made = {id(each.node): each for each in source.acts(OpKind.MADE)}
     for call in source.calls(*BATCH_NORMS):
         place = place_of_epsilon(source, call) + 1
         momentum, tracked = written(call, "momentum", place), written(call, "track_running_stats", place + 2)
         if tracked is not None and not (isinstance(tracked, ast.Constant) and tracked.value):
-            continue  # without running statistics the momentum is of nothing
+            continue  # without running statistics the momentum has no effect
         value = value_of(momentum, made.get(id(call)), "momentum", place)
-        if not isinstance(value, float) or not LARGE <= value < 1:
+        if not isinstance(value, float) or not MIN_MOMENTUM <= value < 1:
             continue
         edit = source.text.replace(momentum, f"{1 - value:.6g}") if isinstance(momentum, ast.Constant) else None
         yield Hit(
-            message=f"momentum={value:g} is the weight of the new batch here: the running statistics are nearly those "
-            "of the latest one.",
+            message=f"`{source.text.of(call.func)}` with momentum={value:g} keeps nearly only the latest batch in its running "
+            "statistics: in PyTorch momentum is the weight of the new batch.",
             node=call,
-            fix=Fix((edit,), safe=False, words="Take one minus it") if edit else None,
+            fix=Fix((edit,), safe=False, words="Use one minus this momentum") if edit else None,
         )
 
 
@@ -88,7 +96,7 @@ RULE = Rule(words=("BatchNorm1d|BatchNorm2d|BatchNorm3d|SyncBatchNorm",), find=f
 
 FAILURE = Failure(
     code="MDL005",
-    title="Batch normalisation has another framework's momentum",
+    title="BatchNorm momentum follows TensorFlow's convention",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -127,7 +135,7 @@ with torch.no_grad():
     x = torch.randn(200, 8)
     print(nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).item())
 """,
-    fix="Give batch normalisation one minus that momentum: 0.01 for 0.99.",
+    fix="Pass one minus that momentum to BatchNorm: 0.01 instead of 0.99.",
     rule=RULE,
     detector=Detector,
 )
