@@ -541,7 +541,7 @@ PEERS = {
 
 
 def readme_figures() -> str:
-    """Return the table of README: trueloop and its peers, a line for each promise."""
+    """Return the table of the README: trueloop and its peers, one row per promise."""
     systems = {"trueloop": {}, **PEERS}
     off = result("accumulation")["deviation"]["SGD"]
     flips, loops = result("bitflip"), result("speed")["found"]["loops"]
@@ -556,15 +556,16 @@ def readme_figures() -> str:
     ]
     finite = result("nonfinite")["found"]
     rows = [
-        row("accumulated updates, ragged: the weights' way, off from the one big batch's", "accumulation",
+        row("error of accumulated updates on ragged batches, as a share of the weights' movement", "accumulation",
             lambda name: share(off[name]["both"]["of_movement"])),
-        row("SIGKILL in mid-epoch, a checkpoint every 6 updates, the same command again: final weights", "resume",
+        row("final weights after SIGKILL in mid-epoch and a resume, a checkpoint every 6 updates", "resume",
             lambda name: resumed(resumes[name]["0 workers, every 6"])),
-        row(f"one flipped bit in a checkpoint: silently other weights, of {flips['settings']['flips']}", "bitflip",
+        row(f"checkpoints with one flipped bit that load wrong weights silently, of {flips['settings']['flips']}",
+            "bitflip",
             lambda name: str(flips["found"][name]["silently other weights"])),
-        row("one batch with a NaN: finite weights left", "nonfinite",
+        row("finite weights left after one batch with a NaN", "nonfinite",
             lambda name: f"{100 * finite[name]['finite']:.0f} %"),
-        *(row(f"time per update of {words}, beside the same work written by hand", "speed",
+        *(row(f"time per update of {words}, relative to the same work written by hand", "speed",
               lambda name, task=task: "1" if name == hand else ratio(loops[task][name]["wall_ratio_to"][hand]))
           for task, words in (("mlp", "a small MLP"), ("gpt", "a small GPT"))),
     ]  # fmt: skip
@@ -575,23 +576,23 @@ def readme_figures() -> str:
     cases, lost = sum(sum(counts.values()) for counts in tried), sum(counts["failed"] for counts in tried)
     return (
         table(["", *systems], rows)
-        + f"\nEach as its own documentation says, with {named}.\nAccelerate's recipe for samples of variable size and "
-        "the HF Trainer's `compute_loss_func` accumulate exactly, too;\nwith a checkpoint per epoch "
-        f"{' and '.join(by_epoch) or 'none of them'} resume bitwise, too. Times are medians, and the\nmiddle 80 % of "
-        f"rounds side by side. Watched by `trueloop run`, an update of the small GPT takes {watched}\ntimes as long as "
-        f"unwatched. Of {cases:,} runs that were killed, damaged or out of disk, {lost or 'none'} lost anything\n"
-        "([faults](docs/benchmarks.md#faults)). Every figure is written from [results](docs/benchmarks.md#figures) by\n"
-        "`make bench`, this table included.\n"
+        + f"\nEach system is used as its own documentation says, with {named}.\nAccelerate's recipe for samples of "
+        "variable size and the HF Trainer's `compute_loss_func` also accumulate exactly;\nwith a checkpoint per epoch "
+        f"{' and '.join(by_epoch) or 'none of them'} also resume bitwise. Times are medians with the\nmiddle 80 % of "
+        f"interleaved rounds. Under `trueloop run`, an update of the small GPT takes {watched}\ntimes as long. Of "
+        f"{cases:,} runs that were killed, damaged or out of disk space, {lost or 'none'} lost anything\n"
+        "([faults](docs/benchmarks.md#faults)). `make bench` writes all figures from "
+        "[results](docs/benchmarks.md#figures).\n"
     )
 
 
 def page(text: str) -> str:
-    """The page with its figures made anew."""
+    """Return the page with its figures written again from the results."""
     return replaced(text, figures())
 
 
 def readme(text: str) -> str:
-    """README with its table made anew."""
+    """Return the README with its table written again from the results."""
     return replaced(text, readme_figures())
 
 
