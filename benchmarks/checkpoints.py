@@ -92,7 +92,7 @@ def stall(state: State, folder: Path, rounds: int) -> SideBySide:
     def save(saver: Saver) -> Cost:
         cost = timed(lambda: saver.save(state, update=1, epoch=0, metrics={}))
         saver.wait()
-        whole[saver].append(Cost(saver.take()[0].seconds, 0.0))  # type: ignore[union-attr]
+        whole[saver].append(Cost(saver.drain_events()[0].seconds, 0.0))  # type: ignore[union-attr]
         return cost
 
     found = interleave({BLOCKING: lambda: save(blocking), WAITED: lambda: save(beside)}, rounds)

@@ -95,7 +95,7 @@ def seeking(times: int) -> dict[str, list[Cost]]:
         return order(size, seed=0, epoch=epoch).take(position, position + BATCH)
 
     def loader(size: int, position: int, epoch: int) -> object:
-        return next(WindowSampler(Sized(size), effective_batch=BATCH).cuts(epoch, position // BATCH))
+        return next(WindowSampler(Sized(size), effective_batch=BATCH).micro_batches(epoch, position // BATCH))
 
     def torchs(size: int, position: int, epoch: int) -> object:
         return next(islice(RandomSampler(Sized(size), generator=torch.Generator().manual_seed(epoch)), position, None))
@@ -145,7 +145,7 @@ def memory(largest: int) -> dict[str, dict[str, int | None]]:
 
     def ours(size: int) -> None:
         sampler = WindowSampler(Sized(size), effective_batch=BATCH)
-        for _ in islice(sampler.cuts(0, sampler.updates_per_epoch // 2), 1000):
+        for _ in islice(sampler.micro_batches(0, sampler.updates_per_epoch // 2), 1000):
             pass
 
     def torchs(sampler: Iterable[int], size: int) -> None:

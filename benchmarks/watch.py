@@ -198,9 +198,9 @@ def own_words(told: Told) -> dict[str, Any]:
         assert not any(each.problems for each in reports), reports[-1].problems
     return {
         system: {
-            "seconds_per_update": Spread.of([each.cost_s / max(1, each.updates) for each in reports]),
-            "share": Spread.of([each.cost_s / each.seconds for each in reports]),
-            "updates_in_full": reports[-1].watched,
+            "seconds_per_update": Spread.of([each.overhead_s / max(1, each.updates) for each in reports]),
+            "share": Spread.of([each.overhead_s / each.seconds for each in reports]),
+            "updates_in_full": reports[-1].updates_traced,
             "findings": sorted({finding.code for each in reports for finding in each.findings}),
         }
         for system, reports in told.items()

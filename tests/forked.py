@@ -151,7 +151,7 @@ def draw_nothing() -> None:
     from trueloop.runs import curves, report
 
     curves.save_panels = lambda shown, title, path_png: path_png.write_bytes(b"")
-    report.svg = lambda panel: '<svg viewBox="0 0 1 1"></svg>'
+    report.render_svg = lambda panel: '<svg viewBox="0 0 1 1"></svg>'
 
 
 # In the process that forks ---------------------------------------------------------------------------------------

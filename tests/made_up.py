@@ -12,7 +12,7 @@ from typing import Any
 from trueloop.core.findings import Evidence, Severity
 from trueloop.failures.failure import Detector, Failure
 from trueloop.failures.load import Entry
-from trueloop.tracing.events import ErrorRaised, Event, Gap
+from trueloop.tracing.events import ErrorRaised, Event, TracingGap
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import Program
 from trueloop.tracing.stream import Stream
@@ -39,7 +39,7 @@ class Source:
         stream = self._stream
 
         def make(original: Any) -> Callable[..., Any]:
-            tell = stream.fenced("calls", lambda: stream.emit(Gap(place=here(), updates=kind)))
+            tell = stream.fenced("calls", lambda: stream.emit(TracingGap(location=here(), updates=kind)))
 
             def call(*args: Any, **options: Any) -> Any:
                 if stream.on:
@@ -95,12 +95,12 @@ References
 
 def _on_gap(kind: int) -> Callable[[], Any]:
     class OnGap(Detector):
-        subscribes_to: tuple[type[Event], ...] = (Gap,)
+        subscribes_to: tuple[type[Event], ...] = (TracingGap,)
 
-        def observe(self, event: Gap) -> Evidence | None:
+        def observe(self, event: TracingGap) -> Evidence | None:
             if event.updates != kind:
                 return None
-            return Evidence(message=f"call of kind {kind}", location=event.place)
+            return Evidence(message=f"call of kind {kind}", location=event.location)
 
     return OnGap
 
@@ -109,4 +109,4 @@ class _OnError(Detector):
     subscribes_to: tuple[type[Event], ...] = (ErrorRaised,)
 
     def observe(self, event: ErrorRaised) -> Evidence | None:
-        return Evidence(message=f"it is a {type(event.error).__name__}", location=event.place)
+        return Evidence(message=f"it is a {type(event.error).__name__}", location=event.location)

@@ -16,7 +16,7 @@ import trueloop.failures
 from trueloop.cli.explain import explain_command
 from trueloop.core.findings import Finding, Report, Severity, Verdict
 from trueloop.failures.load import FAMILIES, SECTIONS, Entry, catalogue
-from trueloop.failures.page import sections
+from trueloop.failures.page import split_sections
 from trueloop.lint.check_file import Ruled, lint_text
 from trueloop.lint.fix import fix_text
 from trueloop.sanitizer.dispatch import Watched
@@ -69,7 +69,7 @@ def docstring(entry: Entry) -> str | None:
 
 @every_failure
 def test_the_page_has_every_section_in_order_and_something_in_each(entry: Entry):
-    parts = list(sections(entry.failure.doc))
+    parts = list(split_sections(entry.failure.doc))
     assert [heading for heading, _ in parts] == ["", *SECTIONS]
     assert all(len(text.split()) >= 2 for _, text in parts), [heading for heading, text in parts if not text.strip()]
     assert one_sentence(" ".join(parts[0][1].split("\n\n")[0].split()))
@@ -108,7 +108,7 @@ def test_the_page_is_printed_whole(entry: Entry, capsys: pytest.CaptureFixture[s
 def test_the_rule_tells_the_bad_script_from_the_good_one(entry: Entry):
     assert entry.failure.rule is not None
     rules = [Ruled(each.failure, each.slug, each.failure.rule) for each in ENTRIES if each.failure.rule]
-    assert entry.failure.rule.concerns(entry.failure.bad.__contains__)
+    assert entry.failure.rule.may_match(entry.failure.bad.__contains__)
     found = lint_text(entry.failure.bad, "bad.py", rules).found
     assert {each.code for each in found if each.severity != Severity.NOTE} <= {entry.code}
     assert entry.code in {each.code for each in found}
@@ -136,13 +136,13 @@ def test_the_bad_script_is_found_out_and_for_nothing_else(entry: Entry, seed: in
         pytest.skip("there is no accelerator")
     path, report = run(entry, "bad", seed, tmp_path)
     if "cuda" in entry.failure.bad and not torch.cuda.is_available():
-        assert [each for each in report.judged if each.code == entry.code and each.verdict is Verdict.NOT_JUDGED]
+        assert [each for each in report.verdicts if each.code == entry.code and each.verdict is Verdict.NOT_JUDGED]
         return
     fired = [finding for finding in report.findings if finding.code == entry.code]
-    if not fired and (NOT_TOLD, entry.code) in {(each.reason, each.code) for each in report.judged}:
+    if not fired and (NOT_TOLD, entry.code) in {(each.reason, each.code) for each in report.verdicts}:
         pytest.skip(NOT_TOLD)
-    assert fired, f"{entry.code} is not found; {[str(each) for each in report.judged if each.code == entry.code]}"
-    assert all(finding.site and finding.site.path == str(path) for finding in fired), words(fired)
+    assert fired, f"{entry.code} is not found; {[str(each) for each in report.verdicts if each.code == entry.code]}"
+    assert all(finding.location and finding.location.path == str(path) for finding in fired), words(fired)
     assert all(finding.message.strip() and finding.fix.strip() for finding in fired)
     assert not [others for others in words(grave(report)) if not others.startswith(entry.code)]
 
@@ -216,7 +216,7 @@ def grave(report: Report) -> list[Finding]:
 
 
 def words(findings: list[Finding]) -> list[str]:
-    return [f"{finding.code} {finding.site}: {finding.message}" for finding in findings]
+    return [f"{finding.code} {finding.location}: {finding.message}" for finding in findings]
 
 
 def test_there_is_a_catalogue():

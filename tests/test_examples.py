@@ -94,7 +94,7 @@ def test_a_twin_has_its_failure_at_its_line_and_the_page_says_so(twin: Any):
     assert not done.report.problems
     assert {found.code for found in done.findings} == {twin.code}, done.words
     first = done.findings[0]
-    assert script.read_text().splitlines()[first.site.line - 1].strip().startswith(twin.at)
+    assert script.read_text().splitlines()[first.location.line - 1].strip().startswith(twin.at)
     shown = [line for found in RESULTS["runs"][twin.name]["report"] for line in found]
     assert masked(shown) == masked(rendered(done.findings)), "run examples/tutorial/page.py --run " + twin.name
 

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("mkdocs")
 
 from trueloop.failures.load import catalogue
-from trueloop.failures.page import reference as reference_of
+from trueloop.failures.page import first_reference_url as reference_of
 
 ROOT = Path(__file__).resolve().parents[1]
 MAKING = ROOT / "docs" / "making"
@@ -198,8 +198,8 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[A
         (folder / "__init__.py").touch()
     (package / "clipped_to_nothing.py").write_text(failure)
     monkeypatch.syspath_prepend(tmp_path)
-    mine = importlib.metadata.EntryPoint("mine", "my_failures", load.GROUP)
-    monkeypatch.setattr(load, "entry_points", lambda group: [mine] if group == load.GROUP else [])
+    mine = importlib.metadata.EntryPoint("mine", "my_failures", load.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(load, "entry_points", lambda group: [mine] if group == load.ENTRY_POINT_GROUP else [])
     load.catalogue.cache_clear()
     module = ModuleType("test_clipped_to_nothing")
     exec(compile(tests, "test_clipped_to_nothing.py", "exec"), module.__dict__)
@@ -211,7 +211,7 @@ def test_the_failure_of_the_guide_keeps_what_every_failure_promises(example: tup
     import torch
 
     from trueloop.failures.load import SECTIONS
-    from trueloop.failures.page import sections
+    from trueloop.failures.page import split_sections
     from trueloop.lab.teaching.inject import fitted
     from trueloop.lab.teaching.simulation import Simulation
     from trueloop.lint.check_file import Ruled, lint_text
@@ -219,7 +219,7 @@ def test_the_failure_of_the_guide_keeps_what_every_failure_promises(example: tup
     entry, tests = example
     failure = entry.failure
     assert (entry.family, entry.slug) == ("gradient", "clipped-to-nothing")
-    assert [heading for heading, _ in sections(failure.doc)] == ["", *SECTIONS]
+    assert [heading for heading, _ in split_sections(failure.doc)] == ["", *SECTIONS]
     rules = [Ruled(each.failure, each.slug, each.failure.rule) for each in catalogue().values() if each.failure.rule]
     assert {found.code for found in lint_text(failure.bad, "bad.py", rules).found} == {"GRD901"}
     assert not lint_text(failure.good, "good.py", rules).found
@@ -237,7 +237,7 @@ def test_the_failure_of_the_guide_keeps_what_every_failure_promises(example: tup
 
 
 def watched(script: str, folder: Path) -> set[tuple[str, int]]:
-    return {(each.code, each.site.line) for each in report(script, folder).findings if each.severity != "note"}
+    return {(each.code, each.location.line) for each in report(script, folder).findings if each.severity != "note"}
 
 
 def report(script: str, folder: Path) -> Any:

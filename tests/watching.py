@@ -51,7 +51,7 @@ class Run(NamedTuple):
     @property
     def words(self) -> list[str]:
         """The findings, for people."""
-        return [f"{found.code} {found.severity} {found.site}: {found.message}" for found in self.findings]
+        return [f"{found.code} {found.severity} {found.location}: {found.message}" for found in self.findings]
 
 
 def run(path: Path, *arguments: str, watched: bool) -> Run:

@@ -14,7 +14,7 @@ import signatures
 from prose import as_markdown, in_cell
 
 from trueloop.failures.load import Entry, catalogue, error_page, known_errors
-from trueloop.failures.page import reflowed, sections
+from trueloop.failures.page import join_wrapped_lines, split_sections
 
 INDEX: Final = "failures/index.md"
 ERRORS: Final = "failures/errors.md"
@@ -23,7 +23,7 @@ NO_CURVES: Final = (
     "to show: the two programs below tell it."
 )
 NO_RULE: Final = "`trueloop lint` has no rule for it: the text alone does not prove it."
-NO_DETECTOR: Final = "`trueloop run` does not judge it: nothing that happens at run time proves it."
+NO_DETECTOR: Final = "`trueloop run` does not judge it: no event at run time proves it."
 MARK: Final = {True: "yes", False: ""}
 _CODE: Final = re.compile(r"(```.*?^```$|^ {4}.*?$)|(?<![\w`/\[-])`([A-Z]{3}\d{3})`(?![\w\]])", re.M | re.DOTALL)
 
@@ -66,11 +66,11 @@ def linked(markdown: str, page: str) -> str:
 
 def _page(entry: Entry) -> str:
     failure = entry.failure
-    parts = dict(sections(failure.doc))
+    parts = dict(split_sections(failure.doc))
     told = [
         f"# {failure.title}",
         _facts(entry),
-        as_markdown(reflowed(parts.pop(""))),
+        as_markdown(join_wrapped_lines(parts.pop(""))),
         f"**In short:** {as_markdown(failure.fix)}",
         *_section("What you see", parts.pop("What you see")),
         *_looks(entry),
@@ -79,7 +79,7 @@ def _page(entry: Entry) -> str:
     for heading, text in parts.items():
         told += _section(heading, text)
     told += ["## A program that has it", _fenced(failure.bad), "## The same without it", _fenced(failure.good)]
-    told += ["## References", "\n".join(f"- {as_markdown(line)}" for line in reflowed(references).splitlines() if line)]
+    told += ["## References", "\n".join(f"- {as_markdown(line)}" for line in join_wrapped_lines(references).splitlines() if line)]
     told += ["## In a terminal", _terminal(entry)]
     return "\n\n".join(told) + "\n"
 
@@ -94,13 +94,13 @@ def _facts(entry: Entry) -> str:
 
 
 def _finders(entry: Entry) -> list[str]:
-    ways = {"run": entry.failure.detector, "lint": entry.failure.rule, "doctor": entry.failure.examined}
+    ways = {"run": entry.failure.detector, "lint": entry.failure.rule, "doctor": entry.failure.checked_by_doctor}
     return [name for name, way in ways.items() if way]
 
 
 def _section(heading: str, text: str) -> Iterator[str]:
     yield f"## {heading}"
-    yield as_markdown(reflowed(text))
+    yield as_markdown(join_wrapped_lines(text))
 
 
 def _looks(entry: Entry) -> Iterator[str]:
@@ -143,7 +143,7 @@ def _fenced(script: str) -> str:
 def _terminal(entry: Entry) -> str:
     lines = [f"trueloop explain {entry.code}", *(["trueloop run train.py"] if entry.failure.detector else [])]
     lines += [f"trueloop lint --select {entry.code} src/"] if entry.failure.rule else []
-    lines += ["trueloop doctor"] if entry.failure.examined else []
+    lines += ["trueloop doctor"] if entry.failure.checked_by_doctor else []
     absent = [
         *([NO_RULE] if entry.failure.rule is None else []),
         *([NO_DETECTOR] if not entry.failure.detector else []),
@@ -179,7 +179,7 @@ def _table(members: Iterator[Entry]) -> str:
     rows = ["| code | failure | severity | run | lint | doctor | measured |", "|---|---|---|---|---|---|---|"]
     for entry in members:
         failure = entry.failure
-        ways = (failure.detector, failure.rule, failure.examined or None)
+        ways = (failure.detector, failure.rule, failure.checked_by_doctor or None)
         told = signatures.kept(entry)
         cells = " | ".join(MARK[way is not None] for way in ways)
         severity = f'<span class="severity {failure.severity}">{failure.severity}</span>'
@@ -200,5 +200,5 @@ def _errors() -> str:
     for kind, known in known_errors().items():
         types = " or ".join(f"`{name}`" for name in sorted(known.types))
         told += [f"## {known.title} {{ #{kind} }}", f"{types} · `trueloop explain {kind}`"]
-        told.append(as_markdown(reflowed(inspect.cleandoc(error_page(kind)))))
+        told.append(as_markdown(join_wrapped_lines(inspect.cleandoc(error_page(kind)))))
     return "\n\n".join(told) + "\n"

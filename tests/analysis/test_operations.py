@@ -33,11 +33,11 @@ MANY_TURNS = ("GRD001", "GRD004", "PRC004", "PRC006", "EVL002", "MEM001", "MEM00
 @pytest.mark.parametrize(("body", "once"), [*((each, True) for each in LEAVES), *((each, False) for each in GOES_ON)])
 @pytest.mark.parametrize("head", ["for x in f():", "while True:"])
 def test_a_loop_that_is_left_at_the_end_of_its_body_takes_one_turn(head, body, once):
-    assert Loop(ast.parse(f"{head}\n  {body}").body[0], None).once() is once
+    assert Loop(ast.parse(f"{head}\n  {body}").body[0], None).runs_at_most_once() is once
 
 
 def test_a_comprehension_goes_on():
-    assert not Loop(next(each for each in ast.walk(ast.parse("[x for x in y]")) if "ifs" in each._fields), None).once()
+    assert not Loop(next(each for each in ast.walk(ast.parse("[x for x in y]")) if "ifs" in each._fields), None).runs_at_most_once()
 
 
 @pytest.mark.parametrize("code", MANY_TURNS)

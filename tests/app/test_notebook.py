@@ -46,7 +46,7 @@ def test_the_extension_is_no_public_name():
 
 def test_a_cell_is_watched_and_its_report_shown(cell: Callable[..., Any]):
     report = cell("", MODEL + "optimizer.zero_grad()\n")
-    ((code, site),) = [(finding.code, finding.site) for finding in report.findings]
+    ((code, site),) = [(finding.code, finding.location) for finding in report.findings]
     assert (code, site.line) == ("GRD901", 4)
     assert "GRD901" in report._repr_html_()
 

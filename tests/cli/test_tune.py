@@ -13,11 +13,11 @@ import pytest
 from trueloop.app.training.tuning import Trial, Tuned
 from trueloop.cli.app import main
 from trueloop.recipes.recipe import Recipe
-from trueloop.training.profiling.pace import Pace
+from trueloop.training.profiling.pace import Throughput
 
 
-def pace(per_s: float) -> Pace:
-    return Pace(updates=3, update_s=64 / per_s, examples_per_s=per_s, waiting=0.25, peak_memory_mib=None)
+def pace(per_s: float) -> Throughput:
+    return Throughput(updates=3, update_s=64 / per_s, examples_per_s=per_s, waiting=0.25, peak_memory_mib=None)
 
 
 @pytest.fixture(autouse=True)

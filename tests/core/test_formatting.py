@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueloop.core.formatting import format_count, duration, format_number, percent, printable, sentence, short, format_size
+from trueloop.core.formatting import format_count, format_duration, format_number, format_percent, replace_unprintable, to_single_line, format_float, format_size
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0"), (30000, "30000"), (999_999, "999999"), (1_281_167, "1,281,167")])
@@ -48,13 +48,13 @@ def test_sizes_are_in_binary_units(count_bytes: int, text: str):
      (float("nan"), "nan"), (float("-inf"), "-inf")],
 )  # fmt: skip
 def test_three_digits_say_enough(value, text):
-    assert short(value) == text
+    assert format_float(value) == text
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300), st.integers(2, 8))
 def test_a_short_number_is_off_by_less_than_its_last_digit(value, digits):
-    assert abs(float(short(value, digits)) - value) <= abs(value) * 10.0 ** (1 - digits) + 1e-323
-    assert len(short(value, digits)) <= max(digits, 6) + 7
+    assert abs(float(format_float(value, digits)) - value) <= abs(value) * 10.0 ** (1 - digits) + 1e-323
+    assert len(format_float(value, digits)) <= max(digits, 6) + 7
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_a_short_number_is_off_by_less_than_its_last_digit(value, digits):
      (0, "0 s")],
 )  # fmt: skip
 def test_durations_have_their_natural_unit(seconds, text):
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @given(st.text(st.characters(codec=None)))
 def test_a_printable_name_steers_nothing(name):
-    shown = printable(name)
+    shown = replace_unprintable(name)
     assert shown.isprintable()
     assert len(shown) == len(name)
     assert not name.isprintable() or shown == name
@@ -88,14 +88,14 @@ def test_a_printable_name_steers_nothing(name):
     ],
 )
 def test_percent(share: float, words: str):
-    assert percent(share) == words
+    assert format_percent(share) == words
 
 
 def test_nothing_that_steers_a_terminal_is_left():
-    assert printable("a\x1b[2Jb\udcff") == "a\ufffd[2Jb\ufffd"
-    assert sentence("two\n   lines\tand a bell\a") == "two lines and a bell\ufffd"
+    assert replace_unprintable("a\x1b[2Jb\udcff") == "a\ufffd[2Jb\ufffd"
+    assert to_single_line("two\n   lines\tand a bell\a") == "two lines and a bell\ufffd"
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(float("nan"), "nan s"), (float("inf"), "inf s")])
 def test_a_duration_that_is_not_finite_is_said_as_it_is(seconds, text):
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text

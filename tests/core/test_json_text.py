@@ -23,5 +23,5 @@ def test_what_cannot_be_read_is_one_kind_of_error(read, text):
 
 @pytest.mark.parametrize("text", ["NaN", "[Infinity]", '{"a": -Infinity}'])
 def test_a_number_that_json_has_not_is_refused_where_others_read(text):
-    with pytest.raises(ValueError, match="not a number of JSON"):
+    with pytest.raises(ValueError, match="not a JSON number"):
         parse_strict_json(text)

@@ -4,16 +4,16 @@ import ast
 
 import pytest
 
-from trueloop.core.source_text import Edit, Fix, Text, applied
+from trueloop.core.source_text import Edit, Fix, SourceText, apply_fixes
 
 
 def first(source):
-    text = Text(source)
+    text = SourceText(source)
     return text, ast.parse(source).body
 
 
 def edited(text, *edits):
-    return applied(text, [Fix(edits, safe=True)])[0].source
+    return apply_fixes(text, [Fix(edits, safe=True)])[0].source
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
@@ -21,8 +21,8 @@ def test_positions_are_those_of_the_syntax_tree(newline):
     source = newline.join(("é = 'ü'", "if é:", "    f(é, 'ß')  # é", ""))
     text, (_, condition) = first(source)
     call = condition.body[0].value
-    assert text.of(call) == "f(é, 'ß')"
-    assert text.of(call.args[1]) == "'ß'"
+    assert text.segment(call) == "f(é, 'ß')"
+    assert text.segment(call.args[1]) == "'ß'"
     assert text.line(3) == "    f(é, 'ß')  # é"
     assert text.newline == newline
     assert edited(text, text.replace(call.args[0], "x")) == source.replace("f(é", "f(x")
@@ -31,61 +31,61 @@ def test_positions_are_those_of_the_syntax_tree(newline):
 def test_lines_go_before_and_behind_a_statement_with_its_indentation():
     text, (loop,) = first("for x in y:\n\tf(x)  # why\n\n\tg(\n\t\tx)\n")
     one, two = loop.body
-    assert edited(text, text.before(one, "a()", "b()")) == "for x in y:\n\ta()\n\tb()\n\tf(x)  # why\n\n\tg(\n\t\tx)\n"
-    assert edited(text, text.after(one, "a()")) == "for x in y:\n\tf(x)  # why\n\ta()\n\n\tg(\n\t\tx)\n"
-    assert edited(text, text.after(two, "a()")) == text.source + "\ta()\n"
+    assert edited(text, text.insert_before(one, "a()", "b()")) == "for x in y:\n\ta()\n\tb()\n\tf(x)  # why\n\n\tg(\n\t\tx)\n"
+    assert edited(text, text.insert_after(one, "a()")) == "for x in y:\n\tf(x)  # why\n\ta()\n\n\tg(\n\t\tx)\n"
+    assert edited(text, text.insert_after(two, "a()")) == text.source + "\ta()\n"
 
 
 def test_the_last_line_need_not_end():
     text, (one,) = first("f()")
-    assert edited(text, text.after(one, "g()", "h()")) == "f()\ng()\nh()"
+    assert edited(text, text.insert_after(one, "g()", "h()")) == "f()\ng()\nh()"
 
 
 def test_statements_that_share_a_line_are_left_alone():
     text, (one, two) = first("f(); g()\n")
-    assert text.after(one, "a()") is None
-    assert text.before(two, "a()") is None
+    assert text.insert_after(one, "a()") is None
+    assert text.insert_before(two, "a()") is None
     text, (condition,) = first("if x: f()\n")
-    assert text.before(condition.body[0], "a()") is None
+    assert text.insert_before(condition.body[0], "a()") is None
 
 
 def test_what_is_decorated_gets_its_lines_above_the_decorators():
     text, (function,) = first("@a\n@b\ndef f(): ...\n")
-    assert edited(text, text.before(function, "x = 1")) == "x = 1\n@a\n@b\ndef f(): ...\n"
+    assert edited(text, text.insert_before(function, "x = 1")) == "x = 1\n@a\n@b\ndef f(): ...\n"
 
 
 def test_a_fix_is_applied_whole_or_waits():
-    text = Text("abcdef")
+    text = SourceText("abcdef")
     fixes = [
         Fix((Edit(0, 1, "A"), Edit(5, 6, "F")), safe=True),
         Fix((Edit(2, 3, "C"), Edit(5, 6, "X")), safe=True),
         Fix((Edit(3, 4, "D"),), safe=True),
         Fix((Edit(3, 4, "D"),), safe=True),
     ]
-    after, done = applied(text, fixes)
+    after, done = apply_fixes(text, fixes)
     assert after.source == "AbcDeF"
     assert done == [fixes[0], fixes[2], fixes[3]], "two fixes may want the same edit"
     both = [Fix((Edit(2, 2, "x"),), safe=True), Fix((Edit(2, 2, "y"),), safe=True)]
-    assert applied(text, both)[1] == both[:1], "which of two insertions comes first matters"
+    assert apply_fixes(text, both)[1] == both[:1], "which of two insertions comes first matters"
 
 
 def test_a_line_that_there_is_not_is_empty():
-    text = Text("a\nb\n")
+    text = SourceText("a\nb\n")
     assert [text.line(number) for number in (0, 1, 2, 9)] == ["", "a", "b", ""]
 
 
 def test_what_shares_the_end_of_its_line_gets_nothing_behind_it_but_a_comment_stays():
     text, (_, second) = first("f(); g()  # why\n")
-    assert text.after(second, "a()") is None
+    assert text.insert_after(second, "a()") is None
     text, (one, two) = first("f()  # why\ng()\n")
-    assert edited(text, text.after(one, "a()")) == "f()  # why\na()\ng()\n"
-    assert edited(text, *text.within(two, "with h():")) == "f()  # why\nwith h():\n    g()\n"
+    assert edited(text, text.insert_after(one, "a()")) == "f()  # why\na()\ng()\n"
+    assert edited(text, *text.indent_under(two, "with h():")) == "f()  # why\nwith h():\n    g()\n"
 
 
 @pytest.mark.parametrize("source", ['f("""a\nb""")\n', "@a\ndef f(): ...\n", "f(); g()\n"])
 def test_what_cannot_be_moved_whole_is_put_under_nothing(source):
     text, (statement, *_) = first(source)
-    assert text.within(statement, "with h():") is None
+    assert text.indent_under(statement, "with h():") is None
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_what_cannot_be_moved_whole_is_put_under_nothing(source):
 )
 def test_a_call_leaves_what_it_is_about_unless_a_comment_would_go(source, method, left):
     text, (statement,) = first(source)
-    edits = text.unwrapped(statement.value, method=method)
+    edits = text.unwrap_call(statement.value, method=method)
     assert (edits and edited(text, *edits)) == left
 
 
@@ -113,7 +113,7 @@ def test_a_call_leaves_what_it_is_about_unless_a_comment_would_go(source, method
 )
 def test_the_last_argument_goes_with_its_comma(source, left):
     text, (statement,) = first(source)
-    edit = text.without_last_argument(statement.value)
+    edit = text.drop_last_argument(statement.value)
     assert (edit and edited(text, edit)) == left
 
 
@@ -122,10 +122,10 @@ def test_a_statement_moves_with_its_comment_or_not_at_all():
     text, (loop, shared, _, last) = first(source)
     short, long = loop.body
     assert (
-        edited(text, *text.moved(short, behind=last)) == "for x in y:\n    g(\n        x)\nh(); i()\nj()\nf(x)  # why\n"
+        edited(text, *text.move_statement(short, behind=last)) == "for x in y:\n    g(\n        x)\nh(); i()\nj()\nf(x)  # why\n"
     )
-    moved = text.moved(last, before=short, behind_lines=("a()",))
+    moved = text.move_statement(last, before=short, behind_lines=("a()",))
     assert edited(text, *moved) == source.replace("    f(x)", "    a()\n    j()\n    f(x)").removesuffix("j()\n")
-    assert text.moved(long, behind=last) is None
-    assert text.moved(shared, behind=last) is None
-    assert text.moved(last) is None
+    assert text.move_statement(long, behind=last) is None
+    assert text.move_statement(shared, behind=last) is None
+    assert text.move_statement(last) is None

@@ -10,28 +10,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import Within, describe, read
+from trueloop.core.untrusted_input import Bounds, describe_fields, parse_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inner:
-    lr: Annotated[float, Within(0, 10), "learning rate"] = 0.1
+    lr: Annotated[float, Bounds(0, 10), "learning rate"] = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    name: Annotated[str, Within(1, 8)]
-    batch: Annotated[int, Within(1, 4096), "examples per micro-batch"] = 32
+    name: Annotated[str, Bounds(1, 8)]
+    batch: Annotated[int, Bounds(1, 4096), "examples per micro-batch"] = 32
     sampler: Literal["random", "sequential"] = "random"
-    widths: Annotated[tuple[Annotated[int, Within(1, 64)], ...], Within(0, 4)] = (8, 8)
-    point: tuple[Annotated[float, Within(-6, 6)], Annotated[float, Within(-6, 6)]] = (0.0, 0.0)
+    widths: Annotated[tuple[Annotated[int, Bounds(1, 64)], ...], Bounds(0, 4)] = (8, 8)
+    point: tuple[Annotated[float, Bounds(-6, 6)], Annotated[float, Bounds(-6, 6)]] = (0.0, 0.0)
     shuffle: bool = True
-    clip: Annotated[float, Within(0, 100)] | None = None
+    clip: Annotated[float, Bounds(0, 100)] | None = None
     inner: Inner = Inner()
 
 
 def test_a_whole_record_is_read():
-    asked = read(
+    asked = parse_record(
         Asked,
         {
             "name": "a",
@@ -47,7 +47,7 @@ def test_a_whole_record_is_read():
         name="a", batch=4, sampler="sequential", widths=(1, 2), point=(1.0, 2.5), clip=1.0, inner=Inner(lr=1.0)
     )
     assert isinstance(asked.clip, float)
-    assert read(Asked, {"name": "a", "clip": None}) == Asked(name="a")
+    assert parse_record(Asked, {"name": "a", "clip": None}) == Asked(name="a")
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_a_whole_record_is_read():
 )
 def test_what_does_not_fit_is_named(given: dict[str, Any], words: str):
     with pytest.raises(InvalidConfig) as refused:
-        read(Asked, given)
+        parse_record(Asked, given)
     assert words in str(refused.value)
 
 
 def test_something_else_than_an_object_is_refused():
     with pytest.raises(InvalidConfig, match="This is \\[1\\]"):
-        read(Asked, [1])  # pyright: ignore[reportArgumentType]
+        parse_record(Asked, [1])  # pyright: ignore[reportArgumentType]
 
 
 JSON = st.recursive(
@@ -96,7 +96,7 @@ JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from(["name", "batch", "widths", "point", "clip", "inner", "x"]), JSON))
 def test_nothing_that_is_sent_does_more_than_be_refused(given: dict[str, Any]):
     try:
-        asked = read(Asked, given)
+        asked = parse_record(Asked, given)
     except InvalidConfig as refused:
         assert len(str(refused)) < 600
     else:
@@ -105,7 +105,7 @@ def test_nothing_that_is_sent_does_more_than_be_refused(given: dict[str, Any]):
 
 
 def test_a_record_is_described_for_its_controls():
-    described = {entry["name"]: entry for entry in describe(Asked)}
+    described = {entry["name"]: entry for entry in describe_fields(Asked)}
     assert described["batch"] == {
         "name": "batch",
         "kind": "int",
@@ -129,14 +129,14 @@ class Careless:
 
 def test_a_number_without_bounds_is_its_authors_mistake():
     with pytest.raises(TypeError, match="no bounds"):
-        describe(Careless)
+        describe_fields(Careless)
     with pytest.raises(TypeError, match="no bounds"):
-        read(Careless, {"many": 4})
+        parse_record(Careless, {"many": 4})
 
 
 @dataclass(frozen=True)
 class Listed:
-    names: Annotated[tuple[Annotated[str, Within(1, 9)], ...], Within(1, 2)] = ("a",)
+    names: Annotated[tuple[Annotated[str, Bounds(1, 9)], ...], Bounds(1, 2)] = ("a",)
     pair: tuple[bool, bool] = (True, False)
     kind: Literal["x", "y"] = "x"
     on: bool = True
@@ -152,8 +152,8 @@ def test_what_there_should_be_is_said_by_kind():
         ({"kind": "z"}, "kind is 'z'"),
     ):
         with pytest.raises(InvalidConfig, match=words):
-            read(Listed, sent)
-    assert read(Listed, {"names": ["b", "c"], "pair": [False, False]}) == Listed(("b", "c"), (False, False))
+            parse_record(Listed, sent)
+    assert parse_record(Listed, {"names": ["b", "c"], "pair": [False, False]}) == Listed(("b", "c"), (False, False))
 
 
 def test_what_cannot_be_asked_for_is_its_authors_mistake():
@@ -162,4 +162,4 @@ def test_what_cannot_be_asked_for_is_its_authors_mistake():
         raw: bytes
 
     with pytest.raises(TypeError, match="bytes"):
-        describe(Bytes)
+        describe_fields(Bytes)

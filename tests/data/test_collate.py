@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, default_collate
 
 from trueloop.core.errors import InvalidData
-from trueloop.data.collate import Gathered, collate, pad_sequences
+from trueloop.data.collate import GatheredBatch, collate, pad_sequences
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -74,12 +74,12 @@ def test_columns_that_are_tensors_stay_as_they_are():
 
 def test_a_gathered_batch_is_passed_on_and_still_a_sequence_of_samples():
     batch = [torch.arange(6).reshape(3, 2), torch.arange(3)]
-    gathered = Gathered(batch, 3)
+    gathered = GatheredBatch(batch, 3)
     assert collate(gathered) is batch
     assert_same(default_collate(gathered), batch)
     assert [int(label) for _, label in gathered] == [0, 1, 2]
     assert [int(label) for _, label in gathered[1:]] == [1, 2]
-    named = Gathered({"x": batch[0]}, 3)
+    named = GatheredBatch({"x": batch[0]}, 3)
     assert_same(default_collate(named), {"x": batch[0]})
 
 

@@ -39,12 +39,12 @@ def test_a_mapping_gives_mappings():
 
 
 def test_a_part_shares_the_tensors_of_the_whole():
-    part = TensorData(X, Y).part(torch.tensor([7, 2, 5])).part(torch.tensor([2, 0]))
+    part = TensorData(X, Y).subset(torch.tensor([7, 2, 5])).subset(torch.tensor([2, 0]))
     assert len(part) == 2
     assert [int(y) for _, y in (part[0], part[1])] == [5, 7]
     assert part.gather(torch.tensor([1, 0]))[1].tolist() == [7, 5]
     assert part.tensors[0] is X
-    named = TensorData({"y": Y}).part(torch.tensor([7, 2]))
+    named = TensorData({"y": Y}).subset(torch.tensor([7, 2]))
     assert named.gather(torch.tensor([1]))["y"].tolist() == [2]
     assert named[0]["y"] == 7
 

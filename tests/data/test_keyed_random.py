@@ -1,6 +1,6 @@
 import numpy as np
 
-from trueloop.data.keyed_random import hashed, keys
+from trueloop.data.keyed_random import hash_positions, derive_keys
 
 
 def splitmix64(state: int) -> int:
@@ -12,20 +12,20 @@ def splitmix64(state: int) -> int:
 
 
 def test_hashed_is_splitmix64():
-    key = keys("test", 0, 0, 1)[0]
+    key = derive_keys("test", 0, 0, 1)[0]
     positions = np.array([0, 1, 2, 10**15, 2**63 - 1], dtype=np.uint64)
     expected = [splitmix64(int(key) + int(p) * 0x9E3779B97F4A7C15) for p in positions]
-    assert hashed(positions, key).tolist() == expected
+    assert hash_positions(positions, key).tolist() == expected
 
 
 def test_keys_differ_by_purpose_seed_and_epoch():
     drawn = [
-        tuple(keys(*what, 4))
+        tuple(derive_keys(*what, 4))
         for what in [("a", 0, 0), ("b", 0, 0), ("a", 1, 0), ("a", 0, 1), ("a", -1, 0), ("a", 10, 0)]
     ]
     assert len(set(drawn)) == len(drawn)
-    assert tuple(keys("a", 0, 0, 4)) == drawn[0]
+    assert tuple(derive_keys("a", 0, 0, 4)) == drawn[0]
 
 
 def test_keys_are_the_same_on_every_machine():
-    assert keys("permutation", 0, 0, 2).tolist() == [5346543524090030250, 14618815614625839406]
+    assert derive_keys("permutation", 0, 0, 2).tolist() == [5346543524090030250, 14618815614625839406]

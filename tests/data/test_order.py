@@ -138,7 +138,7 @@ def test_sequential_order_is_the_identity():
 def test_weighted_draws_follow_the_weights():
     weights = torch.tensor([1.0, 0.0, 2.0, 5.0, 0.0])
     draws = 80_000
-    indices = WeightedOrder.of(weights, draws=draws, seed=3).take(0, draws)
+    indices = WeightedOrder.from_weights(weights, draws=draws, seed=3).take(0, draws)
     for index, weight in enumerate(weights.tolist()):
         share = weight / 8
         deviation = math.sqrt(draws * share * (1 - share))
@@ -148,7 +148,7 @@ def test_weighted_draws_follow_the_weights():
 @given(seeds, epochs, st.integers(1, 500), st.data())
 def test_a_weighted_draw_depends_on_its_position_only(seed, epoch, n, data):
     start = data.draw(st.integers(0, 10**12))
-    drawn = WeightedOrder.of([1.0] * n, draws=10**15, seed=seed).for_epoch(epoch)
+    drawn = WeightedOrder.from_weights([1.0] * n, draws=10**15, seed=seed).for_epoch(epoch)
     block = drawn.take(start, start + 20)
     assert torch.equal(drawn.at(torch.tensor([start + 7, start])), block[[7, 0]])
     assert 0 <= int(block.min()) <= int(block.max()) < n
@@ -159,7 +159,7 @@ def test_class_weights_draw_every_class_equally_often():
     weights = class_weights(labels)
     assert weights[labels == 0].sum().item() == pytest.approx(0.5, rel=1e-12)
     assert weights[labels == 1].sum().item() == pytest.approx(0.5, rel=1e-12)
-    drawn = labels[WeightedOrder.of(weights, draws=10_000).take(0, 10_000)]
+    drawn = labels[WeightedOrder.from_weights(weights, draws=10_000).take(0, 10_000)]
     assert abs(int(drawn.sum()) - 5000) <= 5 * math.sqrt(10_000 / 4)  # 5 sigma of the binomial: 250
 
 
@@ -175,7 +175,7 @@ def test_class_weights_add_up_by_class(labels):
 @pytest.mark.parametrize("positions", [[10], [-1], [0, 10]])
 @pytest.mark.parametrize(
     "somewhere",
-    [order(10, 0, 0), SequentialOrder(size=10), WeightedOrder.of([1.0] * 10)],
+    [order(10, 0, 0), SequentialOrder(size=10), WeightedOrder.from_weights([1.0] * 10)],
     ids=["random", "seq", "weighted"],
 )
 def test_positions_outside_are_refused(somewhere, positions):
@@ -204,12 +204,12 @@ def test_impossible_sizes_are_refused(size):
 )
 def test_weights_that_cannot_be_drawn_from_are_refused(weights, message):
     with pytest.raises(InvalidData, match=message):
-        WeightedOrder.of(weights)
+        WeightedOrder.from_weights(weights)
 
 
 def test_weights_and_labels_are_one_per_sample():
     with pytest.raises(InvalidData, match="shape"):
-        WeightedOrder.of(torch.ones(2, 2))
+        WeightedOrder.from_weights(torch.ones(2, 2))
     with pytest.raises(InvalidData, match="shape"):
         class_weights([])
     with pytest.raises(InvalidData, match="3 weights for 4 samples"):

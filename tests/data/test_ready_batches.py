@@ -6,14 +6,14 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from trueloop.core.errors import InvalidConfig, InvalidData
 from trueloop.core.protocols import StatefulPosition
-from trueloop.data.ready_batches import GivenBatches
+from trueloop.data.ready_batches import IterableSource
 from trueloop.data.samplers import OrderSampler, WindowSampler
 
 
 @given(st.integers(1, 40), st.integers(1, 9), st.booleans())
 def test_windows_are_k_batches_and_the_last_may_be_short(n, k, known):
     batches = list(range(n)) if known else lambda: iter(range(n))
-    source = GivenBatches(batches, accumulate=k)
+    source = IterableSource(batches, accumulate=k)
     drawn = list(source.epoch(0))
     assert [micro.data for micro in drawn] == list(range(n))
     assert [micro.closes_window for micro in drawn] == [(i + 1) % k == 0 or i == n - 1 for i in range(n)]
@@ -35,7 +35,7 @@ def test_at_most_one_batch_is_read_ahead_and_none_of_a_closed_window(n, k):
             read.append(i)
             yield i
 
-    for micro in GivenBatches(batches, accumulate=k).epoch(0):
+    for micro in IterableSource(batches, accumulate=k).epoch(0):
         ahead = 0 if (micro.data + 1) % k == 0 or micro.data == n - 1 else 1
         assert len(read) == micro.data + 1 + ahead
 
@@ -57,7 +57,7 @@ def test_whatever_shuffles_is_told_the_epoch_once():
     data = HeardData()
     sampler = OrderSampler(data, seed=1)
     loader = DataLoader(data, batch_size=5, sampler=sampler)
-    source = GivenBatches(loader)
+    source = IterableSource(loader)
     orders = [torch.cat([micro.data[0] for micro in source.epoch(epoch)]).tolist() for epoch in (0, 1, 0)]
     assert orders[0] == orders[2] != orders[1]
     assert data.epochs == [0, 1, 0]
@@ -67,13 +67,13 @@ def test_whatever_shuffles_is_told_the_epoch_once():
 
     own = HeardList()
     own.append(1)
-    list(GivenBatches(own).epoch(3))
+    list(IterableSource(own).epoch(3))
     assert own.epochs == [3]
 
 
 def test_batch_samplers_are_told_the_epoch():
     data = TensorDataset(torch.arange(10))
-    source = GivenBatches(DataLoader(data, batch_sampler=WindowSampler(data, effective_batch=4)))
+    source = IterableSource(DataLoader(data, batch_sampler=WindowSampler(data, effective_batch=4)))
     assert source.updates_per_epoch == 3
     orders = [torch.cat([micro.data[0] for micro in source.epoch(epoch)]).tolist() for epoch in (0, 1)]
     assert orders[0] != orders[1]
@@ -84,13 +84,13 @@ def test_a_stream_has_no_length():
         def __iter__(self):
             return iter(range(7))
 
-    source = GivenBatches(DataLoader(Stream(), batch_size=2), accumulate=3)
+    source = IterableSource(DataLoader(Stream(), batch_size=2), accumulate=3)
     assert source.updates_per_epoch is None
     assert [micro.closes_window for micro in source.epoch(0)] == [False, False, True, True]
 
 
 def test_a_generator_lasts_for_one_epoch():
-    source = GivenBatches(i for i in range(3))
+    source = IterableSource(i for i in range(3))
     assert len(list(source.epoch(0))) == 3
     with pytest.raises(InvalidData, match="(?s)generator has no batches left.*once only"):
         list(source.epoch(1))
@@ -99,21 +99,21 @@ def test_a_generator_lasts_for_one_epoch():
 @pytest.mark.parametrize("empty", [lambda: iter(()), iter(())], ids=["function", "iterator"])
 def test_no_batches_at_all_are_refused_when_drawn(empty):
     with pytest.raises(InvalidData, match="yields no batches"):
-        list(GivenBatches(empty).epoch(0))
+        list(IterableSource(empty).epoch(0))
 
 
 def test_no_batches_at_all_are_refused_at_once_where_the_length_says_so():
     with pytest.raises(InvalidData, match="list yields no batches"):
-        GivenBatches([])
+        IterableSource([])
     with pytest.raises(InvalidData, match="DataLoader yields no batches"):
-        GivenBatches(DataLoader(TensorDataset(torch.ones(3)), batch_size=4, drop_last=True))
+        IterableSource(DataLoader(TensorDataset(torch.ones(3)), batch_size=4, drop_last=True))
 
 
 def test_settings_that_cannot_work_are_refused():
     with pytest.raises(InvalidConfig, match="accumulate is 0"):
-        GivenBatches([1], accumulate=0)
+        IterableSource([1], accumulate=0)
     with pytest.raises(InvalidData, match="int has no batches"):
-        GivenBatches(3)
+        IterableSource(3)
 
 
 class Walk(IterableDataset):
@@ -143,7 +143,7 @@ def drawn(source, epoch, skip=0):
 
 @given(st.integers(1, 12), st.integers(1, 4), st.data())
 def test_a_state_of_its_own_is_loaded_instead_of_drawing_and_dropping(n, k, data):
-    source = GivenBatches(Walk(n), accumulate=k)
+    source = IterableSource(Walk(n), accumulate=k)
     assert isinstance(source, StatefulPosition)
     whole, states = [[], []], []
     for epoch in (0, 1):
@@ -155,7 +155,7 @@ def test_a_state_of_its_own_is_loaded_instead_of_drawing_and_dropping(n, k, data
     following = drawn(source, 2)
     epoch, state = data.draw(st.sampled_from(states))
     walk = Walk(n)
-    resumed = GivenBatches(walk, accumulate=k)
+    resumed = IterableSource(walk, accumulate=k)
     resumed.load_position_state(state)
     updates, at_end = state["updates"], data.draw(st.booleans()) and state["updates"] * k >= n
     if at_end and state["ended"]:  # the run had gone on to the next epoch before it was saved
@@ -171,17 +171,17 @@ def test_a_state_of_its_own_is_loaded_instead_of_drawing_and_dropping(n, k, data
 
 def test_the_state_is_that_before_the_batch_looked_ahead():
     walk = Walk(9)
-    source = GivenBatches(DataLoader(walk, batch_size=None), accumulate=2)
+    source = IterableSource(DataLoader(walk, batch_size=None), accumulate=2)
     states = [source.position_state()["state"]["at"] for micro in source.epoch(0) if micro.closes_window]
     assert states == [2, 4, 6, 8, 9]
 
 
 def test_data_without_a_state_says_so():
-    source = GivenBatches(DataLoader(Walk(4), num_workers=1, batch_size=2))
+    source = IterableSource(DataLoader(Walk(4), num_workers=1, batch_size=2))
     list(source.epoch(0))
     assert source.position_state() is None
-    assert GivenBatches(Walk(4)).position_state() is None  # not begun
-    stateful = GivenBatches(Walk(4))
+    assert IterableSource(Walk(4)).position_state() is None  # not begun
+    stateful = IterableSource(Walk(4))
     next(stateful.epoch(0))
     source.load_position_state(stateful.position_state())
     with pytest.raises(InvalidData, match="(?s)DataLoader, which cannot take it over.*num_workers=0"):
@@ -189,10 +189,10 @@ def test_data_without_a_state_says_so():
 
 
 def test_a_function_that_makes_stateful_data_is_honoured():
-    source = GivenBatches(lambda: Walk(6))
+    source = IterableSource(lambda: Walk(6))
     batches = source.epoch(0)
     next(batches), next(batches)
-    again = GivenBatches(lambda: Walk(6))
+    again = IterableSource(lambda: Walk(6))
     again.load_position_state(source.position_state())
     assert [micro.data for micro in again.epoch(0, 2)] == [micro.data for micro in batches]
 
@@ -210,7 +210,7 @@ def test_torchdatas_loader_is_honoured(shuffle, workers):
         return [micro.data.tolist() for micro in source.epoch(epoch, skip)]
 
     torch.manual_seed(0)
-    source = GivenBatches(make(), accumulate=3)
+    source = IterableSource(make(), accumulate=3)
     whole, states, generators = [[], [], []], [], []
     for epoch in (0, 1, 2):
         for micro in source.epoch(epoch):
@@ -222,7 +222,7 @@ def test_torchdatas_loader_is_honoured(shuffle, workers):
             states.append((epoch + 1, source.position_state()))
             generators.append(torch.get_rng_state())
     for (epoch, state), generator in zip(states, generators, strict=True):
-        resumed = GivenBatches(make(), accumulate=3)
+        resumed = IterableSource(make(), accumulate=3)
         resumed.load_position_state(state)
         torch.set_rng_state(generator)
         skip = state["updates"] if state["epoch"] == epoch else 0

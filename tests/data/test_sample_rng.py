@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from trueloop.data.sample_rng import seed_generators, undisturbed
+from trueloop.data.sample_rng import seed_generators, preserve_cpu_generators
 
 
 def draw() -> tuple[float, float, float]:
@@ -16,7 +16,7 @@ def test_generators_go_on_as_if_nothing_had_been_drawn():
     expected = [draw(), draw()]
     seed_generators(1)
     first = draw()
-    with undisturbed():
+    with preserve_cpu_generators():
         seed_generators(99)
         draw()
     assert [first, draw()] == expected
@@ -26,7 +26,7 @@ def test_generators_are_put_back_after_an_error():
     seed_generators(1)
     expected = draw()
     seed_generators(1)
-    with pytest.raises(KeyError), undisturbed():
+    with pytest.raises(KeyError), preserve_cpu_generators():
         draw()
         raise KeyError
     assert draw() == expected

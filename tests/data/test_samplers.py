@@ -99,14 +99,14 @@ def test_windows_hold_the_same_samples_however_they_are_cut(n, effective, proces
             WindowSampler(n, **options)
         return
     ranks = [WindowSampler(n, rank=rank, **options) for rank in range(processes)]
-    per_rank = [list(sampler.cuts(epoch)) for sampler in ranks]
+    per_rank = [list(sampler.micro_batches(epoch)) for sampler in ranks]
     assert {len(cuts) for cuts in per_rank} == {len(expected)} == {ranks[0].micro_batches_per_epoch}
     shuffled = order(n, 2, epoch).take(0, n)
     for (start, stop, closes), *parts in zip(expected, *per_rank, strict=True):
         assert {part.closes_window for part in parts} == {closes}
         for rank, part in enumerate(parts):
             assert torch.equal(part.indices_B, shuffled[start:stop][rank::processes])
-            assert torch.equal(part.stand_in_1, shuffled[start : start + (not len(part.indices_B))])
+            assert torch.equal(part.padding_1, shuffled[start : start + (not len(part.indices_B))])
     assert ranks[0].updates_per_epoch == sum(closes for _, _, closes in expected)
     assert ranks[0].examples_per_epoch == sum(stop - start for start, stop, _ in expected)
 
@@ -117,10 +117,10 @@ def test_skipping_updates_equals_dropping_them(n, effective, processes, data):
     micro = data.draw(st.integers(1, effective))
     sampler = WindowSampler(n, effective_batch=effective, micro_batch=micro, processes=processes, rank=rank)
     skip = data.draw(st.integers(0, sampler.updates_per_epoch))
-    whole = [(cut.indices_B.tolist(), cut.closes_window) for cut in sampler.cuts(1)]
+    whole = [(cut.indices_B.tolist(), cut.closes_window) for cut in sampler.micro_batches(1)]
     closing = [i for i, (_, closes) in enumerate(whole) if closes]
     rest = whole[closing[skip - 1] + 1 :] if skip else whole
-    assert [(cut.indices_B.tolist(), cut.closes_window) for cut in sampler.cuts(1, skip)] == rest
+    assert [(cut.indices_B.tolist(), cut.closes_window) for cut in sampler.micro_batches(1, skip)] == rest
     sampler.set_epoch(1, skip)
     assert list(sampler) == [indices for indices, _ in rest if indices]
     assert len(sampler) == len(list(sampler))
@@ -151,12 +151,12 @@ def test_the_counts_are_those_of_the_plan(n, batch, accumulate, processes, drop)
 
 def test_seeking_in_a_huge_epoch_draws_nothing_before():
     sampler = WindowSampler(10**15, effective_batch=1000, micro_batch=10)
-    cut = next(sampler.cuts(0, 10**11))
+    cut = next(sampler.micro_batches(0, 10**11))
     assert cut.indices_B.tolist() == order(10**15, 0, 0).take(10**14, 10**14 + 10).tolist()
 
 
 def test_weights_make_an_epoch_of_as_many_draws():
-    sampler = WindowSampler(10, effective_batch=4, order=WeightedOrder.of([1.0] * 10, draws=25))
+    sampler = WindowSampler(10, effective_batch=4, order=WeightedOrder.from_weights([1.0] * 10, draws=25))
     assert sampler.examples_per_epoch == 25
     assert sampler.updates_per_epoch == 7
 
@@ -179,7 +179,7 @@ def test_settings_that_cannot_work_are_refused(options, message):
 
 def test_positions_beyond_the_epoch_are_refused():
     with pytest.raises(InvalidData, match="4 updates cannot be skipped: the epoch has 3"):
-        WindowSampler(10, effective_batch=4).cuts(0, 4)
+        WindowSampler(10, effective_batch=4).micro_batches(0, 4)
     with pytest.raises(InvalidData, match="11 cannot be skipped"):
         OrderSampler(10).set_epoch(0, 11)
 

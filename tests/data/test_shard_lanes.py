@@ -5,8 +5,8 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from trueloop.core.errors import InvalidData
-from trueloop.data.shard_lanes import CHUNK, WorkerLanes, round_robin
-from trueloop.data.shards import Place, ShardEpoch, Shards
+from trueloop.data.shard_lanes import CHUNK_SAMPLES, WorkerLanes, round_robin
+from trueloop.data.shards import LanePosition, ShardEpoch, Shards
 
 
 def epoch_of(data):
@@ -15,7 +15,7 @@ def epoch_of(data):
 
 def from_workers(of, starts, workers=1):
     ahead = WorkerLanes(of, starts, workers=workers)
-    return {lane: list(ahead.lane(lane)) for lane in starts}
+    return {lane: list(ahead.read_lane(lane)) for lane in starts}
 
 
 def in_process(of, starts):
@@ -34,24 +34,24 @@ def test_turns_leave_out_what_has_ended():
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_give_what_this_process_would(workers):
     of = epoch_of(Shards(range(8), numbers, interleave=3, buffer=5))
-    starts = {0: Place(0, 0), 1: Place(1, 2), 2: Place(2, 3)}
+    starts = {0: LanePosition(0, 0), 1: LanePosition(1, 2), 2: LanePosition(2, 3)}
     assert from_workers(of, starts, workers) == in_process(of, starts)
-    some = {2: Place(1, 0)}
+    some = {2: LanePosition(1, 0)}
     assert from_workers(of, some) == in_process(of, some)
 
 
-@pytest.mark.parametrize("length", [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK])
+@pytest.mark.parametrize("length", [0, 1, CHUNK_SAMPLES - 1, CHUNK_SAMPLES, CHUNK_SAMPLES + 1, 2 * CHUNK_SAMPLES])
 def test_a_lane_ends_at_any_length(length):
     of = epoch_of(Shards([0], lambda _: range(length), buffer=0))
-    assert [drawn.data for drawn in from_workers(of, {0: Place(0, 0)})[0]] == list(range(length))
+    assert [drawn.data for drawn in from_workers(of, {0: LanePosition(0, 0)})[0]] == list(range(length))
 
 
 def test_a_lane_asked_alone_keeps_the_others():
     of = epoch_of(Shards(range(4), lambda shard: ((shard, i) for i in range(50)), interleave=2))
-    starts = {0: Place(0, 0), 1: Place(0, 0)}
+    starts = {0: LanePosition(0, 0), 1: LanePosition(0, 0)}
     ahead = WorkerLanes(of, starts, workers=1)
-    second = list(ahead.lane(1))
-    assert {0: list(ahead.lane(0)), 1: second} == in_process(of, starts)
+    second = list(ahead.read_lane(1))
+    assert {0: list(ahead.read_lane(0)), 1: second} == in_process(of, starts)
 
 
 DTYPES = (torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.complex64)
@@ -72,7 +72,7 @@ def odd_tensors(_shard):
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # torch's own, for its own pickling
 def test_tensors_of_every_kind_arrive_as_they_were():
     of = epoch_of(Shards([0], odd_tensors, buffer=0))
-    starts = {0: Place(0, 0)}
+    starts = {0: LanePosition(0, 0)}
     ours, theirs = from_workers(of, starts)[0], in_process(of, starts)[0]
     for one, other in zip(ours, theirs, strict=True):
         assert one[1:] == other[1:]
@@ -98,7 +98,7 @@ class SharesItself(IterableDataset):
 
 def test_a_dataset_that_shares_itself_among_workers_is_read_whole():
     of = epoch_of(Shards([SharesItself(), SharesItself()], iter, buffer=0))
-    starts = {0: Place(0, 0), 1: Place(0, 0)}
+    starts = {0: LanePosition(0, 0), 1: LanePosition(0, 0)}
     assert {lane: [s.data for s in drawn] for lane, drawn in from_workers(of, starts, 2).items()} == {
         0: list(range(20)),
         1: list(range(20)),
@@ -108,7 +108,7 @@ def test_a_dataset_that_shares_itself_among_workers_is_read_whole():
 def test_a_lesson_from_a_worker_arrives_as_it_is():
     of = epoch_of(Shards(["a"], lambda _: range(3), sizes=[4], buffer=0))
     with pytest.raises(InvalidData, match=r"\AShard 0 \('a'\) ended after 3 samples; sizes says 4.\n"):
-        from_workers(of, {0: Place(0, 0)})
+        from_workers(of, {0: LanePosition(0, 0)})
 
 
 def broken(_shard):
@@ -119,13 +119,13 @@ def broken(_shard):
 def test_any_other_error_in_a_worker_ends_the_epoch_with_its_place():
     of = epoch_of(Shards(["a"], broken, buffer=0))
     with pytest.raises(OSError, match=r"(?s)torn archive.*reading sample 1 of shard 0"):
-        from_workers(of, {0: Place(0, 0)})
+        from_workers(of, {0: LanePosition(0, 0)})
 
 
 def test_an_epoch_left_half_way_ends_its_workers():
     of = epoch_of(Shards(range(4), lambda shard: range(10_000), interleave=2))
-    ahead = WorkerLanes(of, {0: Place(0, 0), 1: Place(0, 0)}, workers=2)
-    assert len(list(islice(ahead.lane(0), 40))) == 40
+    ahead = WorkerLanes(of, {0: LanePosition(0, 0), 1: LanePosition(0, 0)}, workers=2)
+    assert len(list(islice(ahead.read_lane(0), 40))) == 40
     processes = list(ahead._messages._workers)
     assert all(process.is_alive() for process in processes)
     del ahead

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from trueloop.core.errors import InvalidConfig, InvalidData
 from trueloop.data.shard_lanes import round_robin
-from trueloop.data.shards import Place, ShardEpoch, Shards, passed_by_each, place_of
+from trueloop.data.shards import LanePosition, ShardEpoch, Shards, split_round_robin, position_after
 
-START = Place(0, 0)
+START = LanePosition(0, 0)
 
 
 def numbered(lengths, **settings):
@@ -45,7 +45,7 @@ def test_a_lane_is_taken_up_anywhere(sizes, interleave, buffer, data):
     lane = data.draw(st.sampled_from(of.lanes))
     whole = list(of.samples(lane, START))
     passed = data.draw(st.integers(0, len(whole)))
-    place = place_of([sizes[shard] for shard in lane], passed)
+    place = position_after([sizes[shard] for shard in lane], passed)
     assert list(of.samples(lane, place)) == whole[passed:]
     if passed:
         assert list(of.samples(lane, whole[passed - 1].after)) == whole[passed:]
@@ -94,7 +94,7 @@ def test_no_more_is_read_than_is_needed():
     data = Shards(range(5), reader, sizes=[100] * 5, buffer=10, interleave=1)
     of = epoch_of(data)
     [lane] = of.lanes
-    next(of.samples(lane, Place(3, 20)))
+    next(of.samples(lane, LanePosition(3, 20)))
     assert read == [(lane[3], i) for i in range(31)]  # the shard in hand up to the place and one buffer, no other
 
 
@@ -109,7 +109,7 @@ def test_random_numbers_of_a_sample_depend_on_its_place_only():
     torch.manual_seed(123)
     again = [list(of.samples(lane, START)) for lane in of.lanes]
     assert again == whole
-    assert list(of.samples(of.lanes[0], Place(0, 4))) == whole[0][4:]
+    assert list(of.samples(of.lanes[0], LanePosition(0, 4))) == whole[0][4:]
     drawn = [sample.data for lane in whole for sample in lane]
     assert len({value for _, value in drawn}) == len(drawn) == 18
     other = epoch_of(data, 2, seed_samples=True)
@@ -120,7 +120,7 @@ def test_random_numbers_of_a_sample_depend_on_its_place_only():
 def test_whose_turn_it_is_after_any_number_of_samples(lengths, data):
     turns = [lane for lane, _ in round_robin([iter(range(length)) for length in lengths], 0)]
     passed = data.draw(st.integers(0, len(turns)))
-    counts, turn = passed_by_each(lengths, passed)
+    counts, turn = split_round_robin(lengths, passed)
     assert counts == [turns[:passed].count(lane) for lane in range(len(lengths))]
     rest = [iter(range(length - count)) for length, count in zip(lengths, counts, strict=True)]
     assert [lane for lane, _ in round_robin(rest, turn)] == turns[passed:]
@@ -128,10 +128,10 @@ def test_whose_turn_it_is_after_any_number_of_samples(lengths, data):
 
 def test_a_position_in_a_huge_epoch_is_found_at_once():
     lengths = [10**14, 3 * 10**14, 7]
-    counts, turn = passed_by_each(lengths, 2 * 10**14 + 7)
+    counts, turn = split_round_robin(lengths, 2 * 10**14 + 7)
     assert (counts, turn) == ([10**14, 10**14, 7], 0)
-    assert place_of([10**14] * 3, 2 * 10**14) == Place(2, 0)
-    assert place_of([10**14] * 3, 2 * 10**14 - 1) == Place(1, 10**14 - 1)
+    assert position_after([10**14] * 3, 2 * 10**14) == LanePosition(2, 0)
+    assert position_after([10**14] * 3, 2 * 10**14 - 1) == LanePosition(1, 10**14 - 1)
 
 
 @pytest.mark.parametrize(
@@ -181,5 +181,5 @@ def test_the_size_is_known_where_the_sizes_are():
 def test_hundred_thousand_shards_are_no_burden():
     of = epoch_of(Shards(range(10**5), lambda shard: [shard], interleave=8))
     assert sorted(shard for lane in of.lanes for shard in lane) == list(range(10**5))
-    first = next(islice(of.samples(of.lanes[0], Place(12_000, 0)), 1))
+    first = next(islice(of.samples(of.lanes[0], LanePosition(12_000, 0)), 1))
     assert first.data == of.lanes[0][12_000]

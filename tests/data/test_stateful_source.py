@@ -1,7 +1,7 @@
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from trueloop.data.stateful_source import after_end, stateful_part
+from trueloop.data.stateful_source import iterate_next_epoch, stateful_part
 
 
 class Counts(IterableDataset):
@@ -47,7 +47,7 @@ def test_the_epoch_after_an_end_is_whole_either_way():
         assert list(data) == [1, 2, 3, 4, 5]
         state, other = data.state_dict(), kind()
         before = torch.get_rng_state()
-        assert list(after_end(other, other, state)) == [1, 2, 3, 4, 5]
+        assert list(iterate_next_epoch(other, other, state)) == [1, 2, 3, 4, 5]
         assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -58,5 +58,5 @@ def test_opening_twice_draws_from_the_generators_once():
     list(loader)  # draws a base seed
     undisturbed = torch.get_rng_state()
     torch.manual_seed(1)
-    list(after_end(loader, data, {"at": 5}))
+    list(iterate_next_epoch(loader, data, {"at": 5}))
     assert torch.equal(torch.get_rng_state(), undisturbed)

@@ -18,7 +18,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from trueloop.runs import read
+from trueloop.runs import read_journal
 
 RECIPE = Path(__file__).with_name("failing.py")
 PATIENCE_S = 120
@@ -130,7 +130,7 @@ class Place:
 
     def result(self):
         """What the run left that must not depend on what happened on the way."""
-        history = read(self.run_dir)
+        history = read_journal(self.run_dir)
         updates = history.updates
         columns = (updates.update, updates.epoch, updates.loss, updates.grad_norm, updates.lr, updates.examples)
         evaluated = {(each.update, each.split): dict(each.metrics) for each in history.evaluations}

@@ -9,8 +9,8 @@ from torch.utils.data import TensorDataset
 
 from trueloop import Loss, ParallelConfig, TrainConfig, Trainer
 from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel, ProcessLost
-from trueloop.training.distributed.ddp import Replicas
-from trueloop.training.distributed.processes import join
+from trueloop.training.distributed.ddp import DdpParallel
+from trueloop.training.distributed.processes import join_processes
 from trueloop.training.objective import as_objective
 
 CPU = torch.device("cpu")
@@ -121,7 +121,7 @@ def test_a_parameter_that_goes_unused_is_named_at_once(together):
 
 def one_branch_each(engine):
     """Each process uses a branch of its own, of the same shape as the other's."""
-    model, here = Fork(), join(CPU)
+    model, here = Fork(), join_processes(CPU)
 
     def objective(model, batch):
         model.side = ("left", "right")[here.rank]
@@ -153,7 +153,7 @@ def odd_label(engine):
     model = nn.Sequential(nn.Linear(4, 6), *(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(3)))
     data = TensorDataset(DATA.tensors[0], torch.where(torch.arange(12) == 7, 9, 0))
     with pytest.raises((IndexError, InvalidData, ProcessLost)) as error:
-        trainer(model, nn.CrossEntropyLoss(), parallel=ParallelConfig(engine=engine, patience_s=60)).fit(data)
+        trainer(model, nn.CrossEntropyLoss(), parallel=ParallelConfig(engine=engine, timeout_s=60)).fit(data)
     return str(error.value).split("\n", 1)[0]
 
 
@@ -171,9 +171,9 @@ def test_an_error_in_one_process_s_share_is_its_own_and_ends_the_others_at_once(
 
 
 def run_together():
-    here, told = join(CPU), []
+    here, told = join_processes(CPU), []
     for model in (nn.BatchNorm1d(3), nn.Sequential(nn.Linear(3, 3), nn.SyncBatchNorm(3))):
-        told.append(Replicas(model, model, as_objective(squared), here).together)
+        told.append(DdpParallel(model, model, as_objective(squared), here).collective_forward)
     return told
 
 
@@ -182,12 +182,12 @@ def test_a_model_with_synchronised_statistics_is_run_by_all_or_none(together):
 
 
 def words():
-    here = join(CPU)
+    here = join_processes(CPU)
     told = {
-        "total": here.total([here.rank + 1.0, torch.tensor(2.0), 2.0**24 + 1]),  # which float32 does not hold
-        "gather": here.gather({"rank": here.rank}),
-        "share": here.share(f"from {here.rank}"),
-        "stop": here.agree_to_stop(here.rank == 1),
+        "total": here.all_reduce_sum([here.rank + 1.0, torch.tensor(2.0), 2.0**24 + 1]),  # which float32 does not hold
+        "gather": here.all_gather_object({"rank": here.rank}),
+        "share": here.broadcast_object(f"from {here.rank}"),
+        "stop": here.any_rank_stops(here.rank == 1),
     }
     tensors = [
         torch.full((2,), float(here.rank)),
@@ -196,14 +196,14 @@ def words():
         torch.tensor(here.rank + 7),
     ]
     tensors.append(torch.arange(6.0).view(2, 3).t() * (here.rank + 1))
-    here.spread(tensors)
+    here.broadcast(tensors)
     little = [torch.full((3,), here.rank + 0.5), torch.tensor([here.rank], dtype=torch.int64)]
     large = [torch.full((2**15,), float(here.rank))]
-    both = [here.total_and_spread([1.0, here.rank], each) for each in (little, large, [])]
+    both = [here.all_reduce_sum_and_broadcast([1.0, here.rank], each) for each in (little, large, [])]
     here.stop_agreed = False
-    before = (here.total([0.0]), here.stop_agreed)
-    here.stop_wanted = here.rank == 1
-    after = (here.total([0.0]), here.stop_agreed)
+    before = (here.all_reduce_sum([0.0]), here.stop_agreed)
+    here.stop_requested = here.rank == 1
+    after = (here.all_reduce_sum([0.0]), here.stop_agreed)
     return {
         **told,
         "spread": [t.tolist() for t in tensors],
@@ -229,8 +229,8 @@ def test_the_words_they_exchange(together):
 
 
 def different_models():
-    torch.manual_seed(join(CPU).rank)
-    model = nn.Linear(4, 1 + join(CPU).rank)
+    torch.manual_seed(join_processes(CPU).rank)
+    model = nn.Linear(4, 1 + join_processes(CPU).rank)
     with pytest.raises(InvalidModel) as raised:
         trainer(model).fit(DATA)
     same = nn.Linear(4, 1)
@@ -241,7 +241,7 @@ def different_models():
 def of_the_program(backend):
     dist.init_process_group(backend)
     try:
-        return join(CPU).total([1.0])
+        return join_processes(CPU).all_reduce_sum([1.0])
     except InvalidConfig as error:
         return error.what
 
@@ -260,5 +260,5 @@ def test_models_of_other_shapes_are_refused_and_other_weights_made_alike(togethe
 
 
 def test_a_process_alone_never_touches_torch_distributed():
-    assert join(CPU).size == 1
+    assert join_processes(CPU).size == 1
     assert not dist.is_initialized()

@@ -8,7 +8,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from trueloop import Accuracy, Confusion, Shards, TrainConfig, Trainer
 from trueloop.core.errors import InvalidConfig, InvalidData
-from trueloop.training.distributed.processes import join
+from trueloop.training.distributed.processes import join_processes
 
 EXACT = 1e-12
 
@@ -59,7 +59,7 @@ def train(train_set, *, metrics=None, val=None, epochs=2, **arguments):
 
 
 def shuffled_loader():
-    torch.manual_seed(17 + join(torch.device("cpu")).rank)  # what every process shuffles with is not the same
+    torch.manual_seed(17 + join_processes(torch.device("cpu")).rank)  # what every process shuffles with is not the same
     return DataLoader(dataset(), batch_size=2, shuffle=True)
 
 
@@ -98,7 +98,7 @@ def test_what_is_trained_on_and_measured_is_the_same(together, processes):
 
 def samplers():
     """A DataLoader that deals by itself, and what cannot be shared."""
-    rank = join(torch.device("cpu")).rank
+    rank = join_processes(torch.device("cpu")).rank
     data = dataset(24)
     dealt = DataLoader(data, batch_size=4, sampler=DistributedSampler(data, 2, rank, shuffle=False))
     weights = train(dealt)[0]

@@ -18,7 +18,7 @@ from trueloop.app.runs.rollback import roll_back
 from trueloop.core.errors import CheckpointError, InvalidModel, RunFolderError
 from trueloop.training.checkpoint import shard_files, sharded
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
-from trueloop.training.checkpoint.state_tree import InShards
+from trueloop.training.checkpoint.state_tree import ShardReference
 from trueloop.training.config import CheckpointConfig, MonitorConfig, OptimConfig, ParallelConfig, ScheduleConfig
 
 EXACT = 1e-12
@@ -152,7 +152,7 @@ def pair(root):
         warnings.simplefilter("ignore")  # Dynamo looks at what it should not, and torch tells it
         patch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # traced alike, built in no time
         told["compile"] = train(root / "compile", epochs=1, compile=True)
-    told["disk"] = _refused(root / "whole", first, shard_files._Hashed, "write", _full)
+    told["disk"] = _refused(root / "whole", first, shard_files._HashingFile, "write", _full)
     told["blind"] = _refused(root / "whole", first, Path, "is_dir", lambda *_: False)
     return told
 
@@ -216,7 +216,7 @@ def test_every_process_has_written_its_part_and_one_reads_them_all(lived):
     (sharded, state), (_, expected) = (folder.load_latest() for folder in folders)
     files = sorted(path.name[:11] for path in sharded.path.glob("shard-*"))
     assert files == ["shard-00001", "shard-00002"]
-    assert isinstance(state["optimizer"]["state"][0]["exp_avg"], InShards)
+    assert isinstance(state["optimizer"]["state"][0]["exp_avg"], ShardReference)
     state = sharded.complete(sharded, state)
     for part in (lambda tree: tree["model"], lambda tree: tree["average"], lambda tree: tree["optimizer"]["state"][1]):
         assert far(part(state), part(expected)) < EXACT
@@ -232,7 +232,7 @@ def test_shards_travel_with_their_checkpoint(lived):
         CheckpointFolder(path, writing=False).load_latest()
         for path in (copied.path.parent, root / "whole" / "checkpoints")
     )
-    assert far(sharded.complete(copied, state)["model"], sharded.complete(copied, expected)["model"]) == 0
+    assert far(sharded.load_full_state(copied, state)["model"], sharded.load_full_state(copied, expected)["model"]) == 0
 
 
 def test_a_damaged_shard_is_named_and_all_take_the_checkpoint_before(lived):

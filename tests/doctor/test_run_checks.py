@@ -7,7 +7,7 @@ from dataclasses import replace
 from trueloop.doctor.diagnosis import Level, Need
 from trueloop.doctor.machine import Gpu, Machine, Space, TorchSeen
 from trueloop.doctor.run_checks import all_checks, examine, in_one_line, would_fail
-from trueloop.failures.load import find
+from trueloop.failures.load import find_failure
 
 MACHINE = Machine(torch=TorchSeen(version="2.13.0+cpu"), cores=2, available_bytes=2 * 2**30, open_files=(1024, 1024))
 
@@ -20,7 +20,7 @@ def test_checks_are_found_by_walking_the_folder_and_come_in_groups():
 
 
 def test_the_pages_that_are_named_are_there():
-    assert all(find(check.failure) for check in all_checks().values() if check.failure)
+    assert all(find_failure(check.failure) for check in all_checks().values() if check.failure)
 
 
 def test_the_line_names_the_machine_and_the_gravest_of_what_is_wrong():

@@ -37,7 +37,7 @@ class RunResult(NamedTuple):
     def places(self) -> set[tuple[str, int | None]]:
         """(code, line) of each finding that is more than a note."""
         return {
-            (found.code, found.site.line if found.site and found.site.path == str(self.path) else None)
+            (found.code, found.location.line if found.location and found.location.path == str(self.path) else None)
             for found in self.findings
             if found.severity != Severity.NOTE
         }
@@ -69,7 +69,7 @@ def run(tmp_path: Path) -> Callable[..., RunResult]:
 
 def _codes_without_means(report: Report) -> set[str]:
     """Return the codes that this version of PyTorch gives no means to judge, according to the verdicts."""
-    return {each.code for each in report.judged if each.verdict is Verdict.NOT_JUDGED and each.reason == NOT_TOLD}
+    return {each.code for each in report.verdicts if each.verdict is Verdict.NOT_JUDGED and each.reason == NOT_TOLD}
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def run_reports(run: Callable[..., RunResult]) -> Callable[[str], RunResult]:
         missed = {code for code, _ in expected - ran.places}
         if missed and missed == _codes_without_means(ran.report) & missed and ran.places <= expected:
             pytest.skip(NOT_TOLD)
-        assert ran.places == expected, [f"{found.code} {found.site}: {found.message}" for found in ran.findings]
+        assert ran.places == expected, [f"{found.code} {found.location}: {found.message}" for found in ran.findings]
         return ran
 
     return check
@@ -125,10 +125,10 @@ def lint_reports() -> Callable[..., list[Finding]]:
         serious = [each for each in found if each.severity != Severity.NOTE or _place(each) in expected]
         assert {_place(each) for each in serious} == expected, _words(found)
         if fixes is not None:
-            assert all((each.repair is not None) is fixes for each in serious), _words(found)
-        if any(each.repair for each in serious):
+            assert all((each.autofix is not None) is fixes for each in serious), _words(found)
+        if any(each.autofix for each in serious):
             fixed = fix_text(script, "train.py", RULES, unsafe=True)
-            left = {_place(each)[0] for each in fixed.left.found if each.repair}
+            left = {_place(each)[0] for each in fixed.left.found if each.autofix}
             assert not left, fixed.text
             assert all(comment in fixed.text for comment in COMMENT.findall(script)), fixed.text
             assert fix_text(fixed.text, "train.py", RULES, unsafe=True).text == fixed.text
@@ -156,9 +156,9 @@ def lint_is_clean() -> Callable[..., None]:
 
 
 def _place(found: Finding) -> tuple[str, int]:
-    assert found.site is not None
-    return found.code, found.site.line
+    assert found.location is not None
+    return found.code, found.location.line
 
 
 def _words(found: list[Finding] | tuple[Finding, ...]) -> list[str]:
-    return [f"{each.code} {each.site}: {each.message}" for each in found]
+    return [f"{each.code} {each.location}: {each.message}" for each in found]

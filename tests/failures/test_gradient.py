@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from trueloop.failures.gradient import always_zero, never_received
-from trueloop.tracing.events import NONE, Ref, Refs, StepTaken, WatchEnded
+from trueloop.tracing.events import NO_REFS, Ref, Refs, StepTaken, WatchEnded
 
 
 def stepped(update: int, optimizer: Ref, held: Refs, **overrides: Any) -> StepTaken:
-    options: dict[str, Any] = {"with_gradient": held, "zero": NONE} | overrides
+    options: dict[str, Any] = {"with_gradient": held, "zero": NO_REFS} | overrides
     return StepTaken(
-        update=update, micro=update, optimizer=optimizer, rates=(), parameters=held, reused=NONE, reused_from=None,
-        backwards=1, cleared_between=False, cleared_at=None, norm=1.0, norm_made=None, not_finite=NONE,
-        frozen_moved=NONE, frozen=NONE, scaler=None, closure=False, seconds=0.0, **options,
+        update=update, backward_count=update, optimizer=optimizer, learning_rates=(), parameters=held, reused_gradients=NO_REFS, reused_at=None,
+        backwards=1, cleared_between=False, cleared_at=None, grad_norm=1.0, grad_norm_after_backward=None, nonfinite_gradients=NO_REFS,
+        frozen_changed=NO_REFS, frozen=NO_REFS, scaler=None, closure=False, seconds=0.0, **options,
     )  # fmt: skip
 
 
@@ -50,8 +50,8 @@ def test_little_is_kept_of_many(family):
 def test_what_has_gone_is_told_all_the_same(family):
     detector = family.Detector()
     found = sweep(detector, 10)
-    assert {each.about.name for each in found} >= {f"SGD {number}" for number in range(6)}
-    found += detector.observe(WatchEnded(update=10_000, micro=10_000))
+    assert {each.dedup_key.name for each in found} >= {f"SGD {number}" for number in range(6)}
+    found += detector.observe(WatchEnded(update=10_000, backward_count=10_000))
     assert len(found) == 10
     assert detector.inconclusive() == ""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trueloop.failures import load
-from trueloop.failures.load import Entry, catalogue, error_page, find, known_errors
+from trueloop.failures.load import Entry, catalogue, error_page, find_failure, known_errors
 
 FILE = '''"""A page."""
 from trueloop.failures.failure import Failure
@@ -37,7 +37,7 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Map
         class Theirs:
             load = staticmethod(lambda: importlib.import_module("theirs"))
 
-        monkeypatch.setattr(load, "entry_points", lambda group: [Theirs] if group == load.GROUP else [])
+        monkeypatch.setattr(load, "entry_points", lambda group: [Theirs] if group == load.ENTRY_POINT_GROUP else [])
         return catalogue.__wrapped__()
 
     yield found
@@ -71,8 +71,8 @@ def test_what_does_not_fit_is_refused_by_its_name(others, text, place, message):
 
 def test_a_failure_is_found_by_code_or_name_in_any_case():
     entry = catalogue()["GRD001"]
-    assert find("grd001") is find("GRD001") is find("Never-Cleared") is entry
-    assert find("never cleared") is None
+    assert find_failure("grd001") is find_failure("GRD001") is find_failure("Never-Cleared") is entry
+    assert find_failure("never cleared") is None
 
 
 def test_every_error_has_a_page_and_a_file_without_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

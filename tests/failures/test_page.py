@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trueloop.failures.page import markdown, reference, reflowed, sections
+from trueloop.failures.page import render_markdown, first_reference_url, join_wrapped_lines, split_sections
 
 PAGE = """Something is wrong.
 
@@ -19,7 +19,7 @@ References
 
 def test_a_page_is_cut_at_its_headings():
     doc = "One.\n\nMore of it,\nin two lines.\n\nWhat you see\n    A.\n\n        code\n    Fix by hand.\nFix\n    B.\n"
-    assert list(sections(doc)) == [
+    assert list(split_sections(doc)) == [
         ("", "One.\n\nMore of it,\nin two lines."),
         ("What you see", "A.\n\n    code\nFix by hand."),
         ("Fix", "B."),
@@ -28,19 +28,19 @@ def test_a_page_is_cut_at_its_headings():
 
 def test_paragraphs_are_wrapped_once():
     text = "One\nline.\n\nAnother:\n- first\n  of all\n- second\n\n    code\n    more\n"
-    assert reflowed(text) == "One line.\n\nAnother:\n- first\n  of all\n- second\n\n    code\n    more"
+    assert join_wrapped_lines(text) == "One line.\n\nAnother:\n- first\n  of all\n- second\n\n    code\n    more"
 
 
 def test_each_reference_begins_its_own_line():
     text = "A, https://a.org/x.\nB, of two\nlines, https://b.org/y\nC, without one.\n"
-    assert reflowed(text) == "A, https://a.org/x.\nB, of two lines, https://b.org/y\nC, without one."
+    assert join_wrapped_lines(text) == "A, https://a.org/x.\nB, of two lines, https://b.org/y\nC, without one."
 
 
 def test_a_page_as_markdown_has_headings_and_whole_paragraphs():
-    assert markdown(PAGE).endswith("module.html.\n- Another, https://arxiv.org/abs/1803.08494")
-    assert markdown(PAGE).startswith("Something is wrong.\n\n### What you see\n\nThe loss falls.\n\n### References\n\n- A")
+    assert render_markdown(PAGE).endswith("module.html.\n- Another, https://arxiv.org/abs/1803.08494")
+    assert render_markdown(PAGE).startswith("Something is wrong.\n\n### What you see\n\nThe loss falls.\n\n### References\n\n- A")
 
 
 def test_the_first_reference_with_an_address_counts():
-    assert reference(PAGE) == "https://docs.pytorch.org/module.html"
-    assert reference("One.\n\nWhat you see\n    See https://example.org.\n\nReferences\n    None.\n") is None
+    assert first_reference_url(PAGE) == "https://docs.pytorch.org/module.html"
+    assert first_reference_url("One.\n\nWhat you see\n    See https://example.org.\n\nReferences\n    None.\n") is None

@@ -199,7 +199,7 @@ def _draw_nothing() -> None:
     from trueloop.runs import curves, report
 
     curves.save_panels = lambda shown, title, path_png: path_png.write_bytes(b"")
-    report.svg = lambda panel: '<svg viewBox="0 0 1 1"></svg>'
+    report.render_svg = lambda panel: '<svg viewBox="0 0 1 1"></svg>'
 
 
 def _redirect(scratch: Path, number: int) -> None:
@@ -237,9 +237,9 @@ def weights_of(run_dir: Path) -> str:
 
 def result_of(run_dir: Path) -> Result:
     """Read a finished run."""
-    from trueloop.runs import read
+    from trueloop.runs import read_journal
 
-    history = read(run_dir)
+    history = read_journal(run_dir)
     updates = history.updates
     columns = (updates.update, updates.epoch, updates.loss, updates.grad_norm, updates.lr, updates.examples)
     evaluations = tuple((e.update, e.split, tuple(sorted(e.metrics.items())), e.best) for e in history.evaluations)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import describe
+from trueloop.core.untrusted_input import describe_fields
 from trueloop.lab.simulator_commands import KINDS, Begin, Edit, Step, order
 from trueloop.lab.teaching.simulation import Simulation
 
@@ -22,7 +22,7 @@ def test_each_order_becomes_its_record():
 
 @pytest.mark.parametrize("kind", KINDS.values())
 def test_every_order_is_bounded(kind: type):
-    describe(kind)  # raises where a field has no bounds
+    describe_fields(kind)  # raises where a field has no bounds
 
 
 @pytest.mark.parametrize(

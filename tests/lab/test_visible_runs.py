@@ -9,7 +9,7 @@ import pytest
 from trueloop.app.web.wire_format import written
 from trueloop.lab import visible_runs as module
 from trueloop.lab.visible_runs import RunsSeen
-from trueloop.runs.live.position_file import sealed
+from trueloop.runs.live.position_file import encode_position
 from trueloop.runs.live.writer import LiveWriter
 
 
@@ -111,9 +111,9 @@ def test_a_program_is_shown_while_it_runs_and_after(seen, tmp_path):
     series = {"loss": {"updates": [0, 1, 2], "values": [3.0, "nan", 1.0]}}
     layers = {"updates": [0, 2], "layers": ["0"], "norms": [[1.0, None]]}
     report = {
-        "headline": "1 error", "findings": [{**finding, "count": 7}], "series": series, "layers": layers,
-        "rate": {"update_s": 0.01, "data": 0.1, "forward": 0.2, "backward": 0.3, "optimizer": 0.1},
-        "judged": [{"code": "GRD001", "verdict": "fired", "reason": ""}], "problems": [], "error": None,
+        "headline": "1 error", "findings": [{**finding, "count": 7}], "series": series, "layer_gradient_norms": layers,
+        "timing": {"update_s": 0.01, "data_share": 0.1, "forward_share": 0.2, "backward_share": 0.3, "optimizer_share": 0.1},
+        "verdicts": [{"code": "GRD001", "verdict": "fired", "reason": ""}], "problems": [], "error": None,
     }  # fmt: skip
     writer.end(3, 0, {"report": report, "nothing": ""})
     (told,) = seen.follow([word], [first["mark"]])["runs"]
@@ -132,11 +132,11 @@ def test_a_hostile_program_is_text(seen, tmp_path):
     folder = tmp_path / "live" / writer.name
     finding = {"severity": "<b>", "line": "x", "count": 1e999, "path": {}}
     writer.finding({"finding": finding, "excerpts": [3, {"lines": [1, {}]}]})
-    writer.end(1, 0, {"report": {"judged": [3], "problems": [{}], "findings": [1], "error": [], "headline": {}}})
+    writer.end(1, 0, {"report": {"verdicts": [3], "problems": [{}], "findings": [1], "error": [], "headline": {}}})
     (told,) = seen.follow([f"live/{writer.name}"], [])["runs"]
     assert told["findings"][0]["severity"] == "warning"
     written(told)
-    (folder / "now").write_bytes(sealed({"s": "x", "updates": 1e308, "pid": "1", "rate": {"a": []}}))
+    (folder / "now").write_bytes(encode_position({"s": "x", "updates": 1e308, "pid": "1", "timing": {"a": []}}))
     (told,) = seen.follow([f"live/{writer.name}"], [])["runs"]
     assert told["state"] == "killed"
     written(told)

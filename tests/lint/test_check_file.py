@@ -42,15 +42,15 @@ def test_findings_know_line_column_end_and_function():
                             2)
     """)
     (found,) = lint_text(text, "a.py", [BAD]).found
-    assert (found.site.line, found.column, found.end) == (7, 17, (8, 23))
-    assert found.site.function == "A.f"
+    assert (found.location.line, found.column, found.end) == (7, 17, (8, 23))
+    assert found.location.function == "A.f"
     assert (found.code, found.severity, found.fix) == ("GRD001", Severity.ERROR, "Fix it.")
 
 
 def test_the_same_place_is_told_once_and_in_the_order_of_the_text():
     text = "bad(2)\nfor x in y: bad(bad(1))\n"
     found = lint_text(text, "a.py", [BAD, BAD]).found
-    assert [(each.site.line, each.column) for each in found] == [(1, 1), (2, 13), (2, 17)]
+    assert [(each.location.line, each.column) for each in found] == [(1, 1), (2, 13), (2, 17)]
 
 
 def test_rules_whose_words_are_not_there_are_not_asked():
@@ -63,7 +63,7 @@ def test_rules_whose_words_are_not_there_are_not_asked():
 def test_comments_silence_and_idle_ones_are_told():
     text = "bad()  # trueloop: ignore[GRD001]\nbad()  # trueloop: ignore\ngood()  # trueloop: ignore[GRD]\nbad()\n"
     linted = lint_text(text, "a.py", [BAD])
-    assert [found.site.line for found in linted.found] == [4]
+    assert [found.location.line for found in linted.found] == [4]
     assert linted.silenced == 2
     assert linted.idle == ((SourceLocation("a.py", 3), "GRD"),)
     other = lint_text("good()  # trueloop: ignore[EVL001]\n", "a.py", [BAD])
@@ -106,12 +106,12 @@ BREAKS = {
 def all_rules():
     entries = catalogue().values()
     ruled = [Ruled(each.failure, each.slug, each.failure.rule) for each in entries if each.failure.rule]
-    return [each for each in ruled if not each.rule.asked]
+    return [each for each in ruled if not each.rule.opt_in]
 
 
 def test_nothing_is_said_about_loops_that_everybody_knows():
     found = lint_text(KNOWN.read_text(), "known.py", all_rules()).found
-    assert not [f"{each.code} {each.site}" for each in found if each.severity != Severity.NOTE]
+    assert not [f"{each.code} {each.location}" for each in found if each.severity != Severity.NOTE]
 
 
 @pytest.mark.parametrize("code", BREAKS)

@@ -10,7 +10,7 @@ from trueloop.lint.check_tree import WORTH_IT, Job, read_content, read_file, rea
 RULES = [
     Ruled(e.failure, e.slug, e.failure.rule)
     for e in catalogue().values()
-    if e.failure.rule and not e.failure.rule.asked
+    if e.failure.rule and not e.failure.rule.opt_in
 ]
 BAD = catalogue()["GRD001"].failure.bad
 GOOD = catalogue()["GRD001"].failure.good
@@ -28,7 +28,7 @@ def test_a_notebook_is_one_program_whose_places_are_cells():
     head, loop = BAD.split("for step", 1)
     read = read_content(notebook("%time x = 1\n", head, f"for step{loop}"), "nb.ipynb", JOB)
     (found,) = read.linted.found
-    assert (str(found.site), found.cell, found.end) == ("nb.ipynb:cell 3:5", 3, (5, 21))
+    assert (str(found.location), found.cell, found.end) == ("nb.ipynb:cell 3:5", 3, (5, 21))
     assert str(found.related[0][0]) == "nb.ipynb:cell 3:4"
 
 
@@ -41,7 +41,7 @@ def test_comments_that_silence_nothing_are_told_by_their_cells():
 def test_fixes_count_bytes_of_the_file(head):
     content = head + BAD.lstrip().encode()
     (found,) = read_content(content, "a.py", JOB).linted.found
-    ((start, end, text),) = found.repair.edits
+    ((start, end, text),) = found.autofix.edits
     fixed = content[:start] + text.encode() + content[end:]
     assert read_content(content, "a.py", Job(RULES, fix=True)).after == fixed
 

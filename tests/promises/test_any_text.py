@@ -15,7 +15,7 @@ from trueloop.lint.check_tree import Job, read_content
 from trueloop.lint.fix import fix_text
 
 RULES = [Ruled(e.failure, e.slug, e.failure.rule) for e in catalogue().values() if e.failure.rule]
-EVERYTHING = [each._replace(rule=each.rule._replace(words=())) for each in RULES]
+EVERYTHING = [each._replace(rule=each.rule._replace(required_words=())) for each in RULES]
 """The same rules, asked of every text."""
 TESTS = Path(__file__).parents[1]
 PROGRAMS = sorted(
@@ -30,9 +30,9 @@ def holds(text):
     linted = lint_text(text, "a.py", EVERYTHING)
     assert "trueloop itself" not in linted.problem, linted.problem
     for found in linted.found:
-        assert 1 <= found.site.line <= text.count("\n") + text.count("\r") + 1
+        assert 1 <= found.location.line <= text.count("\n") + text.count("\r") + 1
     fixed = fix_text(text, "a.py", EVERYTHING, unsafe=True)
-    if not any(found.repair for found in linted.found):
+    if not any(found.autofix for found in linted.found):
         assert fixed.text == text
         return
     ast.parse(fixed.text)

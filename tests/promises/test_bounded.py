@@ -192,7 +192,7 @@ def test_many_updates_in_full(
             update()
         more = grown(watch, update, 600)
     assert sum(more.values()) < 100, more
-    assert watch.report().watched >= 900
+    assert watch.report().updates_traced >= 900
     assert 0 < points(watch) <= MAX_POINTS
     assert not watch.report().problems
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trueloop.core.findings import Judged, Report, Verdict
+from trueloop.core.findings import FailureVerdict, Report, Verdict
 from trueloop.failures.load import catalogue
 from trueloop.sanitizer.watch import Watch
 from trueloop.tracing.saved_tensors import NOT_TOLD
@@ -36,8 +36,8 @@ def run(whole: Callable[[], Watch], tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return run
 
 
-def verdict(report: Report, code: str) -> Judged:
-    (judged,) = [each for each in report.judged if each.code == code]
+def verdict(report: Report, code: str) -> FailureVerdict:
+    (judged,) = [each for each in report.verdicts if each.code == code]
     return judged
 
 
@@ -45,7 +45,7 @@ def verdict(report: Report, code: str) -> Judged:
 def test_the_verdict_says_why(run: Callable[[str], Report], code: str):
     report = run(BAD[code])
     assert report.findings == ()
-    assert verdict(report, code) == Judged(code, Verdict.NOT_JUDGED, NOT_TOLD)
+    assert verdict(report, code) == FailureVerdict(code, Verdict.NOT_JUDGED, NOT_TOLD)
 
 
 @pytest.mark.parametrize("code", JUDGED)
@@ -60,4 +60,4 @@ def test_differences_by_hand_are_not_judged(run: Callable[[str], Report]):
     assert by_hand != BAD["LOS003"]
     report = run(by_hand)
     assert report.findings == ()
-    assert verdict(report, "LOS003") == Judged("LOS003", Verdict.NOT_JUDGED, NOT_TOLD)
+    assert verdict(report, "LOS003") == FailureVerdict("LOS003", Verdict.NOT_JUDGED, NOT_TOLD)

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from trueloop.core.findings import (
-    UNPROVEN,
-    Explained,
+    UNPROVABLE_AT_RUN_TIME,
+    ExplainedError,
     Finding,
     SuggestedChange,
-    Judged,
+    FailureVerdict,
     Report,
     Series,
     Severity,
     SourceLocation,
-    UpdateRate,
+    UpdateTiming,
     Verdict,
 )
 
@@ -57,7 +57,7 @@ def finding(folder: Path) -> Finding:
         title="Gradients are never cleared",
         severity=Severity.ERROR,
         message="The step used gradients of 4 parameters that an earlier step had used; their norm is 23.9.",
-        site=SourceLocation(path, 11, "train"),
+        location=SourceLocation(path, 11, "train"),
         related=((SourceLocation(path, 10, "train"), "added here"),),
         first_update=1,
         count=1199,
@@ -68,31 +68,31 @@ def finding(folder: Path) -> Finding:
 
 @pytest.fixture
 def report(finding: Finding) -> Report:
-    path = finding.site.path if finding.site else ""
+    path = finding.location.path if finding.location else ""
     kept = replace(
         finding, code="MEM001", slug="graph-kept", title="Graphs are kept", severity=Severity.WARNING, count=1,
-        site=SourceLocation(path, 12, "train"), related=(), change=None, first_update=40, fix="Keep loss.item().",
+        location=SourceLocation(path, 12, "train"), related=(), change=None, first_update=40, fix="Keep loss.item().",
     )  # fmt: skip
-    starved = replace(kept, code="ENV001", slug="starved", severity=Severity.NOTE, site=None, fix="")
+    starved = replace(kept, code="ENV001", slug="starved", severity=Severity.NOTE, location=None, fix="")
     updates = tuple(range(0, 1200, 10))
     return Report(
         findings=(finding, kept, starved),
-        judged=(
-            Judged("GRD001", Verdict.FIRED, "seen 312 more times, at other places"),
-            Judged("MEM001", Verdict.FIRED),
-            Judged("ENV001", Verdict.FIRED),
-            Judged("GRD002", Verdict.PASSED),
-            Judged("PRC001", Verdict.NOT_APPLICABLE, "nothing of the kind happened"),
-            Judged("DAT001", Verdict.NOT_JUDGED, "no held-out loader was swept"),
-            Judged("DAT002", Verdict.NOT_JUDGED, "no held-out loader was swept"),
-            Judged("CKP003", Verdict.NOT_JUDGED, UNPROVEN),
+        verdicts=(
+            FailureVerdict("GRD001", Verdict.FIRED, "seen 312 more times, at other places"),
+            FailureVerdict("MEM001", Verdict.FIRED),
+            FailureVerdict("ENV001", Verdict.FIRED),
+            FailureVerdict("GRD002", Verdict.PASSED),
+            FailureVerdict("PRC001", Verdict.NOT_APPLICABLE, "nothing of the kind happened"),
+            FailureVerdict("DAT001", Verdict.NOT_JUDGED, "no held-out loader was swept"),
+            FailureVerdict("DAT002", Verdict.NOT_JUDGED, "no held-out loader was swept"),
+            FailureVerdict("CKP003", Verdict.NOT_JUDGED, UNPROVABLE_AT_RUN_TIME),
         ),
-        silenced=2,
+        suppressed=2,
         updates=1200,
-        watched=52,
+        updates_traced=52,
         seconds=4.0,
-        cost_s=0.05,
-        rate=UpdateRate(update_s=0.0034, data=0.125, forward=0.25, backward=0.375, optimizer=0.125),
+        overhead_s=0.05,
+        timing=UpdateTiming(update_s=0.0034, data_share=0.125, forward_share=0.25, backward_share=0.375, optimizer_share=0.125),
         series={
             "loss": Series(updates=updates, values=(float("nan"), *(2.0 - 0.001 * update for update in updates[1:]))),
             "grad_norm": Series(updates=updates, values=tuple(0.5 + 0.1 * update for update in updates)),
@@ -104,18 +104,18 @@ def report(finding: Finding) -> Report:
 
 
 @pytest.fixture
-def error(folder: Path) -> Explained:
+def error(folder: Path) -> ExplainedError:
     path = str(folder / "train.py")
-    return Explained(
+    return ExplainedError(
         kind="shape-mismatch",
         type="RuntimeError",
         title="Shapes that do not fit together",
         message="mat1 and mat2 shapes cannot be multiplied (16x392 and 288x10)",
-        site=SourceLocation(path, 9, "train"),
+        location=SourceLocation(path, 9, "train"),
         meaning="`head` (Linear of Net) expects in_features=288, and `x` has the shape (16, 392).",
         fix="Build the layer with in_features=392.",
-        made_at=SourceLocation(path, 8, "train"),
-        made="`x` comes from here",
-        others=((SourceLocation(path, 6, "train"), "made here"),),
+        origin=SourceLocation(path, 8, "train"),
+        origin_message="`x` comes from here",
+        other_locations=((SourceLocation(path, 6, "train"), "made here"),),
         update=3,
     )

@@ -33,7 +33,7 @@ def test_a_comment_is_not_underlined(finding: Finding):
 
 
 def test_lines_far_away_are_joined_by_a_gap(finding: Finding):
-    path = finding.site.path if finding.site else ""
+    path = finding.location.path if finding.location else ""
     assert numbers(replace(finding, related=((SourceLocation(path, 2), "here"),))) == [[1, 2, None, 9, 10, 11, 12, 13]]
     near = replace(finding, related=((SourceLocation(path, 6), "here"),))
     assert numbers(near) == [[5, 6, 7, 8, 9, 10, 11, 12, 13]], "one line is shown rather than a gap in its place"
@@ -46,13 +46,13 @@ def test_another_file_is_another_excerpt_and_a_file_that_is_gone_has_its_numbers
 
 
 def test_no_place_no_lines(finding: Finding):
-    assert excerpts(replace(finding, site=None, related=())) == []
+    assert excerpts(replace(finding, location=None, related=())) == []
 
 
 @pytest.mark.parametrize("line", [0, 10**6])
 def test_a_line_that_is_not_in_the_file_breaks_nothing(finding: Finding, line: int):
-    path = finding.site.path if finding.site else ""
-    (excerpt,) = excerpts(replace(finding, site=SourceLocation(path, line), related=()))
+    path = finding.location.path if finding.location else ""
+    (excerpt,) = excerpts(replace(finding, location=SourceLocation(path, line), related=()))
     assert line in [each.number for each in excerpt.lines if each]
 
 
@@ -88,14 +88,14 @@ def test_a_fix_in_bytes_is_shown_as_lines(tmp_path):
     path.write_bytes(b"\xef\xbb\xbfif x:\r\n\tf(1)  # \xc3\xa9\r\n\tg()\r\n")
     at = path.read_bytes().index(b"1")
     found = Finding(
-        code="GRD001", slug="s", title="t", severity=Severity.ERROR, message="m.", site=SourceLocation(str(path), 2),
-        repair=Fix((Edit(at, at + 1, "2"),), safe=True),
+        code="GRD001", slug="s", title="t", severity=Severity.ERROR, message="m.", location=SourceLocation(str(path), 2),
+        autofix=Fix((Edit(at, at + 1, "2"),), safe=True),
     )  # fmt: skip
     assert repaired(found) == [Change("-", "f(1)  # é"), Change("+", "f(2)  # é")]
     assert repaired(replace(found, cell=1)) == []
-    assert repaired(replace(found, site=SourceLocation("gone.py", 1))) == []
-    assert repaired(replace(found, repair=None)) == []
+    assert repaired(replace(found, location=SourceLocation("gone.py", 1))) == []
+    assert repaired(replace(found, autofix=None)) == []
     start = Fix((Edit(3, 5, "if not"),), safe=True)
-    assert repaired(replace(found, repair=start)) == [Change("-", "if x:"), Change("+", "if not x:")]
+    assert repaired(replace(found, autofix=start)) == [Change("-", "if x:"), Change("+", "if not x:")]
     many = Fix((Edit(0, 0, "x\n" * 20),), safe=True)
-    assert repaired(replace(found, repair=many)) == []
+    assert repaired(replace(found, autofix=many)) == []

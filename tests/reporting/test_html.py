@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.core.findings import Explained, Report, Series, SourceLocation
+from trueloop.core.findings import ExplainedError, Report, Series, SourceLocation
 from trueloop.reporting.html import to_html
 
 VOID = {"meta"}
@@ -60,7 +60,7 @@ def test_what_the_program_says_cannot_become_markup(report: Report, folder: Path
     (folder / "train.py").write_text("x = '</pre><script>alert(1)</script>'\n" * 20)
     evil = "<script>alert(1)</script>\" onload='x'\x1b\udcff"
     finding = replace(
-        report.findings[0], message=evil, title=evil, fix=evil, site=SourceLocation(str(folder / "train.py"), 3, evil),
+        report.findings[0], message=evil, title=evil, fix=evil, location=SourceLocation(str(folder / "train.py"), 3, evil),
         related=((SourceLocation(f"/{evil}.py", 1, evil), evil),),
     )  # fmt: skip
     hostile = replace(report, findings=(finding,), problems=(evil,))
@@ -81,7 +81,7 @@ def test_an_empty_report_is_a_page():
     assert "Not judged" in to_html(Report(findings=()))
 
 
-def test_what_ended_the_run_stands_first(report: Report, error: Explained, folder: Path):
+def test_what_ended_the_run_stands_first(report: Report, error: ExplainedError, folder: Path):
     page = to_html(replace(report, error=replace(error, message="<b>mat1</b>")), base=folder)
     assert page.index("What ended the run") < page.index("<h2>Findings")
     assert "&lt;b&gt;mat1&lt;/b&gt;" in page

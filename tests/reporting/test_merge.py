@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from trueloop.core.findings import Explained, Finding, Judged, Report, Severity, Verdict
+from trueloop.core.findings import ExplainedError, Finding, FailureVerdict, Report, Severity, Verdict
 from trueloop.reporting.json_report import from_json, to_json
 from trueloop.reporting.merge import merge
 
@@ -56,8 +56,8 @@ def test_the_gravest_come_first(report: Report, finding: Finding):
     ],
 )
 def test_a_failure_has_one_verdict(verdicts: list[Verdict], merged: Verdict):
-    reports = {rank: Report(findings=(), judged=(Judged("GRD001", each),)) for rank, each in enumerate(verdicts)}
-    assert merge(reports).judged == (Judged("GRD001", merged),)
+    reports = {rank: Report(findings=(), verdicts=(FailureVerdict("GRD001", each),)) for rank, each in enumerate(verdicts)}
+    assert merge(reports).verdicts == (FailureVerdict("GRD001", merged),)
 
 
 def test_who_says_nothing_is_missed(report: Report):
@@ -71,7 +71,7 @@ def test_reports_travel_between_processes_as_json(report: Report):
     assert len(merge({0: report, 1: sent}).findings) == len(report.findings)
 
 
-def test_what_ended_the_lowest_rank_is_told(report: Report, error: Explained):
+def test_what_ended_the_lowest_rank_is_told(report: Report, error: ExplainedError):
     other = replace(error, kind="out-of-memory")
     merged = merge({0: report, 1: replace(report, error=error), 2: replace(report, error=other)}).error
     assert merged is not None

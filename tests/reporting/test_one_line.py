@@ -7,7 +7,7 @@ from trueloop.reporting.one_line import annotation, concise, statistics
 
 FOUND = Finding(
     code="GRD001", slug="never-cleared", title="Gradients are never cleared", severity=Severity.WARNING,
-    message="50 % of it:\nhere, it is.", site=SourceLocation("/w/a,b.py", 3), column=5, end=(4, 7), fix="Do it.",
+    message="50 % of it:\nhere, it is.", location=SourceLocation("/w/a,b.py", 3), column=5, end=(4, 7), fix="Do it.",
 )  # fmt: skip
 BASE = Path("/w")
 
@@ -15,7 +15,7 @@ BASE = Path("/w")
 def test_one_line_says_where_what_and_whether_it_can_be_fixed():
     assert concise(FOUND, base=BASE).startswith("a,b.py:3:5: GRD001 warning 50 % of it:")
     for safe, mark in ((True, " [*]"), (False, "")):
-        fixable = replace(FOUND, repair=Fix((Edit(0, 0, ""),), safe=safe))
+        fixable = replace(FOUND, autofix=Fix((Edit(0, 0, ""),), safe=safe))
         assert f"GRD001 warning{mark} 50" in concise(fixable, base=BASE)
 
 
@@ -24,7 +24,7 @@ def test_an_annotation_is_escaped_as_github_wants_it():
         "::warning file=a%2Cb.py,line=3,title=GRD001 Gradients are never cleared,col=5,endLine=4,endColumn=7"
         "::50 %25 of it: here, it is. Do it."
     )
-    note = replace(FOUND, severity=Severity.NOTE, site=SourceLocation("/w/n.ipynb:cell 3", 2))
+    note = replace(FOUND, severity=Severity.NOTE, location=SourceLocation("/w/n.ipynb:cell 3", 2))
     assert annotation(note, base=BASE).startswith(
         "::notice file=n.ipynb,title=GRD001 Gradients are never cleared (cell 3%2C line 2)::"
     )
@@ -38,5 +38,5 @@ def test_statistics_count_the_most_frequent_first():
     ]
     assert list(statistics([])) == []
     for safe, mark in ((True, "[*]"), (False, "   ")):
-        fixable = replace(FOUND, repair=Fix((Edit(0, 0, ""),), safe=safe))
+        fixable = replace(FOUND, autofix=Fix((Edit(0, 0, ""),), safe=safe))
         assert list(statistics([fixable, FOUND])) == [f"2  GRD001  {mark}  never-cleared: Gradients are never cleared"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft4Validator, FormatChecker
 
-from trueloop.core.findings import Explained, Finding, Report, SourceLocation
+from trueloop.core.findings import ExplainedError, Finding, Report, SourceLocation
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.load import catalogue
 from trueloop.reporting.sarif import FINGERPRINT, to_sarif
@@ -90,7 +90,7 @@ def test_a_fingerprint_does_not_move_with_its_line(report: Report, folder: Path)
     path.write_text("# one line more\n" + path.read_text())
     linecache.clearcache()
     moved = tuple(
-        replace(each, site=each.site._replace(line=each.site.line + 1)) if each.site else each
+        replace(each, location=each.location._replace(line=each.location.line + 1)) if each.location else each
         for each in report.findings
     )
     assert prints(replace(report, findings=moved)) == before
@@ -104,7 +104,7 @@ def test_a_fingerprint_is_that_of_the_file_wherever_the_tree_lies(report: Report
     other.mkdir()
     (other / "train.py").write_text((folder / "train.py").read_text())
     moved = tuple(
-        replace(each, site=each.site._replace(path=str(other / "train.py"))) if each.site else each
+        replace(each, location=each.location._replace(path=str(other / "train.py"))) if each.location else each
         for each in report.findings
     )
     assert prints(replace(report, findings=moved), other) == prints(report, folder)
@@ -119,7 +119,7 @@ def test_equal_lines_are_told_apart_by_their_order(report: Report):
 
 
 def test_names_of_files_are_quoted(report: Report, tmp_path: Path):
-    odd = replace(report.findings[0], site=SourceLocation("/a b/ü%\udcff.py", 1), related=())
+    odd = replace(report.findings[0], location=SourceLocation("/a b/ü%\udcff.py", 1), related=())
     log = to_sarif(replace(report, findings=(odd,)), base=tmp_path)
     uri = log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
     assert uri == "file:///a%20b/%C3%BC%25%FF.py"
@@ -141,14 +141,14 @@ def test_what_lies_below_the_base_is_told_relative_to_it(path: str, uri: str | N
     base.symlink_to(real)
     for root in (base, real):
         site = SourceLocation(path.format(base=root), 1)
-        log = to_sarif(Report(findings=(replace(finding, site=site, related=()),)), base=base)
+        log = to_sarif(Report(findings=(replace(finding, location=site, related=()),)), base=base)
         (result,) = log["runs"][0]["results"]
         artifact = result["locations"][0]["physicalLocation"]["artifactLocation"]
         outside = {"uri": (tmp_path / "other.py").as_uri()}
         assert artifact == ({"uri": uri, "uriBaseId": "SRCROOT"} if uri else outside)
 
 
-def test_what_ended_the_run_is_a_result(report: Report, error: Explained, folder: Path):
+def test_what_ended_the_run_is_a_result(report: Report, error: ExplainedError, folder: Path):
     run = to_sarif(replace(report, error=error), base=folder)["runs"][0]
     result, rule = run["results"][0], run["tool"]["driver"]["rules"][0]
     assert (result["ruleId"], result["level"]) == ("raised/shape-mismatch", "error")
@@ -159,14 +159,14 @@ def test_what_ended_the_run_is_a_result(report: Report, error: Explained, folder
 
 
 def test_what_was_found_in_a_text_has_its_columns_and_its_fix(finding: Finding, folder: Path):
-    assert finding.site is not None
-    fix = Fix((Edit(10, 10, "    é()\n"), Edit(20, 24, "")), safe=True, words="Call é")
-    found = replace(finding, column=5, end=(finding.site.line + 1, 9), repair=fix)
+    assert finding.location is not None
+    fix = Fix((Edit(10, 10, "    é()\n"), Edit(20, 24, "")), safe=True, description="Call é")
+    found = replace(finding, column=5, end=(finding.location.line + 1, 9), autofix=fix)
     log = to_sarif(Report(findings=(found,), files=1), base=folder)
     assert_valid(log)
     (result,) = log["runs"][0]["results"]
     region = result["locations"][0]["physicalLocation"]["region"]
-    line = finding.site.line
+    line = finding.location.line
     assert region == {"startLine": line, "startColumn": 5, "endLine": line + 1, "endColumn": 9}
     first, second = result["fixes"][0]["artifactChanges"][0]["replacements"]
     assert first == {"deletedRegion": {"byteOffset": 10, "byteLength": 0}, "insertedContent": {"text": "    é()\n"}}
@@ -175,7 +175,7 @@ def test_what_was_found_in_a_text_has_its_columns_and_its_fix(finding: Finding, 
 
 def test_a_cell_of_a_notebook_is_told_in_words(finding: Finding, folder: Path):
     site = SourceLocation(f"{folder}/nb.ipynb:cell 3", 2)
-    found = replace(finding, site=site, related=((site, "here"),), cell=3, column=1, end=(2, 4))
+    found = replace(finding, location=site, related=((site, "here"),), cell=3, column=1, end=(2, 4))
     log = to_sarif(Report(findings=(found,), files=1), base=folder)
     assert_valid(log)
     (location,) = log["runs"][0]["results"][0]["locations"]

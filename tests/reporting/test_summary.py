@@ -3,10 +3,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from trueloop.core.findings import Finding, Judged, Report, Severity, Verdict
+from trueloop.core.findings import Finding, FailureVerdict, Report, Severity, Verdict
 from trueloop.reporting.summary import Outcome, cost_share, counts, headline, more, outcome, reasons, shown, when
 
-CLEAN = Report(findings=(), judged=(Judged("GRD001", Verdict.PASSED),), updates=1200, seconds=3.0)
+CLEAN = Report(findings=(), verdicts=(FailureVerdict("GRD001", Verdict.PASSED),), updates=1200, seconds=3.0)
 
 
 def test_a_run_without_findings_is_clean():
@@ -40,7 +40,7 @@ def test_the_headline_says_how_grave_it_is(report: Report):
         assert outcome(replace(report, findings=findings)) is Outcome.FINDINGS
     assert headline(replace(report, findings=(errors,), updates=0)) == "1 error: no optimizer made a step"
     assert headline(replace(report, findings=(note,), updates=0)) == "Not judged: no optimizer made a step, 1 note"
-    assert report.worst() is Severity.ERROR
+    assert report.highest_severity() is Severity.ERROR
 
 
 def test_what_was_judged_is_counted_and_what_was_not_is_grouped_by_its_reason(report: Report):

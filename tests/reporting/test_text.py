@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from trueloop.core.findings import Explained, Report, SourceLocation
+from trueloop.core.findings import ExplainedError, Report, SourceLocation
 from trueloop.reporting.text import print_report
 
 
@@ -88,8 +88,8 @@ def test_colours_are_for_terminals_only(report: Report, folder: Path):
 
 
 def test_a_place_without_source_and_a_finding_without_a_place(report: Report, folder: Path):
-    finding = replace(report.findings[0], site=SourceLocation("<stdin>", 3), related=(), change=None)
-    told = printed(replace(report, findings=(finding, replace(finding, site=None))), folder)
+    finding = replace(report.findings[0], location=SourceLocation("<stdin>", 3), related=(), change=None)
+    told = printed(replace(report, findings=(finding, replace(finding, location=None))), folder)
     assert "\n  <stdin>:3\n" in told
     assert told.count("error GRD001") == 2
 
@@ -121,19 +121,19 @@ def test_a_narrow_alphabet_is_no_error(report: Report, folder: Path):
 
 
 def test_a_clean_run_and_one_that_never_trained_are_short(folder: Path):
-    clean = printed(Report(findings=(), updates=3, seconds=1.0, cost_s=0.004), folder)
+    clean = printed(Report(findings=(), updates=3, seconds=1.0, overhead_s=0.004), folder)
     assert clean.splitlines()[1] == "trueloop: No silent failure found in 3 updates"
     never = printed(Report(findings=(), seconds=1.0), folder)
     assert never.splitlines()[1] == "trueloop: Not judged: no optimizer made a step"
 
 
-def test_what_ended_the_run_comes_before_what_was_found(report: Report, error: Explained, folder: Path):
+def test_what_ended_the_run_comes_before_what_was_found(report: Report, error: ExplainedError, folder: Path):
     told = printed(replace(report, error=error), folder)
     assert told.index("RuntimeError, explained below. 1 error") < told.index(RAISED) < told.index("error GRD001")
 
 
-def test_what_ended_the_run_has_no_line_of_the_programs(report: Report, error: Explained, folder: Path):
-    told = printed(replace(report, error=replace(error, site=None, made_at=None, others=())), folder)
+def test_what_ended_the_run_has_no_line_of_the_programs(report: Report, error: ExplainedError, folder: Path):
+    told = printed(replace(report, error=replace(error, location=None, origin=None, other_locations=())), folder)
     assert "RuntimeError  Shapes that do not fit together\n  torch: mat1 and mat2" in told
     assert "fix   Build the layer" in told
 

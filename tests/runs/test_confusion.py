@@ -1,8 +1,8 @@
 import pytest
 
 from trueloop.core.protocols import Evaluated
-from trueloop.runs.confusion import DRAWN, confusion_section
-from trueloop.runs.journal import read
+from trueloop.runs.confusion import MAX_CLASSES, confusion_section
+from trueloop.runs.journal import read_journal
 
 
 def page_of(run, synthetic, matrix, names=None, split="val"):
@@ -10,7 +10,7 @@ def page_of(run, synthetic, matrix, names=None, split="val"):
     evaluated = Evaluated(
         update=5, epoch=1, split=split, metrics={"loss": 1.0}, tables={"confusion": matrix}, seconds=0.1, best=True
     )
-    return confusion_section(read(run([synthetic.started(facts=facts), evaluated])))
+    return confusion_section(read_journal(run([synthetic.started(facts=facts), evaluated])))
 
 
 def test_rows_are_the_true_classes(run, synthetic):
@@ -27,7 +27,7 @@ def test_rows_are_the_true_classes(run, synthetic):
 
 def test_the_test_set_comes_before_validation(run, synthetic):
     assert "On the test set, with the final weights: 170 of 181 right." in confusion_section(
-        read(run(synthetic.whole_run()))
+        read_journal(run(synthetic.whole_run()))
     )
 
 
@@ -42,7 +42,7 @@ def test_names_that_do_not_fit_are_numbers(run, synthetic):
 
 
 def test_many_classes_are_told_by_their_worst_pairs(run, synthetic):
-    size = DRAWN + 1
+    size = MAX_CLASSES + 1
     matrix = [[9 if i == j else 0 for j in range(size)] for i in range(size)]
     matrix[3][7] = 6
     page = page_of(run, synthetic, matrix)

@@ -7,8 +7,8 @@ from PIL import Image
 
 from trueloop.core.errors import MissingExtra, RunFolderError
 from trueloop.core.protocols import Evaluated, UpdateRow, UpdatesDone
-from trueloop.runs.curves import figures, save_curves
-from trueloop.runs.journal import read
+from trueloop.runs.curves import svg_figures, save_curves
+from trueloop.runs.journal import read_journal
 
 
 def colours(path):
@@ -19,7 +19,7 @@ def colours(path):
 
 def test_the_picture_shows_six_plots_in_their_colours(run, synthetic, tmp_path):
     path = tmp_path / "curves.png"
-    save_curves(read(run(synthetic.whole_run(skipped=(40,)))), path)
+    save_curves(read_journal(run(synthetic.whole_run(skipped=(40,)))), path)
     (width, height), counted = colours(path)
     assert width > 1800
     assert height > 900
@@ -32,24 +32,24 @@ def test_the_picture_shows_six_plots_in_their_colours(run, synthetic, tmp_path):
 
 @pytest.mark.parametrize("updates", [0, 1, 2])
 def test_short_runs_are_drawn_too(run, synthetic, tmp_path, updates):
-    history = read(run([synthetic.started(), UpdatesDone(rows=list(synthetic.rows(1, updates)))]))
+    history = read_journal(run([synthetic.started(), UpdatesDone(rows=list(synthetic.rows(1, updates)))]))
     save_curves(history, tmp_path / "curves.png")
     _, counted = colours(tmp_path / "curves.png")
     assert len(counted) > 10
-    assert len(figures(history)) == (5 if updates else 0)
+    assert len(svg_figures(history)) == (5 if updates else 0)
 
 
 def test_nothing_finite_and_hostile_names_are_drawn_too(run, synthetic, tmp_path):
     name = "$\\frac{<script>\x1b[31m&\"'$ 測\udcff"
     rows = [UpdateRow(k, 1, math.nan, math.inf, 0.0, 8, 0.0, 0.5, True) for k in range(1, 4)]
     evaluated = Evaluated(update=3, epoch=1, split=name, metrics={name: 0.5}, tables={}, seconds=0.1, best=True)
-    history = read(run([synthetic.started(name=name), UpdatesDone(rows=rows), evaluated]))
+    history = read_journal(run([synthetic.started(name=name), UpdatesDone(rows=rows), evaluated]))
     save_curves(history, tmp_path / "curves.png")
-    assert not any("<script" in svg for svg in figures(history).values())
+    assert not any("<script" in svg for svg in svg_figures(history).values())
 
 
 def test_a_fragment_takes_over_the_page(run, synthetic):
-    shown = figures(read(run(synthetic.whole_run(skipped=(40,)))))
+    shown = svg_figures(read_journal(run(synthetic.whole_run(skipped=(40,)))))
     assert list(shown) == ["loss", "metric_accuracy", "lr", "grad_norm", "throughput", "waiting"]
     for name, svg in shown.items():
         assert svg.startswith('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ')
@@ -72,13 +72,13 @@ def test_a_fragment_takes_over_the_page(run, synthetic):
 
 
 def test_a_fragment_is_the_same_every_time(run, synthetic):
-    history = read(run(synthetic.whole_run()))
-    assert figures(history) == figures(history)
+    history = read_journal(run(synthetic.whole_run()))
+    assert svg_figures(history) == svg_figures(history)
 
 
 def test_a_long_run_makes_a_small_fragment(run, synthetic):
     events = [synthetic.started(1, 50_000), UpdatesDone(rows=list(synthetic.rows(1, 50_000, total=50_000)))]
-    assert max(map(len, figures(read(run(events))).values())) < 150_000
+    assert max(map(len, svg_figures(read_journal(run(events))).values())) < 150_000
 
 
 def test_without_matplotlib_the_install_command_is_named(run, synthetic, tmp_path, monkeypatch):
@@ -89,7 +89,7 @@ def test_without_matplotlib_the_install_command_is_named(run, synthetic, tmp_pat
             raise ModuleNotFoundError(name)
         return real(name, *rest)
 
-    history = read(run(synthetic.whole_run()))
+    history = read_journal(run(synthetic.whole_run()))
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(MissingExtra, match=r"pip install 'trueloop\[train\]'"):
         save_curves(history, tmp_path / "curves.png")
@@ -97,4 +97,4 @@ def test_without_matplotlib_the_install_command_is_named(run, synthetic, tmp_pat
 
 def test_an_unwritable_picture_is_one_clear_error(run, synthetic, tmp_path):
     with pytest.raises(RunFolderError, match=r"The curves cannot be written to .*curves\.png: No such file"):
-        save_curves(read(run(synthetic.whole_run())), tmp_path / "absent" / "curves.png")
+        save_curves(read_journal(run(synthetic.whole_run())), tmp_path / "absent" / "curves.png")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trueloop.core.errors import InvalidData, RunFolderError
 from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded, RunStarted, UpdateRow, UpdatesDone
-from trueloop.runs.journal import Journal, read
+from trueloop.runs.journal import Journal, read_journal
 
 START = RunStarted(name="digits", epochs=2, updates=8, start_update=0, facts={"config": {"optim": {"lr": 0.1}}})
 
@@ -43,7 +43,7 @@ def test_every_event_reads_back_as_it_was_reported(run):
     noted = Notice(update=2, kind="not_finite", message="Üpdate 2\nwas skipped", details={"index": 7, "value": "nan"})
     ended = RunEnded(update=2, reason="finished", seconds=3.5)
     rows = [row(1, 0.30000000000000004), row(2, math.nan, grad_norm=math.inf, skipped=True)]
-    history = read(run([START, UpdatesDone(rows=rows), evaluated, saved, noted, ended]))
+    history = read_journal(run([START, UpdatesDone(rows=rows), evaluated, saved, noted, ended]))
 
     assert history.started == START
     assert history.started_at == 1_700_000_000.0
@@ -86,7 +86,7 @@ def test_update_numbers_survive_exactly(run, values):
     rows = [
         row(k, loss, grad_norm=norm, lr=lr, examples=n, skipped=s) for k, (loss, norm, lr, n, s) in enumerate(values, 1)
     ]
-    updates = read(run([START, UpdatesDone(rows=rows)])).updates
+    updates = read_journal(run([START, UpdatesDone(rows=rows)])).updates
     for column in ("loss", "grad_norm", "lr"):
         assert all(map(same, getattr(updates, column), [getattr(each, column) for each in rows]))
     assert updates.examples == [each.examples for each in rows]
@@ -101,32 +101,32 @@ def test_a_journal_of_the_first_schema_is_read_and_continued(run):
     journal = Journal(path)
     journal.report(UpdatesDone(rows=[row(3, 0.75)]))
     journal.close()
-    assert (read(path).updates.update, read(path).updates.loss) == ([1, 2, 3], [0.25, 0.5, 0.75])
+    assert (read_journal(path).updates.update, read_journal(path).updates.loss) == ([1, 2, 3], [0.25, 0.5, 0.75])
 
 
 def test_rates_of_several_groups_are_kept(run):
     rows = [row(1), row(2, rates=(1e-3, 0.5)), row(3, rates=(1e-3, 0.25)), row(4)]
-    updates = read(run([START, UpdatesDone(rows=rows)])).updates
+    updates = read_journal(run([START, UpdatesDone(rows=rows)])).updates
     assert updates.rates == [[1e-3] * 4, [1e-3, 0.5, 0.25, 1e-3]]
     assert updates.lr == updates.rates[0]
-    shared = read(run([START, UpdatesDone(rows=[row(k, rates=(1e-3, 0.5)) for k in (1, 2)])])).updates
+    shared = read_journal(run([START, UpdatesDone(rows=[row(k, rates=(1e-3, 0.5)) for k in (1, 2)])])).updates
     assert shared.rates == [[1e-3, 1e-3], [0.5, 0.5]]
 
 
 def test_memory_is_kept_as_far_as_the_run_goes_on(run):
     run_dir = run([START, *(UpdatesDone(rows=[row(k)], memory_mib=100.0 * k) for k in (1, 2, 3))])
-    assert read(run_dir).memory == [(1, 100.0), (2, 200.0), (3, 300.0)]
+    assert read_journal(run_dir).memory == [(1, 100.0), (2, 200.0), (3, 300.0)]
     journal = Journal(run_dir / "journal.jsonl")
     journal.report(RunStarted(name="digits", epochs=2, updates=8, start_update=1, facts={}))
     journal.close()
-    assert read(run_dir).memory == [(1, 100.0)]
+    assert read_journal(run_dir).memory == [(1, 100.0)]
 
 
 def test_too_few_values_for_a_line_of_updates_are_damage(run):
     path = run([START, UpdatesDone(rows=[row(1, 0.25), row(2, 0.5)])]) / "journal.jsonl"
     path.write_text(path.read_text().replace('"loss":[0.25,0.5]', '"loss":[0.25]'))
     with pytest.raises(InvalidData, match="1 values for 2 updates"):
-        read(path)
+        read_journal(path)
 
 
 def test_only_the_first_line_of_a_process_has_a_schema(run):
@@ -140,7 +140,7 @@ def test_only_the_first_line_of_a_process_has_a_schema(run):
 
 def test_what_json_does_not_know_is_written_as_text(run, tmp_path):
     start = RunStarted(name="x", epochs=1, updates=1, start_update=0, facts={"options": {"path": tmp_path}})
-    assert read(run([start])).facts == {"options": {"path": str(tmp_path)}}
+    assert read_journal(run([start])).facts == {"options": {"path": str(tmp_path)}}
 
 
 def test_a_batch_of_updates_is_one_line_and_one_write(tmp_path, monkeypatch):
@@ -166,11 +166,11 @@ def test_a_torn_last_line_is_passed_over_and_cut_off_before_appending(run):
     whole = path.read_bytes()
     for cut in (1, 2, 40):
         path.write_bytes(whole[:-cut])
-        assert read(path).updates.update == [1]
+        assert read_journal(path).updates.update == [1]
     journal = Journal(path)
     journal.report(UpdatesDone(rows=[row(2, 0.75)]))
     journal.close()
-    assert read(path).updates.loss == [0.5, 0.75]
+    assert read_journal(path).updates.loss == [0.5, 0.75]
     assert len(lines(run_dir)) == 3
 
 
@@ -201,7 +201,7 @@ def test_a_killed_process_loses_at_most_the_line_it_was_writing(tmp_path):
     told = int(([told, *process.stdout.read().split("\n")[:-1]])[-1])
     process.wait()
     process.stdout.close()
-    updates = read(path).updates.update
+    updates = read_journal(path).updates.update
     assert updates == list(range(1, len(updates) + 1))
     assert len(updates) >= told
 
@@ -218,37 +218,37 @@ def test_a_corrupt_line_is_named_with_its_number(run, damage):
     first, second, third = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first + second + damage + third)
     with pytest.raises(InvalidData, match=rf"^Line 3 of {re.escape(str(path))} is not a journal line"):
-        read(path)
+        read_journal(path)
 
 
 def test_a_row_that_is_not_made_of_numbers_is_refused(run):
     path = run([START, UpdatesDone(rows=[row(1)])]) / "journal.jsonl"
     path.write_text(path.read_text().replace('"loss":0.5', '"loss":"high"'))
     with pytest.raises(InvalidData, match="not made of numbers: could not convert string to float: 'high'"):
-        read(path)
+        read_journal(path)
 
 
 def test_two_processes_writing_at_once_are_noticed(run):
     run_dir = run([START, UpdatesDone(rows=[row(1), row(2)]), UpdatesDone(rows=[row(2)])])
     with pytest.raises(InvalidData, match="Line 3 .*update 2 after update 2: two processes wrote at once"):
-        read(run_dir)
+        read_journal(run_dir)
 
 
 def test_another_schema_is_refused(run):
     path = run([START]) / "journal.jsonl"
     path.write_text(path.read_text().replace('"schema":2', '"schema":3'))
     with pytest.raises(RunFolderError, match="has schema 3; this trueloop reads schemas up to 2"):
-        read(path)
+        read_journal(path)
 
 
 def test_no_folder_no_journal_and_no_run_are_told_apart(tmp_path):
     with pytest.raises(RunFolderError, match="There is no journal to read at .*absent: No such file"):
-        read(tmp_path / "absent")
+        read_journal(tmp_path / "absent")
     with pytest.raises(RunFolderError, match=r"There is no journal to read at .*journal\.jsonl"):
-        read(tmp_path)
+        read_journal(tmp_path)
     Journal(tmp_path / "journal.jsonl").close()
     with pytest.raises(RunFolderError, match="holds no run"):
-        read(tmp_path)
+        read_journal(tmp_path)
 
 
 def test_a_resumed_run_reads_as_the_uninterrupted_one(run, synthetic):
@@ -270,7 +270,7 @@ def test_a_resumed_run_reads_as_the_uninterrupted_one(run, synthetic):
     for event in resumed:
         journal.report(event)
     journal.close()
-    whole, mended = read(run(uninterrupted)), read(run_dir)
+    whole, mended = read_journal(run(uninterrupted)), read_journal(run_dir)
     assert repr(mended.updates) == repr(whole.updates)  # repr, since nan is not equal to itself
     assert mended.evaluations == whole.evaluations
     assert mended.checkpoints == whole.checkpoints
@@ -282,7 +282,7 @@ def test_a_resumed_run_reads_as_the_uninterrupted_one(run, synthetic):
 
 def test_a_resume_reopens_a_run_that_had_ended(run):
     again = RunStarted(name="digits", epochs=4, updates=16, start_update=2, facts={})
-    history = read(
+    history = read_journal(
         run([START, UpdatesDone(rows=[row(1), row(2)]), RunEnded(update=2, reason="interrupted", seconds=1.0), again])
     )
     assert history.end is None
@@ -291,7 +291,7 @@ def test_a_resume_reopens_a_run_that_had_ended(run):
 
 
 def test_a_fresh_start_in_the_same_journal_supersedes_everything(run):
-    history = read(run([START, UpdatesDone(rows=[row(1), row(2)]), START, UpdatesDone(rows=[row(1, 0.125)])]))
+    history = read_journal(run([START, UpdatesDone(rows=[row(1), row(2)]), START, UpdatesDone(rows=[row(1, 0.125)])]))
     assert history.updates.loss == [0.125]
     assert history.processes == 1
 
@@ -322,7 +322,7 @@ def test_a_full_disk_leaves_whole_lines_and_one_clear_error(tmp_path, monkeypatc
     journal.report(UpdatesDone(rows=[row(1)]))
     journal.close()
     journal.close()
-    assert read(path).updates.update == [1]
+    assert read_journal(path).updates.update == [1]
 
 
 def test_an_unwritable_place_is_one_clear_error(tmp_path):

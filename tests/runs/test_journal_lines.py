@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunStarted, UpdateRow, UpdatesDone
-from trueloop.runs.journal_lines import encode, event_of, event_record, update_records
+from trueloop.runs.journal_lines import encode_line, parse_event, event_record, update_records
 
 numbers = st.floats() | st.integers(-(2**53), 2**53)
 
@@ -15,17 +15,17 @@ numbers = st.floats() | st.integers(-(2**53), 2**53)
 @given(st.dictionaries(st.text(), numbers), st.floats(0, 1e9))
 def test_metrics_survive_a_line_exactly(metrics, seconds):
     event = Evaluated(update=3, epoch=1, split="val", metrics=metrics, tables={}, seconds=seconds, best=False)
-    back = event_of(json.loads(encode(event_record(event, 1.0))))
+    back = parse_event(json.loads(encode_line(event_record(event, 1.0))))
     assert repr(back.metrics) == repr({name: float(value) for name, value in metrics.items()})
     assert back.seconds == seconds
 
 
 def test_a_lone_surrogate_in_a_name_is_written_and_read_back():
     event = Notice(update=1, kind="k", message="broken \udcff name", details={})
-    line = encode(event_record(event, 0.0))
+    line = encode_line(event_record(event, 0.0))
     assert line.isascii()
     assert line.endswith("}\n")
-    assert event_of(json.loads(line)) == event
+    assert parse_event(json.loads(line)) == event
 
 
 def test_seconds_of_an_update_are_rounded_to_the_microsecond():
@@ -49,22 +49,22 @@ def test_updates_that_do_not_follow_one_another_are_apart():
 
 
 def test_infinities_deep_inside_are_words():
-    line = encode({"a": [1, {"b": (math.inf, -math.inf, math.nan)}]})
+    line = encode_line({"a": [1, {"b": (math.inf, -math.inf, math.nan)}]})
     assert json.loads(line) == {"a": [1, {"b": ["inf", "-inf", "nan"]}]}
 
 
 def test_a_journal_from_before_a_field_was_added_is_read():
     event = CheckpointSaved(update=1, epoch=1, path="c", metrics={}, seconds=2.0, blocked_s=0.5)
     record = event_record(event, 0.0)
-    assert event_of(record) == event
+    assert parse_event(record) == event
     del record["blocked_s"]
-    assert event_of(record) == replace(event, blocked_s=0.0)
+    assert parse_event(record) == replace(event, blocked_s=0.0)
 
 
 @pytest.mark.parametrize("record", [{"event": "noted", "update": 1}, {"event": "unheard"}, {}])
 def test_what_is_missing_is_a_key_error(record):
     with pytest.raises(KeyError):
-        event_of(record)
+        parse_event(record)
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_what_is_missing_is_a_key_error(record):
 def test_a_field_of_another_kind_is_no_event(change):
     event = Evaluated(update=3, epoch=1, split="val", metrics={"loss": 0.5}, tables={}, seconds=1.0, best=False)
     with pytest.raises(TypeError):
-        event_of({**event_record(event, 0.0), **change})
+        parse_event({**event_record(event, 0.0), **change})
 
 
 @pytest.mark.parametrize("change", [{"facts": []}, {"name": None}, {"updates": "many"}, {"epochs": 1e308}])
 def test_a_start_of_another_kind_is_none(change):
     start = RunStarted(name="x", epochs=1, updates=None, start_update=0, facts={})
-    assert event_of(event_record(start, 0.0)) == start
+    assert parse_event(event_record(start, 0.0)) == start
     with pytest.raises(TypeError):
-        event_of({**event_record(start, 0.0), **change})
+        parse_event({**event_record(start, 0.0), **change})

@@ -1,12 +1,12 @@
 import math
 
 from trueloop.core.protocols import UpdateRow, UpdatesDone
-from trueloop.runs.journal import read
-from trueloop.runs.panels import MARKS, panels
+from trueloop.runs.journal import read_journal
+from trueloop.runs.panels import MAX_MARKS, build_panels
 
 
 def by_name(run_dir):
-    return {panel.name: panel for panel in panels(read(run_dir))}
+    return {panel.name: panel for panel in build_panels(read_journal(run_dir))}
 
 
 def test_a_whole_run_has_every_panel_in_reading_order(run, synthetic):
@@ -46,12 +46,12 @@ def test_long_runs_are_thinned_and_so_are_their_marks(run, synthetic):
     rows = [row._replace(skipped=True) for row in synthetic.rows(1, 5000, total=5000)]
     loss = by_name(run([synthetic.started(), UpdatesDone(rows=rows)]))["loss"]
     assert all(len(curve.x) <= 800 for curve in loss.curves)
-    assert MARKS <= len(loss.marks) < 2 * MARKS
+    assert MAX_MARKS <= len(loss.marks) < 2 * MAX_MARKS
 
 
 def test_groups_with_rates_of_their_own_have_a_curve_each(run, synthetic):
     rows = [UpdateRow(k, 1, 0.5, 1.0, 0.1, 8, 0.0, 0.5, False, (0.1, 0.01 * k)) for k in range(1, 4)]
-    [panel] = [each for each in panels(read(run([synthetic.started(), UpdatesDone(rows=rows)]))) if each.name == "lr"]
+    [panel] = [each for each in build_panels(read_journal(run([synthetic.started(), UpdatesDone(rows=rows)]))) if each.name == "lr"]
     assert [(curve.label, list(curve.y)) for curve in panel.curves] == [
         ("group 0", [0.1, 0.1, 0.1]), ("group 1", [0.01, 0.02, 0.03])
     ]  # fmt: skip

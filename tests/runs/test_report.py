@@ -5,9 +5,9 @@ import pytest
 
 from trueloop.core.errors import RunFolderError
 from trueloop.core.protocols import Notice, RunEnded, RunStarted, UpdatesDone
-from trueloop.runs.html_page import POLICY
-from trueloop.runs.journal import Journal, read
-from trueloop.runs.report import verdict, write_report
+from trueloop.runs.html_page import CONTENT_SECURITY_POLICY
+from trueloop.runs.journal import Journal, read_journal
+from trueloop.runs.report import describe_outcome, write_report
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "path"}
 HOSTILE = "</title><script>alert(1)</script><img src=x onerror=alert(1)>\" onload='x' \x1b[31m"
@@ -70,7 +70,7 @@ def test_a_whole_run_is_told_on_one_page(run, synthetic):
 
 def test_nothing_is_loaded_from_anywhere(run, synthetic):
     page = page_of(run(synthetic.whole_run()))
-    assert ("meta", {"http-equiv": "Content-Security-Policy", "content": POLICY}) in page.tags
+    assert ("meta", {"http-equiv": "Content-Security-Policy", "content": CONTENT_SECURITY_POLICY}) in page.tags
     values = [(name, value) for _, attributes in page.tags for name, value in attributes.items()]
     assert {value for _, value in values if value and "://" in value} == {"http://www.w3.org/2000/svg"}
     assert all(value.startswith("#") for name, value in values if name in {"src", "href", "xlink:href"})
@@ -116,8 +116,8 @@ def test_a_run_that_was_killed_early_has_a_page(run, updates):
      ("failed", "bad", "Failed"), ("else", "warn", "else")],
 )  # fmt: skip
 def test_the_verdict_says_how_it_ended(run, synthetic, reason, tone, word):
-    history = read(run(synthetic.whole_run(epochs=1, reason=reason)))
-    assert verdict(history) == (tone, word, "1 epoch, 23 updates in 12.3 s.")
+    history = read_journal(run(synthetic.whole_run(epochs=1, reason=reason)))
+    assert describe_outcome(history) == (tone, word, "1 epoch, 23 updates in 12.3 s.")
 
 
 def test_a_resumed_run_counts_the_time_of_all_its_processes(run, synthetic):
@@ -125,15 +125,15 @@ def test_a_resumed_run_counts_the_time_of_all_its_processes(run, synthetic):
     journal = Journal(run_dir / "journal.jsonl")
     journal.report(RunEnded(update=276, reason="finished", seconds=0.001))
     journal.close()
-    history = read(run_dir)
-    assert verdict(history)[2].endswith(", in 2 processes.")
-    assert "in 0.00 s" not in verdict(history)[2]
+    history = read_journal(run_dir)
+    assert describe_outcome(history)[2].endswith(", in 2 processes.")
+    assert "in 0.00 s" not in describe_outcome(history)[2]
 
 
 def test_the_same_journal_makes_the_same_page(run, synthetic):
     run_dir = run(synthetic.whole_run())
     first = write_report(run_dir).read_bytes()
-    assert write_report(run_dir, read(run_dir)).read_bytes() == first
+    assert write_report(run_dir, read_journal(run_dir)).read_bytes() == first
 
 
 def test_no_run_is_a_clear_error(tmp_path):

@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from trueloop.runs.run_id import run_id
+from trueloop.runs.run_id import read_run_id
 
 LINE = {"event": "run_started", "schema": 2, "facts": {"run_id": "0123456789abcdef" * 2}}
 
@@ -11,22 +11,22 @@ LINE = {"event": "run_started", "schema": 2, "facts": {"run_id": "0123456789abcd
 def test_it_is_what_the_first_line_says(tmp_path):
     path = tmp_path / "journal.jsonl"
     path.write_text(json.dumps(LINE) + "\n" + json.dumps({**LINE, "facts": {"run_id": "f" * 32}}) + "\n")
-    assert run_id(path) == "0123456789abcdef" * 2
+    assert read_run_id(path) == "0123456789abcdef" * 2
 
 
 def test_an_older_journal_has_the_hash_of_its_first_line(tmp_path):
     path = tmp_path / "journal.jsonl"
     line = json.dumps({**LINE, "facts": {}}) + "\n"
     path.write_text(line)
-    assert run_id(path) == hashlib.sha256(line.encode()).hexdigest()[:32]
+    assert read_run_id(path) == hashlib.sha256(line.encode()).hexdigest()[:32]
 
 
 @pytest.mark.parametrize("word", ["../../etc", "x" * 32, 7, "A" * 32])
 def test_a_number_that_is_none_is_not_taken(tmp_path, word):
     path = tmp_path / "journal.jsonl"
     path.write_text(json.dumps({**LINE, "facts": {"run_id": word}}) + "\n")
-    assert len(run_id(path)) == 32
-    assert run_id(path) != word
+    assert len(read_run_id(path)) == 32
+    assert read_run_id(path) != word
 
 
 @pytest.mark.parametrize(
@@ -35,5 +35,5 @@ def test_a_number_that_is_none_is_not_taken(tmp_path, word):
 def test_where_no_run_has_started_there_is_none(tmp_path, text):
     path = tmp_path / "journal.jsonl"
     path.write_text(text)
-    assert run_id(path) is None
-    assert run_id(tmp_path / "absent") is None
+    assert read_run_id(path) is None
+    assert read_run_id(tmp_path / "absent") is None

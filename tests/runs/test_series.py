@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueloop.runs.series import envelope, natural_span, smooth
+from trueloop.runs.series import envelope, default_span, smooth
 
 series = st.lists(st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf]), max_size=300)
 
@@ -47,4 +47,4 @@ def test_smoothing_starts_unbiased_and_passes_over_nan():
 
 @pytest.mark.parametrize(("length", "span"), [(1, 1), (50, 1), (5000, 100), (10**6, 1000)])
 def test_the_span_grows_with_the_series_up_to_a_bound(length, span):
-    assert natural_span(length) == span
+    assert default_span(length) == span

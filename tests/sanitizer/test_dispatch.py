@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from trueloop.core.findings import Evidence, Finding, Judged, Severity, SourceLocation, Verdict
+from trueloop.core.findings import Evidence, Finding, FailureVerdict, Severity, SourceLocation, Verdict
 from trueloop.failures import failure as failures
 from trueloop.failures.failure import Failure
 from trueloop.sanitizer.dispatch import MOST, Judge, Watched
-from trueloop.tracing.events import Event, Gap, ModeSet, Ref
+from trueloop.tracing.events import Event, TracingGap, ModeSet, Ref
 
 
-def gap(update: int = 0) -> Gap:
-    return Gap(update=update, micro=update, time_s=0.0, updates=1)
+def gap(update: int = 0) -> TracingGap:
+    return TracingGap(update=update, backward_count=update, time_s=0.0, updates=1)
 
 
 def mode(update: int = 0) -> ModeSet:
     return ModeSet(
         update=update,
-        micro=0,
+        backward_count=0,
         time_s=0.0,
         module=Ref("Net", "Net"),
         training=True,
@@ -33,7 +33,7 @@ def failure(
     *,
     code: str = "GRD901",
     severity: Severity = Severity.ERROR,
-    moments: tuple[type[Event], ...] = (Gap,),
+    moments: tuple[type[Event], ...] = (TracingGap,),
     rouses: tuple[type[Event], ...] = (),
     abstains: str = "",
 ) -> Watched:
@@ -68,14 +68,14 @@ def test_a_finding_is_told_once_and_counted():
         judge.hear(gap(update))
     (finding,) = judge.findings()
     assert told == [Finding(**{field: getattr(finding, field) for field in finding.__slots__} | {"count": 1})]
-    assert (finding.site, finding.first_update, finding.count) == (SourceLocation("train.py", 7), 3, 3)
+    assert (finding.location, finding.first_update, finding.count) == (SourceLocation("train.py", 7), 3, 3)
     assert finding.fix == "The page's fix."
 
 
 def test_places_and_what_they_are_about_are_told_apart():
-    judge = Judge([failure(lambda event: [at(7, about="a"), at(7, about="b"), at(8, update=0)])])
+    judge = Judge([failure(lambda event: [at(7, dedup_key="a"), at(7, dedup_key="b"), at(8, first_update=0)])])
     judge.hear(gap(5))
-    assert sorted((f.site and f.site.line, f.first_update) for f in judge.findings()) == [(7, 5), (7, 5), (8, 0)]
+    assert sorted((f.location and f.location.line, f.first_update) for f in judge.findings()) == [(7, 5), (7, 5), (8, 0)]
 
 
 def test_the_gravest_come_first():
@@ -99,7 +99,7 @@ def test_a_detector_that_raises_is_out_and_the_others_go_on():
         judge.hear(gap())
     assert troubles == ["MEM901 cannot be judged any more"]
     assert [finding.code for finding in judge.findings()] == ["GRD901"]
-    assert judge.judged()[0] == Judged("MEM901", Verdict.NOT_JUDGED, "its detector failed: KeyError: 'x'")
+    assert judge.judged()[0] == FailureVerdict("MEM901", Verdict.NOT_JUDGED, "its detector failed: KeyError: 'x'")
 
 
 def test_a_detector_that_is_to_be_roused_sees_nothing_before():
@@ -107,14 +107,14 @@ def test_a_detector_that_is_to_be_roused_sees_nothing_before():
 
     def observe(event: Any) -> Evidence | None:
         seen.append(event)
-        return at(event.update) if isinstance(event, Gap) else None
+        return at(event.update) if isinstance(event, TracingGap) else None
 
-    judge = Judge([failure(observe, moments=(Gap, ModeSet), rouses=(ModeSet,)), failure(lambda event: at(9))])
+    judge = Judge([failure(observe, moments=(TracingGap, ModeSet), rouses=(ModeSet,)), failure(lambda event: at(9))])
     events = [gap(1), gap(2), mode(3), gap(4), mode(5)]
     for event in events:
         judge.hear(event)
     assert seen == events[2:]
-    assert sorted(finding.site.line for finding in judge.findings() if finding.site) == [4, 9]
+    assert sorted(finding.location.line for finding in judge.findings() if finding.location) == [4, 9]
 
 
 def test_it_is_out_where_it_raises_as_soon_as_it_is_roused():
@@ -125,7 +125,7 @@ def test_it_is_out_where_it_raises_as_soon_as_it_is_roused():
         yield at(1)
         raise KeyError("x")
 
-    judge = Judge([failure(breaks, moments=(Gap, ModeSet), rouses=(ModeSet,))])
+    judge = Judge([failure(breaks, moments=(TracingGap, ModeSet), rouses=(ModeSet,))])
     judge.hear(gap(1))
     assert judge.judged()[0].verdict is Verdict.PASSED
     for event in (mode(2), gap(3), mode(4)):
@@ -168,7 +168,7 @@ def test_a_program_with_too_many_faults_has_the_rest_counted():
     for update in range(MOST + 30):
         judge.hear(gap(update))
     assert len(judge.findings()) == len(told) == MOST
-    assert judge.judged() == [Judged("GRD901", Verdict.FIRED, "seen 30 more times, at other places")]
+    assert judge.judged() == [FailureVerdict("GRD901", Verdict.FIRED, "seen 30 more times, at other places")]
 
 
 def test_a_fault_that_is_listed_is_counted_even_when_the_list_is_full():
@@ -190,6 +190,6 @@ def test_only_what_is_wanted_is_heard():
 def test_what_torch_does_not_tell_is_not_judged():
     judge = Judge([failure(lambda event: None), failure(lambda event: at(1), code="GRD902")])
     judge.hear(gap())
-    assert [each.verdict for each in judge.judged({Gap: "torch is silent"})] == [Verdict.NOT_JUDGED, Verdict.FIRED]
-    assert judge.judged({Gap: "torch is silent"})[0].reason == "torch is silent"
+    assert [each.verdict for each in judge.judged({TracingGap: "torch is silent"})] == [Verdict.NOT_JUDGED, Verdict.FIRED]
+    assert judge.judged({TracingGap: "torch is silent"})[0].reason == "torch is silent"
     assert judge.judged({ModeSet: "torch is silent"})[0].verdict is Verdict.PASSED

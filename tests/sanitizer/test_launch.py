@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from trueloop.core.findings import Finding
-from trueloop.failures.selection import Choice
+from trueloop.failures.selection import FailureSelection
 from trueloop.sanitizer.launch import FOUND, NEVER_IMPORTED, Launched, launch
 from trueloop.sanitizer.run_program import Program
 
@@ -21,7 +21,7 @@ MODEL = "import torch\nmodel = torch.nn.Linear(2, 1)\noptimizer = torch.optim.SG
 
 
 def go(path: Path, **options: object) -> Launched:
-    return launch(Program(target=str(path)), Choice(), **options)  # pyright: ignore[reportArgumentType]
+    return launch(Program(target=str(path)), FailureSelection(), **options)  # pyright: ignore[reportArgumentType]
 
 
 def codes(launched: Launched) -> list[str]:
@@ -42,7 +42,7 @@ def test_what_is_found_is_told_at_once_and_in_the_report(
     assert ended.code == 0
     assert not ended.nothing
     assert heard == [("GRD901", ""), ("MEM901", "after\n")]
-    assert [(each.code, each.site and each.site.line) for each in ended.report.findings] == [
+    assert [(each.code, each.location and each.location.line) for each in ended.report.findings] == [
         ("GRD901", 4),
         ("MEM901", 6),
     ]
@@ -66,8 +66,8 @@ def test_a_failing_program_keeps_its_traceback_and_is_explained(
     ended = go(path)
     assert ended.code == 1
     assert codes(ended) == ["GRD901", "ENV901"]
-    assert ended.report.findings[1].site is not None
-    assert ended.report.findings[1].site.line == 4
+    assert ended.report.findings[1].location is not None
+    assert ended.report.findings[1].location.line == 4
     err = capsys.readouterr().err
     assert err.endswith("got an unexpected keyword argument 'nonsense'\n")
     assert "trueloop" not in err
@@ -117,7 +117,7 @@ def test_a_program_that_watches_itself_is_watched_twice(
     )
     ended = go(path)
     assert capsys.readouterr().out == "['GRD901']\n"
-    assert [finding.site and finding.site.line for finding in ended.report.findings] == [6, 8]
+    assert [finding.location and finding.location.line for finding in ended.report.findings] == [6, 8]
 
 
 def test_a_broken_attachment_is_said_and_the_program_runs(

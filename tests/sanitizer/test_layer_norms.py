@@ -10,17 +10,17 @@ from torch import nn
 
 from trueloop.sanitizer.layer_norms import COLUMNS, REST, ROWS, Layers
 from trueloop.sanitizer.watch import Watch
-from trueloop.tracing.events import NONE, Ref, StepTaken
+from trueloop.tracing.events import NO_REFS, Ref, StepTaken
 
 ADAM, SGD = Ref("Adam", "Adam"), Ref("SGD", "SGD")
 
 
 def step(update: int, norms: dict[Ref, float], optimizer: Ref = ADAM) -> StepTaken:
     return StepTaken(
-        update=update, micro=update, time_s=0.0, optimizer=optimizer, rates=(), parameters=NONE, with_gradient=NONE,
-        reused=NONE, reused_from=None, backwards=1, cleared_between=False, cleared_at=None, norm=None, norm_made=None,
-        zero=NONE, not_finite=NONE, frozen_moved=NONE, frozen=NONE, scaler=None, closure=False, seconds=0.0,
-        graded=tuple(norms), norms=tuple(norms.values()),
+        update=update, backward_count=update, time_s=0.0, optimizer=optimizer, learning_rates=(), parameters=NO_REFS, with_gradient=NO_REFS,
+        reused_gradients=NO_REFS, reused_at=None, backwards=1, cleared_between=False, cleared_at=None, grad_norm=None, grad_norm_after_backward=None,
+        zero_gradients=NO_REFS, nonfinite_gradients=NO_REFS, frozen_changed=NO_REFS, frozen=NO_REFS, scaler=None, closure=False, seconds=0.0,
+        norm_parameters=tuple(norms), parameter_norms=tuple(norms.values()),
     )  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def test_a_watched_run_tells_them_by_the_names_in_the_model():
             assert layer.bias.grad is not None
             seen.append(math.hypot(float(layer.weight.grad.norm()), float(layer.bias.grad.norm())))
             optimizer.step()
-    found = watch.report().layers
+    found = watch.report().layer_gradient_norms
     assert found is not None
     assert found.layers == ("0", "2")
     assert found.updates == tuple(range(5))

@@ -13,11 +13,11 @@ from trueloop.failures.load import catalogue
 from trueloop.sanitizer.dispatch import Judge, Watched
 from trueloop.sanitizer.recorder import Recorder
 from trueloop.tracing.events import (
-    NONE,
+    NO_REFS,
     BackwardEnded,
     BackwardStarted,
-    BatchDrawn,
-    Gap,
+    BatchLoaded,
+    TracingGap,
     GraphsAlive,
     LoaderExhausted,
     LoaderStarted,
@@ -32,7 +32,7 @@ NET, ADAM, LOADER = Ref("Net", "Net"), Ref("AdamW", "AdamW"), Ref("DataLoader", 
 
 def made(kind: type[Any], update: int, time_s: float, **fields: Any) -> Any:
     """Make an event; what does not matter here is nothing, zero or empty."""
-    neutral = {"Refs": NONE, "bool": False, "int": 0, "float": 0.0, "str": ""}
+    neutral = {"Refs": NO_REFS, "bool": False, "int": 0, "float": 0.0, "str": ""}
     for field in dataclasses.fields(kind):
         empty = () if str(field.type).startswith("tuple[") else None
         if field.default is dataclasses.MISSING:
@@ -46,8 +46,8 @@ def hear(recorder: Recorder, event: Any) -> None:
         take(event)
 
 
-def batch(update: int, time_s: float, waited_s: float = 0.0) -> BatchDrawn:
-    return made(BatchDrawn, update, time_s, loader=LOADER, epoch=update // 1000, index=update % 1000, waited_s=waited_s)
+def batch(update: int, time_s: float, waited_s: float = 0.0) -> BatchLoaded:
+    return made(BatchLoaded, update, time_s, loader=LOADER, epoch=update // 1000, index=update % 1000, wait_s=waited_s)
 
 
 def call(update: int, time_s: float, seconds: float = 0.0, *, recomputed: bool = False) -> ModelCalled:
@@ -62,7 +62,7 @@ def start(update: int, time_s: float) -> BackwardStarted:
 
 
 def backward(update: int, time_s: float, seconds: float = 0.0, value: float | None = 1.0) -> BackwardEnded:
-    return made(BackwardEnded, update, time_s, value=value, seconds=seconds)
+    return made(BackwardEnded, update, time_s, root_value=value, seconds=seconds)
 
 
 def step(update: int, time_s: float, seconds: float = 0.0, **fields: Any) -> StepTaken:
@@ -70,8 +70,8 @@ def step(update: int, time_s: float, seconds: float = 0.0, **fields: Any) -> Ste
     return made(StepTaken, update, time_s, seconds=seconds, **(given | fields))
 
 
-def gap(update: int, time_s: float, updates: int) -> Gap:
-    return made(Gap, update, time_s, updates=updates)
+def gap(update: int, time_s: float, updates: int) -> TracingGap:
+    return made(TracingGap, update, time_s, updates=updates)
 
 
 def test_the_time_of_an_update_is_split():
@@ -85,7 +85,7 @@ def test_the_time_of_an_update_is_split():
         hear(recorder, step(update, now + 0.9, seconds=0.2))
     rate = recorder.rate()
     assert rate is not None
-    assert [rate.update_s, rate.data, rate.forward, rate.backward, rate.optimizer] == pytest.approx(
+    assert [rate.update_s, rate.data_share, rate.forward_share, rate.backward_share, rate.optimizer_share] == pytest.approx(
         [1.0, 0.1, 0.2, 0.3, 0.2]
     )
 
@@ -98,7 +98,7 @@ def test_what_a_closure_does_is_counted_once():
         hear(recorder, step(update, update + 0.8, seconds=0.8, closure=True))
     rate = recorder.rate()
     assert rate is not None
-    assert [rate.forward, rate.backward, rate.optimizer] == pytest.approx([0.3, 0.4, 0.1])
+    assert [rate.forward_share, rate.backward_share, rate.optimizer_share] == pytest.approx([0.3, 0.4, 0.1])
 
 
 def test_shares_add_up_to_no_more_than_everything():
@@ -108,7 +108,7 @@ def test_shares_add_up_to_no_more_than_everything():
         hear(recorder, backward(update, update * 0.5, seconds=0.45))
     rate = recorder.rate()
     assert rate is not None
-    assert rate.data + rate.forward + rate.backward + rate.optimizer <= 1 + 1e-9
+    assert rate.data_share + rate.forward_share + rate.backward_share + rate.optimizer_share <= 1 + 1e-9
 
 
 def test_the_pace_is_that_of_the_stretches_nobody_looked_at_closely():
@@ -139,7 +139,7 @@ def test_a_validation_sweep_is_no_part_of_an_update():
             sweep(recorder, 2, now)
     rate = recorder.rate()
     assert rate is not None
-    assert (rate.update_s, rate.forward) == (1.0, 0.25)
+    assert (rate.update_s, rate.forward_share) == (1.0, 0.25)
 
 
 def test_a_stretch_ends_where_a_sweep_begins():
@@ -173,7 +173,7 @@ def test_where_every_update_has_a_sweep_it_is_a_part_of_each():
         sweep(recorder, update + 1, 10.0 * update)
     rate = recorder.rate()
     assert rate is not None
-    assert (rate.update_s, rate.forward) == (10.0, 0.8)
+    assert (rate.update_s, rate.forward_share) == (10.0, 0.8)
 
 
 def test_modes_within_an_update_are_no_sweeps():
@@ -195,7 +195,7 @@ def test_the_time_spent_watching_is_no_part_of_an_update():
         hear(recorder, step(update, update * 1.0 + 1.0, busy_s=0.5 * (update + 1)))
     rate = recorder.rate()
     assert rate is not None
-    assert (rate.update_s, rate.forward) == (0.5, 0.5)
+    assert (rate.update_s, rate.forward_share) == (0.5, 0.5)
 
 
 def test_nothing_is_known_before_the_second_update():

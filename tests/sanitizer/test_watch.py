@@ -60,7 +60,7 @@ class Detector:
 
     def observe(self, event: Any) -> Evidence | None:
         if isinstance(event, ErrorRaised):
-            return Evidence(message=repr(event.error), location=event.place)
+            return Evidence(message=repr(event.error), location=event.location)
         return Evidence(message="cleared", location=None) if event.count >= 2 else None
 
     def inconclusive(self) -> str:
@@ -92,7 +92,7 @@ def test_a_stretch_is_watched_and_reported_with_its_curves():
     assert len(told) == 1
     assert report.series["live_graphs"].values == (1.0, 2.0, 3.0)
     assert report.updates == 3
-    assert report.judged[0].verdict is Verdict.FIRED
+    assert report.verdicts[0].verdict is Verdict.FIRED
     assert report.seconds > 0
     assert not report.problems
 
@@ -147,8 +147,8 @@ def test_an_error_of_the_program_is_heard_with_its_line():
         except RuntimeError as error:
             watch.tell_error(error)
     (finding,) = watch.report().findings
-    assert finding.site is not None
-    assert finding.site.path == __file__
+    assert finding.location is not None
+    assert finding.location.path == __file__
 
 
 def test_what_is_watched_later_does_not_change_a_report():

@@ -37,13 +37,13 @@ def test_what_cannot_be_seen_is_not_judged_in_words(monkeypatch: pytest.MonkeyPa
     assert problem.startswith("this version of torch lacks what some things are seen by: AttributeError: ")
     needing = {each.code for each in ENTRIES if each.detector and GradientsCleared in each.detector().subscribes_to}
     lacking = "this version of torch lacks what it is seen by: "
-    told = {each.code for each in report.judged if each.reason.startswith(lacking) and "zero_grad" in each.reason}
+    told = {each.code for each in report.verdicts if each.reason.startswith(lacking) and "zero_grad" in each.reason}
     assert needing == told != set()
-    assert all(each.verdict is Verdict.NOT_JUDGED for each in report.judged if each.code in told)
-    assert any(each.verdict is Verdict.PASSED for each in report.judged)
+    assert all(each.verdict is Verdict.NOT_JUDGED for each in report.verdicts if each.code in told)
+    assert any(each.verdict is Verdict.PASSED for each in report.verdicts)
 
 
 def test_the_next_watch_trusts_torch_again():
     report = watched()
     assert not report.problems
-    assert not [each for each in report.judged if "this version of torch" in each.reason]
+    assert not [each for each in report.verdicts if "this version of torch" in each.reason]

@@ -6,10 +6,10 @@ import pytest
 
 from trueloop.tracing.evaluation_passes import MOST_CALLS, HeldOut, Sweeps
 from trueloop.tracing.events import (
-    NONE,
+    NO_REFS,
     BackwardEnded,
     BackwardStarted,
-    Gap,
+    TracingGap,
     LoaderExhausted,
     LoaderStarted,
     ModelCalled,
@@ -75,7 +75,7 @@ def test_nothing_is_told_before_what_follows_is_known():
         (update(), sweep(TRAIN), END),
         (update(), sweep(OTHER), update(loader=OTHER)),
         (update(), sweep()[:-1], END),
-        (update(), sweep(), [event(Gap, updates=3)], END),
+        (update(), sweep(), [event(TracingGap, updates=3)], END),
         (update(), [event(LoaderStarted, loader=HELD_OUT)], sweep()[-1:], END),
     ],
     ids=[
@@ -108,11 +108,11 @@ def test_nothing_of_the_program_is_kept():
         sweeps.observe(one)
     calls = sweeps._open[HELD_OUT].calls
     assert len(calls) == MOST_CALLS
-    assert all(each.live is None and each.output is None for each in calls)
+    assert all(each.live_module is None and each.output is None for each in calls)
 
 
 def test_no_parameters_at_first():
-    assert Sweeps()._stepped is NONE
+    assert Sweeps()._stepped is NO_REFS
 
 
 def left(*parts):
@@ -136,7 +136,7 @@ def test_a_pass_left_early_is_told_when_its_loader_starts_again_or_the_run_ends(
         (update(), PART, update(), [call()], update(), END),
         (update(), PART, update(loader=HELD_OUT), END),
         (update(), PART, PART, update(), END),
-        (update(), PART, [event(Gap, updates=3)], update(), END),
+        (update(), PART, [event(TracingGap, updates=3)], update(), END),
         (update(), PART, [call(loader=None)], update(), END),
         (update(), PART[:2], update(), END),
         (PART, update(), END),
@@ -153,7 +153,7 @@ def measured(*parts):
     return [(each.loader, each.trainer) for each in found]
 
 
-TRAINING = [event(BackwardStarted, loader=TRAIN), event(BackwardEnded, received=WEIGHTS[MODEL])]
+TRAINING = [event(BackwardStarted, loader=TRAIN), event(BackwardEnded, reached_parameters=WEIGHTS[MODEL])]
 
 
 def test_a_trained_model_is_measured_on_another_loader():

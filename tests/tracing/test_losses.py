@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from trueloop.tracing.events import LossSeen
+from trueloop.tracing.events import LossRecord
 from trueloop.tracing.hooks.loss_lines import LossPlaces
 from trueloop.tracing.losses import LossProbe
 from trueloop.tracing.patch import Patches
@@ -25,14 +25,14 @@ T = torch.rand(4, 3)
 W = torch.tensor([1.0, 2.0, 3.0])
 
 
-def seen(loss: torch.Tensor, scale: float = 1.0) -> list[LossSeen]:
+def seen(loss: torch.Tensor, scale: float = 1.0) -> list[LossRecord]:
     probe = LossProbe(loss)
-    assert all(each.weight is None for each in probe.losses())
+    assert all(each.gradient_weight is None for each in probe.losses())
     loss.backward()
     return list(probe.after(scale))
 
 
-def one(loss: torch.Tensor) -> LossSeen:
+def one(loss: torch.Tensor) -> LossRecord:
     (found,) = seen(loss)
     return found
 
@@ -74,8 +74,8 @@ def test_every_loss_of_torchs_own_is_known_by_its_mean(make, kind: str, count: f
     for divisor in (1, 4):
         found = one(make(logits()) / divisor)
         assert (found.kind, found.reduction) == (kind, "mean")
-        assert found.count == count or (found.count, found.unread) == (None, NOT_TOLD)
-        assert found.weight == pytest.approx(1 / divisor)
+        assert found.count == count or (found.count, found.unreadable_reason) == (None, NOT_TOLD)
+        assert found.gradient_weight == pytest.approx(1 / divisor)
 
 
 @pytest.mark.parametrize(
@@ -90,27 +90,27 @@ def test_every_loss_of_torchs_own_is_known_by_its_mean(make, kind: str, count: f
 )
 def test_a_sum_is_a_sum(make, kind: str):
     found = one(make(logits()) / 4)
-    assert (found.kind, found.reduction, found.count, found.weight) == (kind, "sum", None, 0.25)
+    assert (found.kind, found.reduction, found.count, found.gradient_weight) == (kind, "sum", None, 0.25)
 
 
 def test_a_mean_over_some_samples_only_is_not_told_as_a_mean():
     kept = torch.tensor([1.0, 0.0, 1.0, 0.0])
     found = one((F.cross_entropy(logits(), Y, reduction="none") * kept).sum() / kept.sum())
-    assert (found.reduction, found.count, found.weight) == ("none", None, None)
+    assert (found.reduction, found.count, found.gradient_weight) == ("none", None, None)
     found = one(F.cross_entropy(logits(), Y, reduction="none")[kept.bool()].mean())
-    assert (found.reduction, found.count, found.weight) == ("none", None, None)
+    assert (found.reduction, found.count, found.gradient_weight) == ("none", None, None)
 
 
 def test_what_made_the_input_is_named_without_views_and_casts():
-    assert one(F.cross_entropy(logits().softmax(1), Y)).input_made_by == ("softmax", "addmm")
+    assert one(F.cross_entropy(logits().softmax(1), Y)).input_operations == ("softmax", "addmm")
     flat = logits().view(2, 2, 3).softmax(-1).view(-1, 3)
-    assert one(F.cross_entropy(flat, Y)).input_made_by == ("softmax", "addmm")
-    assert one(F.cross_entropy(logits().softmax(0), Y)).input_made_by[0] == "softmax_elsewhere"
-    assert one(F.cross_entropy(logits().log_softmax(1), Y)).input_made_by[0] == "log_softmax"
-    assert one(F.nll_loss(logits().softmax(1), Y)).input_made_by == ("softmax", "addmm")
-    assert one(F.binary_cross_entropy_with_logits(logits().sigmoid()[:, 0], T[:, 0])).input_made_by[0] == "sigmoid"
+    assert one(F.cross_entropy(flat, Y)).input_operations == ("softmax", "addmm")
+    assert one(F.cross_entropy(logits().softmax(0), Y)).input_operations[0] == "softmax_elsewhere"
+    assert one(F.cross_entropy(logits().log_softmax(1), Y)).input_operations[0] == "log_softmax"
+    assert one(F.nll_loss(logits().softmax(1), Y)).input_operations == ("softmax", "addmm")
+    assert one(F.binary_cross_entropy_with_logits(logits().sigmoid()[:, 0], T[:, 0])).input_operations[0] == "sigmoid"
     with torch.autocast("cpu", torch.bfloat16):
-        assert one(F.cross_entropy(MODEL(X).softmax(1), Y)).input_made_by == ("softmax", "addmm")
+        assert one(F.cross_entropy(MODEL(X).softmax(1), Y)).input_operations == ("softmax", "addmm")
 
 
 @pytest.mark.reads_saved
@@ -177,11 +177,11 @@ def test_many_losses_are_told_with_their_own_weights():
     z = logits()
     penalty = sum((p**2).sum() for p in MODEL.parameters())
     total = F.cross_entropy(z, Y) + 0.3 * F.mse_loss(z, T) + 1e-3 * penalty
-    assert [(each.kind, each.weight) for each in seen(total)] == [
+    assert [(each.kind, each.gradient_weight) for each in seen(total)] == [
         ("cross_entropy", 1.0),
         ("mse", pytest.approx(0.3)),
     ]
-    assert [each.weight for each in seen(sum(F.cross_entropy(logits(), Y) for _ in range(5)) / 5)] == [
+    assert [each.gradient_weight for each in seen(sum(F.cross_entropy(logits(), Y) for _ in range(5)) / 5)] == [
         pytest.approx(0.2)
     ] * 5
 
@@ -189,7 +189,7 @@ def test_many_losses_are_told_with_their_own_weights():
 def test_the_factor_of_a_scaler_is_taken_out():
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     (found,) = seen(scaler.scale(F.cross_entropy(logits(), Y) / 2), scale=1024.0)
-    assert found.weight == 0.5
+    assert found.gradient_weight == 0.5
 
 
 def test_a_walk_is_bounded_and_stays_out_of_models():
@@ -251,9 +251,9 @@ def test_nothing_stays_on_the_graph_and_no_graph_is_kept():
     loss = F.cross_entropy(logits(), Y)
     probe = LossProbe(loss)
     loss.backward(retain_graph=True)
-    weights = [each.weight for each in probe.after()]
+    weights = [each.gradient_weight for each in probe.after()]
     (3 * loss).backward()
-    assert [each.weight for each in probe.after()] == weights == [1.0]
+    assert [each.gradient_weight for each in probe.after()] == weights == [1.0]
     dead = []
     loss.grad_fn.metadata["watch"] = Canary(dead)
     gc.disable()
@@ -272,7 +272,7 @@ def test_gradients_are_those_without_it_also_when_differentiated_twice():
         probe = LossProbe(loss) if watched else None
         loss.backward(create_graph=True)
         if probe:
-            assert probe.after()[0].weight == pytest.approx(1 / 3)
+            assert probe.after()[0].gradient_weight == pytest.approx(1 / 3)
         found = [p.grad for p in MODEL.parameters()]
         MODEL.zero_grad()
         return found
@@ -284,4 +284,4 @@ def test_on_a_device_that_would_have_to_be_waited_for_nothing_is_read():
     model = nn.Linear(5, 3, device="meta")
     loss = F.cross_entropy(model(torch.empty(4, 5, device="meta")), torch.empty(4, dtype=torch.long, device="meta"))
     found = one(loss)
-    assert (found.kind, found.count, found.weight) == ("cross_entropy", None, None)
+    assert (found.kind, found.count, found.gradient_weight) == ("cross_entropy", None, None)

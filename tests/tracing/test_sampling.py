@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from trueloop.tracing import sampling
 from trueloop.tracing.attach import Attachment
-from trueloop.tracing.events import BackwardEnded, Event, Gap, StepTaken
+from trueloop.tracing.events import BackwardEnded, Event, TracingGap, StepTaken
 from trueloop.tracing.hooks import all_sources
 from trueloop.tracing.sampling import FIRST, FREE, LOOK, MOST_BACKWARDS, SELDOM, YOUNG
 
@@ -50,7 +50,7 @@ def test_the_first_updates_are_seen_in_full_and_then_a_few_now_and_then(seen: Se
             assert not seen.attachment.stream.full
     assert seen.attachment.stream.update == 400
     assert FIRST < seen.count(StepTaken) < 400
-    assert seen.count(Gap) > 0
+    assert seen.count(TracingGap) > 0
 
 
 def test_looks_become_rare_where_updates_are_fast_and_the_run_is_not_young(seen: Seen, monkeypatch: pytest.MonkeyPatch):
@@ -84,7 +84,7 @@ def test_windows_of_many_batches_are_seen_whole(seen: Seen):
         if index % 200 == 0:
             optimizer.step()
             optimizer.zero_grad()
-    assert (seen.count(BackwardEnded), seen.count(StepTaken), seen.count(Gap)) == (600, 3, 0)
+    assert (seen.count(BackwardEnded), seen.count(StepTaken), seen.count(TracingGap)) == (600, 3, 0)
 
 
 def test_without_an_optimizer_the_full_view_ends_all_the_same(seen: Seen):

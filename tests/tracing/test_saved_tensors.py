@@ -65,16 +65,16 @@ def test_what_is_freed_is_gone():
 def test_a_version_that_does_not_tell_is_named_and_the_rest_is_known():
     (found,) = LossProbe(loss()).losses()
     assert (found.kind, found.shape, found.count, found.targets) == ("cross_entropy", (4, 3), None, None)
-    assert found.unread == NOT_TOLD
+    assert found.unreadable_reason == NOT_TOLD
 
 
 @pytest.mark.usefixtures("untold")
 def test_there_a_softmax_over_something_else_is_still_known_as_such():
     scores = torch.randn(4, 3, requires_grad=True) * 1
     (found,) = LossProbe(F.cross_entropy(scores.softmax(0), Y)).losses()
-    assert found.input_made_by[0] == "softmax_elsewhere"
+    assert found.input_operations[0] == "softmax_elsewhere"
     (found,) = LossProbe(F.cross_entropy(scores.softmax(1), Y)).losses()
-    assert found.input_made_by[0] == "softmax"
+    assert found.input_operations[0] == "softmax"
 
 
 @pytest.mark.usefixtures("untold")

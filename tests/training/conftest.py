@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.protocols import MicroBatch, RunEvent
-from trueloop.training.assemble import Given, assemble
+from trueloop.training.assemble import UserComponents, assemble
 from trueloop.training.config import TrainConfig
 from trueloop.training.loop import Assembly
 
@@ -73,6 +73,6 @@ def build():
     def make(
         model: nn.Module, objective: Any, config: TrainConfig, updates_per_epoch: int = 4, **given: Any
     ) -> Assembly:
-        return assemble(model, objective, config, device=CPU, updates_per_epoch=updates_per_epoch, components=Given(**given))
+        return assemble(model, objective, config, device=CPU, updates_per_epoch=updates_per_epoch, components=UserComponents(**given))
 
     return make

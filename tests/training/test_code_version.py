@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 from torch import nn
 
-from trueloop.training.code_version import fingerprint, source_code
+from trueloop.training.code_version import fingerprint, fingerprint_sources
 
 LAYERS = "from torch import nn\nclass Block(nn.Linear):\n    pass\n"
 OPS = "SCALE = 2\ndef scaled(x):\n    return SCALE * x\n"
@@ -57,28 +57,28 @@ ALL = {"project_layers.py", "project_mine.py", "project_ops.py"}
 
 def test_a_file_brings_those_that_it_imports(project: ModuleType):
     for thing in (project.Net(), project.Net, project.objective, partial(project.objective, None)):
-        assert set(source_code([thing])) == ALL
+        assert set(fingerprint_sources([thing])) == ALL
 
 
 def test_a_model_brings_the_files_of_its_parts(project: ModuleType):
     block = sys.modules["project_layers"].Block(2, 2)
-    assert set(source_code([nn.Sequential(nn.Linear(2, 2), block)])) == {"project_layers.py"}
+    assert set(fingerprint_sources([nn.Sequential(nn.Linear(2, 2), block)])) == {"project_layers.py"}
 
 
 def test_what_is_installed_is_told_by_its_version():
-    assert source_code([nn.Linear(1, 1), nn.CrossEntropyLoss(), Path, None, len, 3]) == {}
+    assert fingerprint_sources([nn.Linear(1, 1), nn.CrossEntropyLoss(), Path, None, len, 3]) == {}
 
 
 def test_only_recipes_of_trueloop_itself_count():
     from trueloop.recipes import digits
 
-    assert set(source_code([digits.build().assemble])) <= {"digits.py", "bounds.py", "recipe.py"}
+    assert set(fingerprint_sources([digits.build().assemble])) <= {"digits.py", "bounds.py", "recipe.py"}
 
 
 def test_an_edit_changes_its_own_file_only(project: ModuleType, tmp_path: Path):
-    before = source_code([project.Net])
+    before = fingerprint_sources([project.Net])
     (tmp_path / "project_ops.py").write_text(OPS.replace("2", "3"))
-    after = source_code([project.Net])
+    after = fingerprint_sources([project.Net])
     assert {name for name in before if before[name] != after[name]} == {"project_ops.py"}
 
 
@@ -89,7 +89,7 @@ def test_what_has_no_file_is_passed_over():
     function.__module__ = "cell"
     sys.modules["cell"] = cell
     try:
-        assert source_code([function]) == {}
+        assert fingerprint_sources([function]) == {}
     finally:
         del sys.modules["cell"]
 

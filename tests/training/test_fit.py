@@ -240,14 +240,14 @@ def test_the_best_weights_are_shipped(cut, build, tmp_path):
     state = CheckpointFolder(tmp_path).load(best)["model"]
     fit.parts.model.load_state_dict(fit.final_weights())
     assert all(torch.equal(state[name], value) for name, value in fit.parts.model.state_dict().items())
-    assert fit.measure(VAL).metrics["loss"] == pytest.approx(result.best_value, rel=1e-6)
+    assert fit.evaluate(VAL).metrics["loss"] == pytest.approx(result.best_value, rel=1e-6)
 
 
 def test_averaged_weights_are_what_is_evaluated_and_shipped(cut, build):
     fit = make(cut, build, CONFIG, None)
     fit.run(name="x", facts={})
     live = {name: value.clone() for name, value in fit.parts.model.state_dict().items()}
-    measured = fit.measure(VAL).metrics["loss"]
+    measured = fit.evaluate(VAL).metrics["loss"]
     assert all(torch.equal(live[name], value) for name, value in fit.parts.model.state_dict().items())
     shipped = fit.final_weights()
     assert not torch.equal(shipped["0.weight"], live["0.weight"])
@@ -352,7 +352,7 @@ def test_the_best_checkpoint_holds_the_weights_that_were_measured(cut, build, tm
 
     config = replace(CONFIG, ema=None, checkpoint=checkpoint, monitor=MonitorConfig(min_delta=0.3))
     fit = make(cut, build, config, tmp_path)
-    fit.measure = judged_by([0.9, 0.5, 0.4, 0.8])
+    fit.evaluate = judged_by([0.9, 0.5, 0.4, 0.8])
     result = fit.run(name="x", facts={})
     best = CheckpointFolder(tmp_path).best()
     assert (result.best_update, result.best_value) == (best.update, best.metrics["val/loss"]) == (18, 0.4)
@@ -363,7 +363,7 @@ def test_a_damaged_best_is_passed_over_for_the_next(cut, build, tmp_path, heard)
 
     config = replace(CONFIG, ema=None, checkpoint=CheckpointConfig(keep_best=2, keep_last=1))
     fit = make(cut, build, config, tmp_path, heard)
-    fit.measure = judged_by([0.3, 0.5, 0.8, 0.9])
+    fit.evaluate = judged_by([0.3, 0.5, 0.8, 0.9])
     fit.run(name="x", facts={})
     file = CheckpointFolder(tmp_path).best().path / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"?")
@@ -380,7 +380,7 @@ def test_a_best_that_was_removed_is_missed_aloud(cut, build, tmp_path, heard):
 
     config = replace(CONFIG, ema=None, checkpoint=CheckpointConfig(keep_best=2, keep_last=1))
     fit = make(cut, build, config, tmp_path, heard)
-    fit.measure = judged_by([0.3, 0.5, 0.8, 0.9])
+    fit.evaluate = judged_by([0.3, 0.5, 0.8, 0.9])
     fit.run(name="x", facts={})
     fit.final_weights()
     assert not heard.of(Notice)
@@ -395,7 +395,7 @@ def test_a_metric_that_is_never_finite_stops_in_words(cut, build, tmp_path, hear
     from dataclasses import replace
 
     fit = make(cut, build, replace(CONFIG, monitor=MonitorConfig(patience=2)), tmp_path, heard)
-    fit.measure = judged_by([float("nan")] * 4)
+    fit.evaluate = judged_by([float("nan")] * 4)
     assert fit.run(name="x", facts={}).reason == "early_stop"
     assert "never finite" in heard.of(Notice)[0].message
     assert CheckpointFolder(tmp_path).latest().update == 12
@@ -407,7 +407,7 @@ def test_an_early_stopped_run_stays_stopped(cut, build, tmp_path):
     config = replace(CONFIG, monitor=MonitorConfig(patience=1))
     for _ in range(2):
         fit = make(cut, build, config, tmp_path)
-        fit.measure = judged_by([0.5, 0.6, 0.1, 0.1])
+        fit.evaluate = judged_by([0.5, 0.6, 0.1, 0.1])
         assert fit.run(name="x", facts={}).update == 12
 
 
@@ -419,7 +419,7 @@ def test_a_plateau_scheduler_hears_the_monitored_metric(cut, build):
         scheduler=lambda optimizer: torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.1),
     )  # fmt: skip
     fit = Fit(parts, config, cut(X, Y, effective=8), held_out={"val": VAL}, metrics={}, checkpoints=None, reporters=[])
-    fit.measure = judged_by([0.1, 0.2, 0.3, 0.4])
+    fit.evaluate = judged_by([0.1, 0.2, 0.3, 0.4])
     fit.run(name="x", facts={})
     assert parts.optimizer.param_groups[0]["lr"] == pytest.approx(1e-3)
 

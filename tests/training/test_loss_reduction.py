@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from trueloop.core.errors import InvalidData, InvalidModel
-from trueloop.training.loss_reduction import check_pair, divisor, summed
+from trueloop.training.loss_reduction import check_output_and_target, mean_divisor, with_sum_reduction
 
 N, C = 7, 5
 SCORES = torch.randn(N, C, dtype=torch.float64)
@@ -57,8 +57,8 @@ def test_mean_is_sum_over_count(name, graph):
     loss, output, target = CASES[name]
     output = output.detach().requires_grad_(graph)
     loss = loss.double()
-    total = summed(loss)(output, target)
-    count = divisor(loss, total, output, target)
+    total = with_sum_reduction(loss)(output, target)
+    count = mean_divisor(loss, total, output, target)
     torch.testing.assert_close((total / count).detach(), loss(output, target).detach(), rtol=1e-14, atol=0)
 
 
@@ -68,9 +68,9 @@ def test_sum_of_parts_over_sum_of_counts_is_the_whole(name):
     loss = loss.double()
     total = count = 0.0
     for part in (slice(0, 1), slice(1, 4), slice(4, None)):
-        some = summed(loss)(output[part], target[part])
+        some = with_sum_reduction(loss)(output[part], target[part])
         total += some
-        count += divisor(loss, some, output[part], target[part])
+        count += mean_divisor(loss, some, output[part], target[part])
     torch.testing.assert_close(total / count, loss(output, target), rtol=1e-13, atol=0)
 
 
@@ -81,17 +81,17 @@ def test_the_targets_of_halves_are_counted_in_wider_numbers(dtype, graph, weight
     weight = torch.tensor([0.5, 1.0, 1.5], dtype=dtype) if weighted else None
     output, target = torch.zeros(70_001, 3, dtype=dtype, requires_grad=graph), torch.arange(70_001) % 3
     loss = nn.CrossEntropyLoss(weight=weight)
-    count = divisor(loss, summed(loss)(output, target), output, target)
+    count = mean_divisor(loss, with_sum_reduction(loss)(output, target), output, target)
     assert float(count) == (70_000.5 if weighted else 70_001)
 
 
 def test_a_sum_by_intent_has_no_divisor():
-    assert divisor(nn.MSELoss(reduction="sum"), SCORES, SCORES, REAL) is None
+    assert mean_divisor(nn.MSELoss(reduction="sum"), SCORES, SCORES, REAL) is None
 
 
 def test_the_users_loss_is_left_alone():
     loss = nn.CrossEntropyLoss(weight=WEIGHTS)
-    twin = summed(loss)
+    twin = with_sum_reduction(loss)
     assert loss.reduction == "mean"
     assert twin.reduction == "sum"
     assert twin.weight is loss.weight
@@ -99,7 +99,7 @@ def test_the_users_loss_is_left_alone():
 
 def test_no_reduction_is_refused():
     with pytest.raises(InvalidModel, match="reduction='none'"):
-        summed(nn.MSELoss(reduction="none"))
+        with_sum_reduction(nn.MSELoss(reduction="none"))
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ def test_no_reduction_is_refused():
 )
 def test_pairs_that_do_not_fit_are_named(loss, output, target, words):
     with pytest.raises(InvalidData, match=words):
-        check_pair(loss, output, target)
+        check_output_and_target(loss, output, target)
 
 
 def test_ignored_labels_are_in_range():
-    check_pair(nn.CrossEntropyLoss(), SCORES, CLASSES)
+    check_output_and_target(nn.CrossEntropyLoss(), SCORES, CLASSES)
 
 
 def test_an_output_that_is_no_tensor_is_named():
     with pytest.raises(InvalidModel, match="returned dict"):
-        check_pair(nn.CrossEntropyLoss(), {"logits": SCORES}, CLASSES)
+        check_output_and_target(nn.CrossEntropyLoss(), {"logits": SCORES}, CLASSES)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trueloop.core.errors import InvalidData, InvalidModel
-from trueloop.training.objective import Loss, as_objective, batch_items, call_model, describe
+from trueloop.training.objective import Loss, as_objective, count_items, call_model, describe_batch
 
 MODEL = nn.Linear(3, 2)
 X, Y = torch.randn(5, 3), torch.tensor([0, 1, 1, 0, -100])
@@ -91,12 +91,12 @@ def test_what_is_not_one_number_is_refused(value):
     [(X, 5), ((X, Y), 5), ({"ids": X, "n": 3}, 5), ([[X, Y], Y], 5), (("name", X), 5), (torch.tensor(1.0), 1)],
 )
 def test_items_of_a_batch(batch, items):
-    assert batch_items(batch) == items
+    assert count_items(batch) == items
 
 
 def test_items_that_cannot_be_told():
     with pytest.raises(InvalidData, match="how many items"):
-        batch_items(("a", 1))
+        count_items(("a", 1))
 
 
 def test_inputs_reach_the_model_as_they_are_packed():
@@ -109,4 +109,4 @@ def test_inputs_reach_the_model_as_they_are_packed():
 
 
 def test_describing_a_batch():
-    assert describe((X, {"y": Y}, 3)) == "(tensor [5, 3] float32, {'y': tensor [5] int64}, int)"
+    assert describe_batch((X, {"y": Y}, 3)) == "(tensor [5, 3] float32, {'y': tensor [5] int64}, int)"

@@ -15,7 +15,7 @@ from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.checkpoint.state_tree import pack, unpack
 from trueloop.training.seeding import (
     capture_generators,
-    preserved_generators,
+    preserve_generators,
     restore_generators,
     seed_everything,
 )
@@ -23,7 +23,7 @@ from trueloop.training.seeding import (
 
 @pytest.fixture(autouse=True)
 def _generators_as_before():
-    with preserved_generators():
+    with preserve_generators():
         yield
 
 
@@ -78,10 +78,10 @@ def test_generators_are_preserved_also_after_an_error():
     seed_everything(1)
     expected = draws()
     seed_everything(1)
-    with preserved_generators():
+    with preserve_generators():
         draws()
         seed_everything(77)
-    with pytest.raises(ZeroDivisionError), preserved_generators():
+    with pytest.raises(ZeroDivisionError), preserve_generators():
         draws()
         raise ZeroDivisionError
     assert draws() == expected
@@ -146,6 +146,6 @@ def test_cuda_generators_continue_bitwise():
     restore_generators(state)
     assert torch.rand(100, device="cuda").tolist() == expected
     restore_generators(state)
-    with preserved_generators():
+    with preserve_generators():
         torch.rand(7, device="cuda")
     assert torch.rand(100, device="cuda").tolist() == expected

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from trueloop.core.errors import InvalidData
 from trueloop.core.protocols import MicroBatch
-from trueloop.training.split_batch import rows, split
+from trueloop.training.split_batch import count_examples, split_micro_batch
 
 
 class Pair(NamedTuple):
@@ -51,8 +51,8 @@ def micro(data: Any, size: int | None = 7, closes: bool = True) -> MicroBatch:
     ],
 )
 def test_the_pieces_laid_together_are_the_batch(data: Any, told: int | None):
-    pieces = split(micro(data, told), 3)
-    assert [rows(piece) for piece in pieces] == [3, 3, 1]
+    pieces = split_micro_batch(micro(data, told), 3)
+    assert [count_examples(piece) for piece in pieces] == [3, 3, 1]
     assert [piece.closes_window for piece in pieces] == [False, False, True]
     assert [type(piece.data) for piece in pieces] == [type(data)] * 3
     if told:
@@ -84,7 +84,7 @@ def together(parts: tuple[Any, ...], whole: Any) -> bool:
 
 def test_tensors_are_views_and_the_batch_is_left_alone():
     batch = defaultdict(int, x=X)
-    first, *_ = split(micro(batch), 4)
+    first, *_ = split_micro_batch(micro(batch), 4)
     assert first.data["x"].data_ptr() == X.data_ptr()
     assert type(first.data) is defaultdict
     assert batch["x"] is X
@@ -92,12 +92,12 @@ def test_tensors_are_views_and_the_batch_is_left_alone():
 
 def test_what_is_small_enough_or_empty_is_the_very_same():
     whole, empty = micro((X, Y)), MicroBatch(None, True, ())
-    assert split(whole, 7) == [whole]
-    assert split(empty, 1) == [empty]
+    assert split_micro_batch(whole, 7) == [whole]
+    assert split_micro_batch(empty, 1) == [empty]
 
 
 def test_a_batch_of_two_as_the_default_collate_makes_it_is_cut_within_its_fields():
-    one, two = split(micro([X[:2], Y[:2]], 2), 1)
+    one, two = split_micro_batch(micro([X[:2], Y[:2]], 2), 1)
     assert (one.data[0].shape, two.data[1].tolist()) == ((1, 2), [1])
 
 
@@ -116,4 +116,4 @@ def test_a_batch_of_two_as_the_default_collate_makes_it_is_cut_within_its_fields
 )
 def test_what_cannot_be_cut_is_named_with_its_place(data: Any, words: str):
     with pytest.raises(InvalidData, match=words):
-        split(micro(data), 3)
+        split_micro_batch(micro(data), 3)

@@ -58,7 +58,7 @@ MAKERS = {
 def of(kind: str, optimizer, parameters):
     if kind == "device":
         return DeviceUpdate(optimizer, parameters, CLIP)
-    return HostUpdate(optimizer, parameters, CLIP, rides=bool(optimizer.param_groups[0].get("fused")))
+    return HostUpdate(optimizer, parameters, CLIP, fused_scaling=bool(optimizer.param_groups[0].get("fused")))
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -129,7 +129,7 @@ def test_no_clipping_below_the_bound_and_none_without_one():
     expected = kept_gradients(model)
     torch.optim.SGD(expected.parameters(), lr=0.1).step()
     parameters = list(model.parameters())
-    HostUpdate(torch.optim.SGD(parameters, lr=0.1), parameters, None, rides=False).step(1.0)
+    HostUpdate(torch.optim.SGD(parameters, lr=0.1), parameters, None, fused_scaling=False).step(1.0)
     assert torch.equal(weights(model), weights(expected))
 
 

@@ -6,24 +6,24 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trueloop.core.protocols import MicroBatch
-from trueloop.training.loop import Done
+from trueloop.training.loop import UpdateResult
 from trueloop.training.update import Outcome
-from trueloop.training.update_buffer import Ledger
+from trueloop.training.update_buffer import UpdateBuffer
 
 MICRO = MicroBatch(torch.zeros(2), True, (0, 1))
 
 
-def done(loss, norm, skipped, divisor=2.0) -> Done:
-    return Done(loss, Outcome(norm, skipped), divisor, (0.1,), 2, 0.01, 0.02, [MICRO])
+def done(loss, norm, skipped, divisor=2.0) -> UpdateResult:
+    return UpdateResult(loss, Outcome(norm, skipped), divisor, (0.1,), 2, 0.01, 0.02, [MICRO])
 
 
 def test_numbers_and_tensors_become_the_same_rows():
     rows = []
     for kind in (float, torch.tensor):
-        ledger = Ledger()
+        ledger = UpdateBuffer()
         ledger.add(done(kind(1.5), kind(2.0), kind(0.0)), update=1, epoch=1)
         ledger.add(done(kind(3.5), kind(4.0), kind(1.0)), update=2, epoch=1)
-        rows.append(ledger.take())
+        rows.append(ledger.drain())
     assert rows[0] == rows[1]
     first, second = (entry.row for entry in rows[0])
     assert (first.update, first.loss, first.grad_norm, first.lr, first.skipped) == (1, 1.5, 2.0, 0.1, False)
@@ -31,36 +31,36 @@ def test_numbers_and_tensors_become_the_same_rows():
 
 
 def test_batches_are_kept_only_of_what_was_skipped():
-    ledger = Ledger()
+    ledger = UpdateBuffer()
     ledger.add(done(1.0, 1.0, 0.0), update=1, epoch=1)
     ledger.add(done(1.0, 1.0, 1.0), update=2, epoch=1)
-    assert [entry.window for entry in ledger.take()] == [[], [MICRO]]
+    assert [entry.window for entry in ledger.drain()] == [[], [MICRO]]
 
 
 def test_a_skipped_update_is_urgent_where_the_host_knows():
-    ledger = Ledger()
+    ledger = UpdateBuffer()
     assert not ledger.add(done(1.0, 1.0, 0.0), update=1, epoch=1)
     assert ledger.add(done(1.0, 1.0, 1.0), update=2, epoch=1)
 
 
 def test_a_finite_updates_batches_are_let_go_at_once():
-    ledger = Ledger()
+    ledger = UpdateBuffer()
     ledger.add(done(1.0, 1.0, 0.0), update=1, epoch=1)
     assert ledger._pending[0][0].window == []
 
 
 def test_a_window_that_counted_nothing_is_marked():
-    ledger = Ledger()
+    ledger = UpdateBuffer()
     ledger.add(done(1.0, 1.0, 1.0, torch.tensor(0)), update=1, epoch=1)
     ledger.add(done(1.0, 1.0, 1.0, 3.0), update=2, epoch=1)
-    assert [entry.counted for entry in ledger.take()] == [False, True]
+    assert [entry.counted for entry in ledger.drain()] == [False, True]
 
 
 def test_what_is_taken_is_gone():
-    ledger = Ledger()
+    ledger = UpdateBuffer()
     ledger.add(done(1.0, 1.0, 0.0), update=1, epoch=1)
-    assert len(ledger.take()) == 1
-    assert ledger.take() == []
+    assert len(ledger.drain()) == 1
+    assert ledger.drain() == []
 
 
 def test_many_device_numbers_are_one_read():
@@ -71,9 +71,9 @@ def test_many_device_numbers_are_one_read():
             Reads.count += "_local_scalar_dense" in str(func)
             return func(*args, **(kwargs or {}))
 
-    ledger = Ledger()
+    ledger = UpdateBuffer()
     with Reads():
         for update in range(50):
             ledger.add(done(torch.tensor(1.0), torch.tensor(1.0), torch.tensor(0.0)), update=update, epoch=1)
-        assert len(ledger.take()) == 50
+        assert len(ledger.drain()) == 50
     assert Reads.count == 0  # tolist() copies one stacked tensor, item() would be counted here

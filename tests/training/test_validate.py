@@ -15,7 +15,7 @@ from trueloop.training.config import (
     ScheduleConfig,
     TrainConfig,
 )
-from trueloop.training.validate import _LAWS, validate
+from trueloop.training.validate import _CONSTRAINTS, validate
 
 BAD = [
     ({"epochs": 0}, "epochs is 0"),
@@ -77,7 +77,7 @@ def test_the_defaults_and_whole_numbers_for_numbers_are_fine():
 
 
 def test_every_law_names_a_setting_that_exists():
-    for name in _LAWS:
+    for name in _CONSTRAINTS:
         value = TrainConfig()
         for part in name.split("."):
             value = getattr(value, part)

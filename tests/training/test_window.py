@@ -11,7 +11,7 @@ from trueloop.core.errors import InvalidModel
 from trueloop.core.protocols import MicroBatch
 from trueloop.training import window as window_module
 from trueloop.training.objective import Loss
-from trueloop.training.window import Waiting, Window, open_window, windows
+from trueloop.training.window import DataWait, Window, open_window, windows
 
 
 def micro(n: int, closes: bool) -> MicroBatch:
@@ -30,7 +30,7 @@ def test_windows_follow_the_flags_and_draw_lazily():
             drawn.append(n)
             yield micro(n, closes)
 
-    groups = windows(stream(), Waiting())
+    groups = windows(stream(), DataWait())
     first = next(groups)
     assert drawn == [0]
     assert [len(m.data) for m in first] == [0, 1]
@@ -39,15 +39,15 @@ def test_windows_follow_the_flags_and_draw_lazily():
 
 
 def test_a_stream_that_ends_within_a_window_ends_the_window():
-    assert [len(list(window)) for window in windows(iter([micro(1, False), micro(1, False)]), Waiting())] == [2]
+    assert [len(list(window)) for window in windows(iter([micro(1, False), micro(1, False)]), DataWait())] == [2]
 
 
 def test_waiting_is_counted_once():
-    waiting = Waiting()
+    waiting = DataWait()
     for window in windows(iter([micro(1, False), micro(1, True)]), waiting):
         list(window)
-    assert waiting.take() > 0
-    assert waiting.take() == 0
+    assert waiting.reset() > 0
+    assert waiting.reset() == 0
 
 
 def test_one_term_adds_up():

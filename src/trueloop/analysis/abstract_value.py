@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """Kinds of things."""
 
     MODEL = "model"
@@ -52,23 +52,23 @@ NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
 class AbstractValue:
     """One thing of a program; two are the same thing only if they are the same object, see `may_be`."""
 
-    kind: Kind
+    kind: ValueKind
     name: str = ""
     """The qualified name of what made it: "torch.optim.AdamW", of a tensor the last operation: "torch.softmax"."""
     node: Any = None
     """The expression that made it, or the definition of a function or class."""
-    of: tuple[AbstractValue, ...] = ()
+    sources: tuple[AbstractValue, ...] = ()
     """What it was made from: the model of parameters, the parameters of an optimizer, the optimizer of a scheduler, the
     dataset of a loader, the inputs of an operation on tensors."""
-    options: Mapping[str, AbstractValue] = field(default_factory=lambda: NO_OPTIONS)
+    arguments: Mapping[str, AbstractValue] = field(default_factory=lambda: NO_OPTIONS)
     """The arguments it was made with, by keyword, or by "0", "1" ... for their positions."""
     value: Any = None
     """Of a constant."""
     attributes: dict[str, AbstractValue] = field(default_factory=dict[str, "AbstractValue"])
     """Of an instance or a module defined in this file, and of a sequence by "[key]"."""
-    holders: tuple[AbstractValue, ...] = ()
+    owners: tuple[AbstractValue, ...] = ()
     """Of a module: the modules that it is an attribute or a layer of."""
-    either: tuple[AbstractValue, ...] = ()
+    union: tuple[AbstractValue, ...] = ()
     """Where the program's branches made it in different ways: all of them."""
     facts: Set[str] = frozenset()
     """Words about it, see `MAYBE` and those that follow."""
@@ -77,13 +77,13 @@ class AbstractValue:
 
     def constant(self, default: Any = None) -> Any:
         """Return its value, where it is written out in the text."""
-        return self.value if self.kind is Kind.CONSTANT else default
+        return self.value if self.kind is ValueKind.CONSTANT else default
 
     def alternatives(self) -> Iterator[AbstractValue]:
         """Yield what it can be: itself, or each way it was made."""
-        if not self.either:
+        if not self.union:
             yield self
-        for each in self.either:
+        for each in self.union:
             yield from each.alternatives()
 
     def may_be(self, other: AbstractValue) -> bool:
@@ -96,18 +96,18 @@ class AbstractValue:
         found, queue = list[AbstractValue](), list(_unwrapped(self))
         while queue:
             each = queue.pop()
-            if each.kind is Kind.MODEL:
+            if each.kind is ValueKind.MODEL:
                 if all(each is not known for known in found):
                     found.append(each)
-            elif each.kind in (Kind.OPTIMIZER, Kind.PARAMETERS, Kind.STATE, Kind.SEQUENCE, Kind.LOSS):
-                queue.extend(inner for part in each.of for inner in _unwrapped(part))
+            elif each.kind in (ValueKind.OPTIMIZER, ValueKind.PARAMETERS, ValueKind.STATE, ValueKind.SEQUENCE, ValueKind.LOSS):
+                queue.extend(inner for part in each.sources for inner in _unwrapped(part))
         return found
 
-    def within(self) -> list[AbstractValue]:
+    def with_enclosing_modules(self) -> list[AbstractValue]:
         """Return a module and all that it is a part of."""
         found: list[AbstractValue] = [self]
         for each in found:
-            above = [*each.holders, *(each.of if PART in each.facts else ())]
+            above = [*each.owners, *(each.sources if PART in each.facts else ())]
             found += [inner for part in above for inner in _unwrapped(part) if all(inner is not k for k in found)]
         return found
 
@@ -117,19 +117,19 @@ class AbstractValue:
         A part of a model is held by the model; a whole model is not held by one that holds a part of it.
         """
         mine = {id(each) for each in self.models()}
-        return any(id(above) in mine for model in other.models() for above in model.within())
+        return any(id(above) in mine for model in other.models() for above in model.with_enclosing_modules())
 
     def last_layer(self) -> AbstractValue:
         """Return the last layer of a chain of layers that the text writes out; the module itself, if it is none."""
         layer = self
-        while layer.name == CHAIN and layer.of:
+        while layer.name == CHAIN and layer.sources:
             held = {key: each for key, each in layer.attributes.items() if PART not in each.facts}
             written = getattr(layer.node, "args", ())
-            if len(written) != len(layer.of) or any(isinstance(each, ast.Starred) for each in written):
+            if len(written) != len(layer.sources) or any(isinstance(each, ast.Starred) for each in written):
                 break  # some were added later or elsewhere, perhaps on a condition
-            if held != {f"[{number}]": each for number, each in enumerate(layer.of)}:
+            if held != {f"[{number}]": each for number, each in enumerate(layer.sources)}:
                 break  # one was put in another's place
-            layer = layer.of[-1]
+            layer = layer.sources[-1]
         return layer
 
     def origin(self, views: Container[str] = (), *, items: bool = False) -> AbstractValue | None:
@@ -148,17 +148,17 @@ class AbstractValue:
             return found[0] if len(same) == 1 else None
         thing = ways[0]
         inner = thing.attributes.get(RETURNED)
-        if inner is not None and inner.kind is not Kind.TENSOR:
+        if inner is not None and inner.kind is not ValueKind.TENSOR:
             last = inner.last_layer()
             return None if last.name == CHAIN else thing if last is inner else last
         item = items and isinstance(thing.node, ast.Subscript)
-        if inner is None and thing.of and (item or thing.name in views):
-            inner = thing.of[0]
+        if inner is None and thing.sources and (item or thing.name in views):
+            inner = thing.sources[0]
         if inner is not None:
             return inner.origin(views, items=items)
         return thing if thing.name and isinstance(thing.node, ast.Call) else None
 
-    def graph(self, limit: int = 2000) -> Iterator[AbstractValue]:
+    def autograd_graph(self, limit: int = 2000) -> Iterator[AbstractValue]:
         """Yield it and all a backward from it goes through, each once: nothing behind ``detach()`` or ``no_grad``."""
         seen: set[int] = {id(self)}
         queue: list[AbstractValue] = [self]
@@ -167,19 +167,19 @@ class AbstractValue:
             if NO_GRAPH in thing.facts:
                 continue
             yield thing
-            for each in (*thing.of, *thing.either) if LEAF not in thing.facts else ():
+            for each in (*thing.sources, *thing.union) if LEAF not in thing.facts else ():
                 if id(each) not in seen:
                     seen.add(id(each))
                     queue.append(each)
 
-    def lineage(self, limit: int = 200) -> Iterator[AbstractValue]:
+    def ancestors(self, limit: int = 200) -> Iterator[AbstractValue]:
         """Yield it and everything it was computed from, each once."""
         seen: set[int] = {id(self)}
         queue: list[AbstractValue] = [self]
         while queue and len(seen) <= limit:
             thing = queue.pop()
             yield thing
-            for each in (*thing.of, *thing.either):
+            for each in (*thing.sources, *thing.union):
                 if id(each) not in seen:
                     seen.add(id(each))
                     queue.append(each)
@@ -189,15 +189,15 @@ CHAIN: Final = "torch.nn.Sequential"
 RETURNED: Final = "()"
 """The attribute of a model's output that says what its forward returned, or which module computed it."""
 GRAD: Final = "grad"
-"""The name of the gradient of the parameters in ``of``."""
+"""The name of the gradient of the parameters in ``sources``."""
 MAYBE: Final = "maybe"
 """None in some branch."""
 MANAGED: Final = "managed"
 """Handed to an Accelerator or the like, which takes part in what happens to it."""
 WRAPPER: Final = "wrapper"
-"""Stands around the model in ``of``: DistributedDataParallel."""
+"""Stands around the model in ``sources``: DistributedDataParallel."""
 PART: Final = "part"
-"""A module within the model in ``of``, of which the text tells no more."""
+"""A module within the model in ``sources``, of which the text tells no more."""
 NO_GRAPH: Final = "no graph"
 """A tensor computed without gradients, detached, or read out as a number."""
 LEAF: Final = "leaf"
@@ -206,34 +206,34 @@ FROZEN: Final = "frozen"
 """Its ``requires_grad`` was turned off."""
 COPIED: Final = "copied"
 """A copy, that does not follow what it was made from."""
-GIVEN: Final = "given"
+EXTERNAL: Final = "given"
 """Came from outside, as an argument of a function that this file does not call."""
 
 
 def unknown(node: ast.AST | None = None, *of: AbstractValue) -> AbstractValue:
     """Make a thing of which nothing is known but what it came from."""
-    return AbstractValue(kind=Kind.UNKNOWN, node=node, of=of)
+    return AbstractValue(kind=ValueKind.UNKNOWN, node=node, sources=of)
 
 
-def owner_of(gradient: AbstractValue) -> AbstractValue:
+def parameters_of_gradient(gradient: AbstractValue) -> AbstractValue:
     """Return the parameters a gradient is of."""
-    while gradient.name == GRAD and gradient.of:
-        gradient = gradient.of[0]
+    while gradient.name == GRAD and gradient.sources:
+        gradient = gradient.sources[0]
     return gradient
 
 
-def joined(one: AbstractValue, other: AbstractValue) -> AbstractValue:
+def join_values(one: AbstractValue, other: AbstractValue) -> AbstractValue:
     """Return what something is after two branches have each made it in their own way."""
     if one is other:
         return one
     kept: list[AbstractValue] = [
-        each for each in (one, other) if not (each.kind is Kind.CONSTANT and each.value is None)
+        each for each in (one, other) if not (each.kind is ValueKind.CONSTANT and each.value is None)
     ]
     if len(kept) == 1:
         if MAYBE in kept[0].facts:
             return kept[0]
-        only = AbstractValue(kind=kept[0].kind, name=kept[0].name, node=kept[0].node, either=(kept[0],))
-        only.of, only.options, only.attributes = kept[0].of, kept[0].options, kept[0].attributes
+        only = AbstractValue(kind=kept[0].kind, name=kept[0].name, node=kept[0].node, union=(kept[0],))
+        only.sources, only.arguments, only.attributes = kept[0].sources, kept[0].arguments, kept[0].attributes
         only.scope = kept[0].scope
         only.facts = {*kept[0].facts, MAYBE}
         return only
@@ -242,10 +242,10 @@ def joined(one: AbstractValue, other: AbstractValue) -> AbstractValue:
     ways = tuple({id(way): way for each in kept for way in each.alternatives()}.values())
     if len(ways) == 1:
         return kept[0]
-    kind = one.kind if one.kind is other.kind else Kind.UNKNOWN
+    kind = one.kind if one.kind is other.kind else ValueKind.UNKNOWN
     name = one.name if one.name == other.name else ""
-    both = AbstractValue(kind=kind, name=name, node=one.node, either=ways, facts=one.facts & other.facts)
-    both.of = tuple({id(each): each for way in ways for each in way.of}.values())
+    both = AbstractValue(kind=kind, name=name, node=one.node, union=ways, facts=one.facts & other.facts)
+    both.sources = tuple({id(each): each for way in ways for each in way.sources}.values())
     return both
 
 
@@ -253,5 +253,5 @@ def _unwrapped(thing: AbstractValue) -> Iterator[AbstractValue]:
     for each in thing.alternatives():
         yield each
         if WRAPPER in each.facts:
-            for inner in each.of:
+            for inner in each.sources:
                 yield from _unwrapped(inner)

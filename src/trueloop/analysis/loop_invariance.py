@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterable
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op
 
 PURE: Final = frozenset(("int", "float", "len", "max", "min", "abs", "round", "str", "tuple", "list", "dict"))
 
 
-def fixed(expression: ast.expr, operation: Op, loop: Loop, bound: Iterable[str] = ()) -> bool:
+def is_loop_invariant(expression: ast.expr, operation: Op, loop: Loop, bound: Iterable[str] = ()) -> bool:
     """Return True where an expression surely has the same value in every turn of a loop.
 
     Args:
@@ -21,29 +21,29 @@ def fixed(expression: ast.expr, operation: Op, loop: Loop, bound: Iterable[str] 
         loop: of which the turns are meant.
         bound: attributes that something in the loop, functions called from it included, assigns to.
     """
-    return _same(expression, changing(operation, loop) | set(bound))
+    return _same(expression, names_changing_in(operation, loop) | set(bound))
 
 
-def changing(operation: Op, loop: Loop) -> set[str]:
+def names_changing_in(operation: Op, loop: Loop) -> set[str]:
     """Return the names and attributes that may be others in each turn, as seen from an operation in the loop."""
     inside = {id(each) for each in ast.walk(loop.node)}
-    found, within = stored(loop.node), False
+    found, within = assigned_names(loop.node), False
     for call, function in zip(operation.calls, operation.functions, strict=True):
         within = within or id(call) in inside
         if within:
-            found = stored(function) | _handed_on(call, function, found)
+            found = assigned_names(function) | _handed_on(call, function, found)
     return found
 
 
-def over_loader(loop: Loop) -> AbstractValue | None:
+def iterated_loader(loop: Loop) -> AbstractValue | None:
     """Return the loader that a loop goes through once, also by way of ``enumerate``; None where there is no one."""
     over = loop.over
-    if over is not None and over.kind is Kind.SEQUENCE and over.name == "turns":
-        over = over.options.get("over")
-    return over if over is not None and over.kind is Kind.LOADER and not over.either else None
+    if over is not None and over.kind is ValueKind.SEQUENCE and over.name == "turns":
+        over = over.arguments.get("over")
+    return over if over is not None and over.kind is ValueKind.LOADER and not over.union else None
 
 
-def its_own(start: Op, loop: Loop) -> bool:
+def varies_per_iteration(start: Op, loop: Loop) -> bool:
     """Return True where what an inner loop goes through may be another in each turn of an outer one.
 
     Args:
@@ -53,15 +53,15 @@ def its_own(start: Op, loop: Loop) -> bool:
     over = start.node.iter
     while isinstance(over, ast.Call) and over.args:  # enumerate(tqdm(loader, desc=...))
         over = over.args[0]
-    return bool(words(over) & changing(start, loop)) or any(isinstance(each, ast.Subscript) for each in ast.walk(over))
+    return bool(names_in(over) & names_changing_in(start, loop)) or any(isinstance(each, ast.Subscript) for each in ast.walk(over))
 
 
-def words(node: ast.AST) -> set[str]:
+def names_in(node: ast.AST) -> set[str]:
     """Return the names and attributes in a piece of a program."""
     return {each.id if isinstance(each, ast.Name) else each.attr for each in ast.walk(node) if isinstance(each, _WORDS)}
 
 
-def stored(node: ast.AST) -> set[str]:
+def assigned_names(node: ast.AST) -> set[str]:
     """Return the names and attributes that something is assigned to in a piece of a program."""
     return {
         each.id if isinstance(each, ast.Name) else each.attr
@@ -77,7 +77,7 @@ def _same(expression: ast.expr, others: set[str]) -> bool:
         for each in ast.walk(expression)
         if isinstance(each, ast.Call)
     )
-    return pure and not words(expression) & others
+    return pure and not names_in(expression) & others
 
 
 def _handed_on(call: Any, function: Any, outer: set[str]) -> set[str]:

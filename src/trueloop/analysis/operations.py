@@ -11,58 +11,58 @@ from trueloop.analysis.abstract_value import AbstractValue
 
 
 class OpKind(StrEnum):
-    """Kinds of operations, and what ``subject`` and ``things`` of each are."""
+    """Kinds of operations, and what ``subject`` and ``inputs`` of each are."""
 
-    MADE = "made"
+    CREATE = "made"
     """subject: a model, optimizer, scheduler, scaler, loader, sampler or loss."""
-    CALLED = "called"
+    MODEL_CALL = "called"
     """subject: the model; things: its inputs; result: its output."""
-    FORWARD = "forward"
+    FORWARD_CALL = "forward"
     """The same through ``model.forward(x)``."""
     LOSS = "loss"
     """subject: the loss module or function; things: prediction and target; result: the loss."""
     BACKWARD = "backward"
     """subject: the root; things: the scaler whose ``scale`` it went through, or the accelerator, if any."""
-    STEPPED = "stepped"
+    STEP = "stepped"
     """subject: the optimizer; things: the scaler that steps it, if any."""
-    CLEARED = "cleared"
+    CLEAR_GRADIENTS = "cleared"
     """subject: an optimizer, a model, parameters, or unknown; gradients are set to None, zeroed or written by hand."""
-    GRADIENTS = "gradients"
+    ACCESS_GRADIENTS = "gradients"
     """subject: parameters; their gradients are read or changed by hand."""
-    CLIPPED = "clipped"
+    CLIP_GRADIENTS = "clipped"
     """subject: parameters."""
-    UNSCALED = "unscaled"
+    UNSCALE = "unscaled"
     """subject: the optimizer."""
-    SCALED = "scaled"
+    SCALE_LOSS = "scaled"
     """subject: the scaler; things: what is scaled."""
-    SCALER_UPDATED = "scaler updated"
-    SCHEDULED = "scheduled"
+    SCALER_UPDATE = "scaler updated"
+    SCHEDULER_STEP = "scheduled"
     """subject: the scheduler."""
-    MODE = "mode"
+    SET_MODE = "mode"
     """subject: the model; value: True = train mode, False = eval mode, None = the text does not tell."""
-    FROZEN = "frozen"
+    SET_REQUIRES_GRAD = "frozen"
     """subject: a model, parameters or a tensor; value: what ``requires_grad`` becomes."""
-    STATE_TAKEN = "state taken"
+    STATE_DICT = "state taken"
     """subject: of whom; result: the state."""
-    STATE_LOADED = "state loaded"
+    LOAD_STATE_DICT = "state loaded"
     """subject: into whom; things: the state."""
-    SAVED = "saved"
+    SAVE = "saved"
     """things: what is written."""
-    READ = "read"
+    LOAD = "read"
     """result: what ``torch.load`` returned."""
-    SEEDED = "seeded"
+    SEED = "seeded"
     """things: the seed."""
-    EPOCH_SET = "epoch set"
+    SET_EPOCH = "epoch set"
     """subject: the sampler."""
-    ITERATED = "iterated"
+    ITERATE = "iterated"
     """subject: what a loop goes through."""
-    KEPT = "kept"
+    STORE_ITEM = "kept"
     """subject: the list, dictionary or total; things: what is put or added into it."""
-    BOUND = "bound"
-    """subject: an instance or module; things: what an attribute of it, ``word``, becomes."""
-    TORCH = "torch"
-    """Any other function of torch's: ``word`` is its qualified name."""
-    ESCAPED = "escaped"
+    SET_ATTRIBUTE = "bound"
+    """subject: an instance or module; things: what an attribute of it, ``name``, becomes."""
+    TORCH_CALL = "torch"
+    """Any other function of torch's: ``name`` is its qualified name."""
+    ESCAPE = "escaped"
     """things: what was handed to code that this file does not show; it may do anything to them."""
 
 
@@ -72,22 +72,22 @@ class Loop(NamedTuple):
     node: Any
     """``ast.For``, ``ast.While`` or ``ast.comprehension``."""
     over: AbstractValue | None
-    outer: int = 0
+    conditions_outside: int = 0
     """How many conditions stand around it."""
 
-    def turns(self) -> int | None:
+    def trip_count(self) -> int | None:
         """Return how many it takes, where it goes through ``range(3)``; None where the text does not tell."""
         call = self.over.node if self.over is not None else None
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "range":
             return None
-        limits = [each.constant() for each in self.over.of] if self.over is not None else []
+        limits = [each.constant() for each in self.over.sources] if self.over is not None else []
         known = all(isinstance(each, int) and abs(each) < 2**31 for each in limits) and limits[2:] != [0]
         return len(range(*limits)) if 0 < len(limits) < 4 and known else None
 
-    def once(self) -> bool:
+    def runs_at_most_once(self) -> bool:
         """True where the text tells that it takes one turn at most: by its ``range``, or its body ends by leaving."""
         body: list[ast.stmt] = getattr(self.node, "body", [])
-        return self.turns() in (0, 1) or (_leaves(body) and not any(_goes_on(each) for each in body))
+        return self.trip_count() in (0, 1) or (_leaves(body) and not any(_goes_on(each) for each in body))
 
 
 class Branch(NamedTuple):
@@ -99,7 +99,7 @@ class Branch(NamedTuple):
     test: AbstractValue | None = None
     """What the condition of an ``if`` was computed from."""
 
-    def asks(self) -> tuple[str, int]:
+    def condition_key(self) -> tuple[str, int]:
         """Return its condition and arm, equal for two that ask the same; ``x is not None`` asks the same as ``x``."""
         test = self.node.test if isinstance(self.node, ast.If) else None
         if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot):
@@ -111,18 +111,18 @@ class Branch(NamedTuple):
 class Op:
     """One operation."""
 
-    act: OpKind
+    kind: OpKind
     node: Any
     """The expression or statement, for its place."""
     index: int
     """Its place in the order of the program."""
-    root: int
+    entry_point: int
     """What is reached from one starting point (the module, a function nobody calls) happens in one run."""
     subject: AbstractValue
-    things: tuple[AbstractValue, ...] = ()
+    inputs: tuple[AbstractValue, ...] = ()
     result: AbstractValue | None = None
     value: Any = None
-    word: str = ""
+    name: str = ""
     options: dict[str, AbstractValue] = field(default_factory=dict[str, AbstractValue])
     """Arguments, by keyword, or by "0", "1" ... for their positions."""
     loops: tuple[Loop, ...] = ()
@@ -150,17 +150,17 @@ class Op:
 
     def conditions(self, loop: Loop) -> tuple[Branch, ...]:
         """Return the conditions around it within a loop, those in functions called from the loop among them."""
-        outer = next((each.outer for each in self.loops if each.node is loop.node), 0)
+        outer = next((each.conditions_outside for each in self.loops if each.node is loop.node), 0)
         return self.branches[outer:]
 
     def always_in(self, loop: Loop | None) -> bool:
         """True where no condition within a loop, or None = within the run, stands before it."""
         return not (self.branches if loop is None else self.conditions(loop))
 
-    def beside(self, other: Op) -> bool:
+    def same_iteration_as(self, other: Op) -> bool:
         """True where both happen in the same turn of the same loops, or both in none."""
         return (
-            self.root == other.root
+            self.entry_point == other.entry_point
             and len(self.loops) == len(other.loops)
             and all(one.node is two.node for one, two in zip(self.loops, other.loops, strict=True))
         )

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, cast
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
-from trueloop.analysis.loop_invariance import fixed
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
+from trueloop.analysis.loop_invariance import is_loop_invariant
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.core.findings import Severity
-from trueloop.core.source_text import Edit, Fix, Text
+from trueloop.core.source_text import Edit, Fix, SourceText
 
 PATHS: Final = (ast.Name, ast.Attribute, ast.Subscript)
 EMPTYING: Final = frozenset(("clear", "pop", "popleft", "popitem", "remove"))
@@ -33,7 +33,7 @@ class Hit:
     """Where this case is less grave than the failure is in general; None = as it is."""
 
 
-class Source:
+class SourceFile:
     """A file that was read: its text, its tree, and what it does.
 
     Args:
@@ -46,7 +46,7 @@ class Source:
 
     def __init__(
         self,
-        text: Text,
+        text: SourceText,
         tree: ast.Module,
         operations: Iterable[Op],
         names: dict[int, str],
@@ -78,23 +78,23 @@ class Source:
         return list(ast.walk(self.tree))
 
     @cached_property
-    def above(self) -> dict[int, ast.AST]:
+    def parents(self) -> dict[int, ast.AST]:
         """Each node of the tree, by its id -> the one it is a part of."""
         return {id(child): node for node in self.nodes for child in ast.iter_child_nodes(node)}
 
-    def acts(self, *acts: OpKind) -> list[Op]:
+    def ops(self, *acts: OpKind) -> list[Op]:
         """Return the operations of these kinds, in order."""
-        return [each for each in self.operations if each.act in acts]
+        return [each for each in self.operations if each.kind in acts]
 
-    def within(self, loop: Loop, *acts: OpKind, root: int | None = None) -> list[Op]:
+    def ops_in_loop(self, loop: Loop, *acts: OpKind, root: int | None = None) -> list[Op]:
         """Return the operations in a loop, those of inner loops and of functions called from it among them."""
         return [
             each
             for each in self.operations
-            if (not acts or each.act in acts) and (root is None or each.root == root) and each.within(loop)
+            if (not acts or each.kind in acts) and (root is None or each.entry_point == root) and each.within(loop)
         ]
 
-    def stored(self, loop: Loop) -> Mapping[str, list[ast.expr]]:
+    def assigned_in(self, loop: Loop) -> Mapping[str, list[ast.expr]]:
         """Return what is assigned to in a loop, as it is written, but for sums: path -> the targets it is a part of."""
         if id(loop.node) not in self._stored:
             self._stored[id(loop.node)] = _targets(loop.node)
@@ -104,33 +104,33 @@ class Source:
     def _stored(self) -> dict[int, dict[str, list[ast.expr]]]:
         return {}
 
-    def run_of(self, operation: Op) -> list[Op]:
+    def ops_of_run(self, operation: Op) -> list[Op]:
         """Return all operations of the run that one is a part of, in order."""
-        return self._runs[operation.root]
+        return self._runs[operation.entry_point]
 
     @cached_property
     def _runs(self) -> dict[int, list[Op]]:
         found: dict[int, list[Op]] = {}
         for each in self.operations:
-            found.setdefault(each.root, []).append(each)
+            found.setdefault(each.entry_point, []).append(each)
         return found
 
     @cached_property
-    def makers(self) -> dict[int, Op]:
+    def created_by(self) -> dict[int, Op]:
         """The operation that each thing is the result of, by the thing's id."""
         return {id(each.result): each for each in self.operations if each.result is not None}
 
     @cached_property
-    def emptied(self) -> frozenset[str]:
+    def emptied_containers(self) -> frozenset[str]:
         """The names and attributes of what something in the text takes items out of."""
         calls = [each.func for each in self.all_calls if isinstance(each.func, ast.Attribute)]
         deleted = [target for each in self.nodes if isinstance(each, ast.Delete) for target in each.targets]
-        return frozenset(last_word(each) for each in (*(e.value for e in calls if e.attr in EMPTYING), *deleted))
+        return frozenset(last_name(each) for each in (*(e.value for e in calls if e.attr in EMPTYING), *deleted))
 
-    def fixed(self, expression: ast.expr, operation: Op, loop: Loop) -> bool:
+    def is_loop_invariant(self, expression: ast.expr, operation: Op, loop: Loop) -> bool:
         """Return True where an argument of an operation surely is the same in every turn of a loop around it."""
-        bound = {each.word for each in self.within(loop, OpKind.BOUND, root=operation.root)}
-        return fixed(expression, operation, loop, bound)
+        bound = {each.name for each in self.ops_in_loop(loop, OpKind.SET_ATTRIBUTE, root=operation.entry_point)}
+        return is_loop_invariant(expression, operation, loop, bound)
 
     @cached_property
     def _blocks(self) -> dict[int, list[ast.stmt]]:
@@ -142,14 +142,14 @@ class Source:
                     found.update((id(each), block) for each in cast("list[ast.stmt]", block))
         return found
 
-    def taken_out(self, operation: Op) -> Edit | None:
+    def remove_statement(self, operation: Op) -> Edit | None:
         """Take out the line of an operation; None where something else would go with it, be it a comment."""
         statement = operation.statement
         if not isinstance(statement, ast.Expr) or statement.value is not operation.node:
             return None
         if len(self.block(statement)) < 2 or statement.lineno != statement.end_lineno:
             return None
-        rest, indent = self.text.after(statement), self.text.indent(statement)
+        rest, indent = self.text.insert_after(statement), self.text.indent(statement)
         start, end = self.text.span(statement)
         if rest is None or indent is None or self.text.content[end : rest.end].strip():
             return None
@@ -160,7 +160,7 @@ class Source:
         return self._blocks.get(id(statement), [])
 
     @staticmethod
-    def handed_out(thing: AbstractValue, operations: Iterable[Op]) -> bool:
+    def escapes(thing: AbstractValue, operations: Iterable[Op]) -> bool:
         """True where code that this file does not show got hold of a thing, or of the models whose parameters it has.
 
         Args:
@@ -170,14 +170,14 @@ class Source:
         return any(
             given.may_be(thing) or given.covers(thing)
             for operation in operations
-            if operation.act is OpKind.ESCAPED
-            for given in operation.things
+            if operation.kind is OpKind.ESCAPE
+            for given in operation.inputs
         )
 
     @staticmethod
-    def clears(operation: Op, thing: AbstractValue) -> bool:
+    def may_clear(operation: Op, thing: AbstractValue) -> bool:
         """True where an operation clears or changes gradients by hand, and those of a thing may be among them."""
-        if operation.act not in (OpKind.CLEARED, OpKind.GRADIENTS):
+        if operation.kind not in (OpKind.CLEAR_GRADIENTS, OpKind.ACCESS_GRADIENTS):
             return False
         known = operation.subject.models() and thing.models()
         return not known or operation.subject.covers(thing)
@@ -185,20 +185,20 @@ class Source:
     @staticmethod
     def clears_all(operation: Op, optimizer: AbstractValue) -> bool:
         """True where an operation is the ``zero_grad()`` of an optimizer, or of models with all its parameters."""
-        if operation.act is not OpKind.CLEARED or operation.word:
+        if operation.kind is not OpKind.CLEAR_GRADIENTS or operation.name:
             return False
         models = optimizer.models()
-        whole = bool(models) and all(part.kind is Kind.PARAMETERS for part in optimizer.of)
+        whole = bool(models) and all(part.kind is ValueKind.PARAMETERS for part in optimizer.sources)
         return operation.subject is optimizer or (whole and all(operation.subject.covers(each) for each in models))
 
     @staticmethod
     def reaches(backward: Op, thing: AbstractValue) -> bool:
         """True where a backward's root was computed by a model whose parameters a thing has, or may have."""
-        models = [each for each in backward.subject.graph() if each.kind is Kind.MODEL]
+        models = [each for each in backward.subject.autograd_graph() if each.kind is ValueKind.MODEL]
         return bool(models) and (not thing.models() or any(each.covers(thing) or thing.covers(each) for each in models))
 
 
-def last_word(place: ast.expr) -> str:
+def last_name(place: ast.expr) -> str:
     """Return the name or attribute that an expression gets something from: of ``self.log["loss"]`` it is "log"."""
     while isinstance(place, ast.Subscript):
         place = place.value

@@ -14,7 +14,7 @@ from trueloop.autograd.graph import Graph, following, inspect
 from trueloop.core.errors import InvalidConfig
 from trueloop.recipes.recipe import Recipe
 from trueloop.training.config import TrainConfig
-from trueloop.training.memory.device import move, resolve_device
+from trueloop.training.memory.device import move_to_device, resolve_device
 from trueloop.training.memory.recompute import enable_recompute
 from trueloop.training.objective import as_objective, check_graph
 from trueloop.training.optimizers.parameter_groups import freeze
@@ -46,7 +46,7 @@ def graph_of(recipe: Recipe) -> Graph:
     source = Feed(alone, collate=parts.collate, pin=False).training(
         parts.train, sampler=parts.sampler, labels=parts.labels
     )
-    batch = move(next(iter(source.epoch(0))).data, device)
+    batch = move_to_device(next(iter(source.epoch(0))).data, device)
     seed_process(config.seed, 0)
     with following(model), autocast(config.precision, device), torch.enable_grad():
         terms = objective(model, batch)

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from trueloop.core.errors import MissingExtra
 from trueloop.core.json_text import parse_json
-from trueloop.runs.live.folder import enter, is_ours, live_folder
-from trueloop.runs.live.process_alive import lives, mark_of
+from trueloop.runs.live.folder import ensure_private_folder, is_private_folder, live_folder
+from trueloop.runs.live.process_alive import is_alive, process_start_ticks
 
 ADDRESS, LOG = "lab.json", "lab.log"
 HOST: Final = "127.0.0.1"
@@ -33,9 +33,9 @@ def announce(environment: Mapping[str, str], port: int) -> None:
     """Say where this process's lab is reached; the newest one counts. Where that cannot be written, nobody finds it."""
     folder = live_folder(environment)
     try:
-        enter(folder)
+        ensure_private_folder(folder)
         beside = folder / f"{ADDRESS}.{os.getpid()}"
-        told = {"port": port, "pid": os.getpid(), "mark": mark_of(os.getpid())}
+        told = {"port": port, "pid": os.getpid(), "mark": process_start_ticks(os.getpid())}
         beside.write_text(json.dumps(told), encoding="ascii")
         beside.replace(folder / ADDRESS)
     except OSError:
@@ -45,14 +45,14 @@ def announce(environment: Mapping[str, str], port: int) -> None:
 def address(environment: Mapping[str, str]) -> str:
     """Return where a lab of this user runs, "http://127.0.0.1:8321"; "" where none does."""
     folder = live_folder(environment)
-    if not is_ours(folder):
+    if not is_private_folder(folder):
         return ""
     try:
         told: Any = parse_json((folder / ADDRESS).read_bytes()[:4096])
         port, pid, mark = int(told["port"]), int(told["pid"]), str(told["mark"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-    if not 0 < port < 65536 or not lives(pid, mark):
+    if not 0 < port < 65536 or not is_alive(pid, mark):
         return ""
     try:
         socket.create_connection((HOST, port), timeout=KNOCK_S).close()
@@ -78,7 +78,7 @@ def started(environment: Mapping[str, str], runs: Path) -> str:
         if importlib.util.find_spec(module) is None:
             raise MissingExtra(module, "lab")
     folder = live_folder(environment)
-    enter(folder)
+    ensure_private_folder(folder)
     port = _free_port()
     words = ("--port", str(port), "--no-browser", "--idle-hours", IDLE_HOURS)
     command = [sys.executable, *LAB, "lab", str(runs), *words]

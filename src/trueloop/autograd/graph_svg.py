@@ -9,7 +9,7 @@ from typing import Final
 from trueloop.autograd.backward_graph import places
 from trueloop.autograd.graph import Graph, Node
 from trueloop.autograd.graph_text import title
-from trueloop.core.formatting import printable, format_size
+from trueloop.core.formatting import replace_unprintable, format_size
 from trueloop.core.html import Markup, element
 
 MOST: Final = 400  # nodes; a picture of more tells nothing
@@ -102,5 +102,5 @@ def _tooltip(graph: Graph, node: Node) -> Iterator[str]:
 
 
 def _fitting(text: str, most: int) -> str:
-    text = printable(text)
+    text = replace_unprintable(text)
     return text if len(text) <= most else f"{text[: most - 1]}…"

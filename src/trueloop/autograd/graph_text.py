@@ -7,7 +7,7 @@ from typing import Final
 
 from trueloop.autograd.backward_graph import depths
 from trueloop.autograd.graph import Graph, Kept, Node
-from trueloop.core.formatting import format_count, percent, printable, format_size
+from trueloop.core.formatting import format_count, format_percent, replace_unprintable, format_size
 from trueloop.core.name_patterns import format_names
 
 LARGEST: Final = 10  # pieces of memory that are listed
@@ -49,7 +49,7 @@ def largest(graph: Graph) -> Iterator[str]:
     for memory in graph.memories[:LARGEST]:
         who = [f"{graph.nodes[place].name} {place} ({name})" for place, name in memory.holders]
         also = f"{memory.owner}, which stays; " if memory.owner else ""
-        yield f"{format_size(memory.size_b):>10}  {percent(memory.size_b / held if held else 0):>6}  {also}{format_names(who)}"
+        yield f"{format_size(memory.size_b):>10}  {format_percent(memory.size_b / held if held else 0):>6}  {also}{format_names(who)}"
     rest = graph.memories[LARGEST:]
     if rest:
         yield f"{format_size(sum(each.size_b for each in rest)):>10}  in {len(rest)} more"
@@ -67,7 +67,7 @@ def by_module(graph: Graph) -> Iterator[str]:
         sums[module] = sums.get(module, 0) + (0 if memory.owner else memory.size_b)
     for module in sorted(counts, key=lambda module: -sums.get(module, 0)):
         name = module or "outside the modules"
-        yield f"{format_size(sums.get(module, 0)):>10}  {printable(name)} ({format_count(counts[module], 'operation')})"
+        yield f"{format_size(sums.get(module, 0)):>10}  {replace_unprintable(name)} ({format_count(counts[module], 'operation')})"
 
 
 def tree(graph: Graph) -> Iterator[str]:
@@ -85,9 +85,9 @@ def tree(graph: Graph) -> Iterator[str]:
         place, margin, here = waiting.pop()
         node = graph.nodes[place]
         if not here:
-            yield f"{margin}-> {place} {printable(title(node))}"
+            yield f"{margin}-> {place} {replace_unprintable(title(node))}"
             continue
-        yield f"{margin}{place} {printable(title(node))}"
+        yield f"{margin}{place} {replace_unprintable(title(node))}"
         yield from (f"{margin}    {_words(kept, graph)}" for kept in node.kept)
         ready: list[int] = []
         pointed: list[int] = []
@@ -106,7 +106,7 @@ def _words(kept: Kept, graph: Graph) -> str:
     shape = " × ".join(map(str, kept.shape)) or "one number"  # noqa: RUF001 - as it is written
     also = len(memory.holders) - 1
     whose = memory.owner or (f"also held by {format_count(also, 'other')}" if also else "held by nothing else")
-    return f"keeps {kept.name}: {shape} {kept.dtype}, {format_size(memory.size_b)}, {printable(whose)}"
+    return f"keeps {kept.name}: {shape} {kept.dtype}, {format_size(memory.size_b)}, {replace_unprintable(whose)}"
 
 
 def _children(graph: Graph) -> list[list[int]]:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from trueloop.cli.columns import aligned, width
-from trueloop.core.formatting import format_count, short
+from trueloop.core.formatting import format_count, format_float
 from trueloop.lab.arena.entry import Entry, entry_of
 from trueloop.lab.arena.leaderboard import Row, State
 from trueloop.lab.arena.ranking import BOARDS, By, Spread, Standing
@@ -70,7 +70,7 @@ def seeds_table(row: Row) -> str:
     cells = [
         [
             str(trial.seed), trial.end, str(trial.updates), str(trial.examples), f"{trial.accuracy:.1%}",
-            short(trial.time) if trial.time is not None else "-", trial.digest,
+            format_float(trial.time) if trial.time is not None else "-", trial.digest,
         ]
         for trial in row.trials
     ]  # fmt: skip
@@ -94,4 +94,4 @@ def _value(value: Any) -> str:
 
 
 def _number(value: float, digits: int) -> str:
-    return f"{value:.0f}" if value >= 100 or value == int(value) else short(value, digits)
+    return f"{value:.0f}" if value >= 100 or value == int(value) else format_float(value, digits)

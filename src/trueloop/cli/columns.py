@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from trueloop.core.formatting import printable
+from trueloop.core.formatting import replace_unprintable
 
 GAP = "  "
 _LEAST = 12  # columns that are left of a text that is cut
@@ -24,7 +24,7 @@ def width() -> int | None:
 
 def say(text: str) -> None:
     """Print a text, nothing of which can steer the terminal; what the output's encoding does not know comes as "?"."""
-    shown = "\n".join(map(printable, text.split("\n")))
+    shown = "\n".join(map(replace_unprintable, text.split("\n")))
     encoding = sys.stdout.encoding or "utf-8"
     print(shown.encode(encoding, "replace").decode(encoding))
 
@@ -55,7 +55,7 @@ def aligned(
         whole: which are not cut as long as there is another one to cut: names that are to be copied.
         most: columns of the terminal; the widest texts are cut to fit, then the lines.
     """
-    table = [[printable(text) for text in row] for row in (head, *rows)]
+    table = [[replace_unprintable(text) for text in row] for row in (head, *rows)]
     widths = [max(map(_length, column)) for column in zip(*table, strict=True)]
     if most is not None:
         _shrink(widths, most, whole)

@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trueloop.core.formatting import format_count, duration, printable, short
+from trueloop.core.formatting import format_count, format_duration, replace_unprintable, format_float
 from trueloop.core.protocols import Evaluated, Notice, RunEnded, RunEvent, RunStarted, UpdatesDone
 from trueloop.runs.live_progress import Progress
 
@@ -55,7 +55,7 @@ class Display:
         """Take one event and show it when it is due."""
         if self.mode == "quiet":
             return
-        self.progress.take(event)
+        self.progress.observe(event)
         try:
             self._show(event)
         except OSError:  # the reader of a pipe, or the terminal, is gone; the run is not, and the journal has it all
@@ -127,11 +127,11 @@ class Display:
         self.close()
         word = ENDS.get(event.reason, event.reason)
         memory = "" if event.peak_memory_mib is None else f", peak memory {event.peak_memory_mib:.0f} MiB"
-        self._say(f"{word} after {format_count(event.update, 'update')} in {duration(event.seconds)}{memory}", "bold")
+        self._say(f"{word} after {format_count(event.update, 'update')} in {format_duration(event.seconds)}{memory}", "bold")
 
     def _say(self, line: str, style: str = "") -> None:
         """Print a line that stays. It is never read as markup: names are the user's."""
-        line = printable(line)
+        line = replace_unprintable(line)
         if self.mode == "live":
             self._console.print(Text(line, style))
             return
@@ -146,7 +146,7 @@ class Display:
         row.add_column(no_wrap=True, overflow="ellipsis")
         row.add_column(no_wrap=True, overflow="ellipsis", justify="right", style="dim")
         row.add_row(
-            Text(_place(self.progress)), duration(elapsed) + ("" if left is None else f", {duration(left)} left")
+            Text(_place(self.progress)), format_duration(elapsed) + ("" if left is None else f", {format_duration(left)} left")
         )
         return row
 
@@ -179,9 +179,9 @@ def evaluation_line(progress: Progress, event: Evaluated) -> str:
     """Write one evaluation as a line: "epoch 3/12  update 69/276  train loss 0.213  val loss 0.102  best"."""
     parts = [_place(progress, event)]
     if event.split == "val" and math.isfinite(progress.train_loss):
-        parts.append(f"train loss {short(progress.train_loss)}")
+        parts.append(f"train loss {format_float(progress.train_loss)}")
     named = sorted(event.metrics.items(), key=lambda item: item[0] != "loss")
-    parts += [f"{f'{event.split} ' if k == 0 else ''}{name} {short(value)}" for k, (name, value) in enumerate(named)]
+    parts += [f"{f'{event.split} ' if k == 0 else ''}{name} {format_float(value)}" for k, (name, value) in enumerate(named)]
     return "  ".join([*parts, "best"] if event.best else parts)
 
 
@@ -192,13 +192,13 @@ def progress_line(progress: Progress, elapsed_s: float) -> str:
         return f"{_place(progress)}  waiting for the first update"
     parts = [
         _place(progress),
-        f"loss {short(progress.loss)}",
-        f"norm {short(last.grad_norm)}",
-        f"lr {short(last.lr)}",
+        f"loss {format_float(progress.loss)}",
+        f"norm {format_float(last.grad_norm)}",
+        f"lr {format_float(last.lr)}",
         f"{progress.examples_per_s:,.0f} examples/s",
         f"waiting for data {100 * progress.waiting_share:.0f} %",
     ]
-    return "  ".join(parts if left is None else [*parts, f"{duration(left)} left"])
+    return "  ".join(parts if left is None else [*parts, f"{format_duration(left)} left"])
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -215,23 +215,23 @@ def _figures(progress: Progress) -> Iterator[tuple[str, str]]:
     last = progress.last
     if last is None:
         return
-    yield "loss", f"{short(progress.loss)} {sparkline(progress.trace(12))}"
-    yield "grad norm", short(last.grad_norm)
-    yield "lr", short(last.lr)
-    yield "updates/s", short(progress.updates_per_s)
+    yield "loss", f"{format_float(progress.loss)} {sparkline(progress.loss_trace(12))}"
+    yield "grad norm", format_float(last.grad_norm)
+    yield "lr", format_float(last.lr)
+    yield "updates/s", format_float(progress.updates_per_s)
     yield "examples/s", f"{progress.examples_per_s:,.0f}"
     yield "waiting for data", f"{100 * progress.waiting_share:.0f} %"
     if progress.skipped:
         yield "skipped", str(progress.skipped)
     for split, event in progress.latest.items():
         for name, value in event.metrics.items():
-            yield printable(f"{split} {name}"), short(value)
+            yield replace_unprintable(f"{split} {name}"), format_float(value)
     if progress.best:
-        yield f"best {printable(progress.monitored)}", f"{short(progress.best_value)} epoch {progress.best.epoch}"
+        yield f"best {replace_unprintable(progress.monitored_metric)}", f"{format_float(progress.best_value)} epoch {progress.best.epoch}"
 
 
 def _name(progress: Progress) -> str:
-    return printable(progress.started.name) if progress.started else ""
+    return replace_unprintable(progress.started.name) if progress.started else ""
 
 
 def _place(progress: Progress, event: Evaluated | None = None) -> str:

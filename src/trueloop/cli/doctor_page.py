@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from trueloop.core.formatting import format_count, printable
+from trueloop.core.formatting import format_count, replace_unprintable
 from trueloop.doctor.diagnosis import Level
 from trueloop.doctor.machine import Machine
 from trueloop.doctor.run_checks import BAD, Examined, would_fail
@@ -50,9 +50,9 @@ def _print(console: Console, found: Sequence[Examined], widest: int) -> None:
 
 def _said(each: Examined) -> Text:
     found = each.diagnosis
-    text = Text(printable(found.message))
+    text = Text(replace_unprintable(found.message))
     if found.remedy:
-        text.append("\nfix: ", "bold green").append(printable(found.remedy))
+        text.append("\nfix: ", "bold green").append(replace_unprintable(found.remedy))
     if each.check.failure and found.level in BAD:
         text.append("\nmore: ", "dim").append(f"trueloop explain {each.check.failure}", "dim")
     return text

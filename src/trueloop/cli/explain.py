@@ -17,8 +17,8 @@ from trueloop.cli.explain_page import page as page_of
 from trueloop.cli.failures import as_record
 from trueloop.cli.program_output import read_file, read_stream
 from trueloop.core.paths import is_file
-from trueloop.failures.load import error_page, find, known_errors
-from trueloop.failures.selection import entry_named
+from trueloop.failures.load import error_page, find_failure, known_errors
+from trueloop.failures.selection import get_failure
 
 
 def explain_command(
@@ -49,17 +49,17 @@ def explain_command(
         return 0 if answer.found else 1
     word = what or ""
     kind = word.lower().replace("_", "-")
-    known = known_errors().get(kind) if find(kind) is None else None
+    known = known_errors().get(kind) if find_failure(kind) is None else None
     if known is not None:
         record = {"kind": kind, "title": known.title, "page": error_page(kind)}
     else:
-        entry = entry_named(word)
+        entry = get_failure(word)
         whole = {"site": entry.page, "page": entry.failure.doc, "bad": entry.failure.bad, "good": entry.failure.good}
         record = {**as_record(entry), **whole}
     if json:
         print(json_format.dumps(record, indent=2))
     else:
-        put(error_page_of(kind, known) if known is not None else page_of(entry_named(word)))
+        put(error_page_of(kind, known) if known is not None else page_of(get_failure(word)))
     return 0
 
 
@@ -80,7 +80,7 @@ def _text(what: str | None, *, echo: bool, json: bool) -> str | None:
             msg="Name a failure (GRD001), or pipe an error in: python train.py 2>&1 | trueloop explain.",
             app=App(name="trueloop explain"),
         )
-    if find(what.replace("_", "-")) is not None or what.lower().replace("_", "-") in known_errors():
+    if find_failure(what.replace("_", "-")) is not None or what.lower().replace("_", "-") in known_errors():
         return None
     if is_file(Path(what)):
         return read_file(Path(what))

@@ -14,10 +14,10 @@ from rich.text import Text
 from trueloop.app.explain.explain_error import Answer, Told
 from trueloop.app.explain.tracebacks import ErrorText
 from trueloop.app.sanitizer.live_findings import COLOURS
-from trueloop.core.formatting import printable
+from trueloop.core.formatting import replace_unprintable
 from trueloop.failures.failure import Failure
 from trueloop.failures.load import Entry, error_page, known_errors
-from trueloop.failures.page import reflowed, sections
+from trueloop.failures.page import join_wrapped_lines, split_sections
 from trueloop.failures.pytorch_error import KnownError
 
 WHOLE: Final = 3  # errors that are explained in full
@@ -41,10 +41,10 @@ def page(entry: Entry) -> Iterator[RenderableType]:
     yield Text.assemble((entry.code, COLOURS[failure.severity]), " ", (failure.title, "bold"))
     how = " and ".join(f"trueloop {name}" for name in finders(failure))
     yield Text(f"{failure.severity} · {entry.family}/{entry.slug} · found by {how or 'nobody yet'}\n", "dim")
-    for heading, text in sections(failure.doc):
+    for heading, text in split_sections(failure.doc):
         if heading:
             yield Text(heading, "bold cyan")
-        yield Padding(Text(reflowed(text)), (0, 0, 1, 2 if heading else 0))
+        yield Padding(Text(join_wrapped_lines(text)), (0, 0, 1, 2 if heading else 0))
     for heading, script in (("A program that has it", failure.bad), ("The same without it", failure.good)):
         yield Text(heading, "bold cyan")
         code = inspect.cleandoc(script)
@@ -56,7 +56,7 @@ def page(entry: Entry) -> Iterator[RenderableType]:
 
 def finders(failure: Failure) -> list[str]:
     """Return the commands that find a failure."""
-    ways = {"run": failure.detector, "lint": failure.rule, "doctor": failure.examined}
+    ways = {"run": failure.detector, "lint": failure.rule, "doctor": failure.checked_by_doctor}
     return [name for name, way in ways.items() if way]
 
 
@@ -64,7 +64,7 @@ def error_page_of(kind: str, known: KnownError) -> Iterator[RenderableType]:
     """Yield the page of an error that torch raises."""
     yield Text(known.title, "bold")
     yield Text(f"{' or '.join(sorted(known.types))} · raised by torch · {kind}\n", "dim")
-    yield Text(reflowed(error_page(kind)))
+    yield Text(join_wrapped_lines(error_page(kind)))
     yield Text("\nWith its traceback, the answer is about your line: trueloop explain train.log", "dim")
 
 
@@ -74,8 +74,8 @@ def answered(answer: Answer) -> Iterator[RenderableType]:
         yield from _error(told) if number < WHOLE else [Text(f"{_line(told.error)} ({told.kind})")]
     for error in answer.ours:
         what, *more = error.message.splitlines() or [""]
-        yield Text.assemble((f"{error.type}: ", "bold red"), printable(what))
-        yield from (Text(f"  {printable(line)}") for line in more)
+        yield Text.assemble((f"{error.type}: ", "bold red"), replace_unprintable(what))
+        yield from (Text(f"  {replace_unprintable(line)}") for line in more)
         yield Text("  It is trueloop's own: what it says is what to do.\n", "dim")
     if len(answer.failures) == 1:
         yield from page(answer.failures[0])
@@ -92,16 +92,16 @@ def _error(told: Told) -> Iterator[RenderableType]:
     site = told.site
     where = [f"{site.path}:{site.line}" + (f" in {site.function}" if site.function else "")] if site else []
     ranks = [f"on {'rank' if len(told.error.ranks) == 1 else 'ranks'} {', '.join(map(str, told.error.ranks))}"]
-    parts = [told.entry.title, *map(printable, where), *(ranks if told.error.ranks else []), told.kind]
+    parts = [told.entry.title, *map(replace_unprintable, where), *(ranks if told.error.ranks else []), told.kind]
     yield Text(" · ".join(parts) + "\n", "dim")
     if told.meaning:
-        yield Padding(Text(printable(told.meaning)), (0, 0, 0, 2))
-        yield Padding(Text.assemble(("fix: ", "bold green"), printable(told.fix)), (0, 0, 1, 2))
-    yield Padding(Text(reflowed(error_page(told.kind))), (0, 0, 1, 2))
+        yield Padding(Text(replace_unprintable(told.meaning)), (0, 0, 0, 2))
+        yield Padding(Text.assemble(("fix: ", "bold green"), replace_unprintable(told.fix)), (0, 0, 1, 2))
+    yield Padding(Text(join_wrapped_lines(error_page(told.kind))), (0, 0, 1, 2))
 
 
 def _line(error: ErrorText) -> str:
-    message = printable(" ".join(error.message.split()))
+    message = replace_unprintable(" ".join(error.message.split()))
     short = message if len(message) <= MESSAGE else f"{message[: MESSAGE - 3]}..."
     return f"{HOW[error.how]}{error.type}: {short}" if error.type else short
 

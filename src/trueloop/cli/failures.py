@@ -44,7 +44,7 @@ def as_record(entry: Entry) -> dict[str, str | bool]:
         "fix": failure.fix,
         "watched": failure.detector is not None,
         "linted": failure.rule is not None,
-        "examined": failure.examined,
+        "examined": failure.checked_by_doctor,
         "injected": failure.inject is not None,
     }
 
@@ -57,7 +57,7 @@ def markdown(entries: Iterable[Entry]) -> str:
 
 def _cells(entry: Entry) -> tuple[str, ...]:
     failure = entry.failure
-    seen = "yes" if failure.detector else "doctor" if failure.examined else "no"
+    seen = "yes" if failure.detector else "doctor" if failure.checked_by_doctor else "no"
     found = (seen, *("yes" if each else "no" for each in (failure.rule, failure.inject)))
     return (entry.code, f"{entry.family}/{entry.slug}", str(failure.severity), *found, failure.title)
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Final, TextIO, cast
 
 from trueloop.core.protocols import Evaluated, RunEvent, RunStarted, UpdatesDone
-from trueloop.runs.journal_lines import encode, event_record
+from trueloop.runs.journal_lines import encode_line, event_record
 from trueloop.runs.live_progress import Progress
 
 LINE_S: Final = 5.0
@@ -35,7 +35,7 @@ class JsonLines:
 
     def report(self, event: RunEvent) -> None:
         """Take one event in, and write what is due."""
-        self._progress.take(event)
+        self._progress.observe(event)
         now = self._now()
         if not isinstance(event, UpdatesDone):
             self._write(_short(event_record(event, now)))
@@ -70,7 +70,7 @@ class JsonLines:
 
     def _write(self, record: Mapping[str, Any]) -> None:
         with suppress(OSError, ValueError):  # the reader is gone; the run is not, and the journal has it all
-            self._file.write(encode(record))
+            self._file.write(encode_line(record))
             self._file.flush()
 
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from trueloop.core.errors import ProcessLost, TrueloopError
 from trueloop.core.formatting import format_count
-from trueloop.training.distributed.launcher_env import Launched, launched
+from trueloop.training.distributed.launcher_env import LaunchInfo, read_launch_info
 from trueloop.training.interrupt import EXIT_CODES
 
 FOLDER: Final = "TRUELOOP_OUTCOMES"
@@ -64,8 +64,8 @@ def tell_launcher(act: Callable[[], int]) -> int:
     Args:
         act: returns the exit code. An exception of it is written down instead of printed, and the code is 1.
     """
-    place = launched()
-    if place is not None and place.by == "torchrun":
+    place = read_launch_info()
+    if place is not None and place.launcher == "torchrun":
         _end_with_launcher()
     if place is None or FOLDER not in os.environ:
         return act()
@@ -118,7 +118,7 @@ def _end_with_launcher() -> None:
             raise SystemExit(EXIT_CODES["preempted"])
 
 
-def _write(folder: Path, place: Launched, code: int, error: Exception | None) -> None:
+def _write(folder: Path, place: LaunchInfo, code: int, error: Exception | None) -> None:
     words: dict[str, str] = {}
     if isinstance(error, TrueloopError):
         words = {"what": error.what, "why": error.why, "fix": error.fix}
@@ -133,7 +133,7 @@ def _write(folder: Path, place: Launched, code: int, error: Exception | None) ->
         part.replace(path)
 
 
-def _path(folder: Path, place: Launched, restart: int) -> Path:
+def _path(folder: Path, place: LaunchInfo, restart: int) -> Path:
     return folder / f"{restart}-{place.local_rank}.json"
 
 
@@ -147,7 +147,7 @@ def _is_of_network(error: Exception) -> bool:
     return isinstance(error, (ConnectionError, ProcessLost)) or any(word in str(error) for word in _OF_NETWORK)
 
 
-def _same_again(folder: Path, place: Launched, error: Exception) -> bool:
+def _same_again(folder: Path, place: LaunchInfo, error: Exception) -> bool:
     """Whether the attempt before ended in this very line: then the next one would, too."""
     try:
         before = json.loads(_path(folder, place, place.restarts - 1).read_text(encoding="utf-8"))["traceback"]
@@ -156,7 +156,7 @@ def _same_again(folder: Path, place: Launched, error: Exception) -> bool:
     return bool(before) and before == "".join(traceback.format_exception(error))
 
 
-def _say_why_again(before: Sequence[Outcome], place: Launched) -> None:
+def _say_why_again(before: Sequence[Outcome], place: LaunchInfo) -> None:
     """Let the first process on the machine say what the restart is for."""
     if not place.restarts or place.local_rank:
         return

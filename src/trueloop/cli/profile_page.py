@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trueloop.core.formatting import format_count, duration, printable
+from trueloop.core.formatting import format_count, format_duration, replace_unprintable
 from trueloop.training.profiling.profile import Operation, Profile
 
 MOST: Final = 10
@@ -31,8 +31,8 @@ def print_profile(profile: Profile, name: str, console: Console | None = None) -
     profiler = profile.profiled_s / profile.update_s
     console.print(
         Text.assemble(
-            (printable(name), "bold"), f" on {profile.device}: {duration(profile.update_s)} per update, mean of "
-            f"{profile.updates}; the shares below are of {duration(profile.profiled_s)} under the profiler "
+            (replace_unprintable(name), "bold"), f" on {profile.device}: {format_duration(profile.update_s)} per update, mean of "
+            f"{profile.updates}; the shares below are of {format_duration(profile.profiled_s)} under the profiler "
             f"({profiler:.1f} times as long).",
         )
     )  # fmt: skip
@@ -45,7 +45,7 @@ def print_profile(profile: Profile, name: str, console: Console | None = None) -
             Text.assemble("The bottleneck of backward is ", (profile.bottleneck, "bold"), f": {share} of it.")
         )
     if profile.trace:
-        console.print(f"trace  {printable(str(profile.trace))}  (chrome://tracing, ui.perfetto.dev)", soft_wrap=True)
+        console.print(f"trace  {replace_unprintable(str(profile.trace))}  (chrome://tracing, ui.perfetto.dev)", soft_wrap=True)
 
 
 def _split(profile: Profile) -> Table:
@@ -68,7 +68,7 @@ def _operations(profile: Profile, operations: Sequence[Operation], title: str) -
     for each in operations[:MOST]:
         calls = each.calls / profile.updates
         table.add_row(
-            printable(each.name), _share(each, operations), duration(each.seconds / profile.updates), f"{calls:g}"
+            replace_unprintable(each.name), _share(each, operations), format_duration(each.seconds / profile.updates), f"{calls:g}"
         )
     if len(operations) > MOST:
         table.add_row(Text(f"and {format_count(len(operations) - MOST, 'other')}", "dim"))

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from trueloop.runs.curves import CURVES_NAME, save_curves
-from trueloop.runs.journal import read
+from trueloop.runs.journal import read_journal
 from trueloop.runs.report import write_report
 
 
@@ -21,7 +21,7 @@ def report_command(run: Path, *, json: Annotated[bool, Parameter(negative="")] =
         json: Print one JSON object and nothing else.
     """
     curves = run / CURVES_NAME
-    history = read(run)
+    history = read_journal(run)
     save_curves(history, curves)
     report = write_report(run, history)
     if json:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import localtime, strftime
 
-from trueloop.core.formatting import duration, short
+from trueloop.core.formatting import format_duration, format_float
 from trueloop.runs.queries.overview import Overview, Point
 
 
@@ -25,7 +25,7 @@ def progress(run: Overview) -> str:
 
 def time(run: Overview) -> str:
     """Write for how long it trained."""
-    return duration(float(run.record["duration_s"])) if not run.problem else ""
+    return format_duration(float(run.record["duration_s"])) if not run.problem else ""
 
 
 def best(run: Overview) -> str:
@@ -37,12 +37,12 @@ def best(run: Overview) -> str:
 
 def at(point: Point | None) -> str:
     """Write a value with the update it was measured after."""
-    return f"{short(point.value, 4)} @ {point.update}" if point else ""
+    return f"{format_float(point.value, 4)} @ {point.update}" if point else ""
 
 
 def text(value: object) -> str:
     """Write any value."""
-    return short(value, 4) if isinstance(value, float) else "" if value is None else str(value)
+    return format_float(value, 4) if isinstance(value, float) else "" if value is None else str(value)
 
 
 def labels_of(runs: Sequence[Overview]) -> list[str]:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from trueloop.app.planning.scale import FLOAT32, JOURNAL_BYTES, MOMENTS, Scale
-from trueloop.core.formatting import duration, format_number, short, format_size
+from trueloop.core.formatting import format_duration, format_number, format_float, format_size
 
 
 def print_scale(made: Scale, console: Console) -> None:
@@ -71,7 +71,7 @@ def _update(made: Scale) -> Iterator[Row]:
     sent, sharded = made.replicated_traffic_bytes, made.sharded_traffic_bytes
     formula = f"2 (P-1)/P × 4 N; (P-1)/P × ({2 * made.accumulate} × 4 N + 4 N)"
     yield "sent by a device", format_size(sent), format_size(sharded), formula
-    times = duration(made.replicated_traffic_s), duration(made.sharded_traffic_s)
+    times = format_duration(made.replicated_traffic_s), format_duration(made.sharded_traffic_s)
     yield "  at the bandwidth", *times, f"{made.bandwidth_gb_s:g} GB/s, none of it hidden"
     yield (
         "tokens",
@@ -79,15 +79,15 @@ def _update(made: Scale) -> Iterator[Row]:
         "",
         f"{made.devices} × {made.accumulate} × {made.micro_batch} × {made.sequence}",
     )
-    yield "operations", f"{short(made.flop_per_update)}", "", "(6 N + 12 L h s) per token"
+    yield "operations", f"{format_float(made.flop_per_update)}", "", "(6 N + 12 L h s) per token"
     peak = f"{made.peak_tflops:g} TFLOP/s × {made.utilisation:g} on {format_number(made.devices)}"
-    yield "computation", duration(made.compute_s), "", peak
-    yield "  recomputed", duration(made.recomputed_compute_s), "", "× 4/3"
-    best = duration(made.replicated_update_s), duration(made.sharded_update_s)
+    yield "computation", format_duration(made.compute_s), "", peak
+    yield "  recomputed", format_duration(made.recomputed_compute_s), "", "× 4/3"
+    best = format_duration(made.replicated_update_s), format_duration(made.sharded_update_s)
     yield "at best", *best, "the longer of traffic and computation, the other behind it"
     if made.updates is not None and made.replicated_run_s is not None and made.sharded_run_s is not None:
         yield "updates in all", format_number(made.updates), "", f"{_si(made.tokens or 0)} tokens"
-        yield "the run, at best", duration(made.replicated_run_s), duration(made.sharded_run_s), ""
+        yield "the run, at best", format_duration(made.replicated_run_s), format_duration(made.sharded_run_s), ""
 
 
 def _disk(made: Scale) -> Iterator[Row]:
@@ -96,8 +96,8 @@ def _disk(made: Scale) -> Iterator[Row]:
     yield "checkpoint", written, written, f"({FLOAT32} + {moments}) × {_si(made.parameters)}"
     yield (
         "  written in",
-        duration(made.checkpoint_s),
-        duration(made.sharded_checkpoint_s),
+        format_duration(made.checkpoint_s),
+        format_duration(made.sharded_checkpoint_s),
         f"{made.storage_gb_s:g} GB/s each",
     )
     if made.order_list_bytes is not None and made.journal_bytes is not None:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from trueloop.app.option_types import Count, Flag
 from trueloop.app.serving.limits import Limits
 from trueloop.core.errors import InvalidConfig, MissingExtra
-from trueloop.training.validate import MOST_THREADS
+from trueloop.training.validate import MAX_THREADS
 
 
 def serve_command(
@@ -45,8 +45,8 @@ def serve_command(
     import torch
 
     limits = limits or Limits()
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise InvalidConfig(f"threads is {threads}.", fix=f"Give 1 to {MOST_THREADS}.")
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise InvalidConfig(f"threads is {threads}.", fix=f"Give 1 to {MAX_THREADS}.")
     if threads:
         torch.set_num_threads(threads)
     taken = listening(port, host=host, command="trueloop serve")

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trueloop.training.interrupt import ECHO_S, EXIT_CODES, PASSED_ON_S
+from trueloop.training.interrupt import DUPLICATE_WITHIN_S, EXIT_CODES, FORWARDED_WITHIN_S
 
 
 class Signals:
@@ -36,9 +36,9 @@ class Signals:
         if self._asked_at is None:
             self._asked_at = now
             raise self._stop(f"got signal {number}", signal.Signals(number))
-        if number == signal.SIGINT or now - self._asked_at > PASSED_ON_S:  # else it was sent by two who did not know
+        if number == signal.SIGINT or now - self._asked_at > FORWARDED_WITHIN_S:  # else it was sent by two who did not know
             shutil.rmtree(self._folder, ignore_errors=True)
-            time.sleep(max(0.0, self._asked_at + 2 * ECHO_S - now))  # the processes must not take this for an echo
+            time.sleep(max(0.0, self._asked_at + 2 * DUPLICATE_WITHIN_S - now))  # the processes must not take this for an echo
             os._exit(EXIT_CODES["interrupted" if number == signal.SIGINT else "preempted"])
 
     @contextmanager

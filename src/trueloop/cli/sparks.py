@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from trueloop.core.formatting import printable, short
+from trueloop.core.formatting import replace_unprintable, format_float
 from trueloop.runs.panels import Curve, Panel
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -23,14 +23,14 @@ def drawn(panel: Panel, most: int, blocks: str = BLOCKS) -> Iterator[str]:
     """
     curves = [curve for curve in panel.curves if curve.y and curve.kind != "raw"]
     last = max((curve.x[-1] for curve in curves), default=0)
-    yield f"{printable(panel.title)}  (updates 1 to {last:.0f}{', log scale' if panel.log else ''})"
+    yield f"{replace_unprintable(panel.title)}  (updates 1 to {last:.0f}{', log scale' if panel.log else ''})"
     heights = [_height(y, log=panel.log) for curve in curves for y in curve.y]
     finite = [height for height in heights if math.isfinite(height)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
-    names = [printable(curve.label) for curve in curves]
+    names = [replace_unprintable(curve.label) for curve in curves]
     longest = min(28, max(map(len, names), default=0))
     for name, curve in zip(names, curves, strict=True):
-        told = f"{short(min(curve.y), 4)} to {short(max(curve.y), 4)}, last {short(curve.y[-1], 4)}"
+        told = f"{format_float(min(curve.y), 4)} to {format_float(max(curve.y), 4)}, last {format_float(curve.y[-1], 4)}"
         cells = max(8, most - longest - len(told) - 6)
         shares = _shares(curve, cells, (low, high), last, log=panel.log)
         line = "".join(

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from trueloop.core.formatting import format_count, duration, short
+from trueloop.core.formatting import format_count, format_duration, format_float
 
 if TYPE_CHECKING:
     from trueloop.app.training.run_recipe import RunSummary
@@ -94,7 +94,7 @@ def _metrics(summary: RunSummary) -> Table:
 
 
 def _number(value: float) -> str:
-    return f"[bold cyan]{short(value, digits=4)}[/]"
+    return f"[bold cyan]{format_float(value, digits=4)}[/]"
 
 
 def _places(summary: RunSummary, recipe: Recipe) -> Table:
@@ -103,7 +103,7 @@ def _places(summary: RunSummary, recipe: Recipe) -> Table:
     table.add_column(overflow="fold")
     best = str(summary.best_checkpoint or "")
     if best and summary.best_value is not None:
-        best += f" ({recipe.train.monitor.metric} {short(summary.best_value, digits=4)})"
+        best += f" ({recipe.train.monitor.metric} {format_float(summary.best_value, digits=4)})"
     journal = summary.run_dir / "journal.jsonl" if summary.run_dir else ""
     for word, place in (
         ("best checkpoint", best),
@@ -123,7 +123,7 @@ def _places(summary: RunSummary, recipe: Recipe) -> Table:
 
 
 def _effort(summary: RunSummary) -> str:
-    words = [duration(summary.seconds), format_count(summary.update, "update")]
+    words = [format_duration(summary.seconds), format_count(summary.update, "update")]
     if summary.epochs:
         words.append(format_count(summary.epochs, "epoch"))
     if summary.resumed_from:

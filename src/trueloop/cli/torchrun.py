@@ -19,7 +19,7 @@ from trueloop.cli.rendezvous import await_listener, held_store, host_and_port, i
 from trueloop.cli.signal_forwarding import Signals, quiet
 from trueloop.core.errors import InvalidConfig, ProcessLost
 from trueloop.core.formatting import format_count
-from trueloop.training.distributed.launcher_env import address_towards, launched
+from trueloop.training.distributed.launcher_env import local_address_for, read_launch_info
 from trueloop.training.interrupt import EXIT_CODES
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ def asked_launch(
 
 def _with_place(launch: Launch, nodes: int | None, environment: Mapping[str, str]) -> Launch:
     """Fill in from SLURM or Kubernetes what was not said, and see that what was said is whole."""
-    job = launched(environment) if launch.rendezvous is None and nodes != 1 else None
+    job = read_launch_info(environment) if launch.rendezvous is None and nodes != 1 else None
     if job is not None and job.local_size > 1:
         raise InvalidConfig(
-            f"--processes is {launch.processes}, but {job.by} has started {job.local_size} tasks on this machine.",
+            f"--processes is {launch.processes}, but {job.launcher} has started {job.local_size} tasks on this machine.",
             why=f"Each of them would start {launch.processes} processes of its own.",
             fix="Start one task per machine (srun --ntasks-per-node=1), or leave out --processes: each task is a "
             "process then.",
@@ -181,14 +181,14 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
     from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.run import parse_args, run
 
-    from trueloop.training.distributed.rendezvous import looking_after
+    from trueloop.training.distributed.rendezvous import keepalive_for_new_connections
 
     with _ready(launch, SignalException) as folder:
         _announce(launch, silent=silent)
         try:
             await_listener(launch.rendezvous, patience_s=launch.patience_s)
             store = held_store(launch.rendezvous)
-            with looking_after(JOIN_S) if launch.nodes > 1 else nullcontext():
+            with keepalive_for_new_connections(JOIN_S) if launch.nodes > 1 else nullcontext():
                 run(parse_args([*_torchrun_flags(launch), "--no-python", words[0], *map(_escaped, words[1:])]))
         except SignalException as stop:
             return _stopped(read_outcomes(folder), stop.sigval)
@@ -283,7 +283,7 @@ def _torchrun_flags(launch: Launch) -> list[str]:
         flags += ["--standalone", "--local-addr", "localhost"]  # a machine need not be able to resolve its own name
     else:
         host, port = host_and_port(launch.rendezvous)
-        if own := address_towards(host, port):  # a machine's name may mean nothing to the others, or itself to each
+        if own := local_address_for(host, port):  # a machine's name may mean nothing to the others, or itself to each
             flags += ["--local-addr", own]
         elsewhere = "" if is_here(launch.rendezvous) else ",is_host=0"
         configuration = f"join_timeout={JOIN_S},read_timeout={JOIN_S}{elsewhere}"

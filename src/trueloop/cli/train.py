@@ -46,14 +46,14 @@ def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
 def _train(recipe: Recipe, line: Line, tokens: Sequence[str]) -> int:
     from trueloop.cli.configfile import read_config
     from trueloop.cli.torchrun import asked_launch, run_asked
-    from trueloop.training.distributed.launcher_env import started_again
+    from trueloop.training.distributed.launcher_env import was_restarted
 
     from_file = read_config(line.config, line.settings) if line.config else {}
     recipe = line.asks_for(recipe, tokens[0], from_file)
     if launch := asked_launch(line.processes, line.nodes, line.rendezvous, line.max_restarts):
         silent = line.json or line.log_format == "json"
         return run_asked(launch, recipe.train, ["train", *tokens], silent=silent)
-    return _run(recipe, replace(line, fresh=line.fresh and not started_again()), tokens[0])  # or it would never end
+    return _run(recipe, replace(line, fresh=line.fresh and not was_restarted()), tokens[0])  # or it would never end
 
 
 def _run(recipe: Recipe, line: Line, spec: str) -> int:
@@ -61,10 +61,10 @@ def _run(recipe: Recipe, line: Line, spec: str) -> int:
     from trueloop.cli.display import Display
     from trueloop.cli.json_lines import JsonLines
     from trueloop.cli.summary import print_json, print_summary
-    from trueloop.training.distributed.launcher_env import launched
+    from trueloop.training.distributed.launcher_env import read_launch_info
     from trueloop.training.interrupt import EXIT_CODES
 
-    place = launched()
+    place = read_launch_info()
     speaks = place is None or place.rank == 0  # of several processes, one
     logs = line.log_format == "json" and not line.json and speaks
     mode = "quiet" if line.json or not speaks else line.log_format if line.log_format in ("live", "plain") else None

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from trueloop.app.training.tuning import Trial, Tuned
-from trueloop.core.formatting import duration, printable
+from trueloop.core.formatting import format_duration, replace_unprintable
 
 
 class Page:
@@ -31,13 +31,13 @@ class Page:
         """Print a line."""
         what = f"{trial.setting} {_word(trial.value)}" if trial.setting else "as it is"
         if trial.pace is None:
-            self._console.print(Text.assemble(f"{what:18}", (printable(trial.problem), "yellow")))
+            self._console.print(Text.assemble(f"{what:18}", (replace_unprintable(trial.problem), "yellow")))
             return
         self._first = self._first or trial.pace.examples_per_s
         ratio = trial.pace.examples_per_s / self._first
         self._console.print(
             f"{what:18}{trial.pace.examples_per_s:>12,.0f} examples/s  {ratio:5.2f} x  "
-            f"{duration(trial.pace.update_s)} per update, waiting {100 * trial.pace.waiting:.0f} %",
+            f"{format_duration(trial.pace.update_s)} per update, waiting {100 * trial.pace.waiting:.0f} %",
             soft_wrap=True,
         )
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from trueloop.app.verification.html_page import headline
-from trueloop.core.formatting import duration, printable
+from trueloop.core.formatting import format_duration, replace_unprintable
 from trueloop.verification.discover import proofs
 from trueloop.verification.evidence import Curve, Evidence, Verdict
 from trueloop.verification.proof import Proof
@@ -54,15 +54,15 @@ class Page:
             return
         mark, style = MARKS[each.verdict]
         mark = ASCII.get(mark, mark) if self._ascii else mark
-        line = Text.assemble((f"{mark} ", style), (f"{each.proof:<26}", style), printable(each.sentence))
+        line = Text.assemble((f"{mark} ", style), (f"{each.proof:<26}", style), replace_unprintable(each.sentence))
         self._console.print(line)
         for curve in each.pictures:
             if isinstance(curve, Curve):
                 self._console.print(Text(f"{'':28}{_spark(curve, PLAIN if self._ascii else BLOCKS)}", style="cyan"))
         for remark in each.remarks:
-            self._console.print(Text(f"{'':28}{printable(remark)}", style="dim"))
+            self._console.print(Text(f"{'':28}{replace_unprintable(remark)}", style="dim"))
         if each.fix:
-            self._console.print(Text.assemble(f"{'':28}", ("fix: ", "bold green"), printable(each.fix)))
+            self._console.print(Text.assemble(f"{'':28}", ("fix: ", "bold green"), replace_unprintable(each.fix)))
 
     def total(self, found: Sequence[Evidence]) -> None:
         """Print the last line, and which proofs did not apply."""
@@ -70,7 +70,7 @@ class Page:
         if idle and not self._verbose:
             self._console.print(Text(f"- not applicable: {', '.join(idle)} (--verbose says why)", style="dim"))
         style = "bold green" if all(each.ok for each in found) else "bold red"
-        seconds = duration(sum(each.seconds for each in found))
+        seconds = format_duration(sum(each.seconds for each in found))
         self._console.print(Text(f"{headline(found)}, in {seconds}", style=style))
 
     @property

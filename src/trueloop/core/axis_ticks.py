@@ -1,4 +1,4 @@
-"""From numbers to places on a page, and the round numbers to write beside them."""
+"""Map values to positions on a plot axis and choose round tick values."""
 
 from __future__ import annotations
 
@@ -6,38 +6,39 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-LOG_SCALE_RATIO: Final = 30  # times from the least to the greatest value, from which on a logarithm shows more
+LOG_SCALE_RATIO: Final = 30  # ratio of the greatest to the least value above which a log scale shows more
 TARGET_TICKS: Final = 5
 
 
 def suits_log_scale(low: float, high: float) -> bool:
-    """True for a range that a logarithm suits better."""
+    """True for a range that is easier to read on a log scale."""
     return low > 0 and high > LOG_SCALE_RATIO * low
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """One direction of a plot."""
+    """One axis of a plot."""
 
     low: float
     high: float
     start: float
-    """The place of ``low``."""
+    """Position of ``low``."""
     end: float
+    """Position of ``high``."""
     log: bool = False
-    """Of a range that `suits_log_scale`."""
+    """Whether the axis is logarithmic; see `suits_log_scale`."""
 
     def position(self, value: float) -> float:
-        """Return where a value lies."""
+        """Return the position of a value."""
         low, high, at = (math.log10(v) if self.log else v for v in (self.low, self.high, value))
         share = (at - low) / (high - low) if high > low else 0.5
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self, *, integers: bool = False) -> list[float]:
-        """Return round numbers within it: 1, 2 or 5 times a power of ten apart; powers of ten where it is logarithmic.
+        """Return round values in the range: steps of 1, 2 or 5 times a power of ten; powers of ten on a log axis.
 
         Args:
-            integers: it counts something.
+            integers: whether ticks must be whole numbers.
         """
         if self.high <= self.low:
             return [self.low]

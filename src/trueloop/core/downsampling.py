@@ -1,4 +1,4 @@
-"""A series of any length in bounded memory."""
+"""Keep a series of any length in bounded memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ MAX_POINTS: Final = 2000  # of a series; more than a plot or a screen can show
 
 
 class DownsampledSeries(Generic[Value]):
-    """Once it is full every second point goes, and half as many come in.
+    """A series that, when full, drops every second point and halves its sampling rate.
 
     Args:
-        max_points: points it keeps.
+        max_points: upper bound of the points in memory.
     """
 
     __slots__ = ("_most", "_passed", "_stride", "updates", "values")
@@ -22,16 +22,16 @@ class DownsampledSeries(Generic[Value]):
         self._most = max_points
         self.updates: list[int] = []
         self.values: list[Value] = []
-        """Those that were kept, in order, and the updates they belong to."""
+        """The kept values in order, one for each entry of `updates`."""
         self._stride, self._passed = 1, 0
 
     @property
     def keeps_next(self) -> bool:
-        """False if the next value will be passed over: it need not be worked out."""
+        """True if the next value will be kept; otherwise the caller need not compute it."""
         return self._passed + 1 >= self._stride
 
     def add(self, update: int, value: Value) -> bool:
-        """Take in the next value, or pass over it; return whether it was kept."""
+        """Add or skip the next value; return whether it was kept."""
         self._passed += 1
         if self._passed < self._stride:
             return False
@@ -44,6 +44,6 @@ class DownsampledSeries(Generic[Value]):
         return True
 
     def drop_after(self, update: int) -> None:
-        """Drop what came after an update."""
+        """Drop the points after ``update``."""
         kept = bisect_right(self.updates, update)
         del self.updates[kept:], self.values[kept:]

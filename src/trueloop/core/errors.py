@@ -1,15 +1,15 @@
-"""Every error trueloop raises on purpose, each a small lesson.
+"""The errors that trueloop raises on purpose, each with a cause and a fix.
 
 TrueloopError
 ├── InvalidConfig     a setting that cannot work, named with its value
 ├── InvalidData       a dataset, batch or label that cannot be trained on
 ├── InvalidModel      a model, loss or optimizer that does not fit together
 ├── NotFinite         too many updates in a row had to be skipped
-├── OutOfMemory       an update that does not fit into the device's memory
+├── OutOfMemory       an update that does not fit into device memory
 ├── CheckpointError   a checkpoint that cannot be written, read or trusted
 ├── RunFolderError    a run folder that cannot be used
-├── BoardError        an arena's board that cannot be read, written or added to
-├── ProcessLost       another process or machine of the run is gone; starting again helps
+├── BoardError        an arena leaderboard that cannot be read, written or extended
+├── ProcessLost       another process or machine of the run is lost; restart all processes
 └── MissingExtra      an optional dependency that is not installed
 """
 
@@ -17,11 +17,11 @@ from __future__ import annotations
 
 
 class TrueloopError(Exception):
-    """What happened with the offending value, why it matters, and what to do.
+    """An error that says what happened with which value, why it matters, and what to do.
 
     Args:
         what: one sentence with the offending value.
-        why: what would go wrong if the run went on; empty where ``what`` says it all.
+        why: what would go wrong if the run continued; empty where ``what`` is enough.
         fix: what the reader should do next.
     """
 
@@ -45,11 +45,11 @@ class InvalidModel(TrueloopError):
 
 
 class NotFinite(TrueloopError):
-    """Too many updates in a row were not finite."""
+    """Too many consecutive updates had a NaN or infinite loss or gradient."""
 
 
 class OutOfMemory(TrueloopError):
-    """An update does not fit into the device's memory, however it is cut up."""
+    """An update does not fit into device memory, even split into the smallest micro-batches."""
 
 
 class CheckpointError(TrueloopError):
@@ -61,19 +61,19 @@ class RunFolderError(TrueloopError):
 
 
 class BoardError(TrueloopError):
-    """An arena's board cannot be read, written or added to."""
+    """An arena leaderboard that cannot be read, written or extended."""
 
 
 class ProcessLost(TrueloopError):
-    """Another process or machine of the run is gone: starting all of them again helps, and nothing else does."""
+    """Another process or machine of the run is lost; only restarting all processes helps."""
 
 
 class MissingExtra(TrueloopError):
-    """An optional dependency is not installed; the message holds the exact install command."""
+    """An optional dependency that is not installed; the message contains the exact install command."""
 
     def __init__(self, module: str, extra: str) -> None:
         super().__init__(
             f"{module!r} is not installed.",
-            why=f"It belongs to the optional extra [{extra}], which the core does without.",
+            why=f"It belongs to the optional extra [{extra}], which the core does not need.",
             fix=f"pip install 'trueloop[{extra}]'",
         )

@@ -1,4 +1,4 @@
-"""What is found and where: places in the user's code, evidence, findings, verdicts."""
+"""Findings and reports: source locations, the evidence of detectors and rules, findings, verdicts, run statistics."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trueloop.core.source_text import Fix
 
 
 class Severity(StrEnum):
-    """How sure a finding is to be a mistake."""
+    """How certain it is that a finding is a mistake."""
 
     ERROR = "error"
     """No correct program does this."""
     WARNING = "warning"
-    """A correct program hardly ever does; the page says when."""
+    """A correct program hardly ever does this; the failure's page lists the exceptions."""
     NOTE = "note"
     """Slow or fragile, not wrong."""
 
@@ -26,31 +26,31 @@ class SourceLocation(NamedTuple):
     """A line of source."""
 
     path: str
-    """As Python knows it; the report shows it relative to the working directory."""
+    """File name as Python knows it; the report shows it relative to the working directory."""
     line: int
     function: str = ""
-    """The qualified name of the function it is in, "" at module level."""
+    """Qualified name of the enclosing function, "" at module level."""
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}"
 
 
 class CodePosition(NamedTuple):
-    """A point in running code, taken in 100 ns; `location` looks up its line, in 1 us, only when somebody asks."""
+    """An instruction of running code; costs 100 ns, while resolving it to a `SourceLocation` costs 1 us."""
 
     code: CodeType
     instruction: int
 
     def __hash__(self) -> int:
-        """Hash what equal code has in common: that of a code object itself is computed anew each time, from all of it.
+        """Hash name, first line and instruction: a code object does not cache its own hash, which covers all of it.
 
         Cost: 0.2 us.
         """
         return hash((self.code.co_name, self.code.co_firstlineno, self.instruction))
 
     @property
-    def site(self) -> SourceLocation:
-        """The line it stands on."""
+    def source_location(self) -> SourceLocation:
+        """The line of this instruction."""
         code = self.code
         positions = list(code.co_positions())
         line = positions[self.instruction // 2][0] if self.instruction >= 0 else None
@@ -59,33 +59,33 @@ class CodePosition(NamedTuple):
 
 
 class SuggestedChange(NamedTuple):
-    """A fix as a small change of the text, to be shown, not applied."""
+    """A fix as a small change of the source, to be shown and not applied."""
 
     location: SourceLocation
     text: str
     """One or more lines, without the indentation of the line at ``location``."""
     position: str = "before"
-    """"before", "after" or "instead" of that line."""
+    """Where the text goes relative to that line: "before", "after" or "instead"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What a detector or rule returns when it is certain."""
+    """What a detector or rule reports about one occurrence of its failure."""
 
     message: str
     """One sentence with the numbers that prove it."""
     location: CodePosition | SourceLocation | None
-    """The operation at fault; None where no line of the user's is."""
+    """The operation that causes the failure; None if no user line does."""
     related: tuple[tuple[CodePosition | SourceLocation, str], ...] = ()
-    """Other lines that matter, each with what it does: (place, "cleared here")."""
+    """Other lines that matter, each with a description: (location, "cleared here")."""
     fix: str = ""
-    """What to change, in this case; "" = what the failure's page says."""
+    """What to change in this case; "" = the fix of the failure's page."""
     change: SuggestedChange | None = None
-    """The fix as a change of the text, where one can be given."""
-    about: Hashable = None
-    """Tells apart two findings at one line, e.g. the parameter; evidence with equal line and ``about`` is counted."""
-    update: int | None = None
-    """Since when; None = now."""
+    """The fix as a change of the source, where one can be given."""
+    dedup_key: Hashable = None
+    """Distinguishes findings at one line, e.g. by parameter; equal line and ``dedup_key`` only raise the count."""
+    first_update: int | None = None
+    """The update from which on it holds; None = the current one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,40 +97,40 @@ class Finding:
     title: str
     severity: Severity
     message: str
-    site: SourceLocation | None
+    location: SourceLocation | None
     related: tuple[tuple[SourceLocation, str], ...] = ()
     first_update: int | None = None
-    """The optimizer update it was first seen at, from 0; None where the text alone was read."""
+    """The optimizer update at which it was first seen, from 0; None for a finding of the linter."""
     count: int = 1
     fix: str = ""
     change: SuggestedChange | None = None
     column: int | None = None
-    """Of the operation at fault, in characters from 1; None where the program ran."""
+    """Column of the operation, in characters from 1; None for a finding at run time."""
     end: tuple[int, int] | None = None
-    """Line and column behind its last character."""
-    repair: Fix | None = None
+    """Line and column after the operation's last character."""
+    autofix: Fix | None = None
     """The fix as edits of the file."""
     cell: int | None = None
-    """Of a notebook, from 1; ``location`` is then a line of that cell."""
+    """Number of the notebook cell, from 1, in which ``location.line`` is counted; None outside notebooks."""
 
 
 class Verdict(StrEnum):
-    """What was decided about one failure of the catalogue."""
+    """What a run concluded about one failure of the catalogue."""
 
     FIRED = "fired"
     PASSED = "passed"
     NOT_APPLICABLE = "not applicable"
-    """The program has nothing it could happen to."""
+    """The program has nothing the failure could happen to."""
     NOT_JUDGED = "not judged"
-    """It could have happened, and was not looked at: the reason is told."""
+    """The failure was possible and could not be checked; the verdict gives the reason."""
 
 
-UNPROVEN: Final = "nothing that happens at run time proves it"
-"""Why no run judges a failure that only the text, or the machine, shows."""
+UNPROVABLE_AT_RUN_TIME: Final = "no event at run time proves it"
+"""The reason of ``NOT_JUDGED`` for failures that have no detector: the linter or `trueloop doctor` finds them."""
 
 
-class Judged(NamedTuple):
-    """The verdict on one failure, and why it is not more."""
+class FailureVerdict(NamedTuple):
+    """The verdict on one failure, with its reason."""
 
     code: str
     verdict: Verdict
@@ -138,40 +138,40 @@ class Judged(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateRate:
-    """Where the time of an update went, as measured in the updates watched in full."""
+class UpdateTiming:
+    """The time of one update and its parts, as measured in fully traced updates."""
 
     update_s: float
-    """Seconds between two updates: the median of single ones, or of stretches that were not watched in full."""
-    data: float
-    """Share of the time spent waiting for the loader; the shares add up to at most 1."""
-    forward: float
-    backward: float
-    optimizer: float
+    """Seconds between two updates: the median over single updates, or over stretches of sampled tracing."""
+    data_share: float
+    """Share of the time spent waiting for the loader; the four shares add up to at most 1."""
+    forward_share: float
+    backward_share: float
+    optimizer_share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One number over the updates it was read at, thinned to a bounded length."""
+    """One number over the updates at which it was read, thinned to a bounded length."""
 
     updates: tuple[int, ...]
     values: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerNorms:
-    """The gradient's L2 norm of each layer at the updates it was read at, thinned to a bounded number of them."""
+class LayerGradientNorms:
+    """L2 norm of each layer's gradient at the updates where it was read, thinned to a bounded number of updates."""
 
     updates: tuple[int, ...]
     layers: tuple[str, ...]
-    """By name: "encoder.0". Of a model with very many the last one stands for the rest."""
+    """Layer names such as "encoder.0". In a model with very many layers the last entry combines the remaining ones."""
     norms: tuple[tuple[float | None, ...], ...]
-    """For each layer a norm for each of the updates; None where it was not stepped then."""
+    """For each layer one norm per update; None where the layer was not stepped at that update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
-    """An error that ended the program, in a report."""
+class ExplainedError:
+    """The explanation of a PyTorch error that ended the program."""
 
     kind: str
     """"shape-mismatch"."""
@@ -179,51 +179,52 @@ class Explained:
     """"RuntimeError"."""
     title: str
     message: str
-    """torch's own words, shortened."""
-    site: SourceLocation | None
+    """PyTorch's own message, shortened."""
+    location: SourceLocation | None
     meaning: str
     fix: str
-    made_at: SourceLocation | None = None
-    made: str = ""
-    """What was made there: "x was made here"."""
-    others: tuple[tuple[SourceLocation, str], ...] = ()
+    origin: SourceLocation | None = None
+    """The line that created the offending tensor."""
+    origin_message: str = ""
+    """What happened at ``origin``: "`x` is created here"."""
+    other_locations: tuple[tuple[SourceLocation, str], ...] = ()
     update: int = 0
 
     @property
     def related(self) -> tuple[tuple[SourceLocation, str], ...]:
-        """Every line that matters beside the one that raised."""
-        own = ((self.made_at, self.made),) if self.made_at and self.made_at != self.site else ()
-        return (*own, *self.others)
+        """Every line that matters, except the one that raised."""
+        own = ((self.origin, self.origin_message),) if self.origin and self.origin != self.location else ()
+        return (*own, *self.other_locations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Everything one watched run, or one linted tree, has to say."""
+    """The result of one sanitized run or one linted tree."""
 
     findings: tuple[Finding, ...]
-    """The gravest first."""
-    judged: tuple[Judged, ...] = ()
+    """Findings, most severe first."""
+    verdicts: tuple[FailureVerdict, ...] = ()
     files: int = 0
-    """Texts that were read, where nothing ran."""
-    silenced: int = 0
-    """Findings a comment or the settings asked not to hear of."""
+    """Number of files the linter read; 0 for a run."""
+    suppressed: int = 0
+    """Number of findings that a comment or the settings suppress."""
     updates: int = 0
-    watched: int = 0
-    """Of those, in full detail."""
+    updates_traced: int = 0
+    """Number of updates with full tracing."""
     seconds: float = 0.0
-    cost_s: float = 0.0
-    """Spent watching, at least: what is done within torch's calls is timed, passing them on is not."""
-    rate: UpdateRate | None = None
+    overhead_s: float = 0.0
+    """Lower bound of the time spent tracing: the work inside hooks is timed, calling the hooks is not."""
+    timing: UpdateTiming | None = None
     series: dict[str, Series] = field(default_factory=dict[str, Series])
-    """"loss", "grad_norm", "lr", "live_graphs"."""
-    layers: LayerNorms | None = None
-    """None where no norm could be read without waiting for it."""
-    error: Explained | None = None
-    """What ended the program, where it is an error of torch's that can be explained."""
+    """Series by name: "loss", "grad_norm", "lr", "live_graphs"."""
+    layer_gradient_norms: LayerGradientNorms | None = None
+    """None if no norm could be read without a device synchronisation."""
+    error: ExplainedError | None = None
+    """The PyTorch error that ended the program, if it can be explained."""
     problems: tuple[str, ...] = ()
-    """What broke inside the watching, in words; the program went on."""
+    """Internal errors of the sanitizer, in words; the program was not affected."""
 
-    def worst(self) -> Severity | None:
-        """The gravest severity found."""
+    def highest_severity(self) -> Severity | None:
+        """Return the most severe severity found."""
         order = list(Severity)
         return min((finding.severity for finding in self.findings), key=order.index, default=None)

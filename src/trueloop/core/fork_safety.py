@@ -1,4 +1,4 @@
-"""File handles that a forked child must not keep, such as a loader's worker."""
+"""Close file handles in forked children that must not keep them, such as a loader's workers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def handles_closed_after_fork() -> set[int]:
-    """Return a set to put handles into: a child forked while they are in it closes them, and its set is empty."""
+    """Return a set of handles: a child forked while handles are in the set closes them and empties its copy."""
     handles: set[int] = set()
 
     def close_all() -> None:

@@ -1,4 +1,4 @@
-"""Numbers and names as people read them: a few digits, a natural unit, a noun that agrees, nothing unprintable."""
+"""Format numbers, units and names for people."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Sequence
 
 
 def format_number(count: int) -> str:
-    """Write a count; from a million on with separators, since up to six digits read at a glance."""
+    """Format an integer, with thousands separators from a million on: up to six digits read at a glance."""
     return f"{count:,}" if abs(count) >= 1_000_000 else str(count)
 
 
 def format_count(count: int, noun: str) -> str:
-    """Write a count with its noun: "1 update", "79 updates", "3 epochs", "3 batches", "2 indexes"."""
+    """Format a count with its noun: "1 update", "79 updates", "3 epochs", "3 batches", "2 indexes"."""
     plural = "es" if noun.endswith(("s", "x", "tch")) else "s"
     return f"{format_number(count)} {noun}{'' if count == 1 else plural}"
 
 
 def first_few(names: Sequence[str]) -> str:
-    """Write the first three of some names: "a, b, c, ..."."""
+    """Join the first three of some names: "a, b, c, ..."."""
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def format_size(count_bytes: int) -> str:
-    """Write a size in memory in binary units: "512 bytes", "96.0 KiB", "1.5 GiB"."""
+    """Format a size in binary units: "512 bytes", "96.0 KiB", "1.5 GiB"."""
     if count_bytes < 1024:
         return format_count(count_bytes, "byte")
     value, unit = float(count_bytes), "bytes"
@@ -34,8 +34,8 @@ def format_size(count_bytes: int) -> str:
     return f"{value:,.1f} {unit}"
 
 
-def short(value: float, digits: int = 3) -> str:
-    """Write a number with so many significant digits: "0.213", "12.3", "1234", "9.20e-04", "nan"."""
+def format_float(value: float, digits: int = 3) -> str:
+    """Format a number with ``digits`` significant digits: "0.213", "12.3", "1234", "9.20e-04", "nan"."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     exponent = math.floor(math.log10(abs(value)))
@@ -44,14 +44,14 @@ def short(value: float, digits: int = 3) -> str:
     return f"{value:.{max(0, digits - 1 - exponent)}f}"
 
 
-def duration(seconds: float) -> str:
-    """Write a duration: "410 µs", "3.40 ms", "12.3 s", "3 min 05 s", "2 h 03 min", "4 d 07 h"."""
+def format_duration(seconds: float) -> str:
+    """Format a duration: "410 µs", "3.40 ms", "12.3 s", "3 min 05 s", "2 h 03 min", "4 d 07 h"."""
     if not math.isfinite(seconds):
         return f"{seconds:g} s"
     if seconds <= 0:
         return "0 s"
     if seconds < 0.9995:
-        return f"{short(seconds * 1e6)} µs" if seconds < 0.9995e-3 else f"{short(seconds * 1e3)} ms"
+        return f"{format_float(seconds * 1e6)} µs" if seconds < 0.9995e-3 else f"{format_float(seconds * 1e3)} ms"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, s = divmod(round(seconds), 60)
@@ -62,19 +62,19 @@ def duration(seconds: float) -> str:
     return f"{hours} h {m:02d} min" if hours else f"{minutes} min {s:02d} s"
 
 
-def percent(share: float) -> str:
-    """Write a share: "41 %", "1.4 %", "0.86 %", "0 %"."""
+def format_percent(share: float) -> str:
+    """Format a share in [0, 1]: "41 %", "1.4 %", "0.86 %", "0 %"."""
     value = 100 * share
     if 0 < value < 0.01:
         return "below 0.01 %"
     return f"{value:.0f} %" if value >= 9.95 else f"{value:.2g} %"
 
 
-def printable(text: str) -> str:
-    """Replace what would steer a terminal or break a document (escape, newline, lone surrogate) by "\ufffd"."""
+def replace_unprintable(text: str) -> str:
+    """Replace every unprintable character (escape, newline, lone surrogate) by "\ufffd"."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
-def sentence(text: str) -> str:
-    """Bring a text of several lines into one, without anything that is not printable."""
-    return printable(" ".join(text.split()))
+def to_single_line(text: str) -> str:
+    """Join the lines of a text into one and replace unprintable characters."""
+    return replace_unprintable(" ".join(text.split()))

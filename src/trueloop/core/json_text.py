@@ -1,4 +1,4 @@
-"""JSON that somebody else may have written: what cannot be read is a `ValueError`, whatever is the matter with it."""
+"""Parse untrusted JSON: everything that cannot be parsed raises `ValueError`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what a text says; NaN and Infinity, which Python writes, too.
+    """Parse JSON; accept NaN and Infinity, which Python writes.
 
     Raises:
-        ValueError: it is no JSON, or nested more deeply than Python reads.
+        ValueError: the text is not JSON, or is nested more deeply than Python can parse.
     """
     try:
         return json.loads(text)
@@ -19,10 +19,10 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_strict_json(text: str | bytes) -> Any:
-    """Return what a text says that has no NaN and no Infinity, as every other program writes JSON.
+    """Parse JSON; reject NaN and Infinity, which the standard does not allow.
 
     Raises:
-        ValueError: it is no JSON, or nested more deeply than Python reads.
+        ValueError: the text is not JSON, or is nested more deeply than Python can parse.
     """
     try:
         return json.loads(text, parse_constant=_reject_constant)
@@ -31,4 +31,4 @@ def parse_strict_json(text: str | bytes) -> Any:
 
 
 def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number of JSON")
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,4 +1,4 @@
-"""Names chosen by shell patterns, "backbone.*" or "*.bias", and what to say of a pattern that chooses nothing."""
+"""Select names by shell patterns such as "backbone.*" or "*.bias", and explain a pattern that matches nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from trueloop.core.errors import InvalidConfig
 
-MAX_NAMES: Final = 5  # in a message
+MAX_NAMES: Final = 5  # shown in a message
 
 
 def match_names(names: Sequence[str], patterns: Sequence[str], *, option: str, why: str) -> list[str]:
@@ -18,8 +18,8 @@ def match_names(names: Sequence[str], patterns: Sequence[str], *, option: str, w
     Args:
         names: dotted, such as those of a model's parameters.
         patterns: as in the standard library's ``fnmatch``, case-sensitive.
-        option: what has the patterns, for the message: "freeze".
-        why: what would go wrong if a pattern that matches nothing went unsaid.
+        option: the option that holds the patterns, for the message: "freeze".
+        why: the consequence of a pattern that matches nothing, for the message.
 
     Raises:
         InvalidConfig: a pattern matches none; the nearest name or part is suggested.
@@ -35,7 +35,7 @@ def match_names(names: Sequence[str], patterns: Sequence[str], *, option: str, w
 
 
 def format_names(names: Sequence[str]) -> str:
-    """Return the first five names, and how many there are beside."""
+    """Return the first five names and the number of the others."""
     rest = len(names) - MAX_NAMES
     return ", ".join(names[:MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
 

@@ -1,6 +1,6 @@
-"""What lies where a user pointed: nothing, where nobody may look or no path can be so long.
+"""Test paths that a user gave without raising: an unreadable or overlong path counts as absent.
 
-Before Python 3.14 `Path.exists` and its like raise there.
+Before Python 3.14 `Path.exists`, `is_file` and `is_dir` raise for such paths.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def path_exists(path: Path) -> bool:
-    """True for whatever a path leads to; of a link, its end."""
+    """True if anything exists at a path; links are followed."""
     return os.path.exists(path)  # noqa: PTH110 - raises nothing
 
 

@@ -1,7 +1,6 @@
-"""The seams between engines: who hands what to whom, without either knowing the other.
+"""Protocols between packages: batch sources that feed the training loop, and reporters that receive its events.
 
-A `BatchSource` feeds the loop (data offers two); a `Reporter` hears what the loop did (runs writes
-it down, the terminal draws it). One window is the K micro-batches between two optimizer updates.
+A window is the K micro-batches between two optimizer updates.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ class MicroBatch(NamedTuple):
     closes_window: bool
     """True on the window's last micro-batch: the update follows."""
     indices: Sequence[int] | None
-    """The dataset indices in this batch, to name a culprit; None where the loader does not tell. Empty: see
-    `is_padding`."""
+    """The dataset indices in this batch, to name a culprit; None where the loader does not provide them; empty for
+    padding (`is_padding`)."""
 
 
 def is_padding(micro: MicroBatch) -> bool:
-    """True where this process has no share of the micro-batch: nothing in ``data`` counts.
+    """Return True where this process has no share of the micro-batch, so that nothing in ``data`` counts.
 
-    It holds samples of another process's share, so that the model runs as often here as there.
+    The data are samples of another process's share, so that the model runs equally often on every process.
     """
     return micro.indices is not None and not len(micro.indices)
 
 
 class BatchSource(Protocol):
-    """Epoch after epoch of micro-batches, cut into windows; any position can be reached."""
+    """Micro-batches of one epoch after another, cut into windows; any position can be reached."""
 
     @property
     def updates_per_epoch(self) -> int | None:
@@ -44,44 +43,44 @@ class BatchSource(Protocol):
 
         Args:
             epoch: counted from 0.
-            skip_updates: windows already trained on in this epoch, which are not drawn again.
+            skip_updates: windows of this epoch that are already trained on and are not read again.
         """
         ...
 
 
 @runtime_checkable
 class StatefulOrder(Protocol):
-    """A `BatchSource` whose order hangs on random generators, not on the epoch's number alone."""
+    """A `BatchSource` whose order depends on random generators, not only on the epoch number."""
 
     def order_state(self) -> Any:
-        """Return the state of the generators it has of its own, as tensors and numbers."""
+        """Return the state of the source's own generators, as tensors and numbers."""
         ...
 
     def load_order_state(self, state: Any) -> None:
-        """Put them back."""
+        """Restore the generators."""
         ...
 
 
 @runtime_checkable
 class StatefulPosition(Protocol):
-    """A `BatchSource` that can say where it is, where skipping windows would mean to read them again."""
+    """A `BatchSource` that saves its position, because skipping windows would mean reading them again."""
 
     def position_state(self) -> Any:
-        """Return the place after the last window drawn, as plain data; None where skipping windows finds it."""
+        """Return the position after the last window read, as plain data; None where skipping windows reaches it."""
         ...
 
     def load_position_state(self, state: Any) -> None:
-        """Take it over: ``epoch``, called next for that place, begins there."""
+        """Restore a position: the next call of ``epoch`` for it starts there."""
         ...
 
 
 class UpdateRow(NamedTuple):
-    """One optimizer update, as it is journaled."""
+    """One optimizer update as it is written to the journal."""
 
     update: int
     """Counted from 1 over the whole run."""
     epoch: int
-    """Counted from 1, as people read it."""
+    """Counted from 1, as displayed."""
     loss: float
     """The window's loss: its sums divided by its counts."""
     grad_norm: float
@@ -93,16 +92,16 @@ class UpdateRow(NamedTuple):
     wait_s: float
     """Seconds spent waiting for data."""
     total_s: float
-    """Seconds from asking for this window's data to the end of its update; saving and evaluating are not in it."""
+    """Seconds from requesting this window's data to the end of its update, without saving and evaluating."""
     skipped: bool
-    """True when the gradient was not finite and nothing was stepped."""
+    """True when the gradient was not finite and the optimizer did not step."""
     rates: Sequence[float] = ()
-    """Learning rates of all groups, where they are not all alike."""
+    """Learning rates of all groups, where they differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """The run is assembled and about to draw its first batch."""
+    """The run is assembled and about to read its first batch."""
 
     name: str
     epochs: int
@@ -116,13 +115,13 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdatesDone:
-    """Some updates went by; delivered in batches so that the loop is not held up."""
+    """A batch of finished updates, reported together so that the loop does not wait."""
 
     rows: Sequence[UpdateRow]
     memory_mib: float | None = None
-    """Of tensors on the CUDA device, else of the process, at their end; told now and then."""
+    """Memory of tensors on the CUDA device, else of the process, after the last row; sampled."""
     layers: Mapping[str, float] | None = None
-    """The gradient's norm of each layer in the last of them, before clipping; told now and then."""
+    """Gradient norm of each layer in the last row, before clipping; sampled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +135,7 @@ class Evaluated:
     metrics: Mapping[str, float]
     """Item-weighted means by name: {"loss": 0.1, "accuracy": 0.97}."""
     tables: Mapping[str, Any]
-    """JSON-ready things that are not one number: {"confusion": [[...], ...]}."""
+    """JSON-ready results that are not one number: {"confusion": [[...], ...]}."""
     seconds: float
     best: bool
     """True when this is the best value of the monitored metric so far."""
@@ -144,7 +143,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved:
-    """A checkpoint is whole on disk."""
+    """A checkpoint is complete on disk."""
 
     update: int
     epoch: int
@@ -152,21 +151,21 @@ class CheckpointSaved:
     metrics: Mapping[str, float]
     """The latest evaluation this checkpoint belongs to: {"val/loss": 0.1}."""
     seconds: float
-    """From the update's end until the checkpoint was whole."""
+    """From the update's end until the checkpoint was complete."""
     blocked_s: float = 0.0
-    """The part of it that training waited."""
+    """Seconds of the save during which training waited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Something a person should read: a skipped update, an early stop."""
+    """Something a person should read, such as a skipped update or an early stop."""
 
     update: int
     kind: str
-    """A stable word: "not_finite", "early_stop", "interrupted", "preempted", "smoke", "resumed",
+    """A stable identifier: "not_finite", "early_stop", "interrupted", "preempted", "smoke", "resumed",
     "resumed_inexact", "resumed_changed", "rolled_back", "compiled", "compiled_in_part", "out_of_memory",
     "save_blocking", "mirror_down", "store_down", "store_behind",
-    and "finding", of the sanitizer, whose details are a finding of the report's JSON."""
+    and "finding" for one of the sanitizer, whose details are a finding of the report's JSON."""
     message: str
     details: Mapping[str, Any]
 
@@ -180,19 +179,19 @@ class RunEnded:
     """"finished", "early_stop", "interrupted", "preempted" or "failed"."""
     seconds: float
     peak_memory_mib: float | None = None
-    """Of tensors on the CUDA device, else of the process; None where it cannot be told."""
+    """Peak memory of tensors on the CUDA device, else of the process; None where unknown."""
 
 
 RunEvent = RunStarted | UpdatesDone | Evaluated | CheckpointSaved | Notice | RunEnded
 
 
 class Reporter(Protocol):
-    """Hears what the run does; never changes it."""
+    """Receives what the run does; never changes it."""
 
     def report(self, event: RunEvent) -> None:
-        """Take one event; called on the training thread, so it must be quick."""
+        """Receive one event; called on the training thread, so it must return quickly."""
         ...
 
     def close(self) -> None:
-        """Flush and let go, also after an error."""
+        """Flush and release resources, also after an error."""
         ...

@@ -1,4 +1,4 @@
-"""A JSON object that carries the checksum of itself: no other bytes are accepted for it."""
+"""Write and read a JSON object that contains its own checksum: any other bytes are rejected."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, cast
 
 
 def seal(content: dict[str, Any]) -> bytes:
-    """Return the one text that says this, with the checksum of itself."""
+    """Return the canonical JSON text of an object, with its own checksum in it."""
     checksum = hashlib.sha256(json.dumps(content).encode()).hexdigest()
     return json.dumps({**content, "sha256": checksum}, indent=1).encode()
 
 
 def unseal(text: bytes) -> dict[str, Any] | None:
-    """Return what was sealed, without the checksum; None where these are not the bytes that `seal` gave."""
+    """Return the object without its checksum; None where the bytes are not what `seal` returns."""
     try:
         content = json.loads(text)
         del content["sha256"]

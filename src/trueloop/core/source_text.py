@@ -25,7 +25,7 @@ class Fix:
     edits: tuple[Edit, ...]
     safe: bool
     """It changes nothing but what is at fault. An unsafe one is right if the finding is, and wants to be looked at."""
-    words: str = ""
+    description: str = ""
     """What it does: "Insert optimizer.zero_grad()"."""
 
 
@@ -37,7 +37,7 @@ def encloses(outer: Any, inner: Any) -> bool:
     return first <= (inner.lineno, inner.col_offset) and (inner.end_lineno, inner.end_col_offset) <= last
 
 
-class Text:
+class SourceText:
     """A file's text, with the edits that can be made to it.
 
     Positions of the syntax tree are a line from 1 and a column in bytes of UTF-8, so everything here counts in bytes.
@@ -69,7 +69,7 @@ class Text:
         """Return where a node begins and ends."""
         return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)
 
-    def of(self, node: Any) -> str:
+    def segment(self, node: Any) -> str:
         """Return the text of a node."""
         start, end = self.span(node)
         return self.content[start:end].decode("utf-8", "surrogatepass")
@@ -90,7 +90,7 @@ class Text:
         """Write something else in a node's place."""
         return Edit(*self.span(node), text)
 
-    def before(self, statement: ast.stmt, *lines: str) -> Edit | None:
+    def insert_before(self, statement: ast.stmt, *lines: str) -> Edit | None:
         """Insert lines before a statement; None where it shares its line with others."""
         first: ast.stmt | ast.expr = statement
         decorators: Sequence[ast.expr] = getattr(statement, "decorator_list", ())
@@ -102,7 +102,7 @@ class Text:
         start = self._starts[first.lineno - 1]
         return Edit(start, start, "".join(f"{indent}{line}{self.newline}" for line in lines))
 
-    def after(self, statement: ast.stmt, *lines: str) -> Edit | None:
+    def insert_after(self, statement: ast.stmt, *lines: str) -> Edit | None:
         """Insert lines after a statement; None where it shares its line with others."""
         indent = self.indent(statement)
         last = statement.end_lineno
@@ -118,7 +118,7 @@ class Text:
         body = self.newline.join(f"{indent}{line}" for line in lines)
         return Edit(line_end, line_end, f"{lead}{body}" if lead else f"{body}{self.newline}")
 
-    def within(self, statement: ast.stmt, header: str) -> tuple[Edit, ...] | None:
+    def indent_under(self, statement: ast.stmt, header: str) -> tuple[Edit, ...] | None:
         """Put a statement under a header, ``with torch.no_grad():``; None where its lines cannot all be moved."""
         indent, last = self.indent(statement), statement.end_lineno or statement.lineno
         strings = [each for each in ast.walk(statement) if isinstance(each, ast.Constant | ast.JoinedStr)]
@@ -135,7 +135,7 @@ class Text:
             *(Edit(self._starts[number - 1], self._starts[number - 1], unit) for number in lines),
         )
 
-    def unwrapped(self, call: ast.Call, *, method: bool) -> tuple[Edit, ...] | None:
+    def unwrap_call(self, call: ast.Call, *, method: bool) -> tuple[Edit, ...] | None:
         """Leave what a call is about in its place: ``x`` for ``x.softmax(1)``; None where that takes a comment away.
 
         Args:
@@ -149,7 +149,7 @@ class Text:
             first = call.args[0]
             inner_start, inner_end = self.span(first)
             atom = isinstance(first, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-            left, right = ("", "") if atom and "\n" not in self.of(first) else ("(", ")")
+            left, right = ("", "") if atom and "\n" not in self.segment(first) else ("(", ")")
             edits = Edit(start, inner_start, left), Edit(inner_end, end, right)
         else:
             dot = self.span(call.func)[1] - len(getattr(call.func, "attr", "")) - 1
@@ -158,7 +158,7 @@ class Text:
             edits = (Edit(dot, end, ""),)
         return None if any(b"#" in self.content[each.start : each.end] for each in edits) else edits
 
-    def without_last_argument(self, call: ast.Call) -> Edit | None:
+    def drop_last_argument(self, call: ast.Call) -> Edit | None:
         """Take the last of several arguments out of a call; None where more than a comma stands before it."""
         if len(call.args) < 2 or call.keywords:
             return None
@@ -166,7 +166,7 @@ class Text:
         between = self.content[start : last[0]]
         return Edit(start, last[1], "") if between.strip() == b"," else None
 
-    def moved(
+    def move_statement(
         self,
         statement: ast.stmt,
         *,
@@ -185,17 +185,17 @@ class Text:
         Returns:
             The edits; None where it shares its line with others or is longer. A comment on its line goes with it.
         """
-        cut = self.after(statement)
+        cut = self.insert_after(statement)
         if statement.lineno != statement.end_lineno or self.indent(statement) is None or cut is None:
             return None
         start, end = self._starts[statement.lineno - 1], cut.end
         line = self.content[start:end].decode("utf-8", "surrogatepass").strip()
         lines = (*behind_lines, line)
-        put = self.after(behind, *lines) if behind is not None else self.before(before, *lines) if before else None
+        put = self.insert_after(behind, *lines) if behind is not None else self.insert_before(before, *lines) if before else None
         return None if put is None else (put, Edit(start, end, ""))
 
 
-def applied(text: Text, fixes: Iterable[Fix]) -> tuple[Text, list[Fix]]:
+def apply_fixes(text: SourceText, fixes: Iterable[Fix]) -> tuple[SourceText, list[Fix]]:
     """Apply fixes, each whole or not at all: of two that overlap the later one waits for the next round.
 
     Returns:
@@ -214,7 +214,7 @@ def applied(text: Text, fixes: Iterable[Fix]) -> tuple[Text, list[Fix]]:
         content += [text.content[position : edit.start], edit.text.encode("utf-8", "surrogatepass")]
         position = edit.end
     content.append(text.content[position:])
-    return Text(b"".join(content).decode("utf-8", "surrogatepass")), done
+    return SourceText(b"".join(content).decode("utf-8", "surrogatepass")), done
 
 
 def _overlap(one: Edit, other: Edit) -> bool:
@@ -223,7 +223,7 @@ def _overlap(one: Edit, other: Edit) -> bool:
     return one.start < other.end and other.start < one.end
 
 
-def dotted(node: Any) -> str:
+def dotted_name(node: Any) -> str:
     """Return a path of names as it is written: "self.net"; "" for anything else."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):

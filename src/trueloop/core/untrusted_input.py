@@ -1,9 +1,9 @@
-"""A frozen dataclass out of what a stranger sent: JSON of a page, TOML of a file. Strict, bounded, and no code is run.
+"""Parse untrusted input (JSON of a page, TOML of a file) into a frozen dataclass: strict, bounded, no code is run.
 
-Each number, text and tuple of any length carries its bounds, so that no request can cost more than its record allows:
+Every number, text and variable-length tuple declares its bounds, so that no request can cost more than they allow:
 
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Asked:
+    class Request:
         batch: Annotated[int, Within(1, 4096), "examples per micro-batch"] = 32
         sampler: Literal["random", "sequential"] = "random"
         widths: Annotated[tuple[Annotated[int, Within(1, 64)], ...], Within(0, 4)] = (8, 8)
@@ -23,63 +23,65 @@ from trueloop.core.errors import InvalidConfig
 
 Record = TypeVar("Record")
 
-NAMES: Final[dict[Any, str]] = {int: "int", float: "float", str: "text"}
-SHOWN: Final = 60  # characters of an offending value that an error quotes
+TYPE_NAMES: Final[dict[Any, str]] = {int: "int", float: "float", str: "text"}
+MAX_REPR_CHARS: Final = 60  # of an offending value in an error
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
-    """Bounds, both included: of a number, of the length of a text, of how many a tuple has."""
+class Bounds:
+    """Inclusive bounds of a number, of the length of a text, or of the number of items of a tuple."""
 
     lowest: float
     highest: float
 
 
-def read(kind: type[Record], given: Mapping[str, Any], *, where: str = "") -> Record:
-    """Make a record of ``given``; what it does not name takes the record's default.
+def parse_record(kind: type[Record], data: Mapping[str, Any], *, where: str = "") -> Record:
+    """Parse ``data`` into a record; absent fields take their defaults.
 
     Args:
         kind: a frozen dataclass whose fields are bool, int, float, str, Literal, tuples of these, records, or None.
-        given: as `json.loads` or `tomllib.load` return it; a list is taken for a tuple, a whole number for a float.
-        where: what errors call the whole, where it is part of something: "config".
+        data: as `json.loads` or `tomllib.load` return it; a list is accepted for a tuple, an int for a float.
+        where: prefix of field names in errors: "config".
 
     Raises:
-        InvalidConfig: an unknown field, one that is missing, of another type, not finite or out of bounds; or what the
-            record itself refuses.
+        InvalidConfig: a field is unknown, missing, of another type, not finite or out of bounds; or the record's own
+            validation fails.
     """
-    if not isinstance(cast("Any", given), Mapping):
-        raise InvalidConfig(f"{where or 'This'} is {shown(given)}.", fix="It must be an object of named fields.")
+    if not isinstance(cast("Any", data), Mapping):
+        raise InvalidConfig(f"{where or 'This'} is {safe_repr(data)}.", fix="It must be an object of named fields.")
     hints = get_type_hints(kind, include_extras=True)
     fields = {field.name: field for field in dataclasses.fields(cast("Any", kind))}
-    for name in given:
+    for name in data:
         if name not in fields:
             close = difflib.get_close_matches(str(name), fields, 1)
             meant = f"Did you mean {close[0]!r}? " if close else ""
-            unknown = shown(_path(where, str(name)))
-            raise InvalidConfig(f"There is no {unknown}.", fix=f"{meant}Known: {', '.join(fields)}.")
+            unknown = safe_repr(_join_path(where, str(name)))
+            raise InvalidConfig(f"Unknown field {unknown}.", fix=f"{meant}Known fields: {', '.join(fields)}.")
     values: dict[str, Any] = {}
     for name, field in fields.items():
-        if name in given:
-            values[name] = _value(hints[name], given[name], _path(where, name))
+        if name in data:
+            values[name] = _parse_value(hints[name], data[name], _join_path(where, name))
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise InvalidConfig(f"{_path(where, name)} is missing.", fix=f"Give {_wanted(hints[name])}.")
+            raise InvalidConfig(
+                f"{_join_path(where, name)} is missing.", fix=f"Give {_describe_expected(hints[name])}."
+            )
     return kind(**values)
 
 
-def describe(kind: type[Any]) -> list[dict[str, Any]]:
-    """Return the fields of a record for the controls of a page, in their order.
+def describe_fields(kind: type[Any]) -> list[dict[str, Any]]:
+    """Describe the fields of a record, in order, for the controls of a page.
 
     Returns:
         For each field its ``name``, ``kind`` ("bool", "int", "float", "text", "choice", "list", "record"), ``help``,
-        and where they apply ``default``, ``lowest``, ``highest``, ``choices``, ``optional``, ``item``, ``fields``.
+        and, where they apply, ``default``, ``lowest``, ``highest``, ``choices``, ``optional``, ``item``, ``fields``.
 
     Raises:
-        TypeError: a field without bounds, or of a type that cannot be asked for; a mistake of the record's author.
+        TypeError: a field has no bounds or an unsupported type; a mistake of the record's author.
     """
     hints = get_type_hints(kind, include_extras=True)
     described: list[dict[str, Any]] = []
     for field in dataclasses.fields(kind):
-        entry: dict[str, Any] = {"name": field.name, **_described(hints[field.name])}
+        entry: dict[str, Any] = {"name": field.name, **_describe_hint(hints[field.name])}
         if field.default is not dataclasses.MISSING:
             entry["default"] = field.default
         elif field.default_factory is not dataclasses.MISSING and entry["kind"] != "record":
@@ -88,145 +90,146 @@ def describe(kind: type[Any]) -> list[dict[str, Any]]:
     return described
 
 
-def _described(hint: Any) -> dict[str, Any]:
-    kind, bounds, words = _apart(hint)
+def _describe_hint(hint: Any) -> dict[str, Any]:
+    kind, bounds, words = _split_annotation(hint)
     entry: dict[str, Any] = {"help": words}
     if bounds is not None:
         entry |= {"lowest": bounds.lowest, "highest": bounds.highest}
     if get_origin(kind) in (Union, UnionType):
-        inner = _described(_without_none(kind))
+        inner = _describe_hint(_without_none(kind))
         return {**inner, **entry, "help": words or inner["help"], "optional": True}
-    return {**entry, **_described_kind(kind, bounds)}
+    return {**entry, **_describe_kind(kind, bounds)}
 
 
-def _described_kind(kind: Any, bounds: Within | None) -> dict[str, Any]:
+def _describe_kind(kind: Any, bounds: Bounds | None) -> dict[str, Any]:
     if get_origin(kind) is Literal:
         return {"kind": "choice", "choices": list(get_args(kind))}
     if get_origin(kind) is tuple:
         parts = get_args(kind)
-        limits = _bounded(bounds, kind) if parts[-1] is ... else Within(len(parts), len(parts))
+        limits = _require_bounds(bounds, kind) if parts[-1] is ... else Bounds(len(parts), len(parts))
         ends = {"lowest": limits.lowest, "highest": limits.highest}
-        return {"kind": "list", **ends, "item": _described(parts[0])}
+        return {"kind": "list", **ends, "item": _describe_hint(parts[0])}
     if dataclasses.is_dataclass(kind):
-        return {"kind": "record", "fields": describe(cast("type[Any]", kind))}
+        return {"kind": "record", "fields": describe_fields(cast("type[Any]", kind))}
     if kind is bool:
         return {"kind": "bool"}
-    if kind not in NAMES:
-        raise TypeError(f"{kind} cannot be asked for")
-    _bounded(bounds, kind)
-    return {"kind": NAMES[kind]}
+    if kind not in TYPE_NAMES:
+        raise TypeError(f"{kind} is not a supported field type")
+    _require_bounds(bounds, kind)
+    return {"kind": TYPE_NAMES[kind]}
 
 
-def _bounded(bounds: Within | None, kind: Any) -> Within:
+def _require_bounds(bounds: Bounds | None, kind: Any) -> Bounds:
     if bounds is None:
-        raise TypeError(f"{kind} has no bounds: Annotated[{kind}, Within(lowest, highest)]")
+        raise TypeError(f"{kind} has no bounds: Annotated[{kind}, Bounds(lowest, highest)]")
     return bounds
 
 
-def _apart(hint: Any) -> tuple[Any, Within | None, str]:
-    """Part an annotation into its type, its bounds and its words."""
+def _split_annotation(hint: Any) -> tuple[Any, Bounds | None, str]:
+    """Split an annotation into its type, bounds and help text."""
     if get_origin(hint) is not Annotated:
         return hint, None, ""
     kind, *extras = get_args(hint)
-    bounds = next((extra for extra in extras if isinstance(extra, Within)), None)
+    bounds = next((extra for extra in extras if isinstance(extra, Bounds)), None)
     return kind, bounds, next((extra for extra in extras if isinstance(extra, str)), "")
 
 
-def _value(hint: Any, value: Any, path: str) -> Any:
-    kind, bounds, _ = _apart(hint)
+def _parse_value(hint: Any, value: Any, path: str) -> Any:
+    kind, bounds, _ = _split_annotation(hint)
     origin = get_origin(kind)
     if origin in (Union, UnionType):
         inner = _without_none(kind)
-        return None if value is None else _value(Annotated[inner, bounds] if bounds else inner, value, path)
+        return None if value is None else _parse_value(Annotated[inner, bounds] if bounds else inner, value, path)
     if origin is Literal:
-        return _choice(get_args(kind), value, path)
+        return _parse_choice(get_args(kind), value, path)
     if origin is tuple:
-        return _items(get_args(kind), bounds, value, path)
-    return _leaf(kind, bounds, value, path)
+        return _parse_items(get_args(kind), bounds, value, path)
+    return _parse_leaf(kind, bounds, value, path)
 
 
-def _leaf(kind: Any, bounds: Within | None, value: Any, path: str) -> Any:
+def _parse_leaf(kind: Any, bounds: Bounds | None, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(kind):
-        return read(cast("type[Any]", kind), value, where=path)
+        return parse_record(cast("type[Any]", kind), value, where=path)
     if kind is bool:
         if not isinstance(value, bool):
-            raise _refused(path, value, "true or false")
+            raise _mismatch_error(path, value, "true or false")
         return value
     if kind is str:
-        return _text(_bounded(bounds, kind), value, path)
-    return _number(kind, _bounded(bounds, kind), value, path)
+        return _parse_text(_require_bounds(bounds, kind), value, path)
+    return _parse_number(kind, _require_bounds(bounds, kind), value, path)
 
 
 def _without_none(kind: Any) -> Any:
     return next(part for part in get_args(kind) if part is not NoneType)
 
 
-def _number(kind: type[int | float], bounds: Within, value: Any, path: str) -> int | float:
+def _parse_number(kind: type[int | float], bounds: Bounds, value: Any, path: str) -> int | float:
     whole = isinstance(value, int) and not isinstance(value, bool)
     fits = whole or (kind is float and isinstance(value, float) and math.isfinite(value))
     if not fits or not bounds.lowest <= value <= bounds.highest:
-        raise _refused(path, value, _numbers(kind, bounds))
+        raise _mismatch_error(path, value, _describe_range(kind, bounds))
     return kind(value)
 
 
-def _text(bounds: Within, value: Any, path: str) -> str:
+def _parse_text(bounds: Bounds, value: Any, path: str) -> str:
     if not isinstance(value, str) or not bounds.lowest <= len(value) <= bounds.highest or not value.isprintable():
-        raise _refused(path, value, f"a text of {bounds.lowest:g} to {bounds.highest:g} printable characters")
+        raise _mismatch_error(path, value, f"a text of {bounds.lowest:g} to {bounds.highest:g} printable characters")
     return value
 
 
-def _choice(choices: tuple[Any, ...], value: Any, path: str) -> Any:
+def _parse_choice(choices: tuple[Any, ...], value: Any, path: str) -> Any:
     for choice in choices:
         if type(choice) is type(value) and choice == value:
             return choice
-    close = difflib.get_close_matches(shown(value).strip("'"), [str(choice) for choice in choices], 1)
+    close = difflib.get_close_matches(safe_repr(value).strip("'"), [str(choice) for choice in choices], 1)
     meant = f"{close[0]!r} perhaps; " if close else ""
-    raise _refused(path, value, f"{meant}one of {', '.join(map(repr, choices))}")
+    raise _mismatch_error(path, value, f"{meant}one of {', '.join(map(repr, choices))}")
 
 
-def _items(parts: tuple[Any, ...], bounds: Within | None, value: Any, path: str) -> tuple[Any, ...]:
+def _parse_items(parts: tuple[Any, ...], bounds: Bounds | None, value: Any, path: str) -> tuple[Any, ...]:
     if not isinstance(value, list | tuple):
-        raise _refused(path, value, "a list")
+        raise _mismatch_error(path, value, "a list")
     items = cast("list[Any] | tuple[Any, ...]", value)
     if parts[-1] is ...:
-        limits = _bounded(bounds, tuple)
+        limits = _require_bounds(bounds, tuple)
         kinds: tuple[Any, ...] = (parts[0],) * min(len(items), int(limits.highest) + 1)
     else:
-        limits, kinds = Within(len(parts), len(parts)), parts
+        limits, kinds = Bounds(len(parts), len(parts)), parts
     if not limits.lowest <= len(items) <= limits.highest:
         raise InvalidConfig(
             f"{path} has {len(items)} items.", fix=f"It must have {limits.lowest:g} to {limits.highest:g}."
         )
     return tuple(
-        _value(kind, item, f"{path}[{place}]") for place, (kind, item) in enumerate(zip(kinds, items, strict=True))
+        _parse_value(kind, item, f"{path}[{place}]")
+        for place, (kind, item) in enumerate(zip(kinds, items, strict=True))
     )
 
 
-def _wanted(hint: Any) -> str:
-    kind, bounds, _ = _apart(hint)
+def _describe_expected(hint: Any) -> str:
+    kind, bounds, _ = _split_annotation(hint)
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(repr, get_args(kind)))}"
     if kind in (int, float) and bounds:
-        return _numbers(kind, bounds)
+        return _describe_range(kind, bounds)
     return "true or false" if kind is bool else "a text" if kind is str else "a value for it"
 
 
-def _numbers(kind: Any, bounds: Within) -> str:
+def _describe_range(kind: Any, bounds: Bounds) -> str:
     return f"a {'whole ' if kind is int else ''}number from {bounds.lowest:.15g} to {bounds.highest:.15g}"
 
 
-def _refused(path: str, value: Any, wanted: str) -> InvalidConfig:
-    return InvalidConfig(f"{path} is {shown(value)}.", fix=f"It must be {wanted}.")
+def _mismatch_error(path: str, value: Any, wanted: str) -> InvalidConfig:
+    return InvalidConfig(f"{path} is {safe_repr(value)}.", fix=f"It must be {wanted}.")
 
 
-def shown(value: Any) -> str:
-    """Quote what a stranger sent, as much of it as an error can."""
+def safe_repr(value: Any) -> str:
+    """Return the repr of an untrusted value, truncated to `MAX_REPR_CHARS`."""
     try:
-        said = repr(value)
-    except (ValueError, RecursionError):  # a whole number of more digits than Python writes out
-        said = f"a {type(value).__name__} too big to write"
-    return said if len(said) <= SHOWN else said[:SHOWN] + "..."
+        text = repr(value)
+    except (ValueError, RecursionError):  # an int with more digits than Python converts
+        text = f"a {type(value).__name__} too big to write"
+    return text if len(text) <= MAX_REPR_CHARS else text[:MAX_REPR_CHARS] + "..."
 
 
-def _path(where: str, name: str) -> str:
+def _join_path(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name

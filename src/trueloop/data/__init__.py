@@ -3,7 +3,7 @@
 Everything also works in a plain ``torch.utils.data.DataLoader``.
 """
 
-from trueloop.data.collate import Gathered, collate, pad_sequences
+from trueloop.data.collate import GatheredBatch, collate, pad_sequences
 from trueloop.data.datasets import TensorData, split
 from trueloop.data.fingerprint import fingerprint
 from trueloop.data.folders import ImageFolder, TextFiles
@@ -16,14 +16,14 @@ from trueloop.data.order import (
     class_weights,
     order,
 )
-from trueloop.data.ready_batches import GivenBatches
+from trueloop.data.ready_batches import IterableSource
 from trueloop.data.samplers import OrderSampler, WindowSampler
 from trueloop.data.shards import Shards
 from trueloop.data.streaming import ShardLoader
 
 __all__ = [
-    "Gathered",
-    "GivenBatches",
+    "GatheredBatch",
+    "IterableSource",
     "ImageFolder",
     "Loader",
     "Order",

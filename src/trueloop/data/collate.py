@@ -17,7 +17,7 @@ from trueloop.core.errors import InvalidData
 TARGETS = ("label", "labels", "target", "targets")
 
 
-class Gathered(Sequence[Any]):
+class GatheredBatch(Sequence[Any]):
     """Samples that a dataset has read as one batch, in a form that any collate function takes.
 
     A dataset's ``__getitems__`` may return this: `collate` passes ``batch`` on as it is, at no cost; a collate function
@@ -57,7 +57,7 @@ def collate(samples: Any) -> Any:
     torch would give one tensor per place in the list; and columns, a mapping of name to B values, are taken too.
 
     Args:
-        samples: a list of B samples, a `Gathered` batch, or a mapping of B values per column.
+        samples: a list of B samples, a `GatheredBatch` batch, or a mapping of B values per column.
 
     Returns:
         Tensors [B, ...] in the structure of a sample; text stays a list.
@@ -65,11 +65,11 @@ def collate(samples: Any) -> Any:
     Raises:
         InvalidData: the samples do not stack; names the first one that differs and its shape.
     """
-    if isinstance(samples, Gathered):
+    if isinstance(samples, GatheredBatch):
         return samples.batch
     if isinstance(samples, Mapping):
         columns = cast("Mapping[str, Any]", samples)
-        return {name: _column(values) for name, values in columns.items()}
+        return {name: _collate_column(values) for name, values in columns.items()}
     if not len(samples):
         raise InvalidData("There are no samples to put into a batch.")
     rows = [_numbers_to_tensors(sample) for sample in samples] if _holds_lists(samples[0]) else samples
@@ -116,10 +116,10 @@ def pad_sequences(
             f"padding_value names fields, but a sample is a {type(first).__name__}.", fix="Give a number."
         )
     if isinstance(first, Tensor) or _is_number_list(first):
-        return _pad(samples, padding_value, "sequence")
+        return _pad_column(samples, padding_value, "sequence")
     columns = list(zip(*samples, strict=True))
     fields = [_pad_if_ragged(column, target_padding, f"field {i + 1}") for i, column in enumerate(columns[1:])]
-    return (_pad(columns[0], padding_value, "sequence"), *fields)
+    return (_pad_column(columns[0], padding_value, "sequence"), *fields)
 
 
 def _pad_mapping(
@@ -140,12 +140,12 @@ def _pad_mapping(
     mask_BT: Tensor | None = None
     for name, column in values.items():
         if name in paddings:
-            out[name], real_BT = _pad(column, paddings[name], name)
+            out[name], real_BT = _pad_column(column, paddings[name], name)
             mask_BT = real_BT if mask_BT is None or name == next(iter(paddings)) else mask_BT
         elif name in targets:
             out[name] = _pad_if_ragged(column, target_padding, name)
         else:
-            out[name] = _pad_if_ragged(column, 0, name) if name == mask else _column(column)
+            out[name] = _pad_if_ragged(column, 0, name) if name == mask else _collate_column(column)
     out.setdefault(mask, mask_BT)
     return out
 
@@ -172,7 +172,7 @@ def _sequence_fields(
     return dict.fromkeys(names, padding_value)
 
 
-def _pad(column: Sequence[Any], padding_value: float, name: str) -> tuple[Tensor, Tensor]:
+def _pad_column(column: Sequence[Any], padding_value: float, name: str) -> tuple[Tensor, Tensor]:
     """Give the padded tensor [B, T, ...] and the mask [B, T]."""
     tensors = [torch.as_tensor(value) for value in column]
     first = tensors[0]
@@ -202,11 +202,11 @@ def _pad(column: Sequence[Any], padding_value: float, name: str) -> tuple[Tensor
 def _pad_if_ragged(column: Sequence[Any], padding_value: float, name: str) -> Any:
     column = [_tensor_of_list(value) for value in column]
     if isinstance(column[0], Tensor) and column[0].ndim and len({len(value) for value in column}) > 1:
-        return _pad(column, padding_value, name)[0]
+        return _pad_column(column, padding_value, name)[0]
     return collate(column)
 
 
-def _column(values: Any) -> Any:
+def _collate_column(values: Any) -> Any:
     """Collate the values of one field."""
     return values if isinstance(values, Tensor) else collate([_tensor_of_list(value) for value in values])
 
@@ -220,10 +220,10 @@ def _is_number_list(value: Any) -> bool:
 
 
 def _holds_lists(sample: Any) -> bool:
-    return any(_is_number_list(value) for value in _fields(sample))
+    return any(_is_number_list(value) for value in _field_values(sample))
 
 
-def _fields(sample: Any) -> Sequence[Any]:
+def _field_values(sample: Any) -> Sequence[Any]:
     if isinstance(sample, Mapping):
         return list(cast("Mapping[str, Any]", sample).values())
     return cast("Sequence[Any]", sample) if isinstance(sample, (tuple, list)) else ()
@@ -247,7 +247,7 @@ def _tensor_of_list(value: Any) -> Any:
 
 
 def _cannot_stack(samples: Sequence[Any], error: Exception) -> InvalidData:
-    shapes = [_shape(sample) for sample in samples]
+    shapes = [_describe_structure(sample) for sample in samples]
     for i, shape in enumerate(shapes):
         if shape != shapes[0]:
             return InvalidData(
@@ -261,13 +261,13 @@ def _cannot_stack(samples: Sequence[Any], error: Exception) -> InvalidData:
     )
 
 
-def _shape(sample: Any) -> str:
+def _describe_structure(sample: Any) -> str:
     """Describe the structure of a sample: "(float32[1, 8, 8], int)"."""
     if isinstance(sample, Mapping):
         named = cast("Mapping[str, Any]", sample)
-        return "{" + ", ".join(f"{name}: {_shape(value)}" for name, value in named.items()) + "}"
+        return "{" + ", ".join(f"{name}: {_describe_structure(value)}" for name, value in named.items()) + "}"
     if isinstance(sample, (tuple, list)):
-        return "(" + ", ".join(_shape(value) for value in cast("Sequence[Any]", sample)) + ")"
+        return "(" + ", ".join(_describe_structure(value) for value in cast("Sequence[Any]", sample)) + ")"
     if hasattr(sample, "shape") and hasattr(sample, "dtype"):
         return f"{str(sample.dtype).removeprefix('torch.')}{list(sample.shape)}"
     return type(sample).__name__

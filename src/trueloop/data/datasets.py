@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from trueloop.core.errors import InvalidConfig, InvalidData
-from trueloop.data.collate import Gathered
+from trueloop.data.collate import GatheredBatch
 from trueloop.data.order import order
 
 
@@ -61,9 +61,9 @@ class TensorData(Dataset[Any]):
             return {name: column[row] for name, column in self.tensors.items()}
         return tuple(column[row] for column in self.tensors)
 
-    def __getitems__(self, indices: Sequence[int]) -> Gathered:
+    def __getitems__(self, indices: Sequence[int]) -> GatheredBatch:
         """Read a batch, as ``DataLoader`` asks for it."""
-        return Gathered(self.gather(torch.as_tensor(indices)), len(indices))
+        return GatheredBatch(self.gather(torch.as_tensor(indices)), len(indices))
 
     def gather(self, indices_B: Tensor) -> list[Tensor] | dict[str, Tensor]:
         """Read the samples of these indices (int64) as one batch: what `collate` would make of them.
@@ -77,7 +77,7 @@ class TensorData(Dataset[Any]):
             return {name: column.index_select(0, rows_B) for name, column in self.tensors.items()}
         return [column.index_select(0, rows_B) for column in self.tensors]
 
-    def part(self, indices: Tensor) -> TensorData:
+    def subset(self, indices: Tensor) -> TensorData:
         """Give the dataset of these samples (int64 [n]), on the same tensors."""
         rows = indices if self.rows is None else self.rows.index_select(0, indices)
         tensors = (self.tensors,) if isinstance(self.tensors, dict) else self.tensors
@@ -95,7 +95,7 @@ def as_tensor_data(dataset: Any) -> TensorData | None:
         if whole is None:
             return None
         indices = torch.as_tensor(dataset.indices, dtype=torch.int64)
-        return whole.part(torch.where(indices < 0, indices + len(whole), indices))  # -1 is the last one, as in Subset
+        return whole.subset(torch.where(indices < 0, indices + len(whole), indices))  # -1 is the last one, as in Subset
     return None
 
 
@@ -124,5 +124,5 @@ def split(dataset: Any, shares: Sequence[float], seed: int = 0) -> list[Any]:
     shuffled = order(size, seed, epoch=-1)  # -1: no epoch of a training run with this seed has the same order
     parts = [shuffled.take(start, stop) for start, stop in pairwise(edges)]
     if isinstance(dataset, TensorData):
-        return [dataset.part(part) for part in parts]
+        return [dataset.subset(part) for part in parts]
     return [Subset(dataset, part.tolist()) for part in parts]

@@ -15,11 +15,11 @@ from torch import Tensor
 from trueloop.core.errors import InvalidData, TrueloopError
 from trueloop.data.collate import collate as default_collate
 from trueloop.data.datasets import as_tensor_data
-from trueloop.data.keyed_random import hashed, keys
-from trueloop.data.sample_rng import SEEDS, seed_generators, undisturbed
+from trueloop.data.keyed_random import hash_positions, derive_keys
+from trueloop.data.sample_rng import SEED_LIMIT, seed_generators, preserve_cpu_generators
 
 
-class Fetch:
+class FetchBatch:
     """From indices to a batch.
 
     In-memory tensors are copied at once. Else the dataset's ``__getitems__(list)`` is asked, if it has one (torch's own
@@ -53,9 +53,9 @@ class Fetch:
 
     def read(self, epoch: int, indices: list[int]) -> Any:
         """Read and collate one batch, through the dataset's own methods."""
-        with undisturbed() if self._seed_samples else nullcontext():
+        with preserve_cpu_generators() if self._seed_samples else nullcontext():
             seeds = self._sample_seeds(epoch, indices) if self._seed_samples else ()
-            samples = self._samples(indices, seeds)
+            samples = self._read_samples(indices, seeds)
             try:
                 if seeds:
                     seed_generators(seeds[0])
@@ -74,19 +74,19 @@ class Fetch:
         except TrueloopError as error:
             return error
 
-    def _samples(self, indices: list[int], seeds: Sequence[int]) -> Any:
+    def _read_samples(self, indices: list[int], seeds: Sequence[int]) -> Any:
         if not seeds:
             return self._read_many(indices) if self._read_many else [self.dataset[i] for i in indices]
         if self._read_many:
             seed_generators(seeds[0])
             return self._read_many(indices)
-        return list(self._seeded(indices, seeds))
+        return list(self._read_seeded(indices, seeds))
 
-    def _seeded(self, indices: list[int], seeds: Sequence[int]) -> Iterator[Any]:
+    def _read_seeded(self, indices: list[int], seeds: Sequence[int]) -> Iterator[Any]:
         for index, seed in zip(indices, seeds, strict=True):
             seed_generators(seed)
             yield self.dataset[index]
 
     def _sample_seeds(self, epoch: int, indices: list[int]) -> Sequence[int]:
-        key = keys("sample", self._seed, epoch, 1)[0]
-        return (hashed(np.array(indices, dtype=np.uint64), key) % np.uint64(SEEDS)).tolist()
+        key = derive_keys("sample", self._seed, epoch, 1)[0]
+        return (hash_positions(np.array(indices, dtype=np.uint64), key) % np.uint64(SEED_LIMIT)).tolist()

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from trueloop.data.order import order
-from trueloop.data.sample_rng import seed_generators, undisturbed
-from trueloop.data.samplers import size_of
+from trueloop.data.sample_rng import seed_generators, preserve_cpu_generators
+from trueloop.data.samplers import dataset_size
 from trueloop.data.shards import Shards
 
-SAMPLES = 256  # read and hashed: 10 ms in memory, seconds for large images
-SHARDS = 16  # opened, of data in shards
+MAX_SAMPLES = 256  # read and hashed: 10 ms in memory, seconds for large images
+MAX_SHARDS = 16  # opened, of data in shards
 
 
-def fingerprint(dataset: Any, samples: int = SAMPLES) -> str:
+def fingerprint(dataset: Any, samples: int = MAX_SAMPLES) -> str:
     """Hash the size and the content of some samples, the same ones every time.
 
     A change of the size is always seen, a change of a share s of the samples with probability 1 - (1 - s)^samples: for
@@ -40,32 +40,32 @@ def fingerprint(dataset: Any, samples: int = SAMPLES) -> str:
     """
     if isinstance(dataset, Shards):
         return _fingerprint_shards(dataset, samples)
-    size = size_of(dataset)
+    size = dataset_size(dataset)
     digest = hashlib.sha256(str(size).encode())
     whole = True
-    with undisturbed():
+    with preserve_cpu_generators():
         for index in sorted(order(size, seed=0, epoch=0).take(0, min(samples, size)).tolist()):
             seed_generators(0)
-            whole &= _hash(dataset[index], digest.update)
+            whole &= _hash_value(dataset[index], digest.update)
     return f"{size}:{'sha256' if whole else 'partial'}:{digest.hexdigest()[:16]}"
 
 
 def _fingerprint_shards(data: Shards, samples: int) -> str:
     total = len(data.shards)
-    opened = sorted(order(total, seed=0, epoch=0).take(0, min(SHARDS, total)).tolist())
+    opened = sorted(order(total, seed=0, epoch=0).take(0, min(MAX_SHARDS, total)).tolist())
     digest = hashlib.sha256(str(total).encode())
     whole = True
-    with undisturbed():
+    with preserve_cpu_generators():
         for shard in opened:
             seed_generators(0)
             for sample in islice(data.read(data.shards[shard]), samples // len(opened)):
-                whole &= _hash(sample, digest.update)
+                whole &= _hash_value(sample, digest.update)
                 seed_generators(0)
             digest.update(b"<end>")
     return f"{total} shards:{'sha256' if whole else 'partial'}:{digest.hexdigest()[:16]}"
 
 
-def _hash(value: Any, update: Callable[[bytes], None]) -> bool:
+def _hash_value(value: Any, update: Callable[[bytes], None]) -> bool:
     """Feed type, structure and content to the digest; False where only a type could be."""
     update(f"<{type(value).__name__}>".encode())
     if isinstance(value, Tensor):
@@ -80,11 +80,11 @@ def _hash(value: Any, update: Callable[[bytes], None]) -> bool:
         update(f"{len(content)}:".encode() + content)
     elif isinstance(value, Mapping):
         named = cast("Mapping[Any, Any]", value)
-        return _hash(sorted(named.items(), key=lambda item: str(item[0])), update)
+        return _hash_value(sorted(named.items(), key=lambda item: str(item[0])), update)
     elif isinstance(value, (tuple, list)):
         items = cast("Sequence[Any]", value)
         update(f"{len(items)}:".encode())
-        known = [_hash(item, update) for item in items]  # a list: all() alone would stop at the first unknown one
+        known = [_hash_value(item, update) for item in items]  # a list: all() alone would stop at the first unknown one
         return all(known)
     else:
         return False

@@ -13,7 +13,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 Words = npt.NDArray[np.uint64]
 
 
-def keys(purpose: str, seed: int, epoch: int, count: int) -> Words:
+def derive_keys(purpose: str, seed: int, epoch: int, count: int) -> Words:
     """Derive ``count`` keys of 64 bits; another purpose, seed or epoch gives keys that have nothing in common.
 
     Cost: 3 us.
@@ -22,7 +22,7 @@ def keys(purpose: str, seed: int, epoch: int, count: int) -> Words:
     return np.frombuffer(digest, dtype="<u8")
 
 
-def hashed(positions: Words, key: np.uint64) -> Words:
+def hash_positions(positions: Words, key: np.uint64) -> Words:
     """Hash each position under a key: the ``position``-th output of the splitmix64 generator started at the key.
 
     Source: Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014.

@@ -12,12 +12,12 @@ from torch.utils.data import DataLoader
 
 from trueloop.core.errors import InvalidConfig, TrueloopError
 from trueloop.core.protocols import MicroBatch
-from trueloop.data.fetch import Fetch
-from trueloop.data.keyed_random import keys
+from trueloop.data.fetch import FetchBatch
+from trueloop.data.keyed_random import derive_keys
 from trueloop.data.order import OrderChoice
-from trueloop.data.samplers import Cut, WindowSampler
+from trueloop.data.samplers import MicroBatchIndices, WindowSampler
 from trueloop.data.worker_count import choose_workers
-from trueloop.data.worker_signals import outlive_signals, signals_held
+from trueloop.data.worker_signals import ignore_stop_signals, block_stop_signals
 
 
 @dataclass(eq=False, repr=False)
@@ -60,7 +60,7 @@ class Loader:
     60 us per batch and 8 us per sample; nothing for tensors in memory, where nothing is drawn."""
 
     def __post_init__(self) -> None:
-        check_loading(self.workers, pin_memory=self.pin_memory)
+        check_loader_settings(self.workers, pin_memory=self.pin_memory)
         self.sampler = WindowSampler(
             self.dataset,
             effective_batch=self.effective_batch,
@@ -71,8 +71,8 @@ class Loader:
             rank=self.rank,
             drop_last=self.drop_last,
         )
-        self._fetch = Fetch(self.dataset, self.collate, seed=self.seed, seed_samples=self.seed_samples)
-        self._pool: _Pool | None = None
+        self._fetch = FetchBatch(self.dataset, self.collate, seed=self.seed, seed_samples=self.seed_samples)
+        self._pool: _WorkerPool | None = None
 
     @property
     def updates_per_epoch(self) -> int:
@@ -99,20 +99,20 @@ class Loader:
         Raises:
             InvalidData: the epoch has fewer windows than ``skip_updates``.
         """
-        cuts = self.sampler.cuts(epoch, skip_updates)
+        cuts = self.sampler.micro_batches(epoch, skip_updates)
         if self.workers is None:
             self.workers = self._choose_workers()
         if not self.workers:
             return self._read(epoch, cuts)
         if self._pool is None:
-            self._pool = _Pool(self._fetch, workers=self.workers, pin_memory=self.pin_memory)
-        return self._pool.epoch(cuts, self.sampler.cuts(epoch, skip_updates), seed=self.seed, epoch=epoch)
+            self._pool = _WorkerPool(self._fetch, workers=self.workers, pin_memory=self.pin_memory)
+        return self._pool.epoch(cuts, self.sampler.micro_batches(epoch, skip_updates), seed=self.seed, epoch=epoch)
 
-    def _read(self, epoch: int, cuts: Iterator[Cut]) -> Iterator[MicroBatch]:
+    def _read(self, epoch: int, cuts: Iterator[MicroBatchIndices]) -> Iterator[MicroBatch]:
         fetch, pin = self._fetch, self.pin_memory
         for indices, closes, stand_in in cuts:
             data = fetch(epoch, indices if len(indices) else stand_in)
-            yield MicroBatch(pinned(data) if pin else data, closes, indices.tolist())
+            yield MicroBatch(pin_batch(data) if pin else data, closes, indices.tolist())
 
     def _choose_workers(self) -> int:
         if self._fetch.tensor_data is not None:
@@ -121,32 +121,32 @@ class Loader:
         return choose_workers(lambda indices: self._fetch.read(0, indices), min(own, len(self.dataset)), self.processes)
 
 
-class _Pool:
+class _WorkerPool:
     """Worker processes that live as long as the loader, and read one epoch at a time."""
 
-    def __init__(self, fetch: Fetch, *, workers: int, pin_memory: bool) -> None:
-        self._requests = _Requests()
+    def __init__(self, fetch: FetchBatch, *, workers: int, pin_memory: bool) -> None:
+        self._requests = _ReadRequests()
         # Its own generator, or every new epoch would draw the workers' seed from the global one.
         self._generator = torch.Generator()
         self._loader: DataLoader[Any] = DataLoader(
             fetch,  # pyright: ignore[reportArgumentType] - the batch sampler's requests go to its __getitems__
             batch_sampler=self._requests,  # pyright: ignore[reportArgumentType]
-            collate_fn=_as_is,
+            collate_fn=_identity,
             num_workers=workers,
-            worker_init_fn=outlive_signals,
+            worker_init_fn=ignore_stop_signals,
             persistent_workers=True,
             pin_memory=pin_memory,
             generator=self._generator,
         )
         self._turn = 0
 
-    def epoch(self, cuts: Iterator[Cut], ahead: Iterator[Cut], *, seed: int, epoch: int) -> Iterator[MicroBatch]:
+    def epoch(self, cuts: Iterator[MicroBatchIndices], ahead: Iterator[MicroBatchIndices], *, seed: int, epoch: int) -> Iterator[MicroBatch]:
         """Yield one epoch; ``ahead`` is the same cuts once more, for the requests that run ahead of the batches."""
         self._turn += 1
         turn = self._turn
-        self._generator.manual_seed(int(keys("workers", seed, epoch, 1)[0]))
+        self._generator.manual_seed(int(derive_keys("workers", seed, epoch, 1)[0]))
         self._requests.start(epoch, ahead)
-        with signals_held():
+        with block_stop_signals():
             batches = iter(self._loader)
         for indices, closes, _ in cuts:
             if turn != self._turn:
@@ -161,26 +161,26 @@ class _Pool:
             yield MicroBatch(data, closes, indices.tolist())
 
 
-class _Requests:
+class _ReadRequests:
     """What the workers are asked for: (epoch, indices), in order."""
 
     def __init__(self) -> None:
         self._epoch, self._cuts = 0, iter(())
 
-    def start(self, epoch: int, cuts: Iterator[Cut]) -> None:
+    def start(self, epoch: int, cuts: Iterator[MicroBatchIndices]) -> None:
         self._epoch, self._cuts = epoch, cuts
 
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
         epoch = self._epoch
-        read = (cut.indices_B if len(cut.indices_B) else cut.stand_in_1 for cut in self._cuts)
+        read = (cut.indices_B if len(cut.indices_B) else cut.padding_1 for cut in self._cuts)
         return ((epoch, indices.tolist()) for indices in read)
 
 
-def _as_is(batch: Any) -> Any:
+def _identity(batch: Any) -> Any:
     return batch
 
 
-def check_loading(workers: int | None, *, pin_memory: bool) -> None:
+def check_loader_settings(workers: int | None, *, pin_memory: bool) -> None:
     """Refuse a number of workers, or memory, that cannot be had."""
     if workers is not None and workers < 0:
         raise InvalidConfig(f"workers is {workers}.", fix="Give 0 or more; None chooses.")
@@ -188,6 +188,6 @@ def check_loading(workers: int | None, *, pin_memory: bool) -> None:
         raise InvalidConfig("pin_memory is on, but there is no CUDA device.", fix="Turn it off.")
 
 
-def pinned(data: Any) -> Any:
+def pin_batch(data: Any) -> Any:
     """Give the batch in page-locked memory."""
     return tree_map_only(torch.Tensor, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory(), data)

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from trueloop.core.errors import InvalidConfig, InvalidData
-from trueloop.data.keyed_random import Words, hashed, keys
+from trueloop.data.keyed_random import Words, hash_positions, derive_keys
 
-LARGEST = 2**62  # half-words of at most 31 bits; the laws are tested up to 10**15
+MAX_SIZE = 2**62  # half-words of at most 31 bits; the laws are tested up to 10**15
 CHUNK = 2**16  # positions computed at a time: bounds the memory, and 512 KiB per array stays in the cache
 
 _MULTIPLY_1, _MULTIPLY_2, _HALF = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35), np.uint32(16)  # MurmurHash3's finaliser
@@ -70,7 +70,7 @@ class SequentialOrder:
 
     def at(self, positions: Tensor) -> Tensor:
         """Give back the positions themselves."""
-        return _checked(positions, self.size).clone()
+        return _check_positions(positions, self.size).clone()
 
     def take(self, start: int, stop: int) -> Tensor:
         """Give [start, stop)."""
@@ -101,8 +101,8 @@ class RandomOrder:
 
     def at(self, positions: Tensor) -> Tensor:
         """Give the dataset indices (int64) of these positions (int64, 1-D, each in [0, size))."""
-        words = _checked(positions, self.size).numpy().view(np.uint64)
-        round_keys = keys("permutation", self.seed, self.epoch, 12).view("<u4")
+        words = _check_positions(positions, self.size).numpy().view(np.uint64)
+        round_keys = derive_keys("permutation", self.seed, self.epoch, 12).view("<u4")
         out = np.empty(len(words), dtype=np.uint64)
         for start in range(0, len(words), CHUNK):
             out[start : start + CHUNK] = _permute(words[start : start + CHUNK], self.size, round_keys)
@@ -132,7 +132,7 @@ class WeightedOrder:
     epoch: int = 0
 
     @classmethod
-    def of(
+    def from_weights(
         cls, weights: Tensor | npt.NDArray[Any] | Sequence[float], *, draws: int | None = None, seed: int = 0
     ) -> Self:
         """Build the order from one weight per sample.
@@ -165,8 +165,8 @@ class WeightedOrder:
 
     def at(self, positions: Tensor) -> Tensor:
         """Give the dataset index drawn at each of these positions (int64, 1-D, each in [0, size))."""
-        words = _checked(positions, self.size).numpy().view(np.uint64)
-        drawn = hashed(words, keys("draws", self.seed, self.epoch, 1)[0])
+        words = _check_positions(positions, self.size).numpy().view(np.uint64)
+        drawn = hash_positions(words, derive_keys("draws", self.seed, self.epoch, 1)[0])
         uniform = torch.from_numpy((drawn >> np.uint64(11)).astype(np.float64)) * 2.0**-53  # [0, 1)
         return torch.searchsorted(self.cumulative_N, uniform * self.cumulative_N[-1], right=True)
 
@@ -198,7 +198,7 @@ def choose_order(choice: OrderChoice, n: int, seed: int) -> Order:
         return choice
     if len(choice) != n:
         raise InvalidData(f"There are {len(choice)} weights for {n} samples.", fix="Give one weight per sample.")
-    return WeightedOrder.of(choice, seed=seed)
+    return WeightedOrder.from_weights(choice, seed=seed)
 
 
 def class_weights(labels: Tensor | Sequence[int]) -> Tensor:
@@ -258,7 +258,7 @@ def _encrypt(words: Words, size: int, round_keys: HalfWords) -> Words:
 def _check_size(size: int) -> None:
     if size < 1:
         raise InvalidData(f"The data holds {size} samples.", why="There is nothing to draw.", fix="Give it data.")
-    if size > LARGEST:
+    if size > MAX_SIZE:
         raise InvalidData(f"The data holds {size} samples.", fix="An order covers at most 2**62.")
 
 
@@ -267,7 +267,7 @@ def _check_range(start: int, stop: int, size: int) -> None:
         raise InvalidData(f"The positions [{start}, {stop}) are not within the epoch's {size}.")
 
 
-def _checked(positions: Tensor, size: int) -> Tensor:
+def _check_positions(positions: Tensor, size: int) -> Tensor:
     """Positions outside the order would walk a cycle that never comes back inside."""
     if positions.dtype != torch.int64 or positions.ndim != 1:
         raise InvalidData(f"The positions are {positions.dtype} of shape {tuple(positions.shape)}, not 1-D int64.")

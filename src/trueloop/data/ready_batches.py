@@ -11,12 +11,12 @@ from torch import Tensor
 
 from trueloop.core.errors import InvalidConfig, InvalidData
 from trueloop.core.protocols import MicroBatch
-from trueloop.data.stateful_source import after_end, stateful_part
+from trueloop.data.stateful_source import iterate_next_epoch, stateful_part
 
 _END: Any = object()
 
 
-class GivenBatches:
+class IterableSource:
     """Any iterable of batches as a `trueloop.core.protocols.BatchSource`; a window is ``accumulate`` of them.
 
     The last window of an epoch is short where the batches run out. ``set_epoch(epoch)`` is called on the iterable, its
@@ -51,9 +51,9 @@ class GivenBatches:
     ) -> None:
         if accumulate < 1:
             raise InvalidConfig(f"accumulate is {accumulate}.", fix="A window holds at least one batch.")
-        self.dealt = deals_itself(batches, processes)
+        self.is_sharded = shards_across_processes(batches, processes)
         """The batches are those of this process already."""
-        self._processes, self._rank = (1, 0) if self.dealt else (processes, rank)
+        self._processes, self._rank = (1, 0) if self.is_sharded else (processes, rank)
         if accumulate < self._processes:
             raise InvalidConfig(
                 f"accumulate is {accumulate}, and {processes} processes share each update.",
@@ -70,7 +70,7 @@ class GivenBatches:
         self._position = {"epoch": 0, "updates": 0, "ended": False}
         self._restored: Mapping[str, Any] | None = None
         if self._length() == 0:
-            raise _empty(batches)
+            raise _no_batches(batches)
 
     @property
     def updates_per_epoch(self) -> int | None:
@@ -88,13 +88,13 @@ class GivenBatches:
         Raises:
             InvalidData: there are no batches, as in the second epoch of a generator, or fewer than are skipped.
         """
-        source: Any = self._source()
-        for part in _parts(source):
+        source: Any = self._open_source()
+        for part in _epoch_aware_parts(source):
             part.set_epoch(epoch)
         if self._restored is not None:
-            batches = self._resumed(source, self._restored, epoch, skip_updates)
+            batches = self._resume_iterator(source, self._restored, epoch, skip_updates)
             if batches is not None:
-                return self._deal(batches)
+                return self._keep_own(batches)
         self._open(source, epoch, skip_updates)
         batches = iter(source)
         dropped = sum(1 for _ in islice(batches, skip_updates * self._accumulate))
@@ -103,9 +103,9 @@ class GivenBatches:
                 f"{skip_updates} updates cannot be skipped: the epoch ended after {dropped} batches.",
                 fix="Was this position saved with other data?",
             )
-        return self._deal(self._micros(source, batches, dropped))
+        return self._keep_own(self._group_into_windows(source, batches, dropped))
 
-    def _deal(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+    def _keep_own(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
         """Keep this process's batch of every round; where a window's last round has none, the first one stands in."""
         if self._processes == 1:
             yield from micros
@@ -138,13 +138,13 @@ class GivenBatches:
         """Take over a saved position: the next call of `epoch` begins there."""
         self._restored = state
 
-    def _resumed(
+    def _resume_iterator(
         self, source: Any, saved: Mapping[str, Any], epoch: int, skip_updates: int
     ) -> Iterator[MicroBatch] | None:
         """Begin where the saved position is; None where ``epoch`` was called for another one."""
         part = stateful_part(source)
         if part is None:
-            raise _forgetful(source)
+            raise _not_stateful(source)
         here = (saved["epoch"], saved["updates"]) == (epoch, skip_updates)
         if here and saved["ended"]:
             return iter(())  # nothing is left of this epoch; the state is for the next one
@@ -152,18 +152,18 @@ class GivenBatches:
         self._open(source, epoch, skip_updates)
         if here:
             part.load_state_dict(saved["state"])
-            return self._micros(source, iter(source), skip_updates * self._accumulate)
+            return self._group_into_windows(source, iter(source), skip_updates * self._accumulate)
         if saved["ended"] and (saved["epoch"] + 1, 0) == (epoch, skip_updates):
-            return self._micros(source, after_end(source, part, saved["state"]), 0)
+            return self._group_into_windows(source, iterate_next_epoch(source, part, saved["state"]), 0)
         return None
 
     def _open(self, source: Any, epoch: int, skip_updates: int) -> None:
         self._opened, self._position = source, {"epoch": epoch, "updates": skip_updates, "ended": False}
 
-    def _micros(self, source: Any, batches: Iterator[Any], dropped: int) -> Iterator[MicroBatch]:
+    def _group_into_windows(self, source: Any, batches: Iterator[Any], dropped: int) -> Iterator[MicroBatch]:
         batch = next(batches, _END)
         if batch is _END and not dropped:
-            raise _used_up(source) if self._begun and batches is source else _empty(source)
+            raise _exhausted(source) if self._begun and batches is source else _no_batches(source)
         self._begun = True
         place, position = 0, self._position
         while batch is not _END:
@@ -180,7 +180,7 @@ class GivenBatches:
                 batch = upcoming
         position["ended"] = True
 
-    def _source(self) -> Any:
+    def _open_source(self) -> Any:
         if hasattr(self._batches, "__iter__") or not callable(self._batches):
             return self._batches
         return self._batches()
@@ -192,13 +192,13 @@ class GivenBatches:
             return None
 
 
-def deals_itself(batches: Any, processes: int) -> bool:
+def shards_across_processes(batches: Any, processes: int) -> bool:
     """True where the loader's sampler gives each process batches of its own, as `DistributedSampler` does."""
     samplers = (getattr(batches, "sampler", None), getattr(getattr(batches, "batch_sampler", None), "sampler", None))
     return processes > 1 and any(getattr(sampler, "num_replicas", 1) == processes for sampler in samplers)
 
 
-def _parts(source: Any) -> list[Any]:
+def _epoch_aware_parts(source: Any) -> list[Any]:
     """Find what shuffles in the iterable and wants to know the epoch, each once."""
     batch_sampler = getattr(source, "batch_sampler", None)
     parts = (
@@ -219,7 +219,7 @@ def _generators(source: Any) -> list[torch.Generator]:
     return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
 
 
-def _forgetful(source: Any) -> InvalidData:
+def _not_stateful(source: Any) -> InvalidData:
     return InvalidData(
         f"The run was saved with the position its data had told; now the data is a {type(source).__name__}, which "
         "cannot take it over.",
@@ -228,11 +228,11 @@ def _forgetful(source: Any) -> InvalidData:
     )
 
 
-def _empty(source: Any) -> InvalidData:
+def _no_batches(source: Any) -> InvalidData:
     return InvalidData(f"The {type(source).__name__} yields no batches.", fix="Is the dataset, or drop_last, to blame?")
 
 
-def _used_up(source: Any) -> InvalidData:
+def _exhausted(source: Any) -> InvalidData:
     return InvalidData(
         f"The {type(source).__name__} has no batches left.",
         why="It can be iterated once only, and an epoch needs it from the start.",

@@ -9,33 +9,33 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-SEEDS = 2**32  # what NumPy's global generator takes; torch's CPU generator uses no more either
+SEED_LIMIT = 2**32  # what NumPy's global generator takes; torch's CPU generator uses no more either
 
 
 @contextmanager
-def undisturbed() -> Generator[None]:
+def preserve_cpu_generators() -> Generator[None]:
     """Leave Python's, NumPy's and torch's CPU generators afterwards as they were, also after an error.
 
     Cost: 60 us.
     """
-    put_back = remember()
+    put_back = capture_cpu_generators()
     try:
         yield
     finally:
         put_back()
 
 
-def remember() -> Callable[[], None]:
+def capture_cpu_generators() -> Callable[[], None]:
     """Return a function that puts Python's, NumPy's and torch's CPU generators back to where they are now."""
     python, torch_state = random.getstate(), torch.default_generator.get_state()
     numpy_state = np.random.get_state(legacy=False)
 
-    def put_back() -> None:
+    def restore() -> None:
         random.setstate(python)
         np.random.set_state(numpy_state)
         torch.default_generator.set_state(torch_state)
 
-    return put_back
+    return restore
 
 
 def seed_generators(seed: int) -> None:

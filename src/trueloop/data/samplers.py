@@ -19,7 +19,7 @@ from torch.utils.data import Sampler
 from trueloop.core.errors import InvalidConfig, InvalidData
 from trueloop.data.order import Order, OrderChoice, choose_order
 
-BLOCK = 2**16  # positions ordered at a time: 1 ms, and a fixed cost of 0.1 to 0.5 ms that one batch would not carry
+BLOCK_SIZE = 2**16  # positions ordered at a time: 1 ms, and a fixed cost of 0.1 to 0.5 ms that one batch would not carry
 
 
 class OrderSampler(Sampler[int]):
@@ -46,7 +46,7 @@ class OrderSampler(Sampler[int]):
         drop_last: bool = False,
     ) -> None:
         check_rank(rank, processes)
-        self.order: Order = choose_order(order, size_of(source), seed)
+        self.order: Order = choose_order(order, dataset_size(source), seed)
         self.processes, self.rank = processes, rank
         self.stop = self.order.size - (self.order.size % processes if drop_last else 0)
         self.start = 0
@@ -58,23 +58,23 @@ class OrderSampler(Sampler[int]):
         self.order, self.start = self.order.for_epoch(epoch), start
 
     def __iter__(self) -> Iterator[int]:
-        first, step = self.start + (self.rank - self.start) % self.processes, BLOCK * self.processes
+        first, step = self.start + (self.rank - self.start) % self.processes, BLOCK_SIZE * self.processes
         for start in range(first, self.stop, step):
             own = torch.arange(start, min(start + step, self.stop), self.processes)
             yield from self.order.at(own).tolist()
 
     def __len__(self) -> int:
-        return _share(self.stop, self.rank, self.processes) - _share(self.start, self.rank, self.processes)
+        return _rank_share(self.stop, self.rank, self.processes) - _rank_share(self.start, self.rank, self.processes)
 
 
-class Cut(NamedTuple):
+class MicroBatchIndices(NamedTuple):
     """One micro-batch as this rank sees it."""
 
     indices_B: Tensor
     """Dataset indices, int64; empty where the micro-batch is smaller than the number of ranks."""
     closes_window: bool
     """True on the last micro-batch of its window."""
-    stand_in_1: Tensor
+    padding_1: Tensor
     """The micro-batch's first index, which is rank 0's, for a rank whose share is empty; empty for the others."""
 
 
@@ -109,7 +109,7 @@ class WindowSampler(Sampler[list[int]]):
     def __post_init__(self) -> None:
         check_rank(self.rank, self.processes)
         check_batches(self.effective_batch, self.micro_batch)
-        self._order: Order = choose_order(self.order, size_of(self.source), self.seed)
+        self._order: Order = choose_order(self.order, dataset_size(self.source), self.seed)
         per_process = self.micro_batch or -(-self.effective_batch // self.processes)
         self._step = min(per_process * self.processes, self.effective_batch)  # positions of a whole micro-batch
         self._epoch = self._skip_updates = 0
@@ -137,17 +137,17 @@ class WindowSampler(Sampler[list[int]]):
         self._check_skip(skip_updates)
         self._epoch, self._skip_updates = epoch, skip_updates
 
-    def cuts(self, epoch: int, skip_updates: int = 0) -> Iterator[Cut]:
+    def micro_batches(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatchIndices]:
         """Yield every micro-batch of this rank, empty ones included, so that all ranks keep step.
 
         Raises:
             InvalidData: the epoch has fewer than ``skip_updates`` windows.
         """
         self._check_skip(skip_updates)
-        return self._cuts(self._order.for_epoch(epoch), skip_updates)
+        return self._micro_batches(self._order.for_epoch(epoch), skip_updates)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return (cut.indices_B.tolist() for cut in self.cuts(self._epoch, self._skip_updates) if len(cut.indices_B))
+        return (cut.indices_B.tolist() for cut in self.micro_batches(self._epoch, self._skip_updates) if len(cut.indices_B))
 
     def __len__(self) -> int:
         """Batches that ``__iter__`` yields: those of this rank that are not empty."""
@@ -155,9 +155,9 @@ class WindowSampler(Sampler[list[int]]):
         full -= self._skip_updates
         if full < 0:
             return 0
-        return full * self._not_empty(self.effective_batch) + self._not_empty(rest)
+        return full * self._count_not_empty(self.effective_batch) + self._count_not_empty(rest)
 
-    def _not_empty(self, window: int) -> int:
+    def _count_not_empty(self, window: int) -> int:
         return (window // self._step) * (self._step > self.rank) + (window % self._step > self.rank)
 
     def _check_skip(self, skip_updates: int) -> None:
@@ -167,15 +167,15 @@ class WindowSampler(Sampler[list[int]]):
                 fix="Was this position saved with another dataset or batch size?",
             )
 
-    def _cuts(self, order: Order, skip_updates: int) -> Iterator[Cut]:
+    def _micro_batches(self, order: Order, skip_updates: int) -> Iterator[MicroBatchIndices]:
         block, block_start = order.take(0, 0), 0
         for start, stop, closes in self._bounds(skip_updates):
             if stop > block_start + len(block):
-                block_stop = min(max(stop, start + BLOCK), self.examples_per_epoch)
+                block_stop = min(max(stop, start + BLOCK_SIZE), self.examples_per_epoch)
                 block, block_start = order.take(start, block_stop), start
             indices_B = block[start - block_start : stop - block_start]
             own = indices_B if self.processes == 1 else indices_B[self.rank :: self.processes]
-            yield Cut(own, closes, indices_B[:0] if len(own) else indices_B[:1])
+            yield MicroBatchIndices(own, closes, indices_B[:0] if len(own) else indices_B[:1])
 
     def _bounds(self, skip_updates: int) -> Iterator[tuple[int, int, bool]]:
         """Yield each micro-batch's positions [start, stop) in the global order, and whether it closes its window."""
@@ -187,7 +187,7 @@ class WindowSampler(Sampler[list[int]]):
                 yield start, stop, stop == window_stop
 
 
-def size_of(source: Sized | int) -> int:
+def dataset_size(source: Sized | int) -> int:
     """Give the number of samples of a dataset, or the number itself.
 
     Raises:
@@ -227,6 +227,6 @@ def check_batches(effective_batch: int, micro_batch: int | None) -> None:
         )
 
 
-def _share(positions: int, rank: int, processes: int) -> int:
+def _rank_share(positions: int, rank: int, processes: int) -> int:
     """Count the positions in [0, positions) that are this rank's."""
     return -(-(positions - rank) // processes) if positions > rank else 0

@@ -16,11 +16,11 @@ from torch.utils._pytree import tree_map, tree_map_only
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from trueloop.core.errors import TrueloopError
-from trueloop.data.keyed_random import keys
-from trueloop.data.shards import END, Drawn, Place, ShardEpoch
-from trueloop.data.worker_signals import outlive_signals, signals_held
+from trueloop.data.keyed_random import derive_keys
+from trueloop.data.shards import END, ShardSample, LanePosition, ShardEpoch
+from trueloop.data.worker_signals import ignore_stop_signals, block_stop_signals
 
-CHUNK = 16  # samples of one lane in one message: the cost of a message is spread, and little is held
+CHUNK_SAMPLES = 16  # samples of one lane in one message: the cost of a message is spread, and little is held
 
 T = TypeVar("T")
 
@@ -33,49 +33,49 @@ def round_robin(lanes: Sequence[Iterator[T]], first: int) -> Iterator[tuple[int,
         first: the lane whose turn it is.
     """
     alive = list(range(len(lanes)))
-    turn = alive[first:]
+    upcoming = alive[first:]
     while alive:
-        for lane in turn:
+        for lane in upcoming:
             item = next(lanes[lane], END)
             if item is END:
                 alive.remove(lane)
             else:
                 yield lane, item
-        turn = list(alive)
+        upcoming = list(alive)
 
 
 class WorkerLanes:
     """Some lanes of one epoch, read ahead by worker processes that end with it.
 
     Args:
-        of: the epoch.
+        shard_epoch: the epoch.
         starts: lane -> where to begin.
         workers: processes, at most one per lane.
     """
 
-    def __init__(self, of: ShardEpoch, starts: Mapping[int, Place], *, workers: int) -> None:
+    def __init__(self, shard_epoch: ShardEpoch, starts: Mapping[int, LanePosition], *, workers: int) -> None:
         # Its own generator, or the workers' seed would be drawn from the global one.
-        generator = torch.Generator().manual_seed(int(keys("workers", of.seed, of.epoch, 1)[0] >> 1))
+        generator = torch.Generator().manual_seed(int(derive_keys("workers", shard_epoch.seed, shard_epoch.epoch, 1)[0] >> 1))
         loader: DataLoader[Any] = DataLoader(
-            _Messages(of, starts),
+            _LaneChunks(shard_epoch, starts),
             batch_size=None,
-            collate_fn=_as_is,
+            collate_fn=_identity,
             num_workers=workers,
             generator=generator,
-            worker_init_fn=outlive_signals,
+            worker_init_fn=ignore_stop_signals,
         )
-        with signals_held():
+        with block_stop_signals():
             self._messages = iter(loader)
-        self._waiting: dict[int, deque[Drawn]] = {lane: deque() for lane in starts}
+        self._received: dict[int, deque[ShardSample]] = {lane: deque() for lane in starts}
         self._open = set(starts)
 
-    def lane(self, lane: int) -> Iterator[Drawn]:
+    def read_lane(self, lane: int) -> Iterator[ShardSample]:
         """Yield the samples of one lane; the others' are kept until they are asked for.
 
         Raises:
             TrueloopError: what a worker met.
         """
-        waiting = self._waiting[lane]
+        waiting = self._received[lane]
         while waiting or lane in self._open:
             if waiting:
                 yield waiting.popleft()
@@ -87,15 +87,15 @@ class WorkerLanes:
         if isinstance(message, TrueloopError):
             raise message
         for lane, chunk in cast("list[tuple[int, list[Drawn]]]", message):
-            self._waiting[lane].extend(drawn._replace(data=_unpacked(drawn.data)) for drawn in chunk)
-            if len(chunk) < CHUNK:
+            self._received[lane].extend(drawn._replace(data=_unpack_tree(drawn.data)) for drawn in chunk)
+            if len(chunk) < CHUNK_SAMPLES:
                 self._open.discard(lane)
 
 
-class _Messages(IterableDataset[Any]):
+class _LaneChunks(IterableDataset[Any]):
     """In a worker: the next chunk of each of its lanes, again and again; a short chunk is a lane's last."""
 
-    def __init__(self, of: ShardEpoch, starts: Mapping[int, Place]) -> None:
+    def __init__(self, of: ShardEpoch, starts: Mapping[int, LanePosition]) -> None:
         self._of, self._starts = of, starts
 
     def __iter__(self) -> Iterator[Any]:
@@ -107,17 +107,17 @@ class _Messages(IterableDataset[Any]):
         reading = {lane: self._of.samples(lanes[lane], self._starts[lane]) for lane in own}
         try:
             while reading:
-                message = [(lane, _chunk(samples)) for lane, samples in reading.items()]
+                message = [(lane, _read_chunk(samples)) for lane, samples in reading.items()]
                 yield message
                 for lane, chunk in message:
-                    if len(chunk) < CHUNK:
+                    if len(chunk) < CHUNK_SAMPLES:
                         del reading[lane]
         except TrueloopError as error:
             yield error  # raised, DataLoader would wrap its text into a traceback
 
 
-def _chunk(samples: Iterator[Drawn]) -> list[Drawn]:
-    return [drawn._replace(data=_packed(drawn.data)) for drawn in islice(samples, CHUNK)]
+def _read_chunk(samples: Iterator[ShardSample]) -> list[ShardSample]:
+    return [drawn._replace(data=_pack_tree(drawn.data)) for drawn in islice(samples, CHUNK_SAMPLES)]
 
 
 def _hide_worker() -> None:
@@ -127,7 +127,7 @@ def _hide_worker() -> None:
     worker._worker_info = None  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
 
 
-class _Packed(NamedTuple):
+class _PackedTensor(NamedTuple):
     """A tensor on its way between processes: as a tensor each would hold a file open until it is read."""
 
     memory: Any
@@ -135,7 +135,7 @@ class _Packed(NamedTuple):
     shape: tuple[int, ...]
 
 
-def _packed(data: Any) -> Any:
+def _pack_tree(data: Any) -> Any:
     return tree_map_only(Tensor, _pack, data)
 
 
@@ -143,18 +143,18 @@ def _pack(tensor: Tensor) -> Any:
     if tensor.layout is not torch.strided or not tensor.is_cpu or type(tensor) is not Tensor:
         return tensor
     plain = tensor.detach().contiguous()
-    return _Packed(plain.flatten().view(torch.uint8).numpy(), plain.dtype, tuple(plain.shape))
+    return _PackedTensor(plain.flatten().view(torch.uint8).numpy(), plain.dtype, tuple(plain.shape))
 
 
-def _unpacked(data: Any) -> Any:
-    return tree_map(_unpack, data, is_leaf=lambda value: isinstance(value, _Packed))
+def _unpack_tree(data: Any) -> Any:
+    return tree_map(_unpack, data, is_leaf=lambda value: isinstance(value, _PackedTensor))
 
 
 def _unpack(value: Any) -> Any:
-    if not isinstance(value, _Packed):
+    if not isinstance(value, _PackedTensor):
         return value
     return torch.from_numpy(value.memory).view(value.dtype).reshape(value.shape)
 
 
-def _as_is(message: Any) -> Any:
+def _identity(message: Any) -> Any:
     return message

@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from trueloop.core.errors import InvalidConfig, InvalidData
-from trueloop.data.keyed_random import hashed, keys
+from trueloop.data.keyed_random import hash_positions, derive_keys
 from trueloop.data.order import order
-from trueloop.data.sample_rng import SEEDS, seed_generators
+from trueloop.data.sample_rng import SEED_LIMIT, seed_generators
 
 END: Final[Any] = object()
 _BLOCK = 256  # hashes computed at a time: 20 us, where one alone would cost 5
@@ -72,13 +72,13 @@ class Shards:
         """Samples in all shards together; None where unknown."""
         return None if self.sizes is None else sum(self.sizes)
 
-    def named(self, shard: int) -> str:
+    def describe_shard(self, shard: int) -> str:
         """Say which shard it is: "shard 3 ('train-3.jsonl')"."""
         given = self.shards[shard]
         return f"shard {shard} ({str(given) if isinstance(given, PurePath) else given!r})"
 
 
-class Place(NamedTuple):
+class LanePosition(NamedTuple):
     """How far a lane is."""
 
     shard: int
@@ -87,7 +87,7 @@ class Place(NamedTuple):
     """Samples of the next one that are."""
 
 
-class Drawn(NamedTuple):
+class ShardSample(NamedTuple):
     """One sample, and where it comes from."""
 
     data: Any
@@ -97,7 +97,7 @@ class Drawn(NamedTuple):
     """Its place within the shard, as read."""
     seed: int
     """What the generators were started with when it was read."""
-    after: Place
+    after: LanePosition
     """Where its lane is once this sample is taken."""
 
 
@@ -123,7 +123,7 @@ class ShardEpoch:
         width = min(self.data.interleave, total)
         return [ordered[lane::width] for lane in range(width)]
 
-    def samples(self, lane: Sequence[int], start: Place) -> Iterator[Drawn]:
+    def samples(self, lane: Sequence[int], start: LanePosition) -> Iterator[ShardSample]:
         """Read one lane from a place on. The global generators are not put back: that is up to who asks.
 
         Args:
@@ -135,16 +135,16 @@ class ShardEpoch:
         """
         for place in range(start.shard, len(lane)):
             passed = start.offset if place == start.shard else 0
-            for taken, (offset, seed, sample) in enumerate(self._shuffled(lane[place]), 1):
+            for taken, (offset, seed, sample) in enumerate(self._read_shuffled(lane[place]), 1):
                 if taken > passed:
-                    yield Drawn(sample, lane[place], offset, seed, Place(place, taken))
+                    yield ShardSample(sample, lane[place], offset, seed, LanePosition(place, taken))
 
-    def _shuffled(self, shard: int) -> Iterator[tuple[int, int, Any]]:
+    def _read_shuffled(self, shard: int) -> Iterator[tuple[int, int, Any]]:
         size = self.data.buffer if self.shuffle else 0
         if size == 0:
             yield from self._read(shard)
             return
-        draws = _words(f"buffer {shard}", self.seed, self.epoch)
+        draws = _hash_stream(f"buffer {shard}", self.seed, self.epoch)
         held: list[tuple[int, int, Any]] = []
         for sample in self._read(shard):
             if len(held) < size:
@@ -162,24 +162,24 @@ class ShardEpoch:
         """Yield (offset, seed, sample) as they lie in the shard."""
         expected = None if self.data.sizes is None else self.data.sizes[shard]
         samples: Iterator[Any] | None = None
-        for offset, word in enumerate(_words(f"shard {shard}", self.seed, self.epoch)):
-            seed = word % SEEDS
+        for offset, word in enumerate(_hash_stream(f"shard {shard}", self.seed, self.epoch)):
+            seed = word % SEED_LIMIT
             if self.seed_samples:
                 seed_generators(seed)
             try:
                 samples = iter(self.data.read(self.data.shards[shard])) if samples is None else samples
                 sample = next(samples, END)
             except Exception as error:
-                error.add_note(f"This happened while reading sample {offset} of {self.data.named(shard)}.")
+                error.add_note(f"This happened while reading sample {offset} of {self.data.describe_shard(shard)}.")
                 raise
             if expected is not None and (offset == expected) is not (sample is END):
-                raise _other_size(self.data.named(shard), expected, offset, ended=sample is END)
+                raise _size_mismatch(self.data.describe_shard(shard), expected, offset, ended=sample is END)
             if sample is END:
                 return
             yield offset, seed, sample
 
 
-def place_of(sizes: Sequence[int], passed: int) -> Place:
+def position_after(sizes: Sequence[int], passed: int) -> LanePosition:
     """Find the place in a lane past a number of samples.
 
     Args:
@@ -188,10 +188,10 @@ def place_of(sizes: Sequence[int], passed: int) -> Place:
     """
     ends = list(accumulate(sizes))
     shard = bisect_right(ends, passed)
-    return Place(shard, passed - ends[shard - 1] if shard else passed)
+    return LanePosition(shard, passed - ends[shard - 1] if shard else passed)
 
 
-def passed_by_each(lengths: Sequence[int], passed: int) -> tuple[list[int], int]:
+def split_round_robin(lengths: Sequence[int], passed: int) -> tuple[list[int], int]:
     """Tell how many samples each lane has given when ``passed`` were drawn in turn, and whose turn it is then.
 
     Args:
@@ -214,11 +214,11 @@ def passed_by_each(lengths: Sequence[int], passed: int) -> tuple[list[int], int]
     return counts, turn % len(lengths)
 
 
-def _words(purpose: str, seed: int, epoch: int) -> Iterator[int]:
+def _hash_stream(purpose: str, seed: int, epoch: int) -> Iterator[int]:
     """Yield one hash after the other for the places 0, 1, 2, ..."""
-    key = keys(purpose, seed, epoch, 1)[0]
+    key = derive_keys(purpose, seed, epoch, 1)[0]
     for start, stop in pairwise(count(0, _BLOCK)):
-        yield from hashed(np.arange(start, stop, dtype=np.uint64), key).tolist()
+        yield from hash_positions(np.arange(start, stop, dtype=np.uint64), key).tolist()
 
 
 def _check_sizes(sizes: Sequence[int], shards: int) -> None:
@@ -228,7 +228,7 @@ def _check_sizes(sizes: Sequence[int], shards: int) -> None:
         raise InvalidData(f"The smallest shard has {min(sizes)} samples, all together {sum(sizes)}.", fix="Give data.")
 
 
-def _other_size(name: str, expected: int, offset: int, *, ended: bool) -> InvalidData:
+def _size_mismatch(name: str, expected: int, offset: int, *, ended: bool) -> InvalidData:
     found = f"ended after {offset} samples" if ended else f"has more than {offset} samples"
     return InvalidData(
         f"{name[0].upper()}{name[1:]} {found}; sizes says {expected}.",

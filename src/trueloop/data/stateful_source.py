@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from trueloop.data.sample_rng import remember
+from trueloop.data.sample_rng import capture_cpu_generators
 
 _END: Any = object()
 
@@ -39,12 +39,12 @@ def stateful_part(source: Any) -> Stateful | None:
     return None
 
 
-def after_end(source: Any, part: Stateful, state: dict[str, Any]) -> Iterator[Any]:
+def iterate_next_epoch(source: Any, part: Stateful, state: dict[str, Any]) -> Iterator[Any]:
     """Begin the epoch that follows the one at whose end ``state`` was taken.
 
     Some (StatefulDataLoader) then begin anew at once; others have nothing left first, and begin anew the next time.
     """
-    put_back = remember()
+    put_back = capture_cpu_generators()
     part.load_state_dict(state)
     batches = iter(source)
     first = next(batches, _END)

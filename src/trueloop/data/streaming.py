@@ -11,30 +11,30 @@ from typing import Any, NamedTuple
 from trueloop.core.errors import InvalidData
 from trueloop.core.protocols import MicroBatch
 from trueloop.data.collate import collate as default_collate
-from trueloop.data.loader import check_loading, pinned
-from trueloop.data.sample_rng import seed_generators, undisturbed
+from trueloop.data.loader import check_loader_settings, pin_batch
+from trueloop.data.sample_rng import seed_generators, preserve_cpu_generators
 from trueloop.data.samplers import check_batches, check_rank
 from trueloop.data.shard_lanes import WorkerLanes, round_robin
-from trueloop.data.shards import Drawn, Place, ShardEpoch, Shards, passed_by_each, place_of
+from trueloop.data.shards import ShardSample, LanePosition, ShardEpoch, Shards, split_round_robin, position_after
 from trueloop.data.worker_count import choose_workers
 
-MANY = 10**9  # samples assumed where the number is unknown, to judge whether workers pay
+ASSUMED_SAMPLES = 10**9  # samples assumed where the number is unknown, to judge whether workers pay
 
 
-class Position(NamedTuple):
+class StreamPosition(NamedTuple):
     """Where an epoch is, between two windows."""
 
     epoch: int
     updates: int
-    lanes: list[Place]
-    turn: int
+    lanes: list[LanePosition]
+    next_lane: int
     """The lane whose sample is next."""
 
 
-class _Cut(NamedTuple):
+class _StreamMicroBatch(NamedTuple):
     """One micro-batch of all ranks."""
 
-    own: list[Drawn]
+    own: list[ShardSample]
     """The samples of this rank."""
     closes_window: bool
     partial: bool
@@ -87,24 +87,24 @@ class ShardLoader:
     def __post_init__(self) -> None:
         check_rank(self.rank, self.processes)
         check_batches(self.effective_batch, self.micro_batch)
-        check_loading(self.workers, pin_memory=self.pin_memory)
-        self._share = self.micro_batch or -(-self.effective_batch // self.processes)
-        self._whole = min(self._share * self.processes, self.effective_batch)  # samples of a whole micro-batch
-        self._width = len(self._at(0).lanes)
+        check_loader_settings(self.workers, pin_memory=self.pin_memory)
+        self._per_process = self.micro_batch or -(-self.effective_batch // self.processes)
+        self._full_size = min(self._per_process * self.processes, self.effective_batch)  # samples of a whole micro-batch
+        self._width = len(self._shard_epoch(0).lanes)
         self._by_lane = self.data.sizes is not None and self._width % self.processes == 0 and not self.drop_last
         size = self.data.size
-        partial = size % self.effective_batch % self._whole if size is not None and self.drop_last else 0
+        partial = size % self.effective_batch % self._full_size if size is not None and self.drop_last else 0
         self.examples_per_epoch = None if size is None else size - partial
         if self.examples_per_epoch == 0:
             raise InvalidData(
-                f"{size} samples do not fill one micro-batch of {self._whole}, and drop_last leaves it out.",
+                f"{size} samples do not fill one micro-batch of {self._full_size}, and drop_last leaves it out.",
                 fix="Turn drop_last off, or make the batch smaller.",
             )
         sizes = self.data.sizes
         self._firsts = None if sizes is None else list(accumulate(sizes, initial=0))  # of each shard
-        self._position: Position | None = None
-        self._restored: Position | None = None
-        self._stand_in: list[Drawn] = []
+        self._position: StreamPosition | None = None
+        self._restored: StreamPosition | None = None
+        self._padding: list[ShardSample] = []
 
     @property
     def updates_per_epoch(self) -> int | None:
@@ -122,7 +122,7 @@ class ShardLoader:
         Raises:
             InvalidData: the epoch has fewer windows than ``skip_updates``.
         """
-        start, drop = self._start(self._at(epoch), skip_updates)
+        start, drop = self._start(self._shard_epoch(epoch), skip_updates)
         self._position = None if drop else start
         if self.workers is None:
             self.workers = self._choose_workers()
@@ -134,7 +134,7 @@ class ShardLoader:
         if at is None or self.data.sizes is not None:
             return None
         lanes = [list(place) for place in at.lanes]
-        return {"epoch": at.epoch, "updates": at.updates, "lanes": lanes, "turn": at.turn, "of": self._identity()}
+        return {"epoch": at.epoch, "updates": at.updates, "lanes": lanes, "turn": at.next_lane, "of": self._identity()}
 
     def load_position_state(self, state: Mapping[str, Any]) -> None:
         """Take over a saved position: the next call of `epoch` begins there.
@@ -149,8 +149,8 @@ class ShardLoader:
                 why="The samples come in another order, so the place cannot be found in it.",
                 fix="Use the same shards and settings, or start over.",
             )
-        lanes = [Place(*place) for place in state["lanes"]]
-        self._restored = Position(state["epoch"], state["updates"], lanes, state["turn"])
+        lanes = [LanePosition(*place) for place in state["lanes"]]
+        self._restored = StreamPosition(state["epoch"], state["updates"], lanes, state["turn"])
 
     def _identity(self) -> dict[str, Any]:
         data = self.data
@@ -162,12 +162,12 @@ class ShardLoader:
             "seed": self.seed,
         }
 
-    def _at(self, epoch: int) -> ShardEpoch:
+    def _shard_epoch(self, epoch: int) -> ShardEpoch:
         return ShardEpoch(
             data=self.data, seed=self.seed, epoch=epoch, shuffle=self.shuffle, seed_samples=self.seed_samples
         )
 
-    def _start(self, of: ShardEpoch, skip_updates: int) -> tuple[Position, int]:
+    def _start(self, of: ShardEpoch, skip_updates: int) -> tuple[StreamPosition, int]:
         """Give the position to begin at, and the windows to read and drop from there."""
         restored, self._restored = self._restored, None
         if restored is not None and (restored.epoch, restored.updates) == (of.epoch, skip_updates):
@@ -176,17 +176,17 @@ class ShardLoader:
         if skip_updates < 0 or (total is not None and skip_updates > total):
             raise _cannot_skip(skip_updates, f"the epoch has {total}")
         if sizes is None or not skip_updates:
-            return Position(of.epoch, 0, [Place(0, 0)] * self._width, 0), skip_updates
+            return StreamPosition(of.epoch, 0, [LanePosition(0, 0)] * self._width, 0), skip_updates
         lanes = [[sizes[shard] for shard in lane] for lane in of.lanes]
         passed = min(skip_updates * self.effective_batch, sum(sizes))
-        counts, turn = passed_by_each([sum(lane) for lane in lanes], passed)
-        places = [place_of(lane, count) for lane, count in zip(lanes, counts, strict=True)]
-        return Position(of.epoch, skip_updates, places, turn), 0
+        counts, turn = split_round_robin([sum(lane) for lane in lanes], passed)
+        places = [position_after(lane, count) for lane, count in zip(lanes, counts, strict=True)]
+        return StreamPosition(of.epoch, skip_updates, places, turn), 0
 
-    def _micro_batches(self, start: Position, drop: int) -> Iterator[MicroBatch]:
-        cuts = self._cuts(self._sequence(start), start)
+    def _micro_batches(self, start: StreamPosition, drop: int) -> Iterator[MicroBatch]:
+        cuts = self._cut_micro_batches(self._sequence(start), start)
         if self.drop_last:
-            cuts = _whole_only(cuts)
+            cuts = _drop_partial(cuts)
         empty = start.updates == 0
         for dropped in range(drop):
             with self._generators():
@@ -207,14 +207,14 @@ class ShardLoader:
                 fix="Does the reader return an iterable of samples?",
             )
 
-    def _cuts(self, stream: Iterator[tuple[int, Drawn | None]], start: Position) -> Iterator[_Cut]:
+    def _cut_micro_batches(self, stream: Iterator[tuple[int, ShardSample | None]], start: StreamPosition) -> Iterator[_StreamMicroBatch]:
         """Cut the sequence: a micro-batch ends where a process would get more than its share, or with its window."""
-        places, turn, updates = list(start.lanes), start.turn, start.updates
-        own, shares, in_window = list[Drawn](), [0] * self.processes, 0
+        places, turn, updates = list(start.lanes), start.next_lane, start.updates
+        own, shares, in_window = list[ShardSample](), [0] * self.processes, 0
         for lane, drawn in stream:
             owner = (lane if self._by_lane else in_window) % self.processes
-            if shares[owner] == self._share:
-                yield _Cut(own, closes_window=False, partial=False)
+            if shares[owner] == self._per_process:
+                yield _StreamMicroBatch(own, closes_window=False, partial=False)
                 own, shares = [], [0] * self.processes
             shares[owner] += 1
             in_window += 1
@@ -225,37 +225,37 @@ class ShardLoader:
                     own.append(drawn)
             if in_window == self.effective_batch:
                 updates += 1
-                self._position = Position(start.epoch, updates, list(places), turn)
-                yield _Cut(own, closes_window=True, partial=False)
+                self._position = StreamPosition(start.epoch, updates, list(places), turn)
+                yield _StreamMicroBatch(own, closes_window=True, partial=False)
                 own, shares, in_window = [], [0] * self.processes, 0
-        self._position = Position(start.epoch, updates + bool(in_window), places, turn)
+        self._position = StreamPosition(start.epoch, updates + bool(in_window), places, turn)
         if in_window:
             missing = self.effective_batch - in_window
-            yield _Cut(own, closes_window=True, partial=sum(shares) < min(self._whole, sum(shares) + missing))
+            yield _StreamMicroBatch(own, closes_window=True, partial=sum(shares) < min(self._full_size, sum(shares) + missing))
 
-    def _sequence(self, start: Position) -> Iterator[tuple[int, Drawn | None]]:
+    def _sequence(self, start: StreamPosition) -> Iterator[tuple[int, ShardSample | None]]:
         """Yield (lane, sample) of the epoch from a position on; None for a sample in a lane of another process."""
-        of = self._at(start.epoch)
+        of = self._shard_epoch(start.epoch)
         lanes = of.lanes
         mine = [lane for lane in range(len(lanes)) if not self._by_lane or lane % self.processes == self.rank]
         starts = {lane: start.lanes[lane] for lane in mine}
         workers = min(self.workers or 0, len(mine))
         if workers:
             ahead = WorkerLanes(of, starts, workers=workers)
-            read = {lane: ahead.lane(lane) for lane in mine}
+            read = {lane: ahead.read_lane(lane) for lane in mine}
         else:
             read = {lane: of.samples(lanes[lane], place) for lane, place in starts.items()}
-        others = (self._unread(lane, place) for lane, place in zip(lanes, start.lanes, strict=True))
-        return round_robin([read.get(lane, other) for lane, other in enumerate(others)], start.turn)
+        others = (self._placeholders(lane, place) for lane, place in zip(lanes, start.lanes, strict=True))
+        return round_robin([read.get(lane, other) for lane, other in enumerate(others)], start.next_lane)
 
-    def _unread(self, lane: Sequence[int], start: Place) -> Iterator[None]:
+    def _placeholders(self, lane: Sequence[int], start: LanePosition) -> Iterator[None]:
         left = sum(self.data.sizes[shard] for shard in lane[start.shard :]) - start.offset if self.data.sizes else 0
         return repeat(None, left)
 
-    def _batch(self, cut: _Cut) -> MicroBatch:
+    def _batch(self, cut: _StreamMicroBatch) -> MicroBatch:
         if cut.own:
-            self._stand_in = cut.own[:1]
-        samples = cut.own or self._stand_in or self._any_sample()
+            self._padding = cut.own[:1]
+        samples = cut.own or self._padding or self._read_padding_sample()
         if self.seed_samples:
             seed_generators(samples[0].seed)
         try:
@@ -265,29 +265,29 @@ class ShardLoader:
             raise InvalidData(str(error), fix=f"The batch is made of these (shard, place): {made_of}.") from error
         firsts = self._firsts
         indices = [firsts[drawn.shard] + drawn.offset for drawn in cut.own] if firsts else None if cut.own else ()
-        return MicroBatch(pinned(data) if self.pin_memory else data, cut.closes_window, indices)
+        return MicroBatch(pin_batch(data) if self.pin_memory else data, cut.closes_window, indices)
 
-    def _any_sample(self) -> list[Drawn]:
+    def _read_padding_sample(self) -> list[ShardSample]:
         """Read what stands in before this process has had any sample: the first there is, whoever's it is."""
-        of = replace(self._at(0), shuffle=False)  # a shuffle buffer would be filled before the first sample comes
-        return [next(of.samples(of.lanes[0], Place(0, 0)))]
+        of = replace(self._shard_epoch(0), shuffle=False)  # a shuffle buffer would be filled before the first sample comes
+        return [next(of.samples(of.lanes[0], LanePosition(0, 0)))]
 
     def _generators(self) -> AbstractContextManager[None]:
-        return undisturbed() if self.seed_samples else nullcontext()
+        return preserve_cpu_generators() if self.seed_samples else nullcontext()
 
     def _choose_workers(self) -> int:
-        of = replace(self._at(0), shuffle=False)  # a shuffle buffer would be filled before the first sample is timed
+        of = replace(self._shard_epoch(0), shuffle=False)  # a shuffle buffer would be filled before the first sample is timed
 
         def read(indices: list[int]) -> object:
-            return list(islice(of.samples(of.lanes[0], Place(0, 0)), len(indices)))
+            return list(islice(of.samples(of.lanes[0], LanePosition(0, 0)), len(indices)))
 
-        samples = (self.data.size or MANY) // self.processes
+        samples = (self.data.size or ASSUMED_SAMPLES) // self.processes
         return min(choose_workers(read, samples, self.processes), self._width)
 
 
-def _whole_only(cuts: Iterator[_Cut]) -> Iterator[_Cut]:
+def _drop_partial(cuts: Iterator[_StreamMicroBatch]) -> Iterator[_StreamMicroBatch]:
     """Leave out a partial last micro-batch; the one before it then closes the window."""
-    held: _Cut | None = None
+    held: _StreamMicroBatch | None = None
     for cut in cuts:
         if held is not None:
             yield held._replace(closes_window=cut.partial)

@@ -6,12 +6,12 @@ import os
 import time
 from collections.abc import Callable
 
-from trueloop.data.sample_rng import undisturbed
+from trueloop.data.sample_rng import preserve_cpu_generators
 
-PROBES = 5  # the first read opens files and imports modules, and is not counted
-WORTH_S = 2.0  # of reading per epoch: starting a worker takes 0.1 s, and 3 s where it imports torch anew
-WORTH_SAMPLE_S = 50e-6  # handing a batch from process to process costs about as much as reading at this pace
-MOST = 8
+PROBE_SAMPLES = 5  # the first read opens files and imports modules, and is not counted
+MIN_EPOCH_READ_S = 2.0  # of reading per epoch: starting a worker takes 0.1 s, and 3 s where it imports torch anew
+MIN_SAMPLE_S = 50e-6  # handing a batch from process to process costs about as much as reading at this pace
+MAX_WORKERS = 8
 
 
 def choose_workers(read: Callable[[list[int]], object], samples: int, processes: int) -> int:
@@ -28,13 +28,13 @@ def choose_workers(read: Callable[[list[int]], object], samples: int, processes:
     Cost: reads at most 5 samples.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    spare = min(cores // processes - 1, MOST)
-    if spare < 1 or samples <= PROBES:
+    spare = min(cores // processes - 1, MAX_WORKERS)
+    if spare < 1 or samples <= PROBE_SAMPLES:
         return 0
-    with undisturbed():
-        first, *probes = (probe * (samples - 1) // (PROBES - 1) for probe in range(PROBES))
+    with preserve_cpu_generators():
+        first, *probes = (probe * (samples - 1) // (PROBE_SAMPLES - 1) for probe in range(PROBE_SAMPLES))
         read([first])
         start = time.perf_counter()
         read(probes)
-        sample_s = (time.perf_counter() - start) / (PROBES - 1)
-    return spare if sample_s > WORTH_SAMPLE_S and sample_s * samples > WORTH_S else 0
+        sample_s = (time.perf_counter() - start) / (PROBE_SAMPLES - 1)
+    return spare if sample_s > MIN_SAMPLE_S and sample_s * samples > MIN_EPOCH_READ_S else 0

@@ -16,24 +16,24 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
 
 
 @contextmanager
-def signals_held() -> Generator[None]:
+def block_stop_signals() -> Generator[None]:
     """Start loader processes in here: they, and every thread of theirs, begin with the signals held back.
 
-    A thread that exists before `outlive_signals` runs (NumPy's OpenBLAS starts one per core when it is imported) would
+    A thread that exists before `ignore_stop_signals` runs (NumPy's OpenBLAS starts one per core when it is imported) would
     otherwise still take a signal, and the process would die of it. The training process gets its own afterwards.
     """
     if not hasattr(signal, "sigwaitinfo"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _signals())
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _stop_signals())
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def outlive_signals(worker: int) -> None:
-    """Let this process end at a signal from its parent only; a ``worker_init_fn``, for processes of `signals_held`.
+def ignore_stop_signals(worker: int) -> None:
+    """Let this process end at a signal from its parent only; a ``worker_init_fn``, for processes of `block_stop_signals`.
 
     Where the system does not tell who sent a signal (macOS, Windows), everything stays as torch has it.
 
@@ -44,12 +44,12 @@ def outlive_signals(worker: int) -> None:
     """
     if not hasattr(signal, "sigwaitinfo"):
         return
-    signals = _signals()
+    signals = _stop_signals()
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     threading.Thread(target=_end_with_parent, args=(signals, os.getppid()), daemon=True).start()
 
 
-def _signals() -> set[signal.Signals]:
+def _stop_signals() -> set[signal.Signals]:
     return {getattr(signal, name) for name in _NAMES}
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.core.paths import is_file
 from trueloop.core.sealed_json import seal, unseal
-from trueloop.core.untrusted_input import Within, read, shown
+from trueloop.core.untrusted_input import Bounds, parse_record, safe_repr
 from trueloop.export.io_description import FILES, Answer, Array, Kind, Reading
 
 SCHEMA: Final = 1
@@ -32,8 +32,8 @@ class Description:
     """What a manifest says for machines."""
 
     kind: Kind
-    inputs: Annotated[tuple[Array, ...], Within(1, 64)]
-    outputs: Annotated[tuple[Array, ...], Within(1, 64)]
+    inputs: Annotated[tuple[Array, ...], Bounds(1, 64)]
+    outputs: Annotated[tuple[Array, ...], Bounds(1, 64)]
     reading: Reading = field(default_factory=Reading)
     answer: Answer = field(default_factory=Answer)
 
@@ -106,7 +106,7 @@ def open_artifact(folder: Path, *, expected: str = "") -> Artifact:
         raise _damaged(folder, f"{MANIFEST} does not match its own checksum")
     if content.get("schema") != SCHEMA:
         raise CheckpointError(
-            f"{folder} was exported with schema {shown(content.get('schema'))}; this trueloop knows {SCHEMA}.",
+            f"{folder} was exported with schema {safe_repr(content.get('schema'))}; this trueloop knows {SCHEMA}.",
             fix="Use the trueloop that exported it, or export the run again.",
         )
     description, about = _described(folder, content)
@@ -144,7 +144,7 @@ def _check_digest(folder: Path, digest: str, expected: str) -> None:
 def _described(folder: Path, content: Mapping[str, Any]) -> tuple[Description, Mapping[str, Any]]:
     named = {key: content[key] for key in ("kind", "inputs", "outputs", "reading", "answer") if key in content}
     try:
-        description = read(Description, named)
+        description = parse_record(Description, named)
     except InvalidConfig as error:
         raise _damaged(folder, f"{MANIFEST} makes no sense: {error.what}") from error
     about = content.get("about")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
-from trueloop.core.untrusted_input import Within
+from trueloop.core.untrusted_input import Bounds
 
 Kind = Literal["pt2", "onnx", "torchscript"]
 FILES: Final[dict[Kind, str]] = {"pt2": "model.pt2", "onnx": "model.onnx", "torchscript": "model.ts"}
@@ -16,8 +16,8 @@ FILES: Final[dict[Kind, str]] = {"pt2": "model.pt2", "onnx": "model.onnx", "torc
 Dtype = Literal["float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 """What both torch and NumPy know."""
 
-Word = Annotated[str, Within(0, 200)]
-Size = Annotated[int, Within(0, 2**31)]
+Word = Annotated[str, Bounds(0, 200)]
+Size = Annotated[int, Bounds(0, 2**31)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +45,11 @@ class Array:
 
     name: Word
     dtype: Dtype
-    shape: Annotated[tuple[Extent, ...], Within(0, 16)]
+    shape: Annotated[tuple[Extent, ...], Bounds(0, 16)]
     """The first dimension is the batch."""
-    lowest: Annotated[float, Within(-(2**63), 2**63)] | None = None
+    lowest: Annotated[float, Bounds(-(2**63), 2**63)] | None = None
     """Values allowed, where that is known: of tokens, the smallest one."""
-    highest: Annotated[float, Within(-(2**63), 2**63)] | None = None
+    highest: Annotated[float, Bounds(-(2**63), 2**63)] | None = None
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -63,13 +63,13 @@ class Reading:
     """What it is made of. An array may be given for each of them, prepared as in training."""
     mode: Literal["L", "RGB"] = "L"
     """Of images: grey, or three colours."""
-    divide: Annotated[float, Within(1e-30, 1e30)] = 255.0
+    divide: Annotated[float, Bounds(1e-30, 1e30)] = 255.0
     """Of images: pixels are divided by this."""
-    columns: Annotated[tuple[Word, ...], Within(0, 100_000)] = ()
+    columns: Annotated[tuple[Word, ...], Bounds(0, 100_000)] = ()
     """Of tables: the names, in the order of training."""
-    length: Annotated[int, Within(1, 2**31)] | None = None
+    length: Annotated[int, Bounds(1, 2**31)] | None = None
     """Of texts: bytes at most."""
-    words: Annotated[str, Within(0, 2000)] = "Arrays as in training."
+    words: Annotated[str, Bounds(0, 2000)] = "Arrays as in training."
     """The same for people."""
 
 
@@ -78,7 +78,7 @@ class Answer:
     """What the model's first output means."""
 
     kind: Literal["array", "class", "value", "next_byte"] = "array"
-    labels: Annotated[tuple[Word, ...], Within(0, 100_000)] = ()
+    labels: Annotated[tuple[Word, ...], Bounds(0, 100_000)] = ()
     """Of classes, by index."""
     softmax: bool = True
     """Of classes: the output holds logits or log-probabilities, of which softmax makes probabilities."""

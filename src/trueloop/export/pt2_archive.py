@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 
 from trueloop.core.errors import CheckpointError
 from trueloop.core.json_text import parse_json
-from trueloop.core.untrusted_input import shown
+from trueloop.core.untrusted_input import safe_repr
 
 MOST_JSON: Final = 256 << 20  # bytes of the graph
 _MEMBERS: Final = re.compile(
@@ -70,7 +70,7 @@ def _members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]
     twice = [name for name, count in Counter(name for name, _ in named).items() if count > 1]
     strange = [name for name, _ in named if not _MEMBERS.fullmatch(name)]
     if len(tops) != 1 or twice or strange:
-        raise _refused(path, f"the member {shown((strange or twice or sorted(tops))[0])}")
+        raise _refused(path, f"the member {safe_repr((strange or twice or sorted(tops))[0])}")
     return dict(named)
 
 
@@ -88,19 +88,19 @@ def _check_payloads(path: Path, config: Any) -> None:
     for payload in _mappings(config):
         stored = payload.get("path_name")
         if payload.get("use_pickle") or (stored is not None and not re.fullmatch(r"(weight|tensor)_\d+", str(stored))):
-            raise _refused(path, f"the pickled object {shown(stored)}")
+            raise _refused(path, f"the pickled object {safe_repr(stored)}")
 
 
 def _check_graph(path: Path, graph: Any) -> None:
     for part in _mappings(graph):
         expression, target = part.get("expr_str"), part.get("target")
         if expression is not None and not _arithmetic(expression):
-            raise _refused(path, f"the size {shown(expression)}")
+            raise _refused(path, f"the size {safe_repr(expression)}")
         if "inputs" in part and target is not None and not _operator(target):
-            raise _refused(path, f"the operator {shown(target)}")
+            raise _refused(path, f"the operator {safe_repr(target)}")
         for value in part.values():
             if isinstance(value, str) and "children_spec" in value and not _plain_tree(value):
-                raise _refused(path, f"inputs or outputs of another kind: {shown(value)}")
+                raise _refused(path, f"inputs or outputs of another kind: {safe_repr(value)}")
 
 
 def _plain_tree(text: str) -> bool:

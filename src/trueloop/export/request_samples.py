@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trueloop.core.errors import InvalidConfig, InvalidData
 from trueloop.core.formatting import format_count
-from trueloop.core.untrusted_input import shown
+from trueloop.core.untrusted_input import safe_repr
 from trueloop.export.artifact import Description
 from trueloop.export.io_description import Array
 
@@ -43,7 +43,7 @@ def samples_of(description: Description, given: Mapping[str, Any], *, most: int 
             close = difflib.get_close_matches(str(name), known, 1)
             meant = f"Did you mean {close[0]!r}? " if close else ""
             raise InvalidConfig(
-                f"There is no field {shown(name)}.", fix=f"{meant}This model takes {' or '.join(known)}."
+                f"There is no field {safe_repr(name)}.", fix=f"{meant}This model takes {' or '.join(known)}."
             )
     if len(given) != 1:
         raise InvalidConfig(f"{len(given)} fields were given.", fix=f"Give one: {' or '.join(known)}.")
@@ -128,7 +128,7 @@ def bytes_of(description: Description, text: str, where: str) -> Sample:
     try:
         content = text.encode()
     except UnicodeEncodeError:
-        raise InvalidData(f"{where} holds half a character: {shown(text)}.", fix="Send whole characters.") from None
+        raise InvalidData(f"{where} holds half a character: {safe_repr(text)}.", fix="Send whole characters.") from None
     most = description.reading.length
     if not content or (most is not None and len(content) > most):
         raise InvalidData(
@@ -151,7 +151,7 @@ def row_of(description: Description, row: Mapping[str, Any], where: str) -> Samp
         if name not in columns:
             close = difflib.get_close_matches(str(name), columns, 1)
             meant = f"Did you mean {close[0]!r}?" if close else f"Columns are {', '.join(columns[:5])} ..."
-            raise InvalidData(f"{where} has a column {shown(name)}, which the model does not know.", fix=meant)
+            raise InvalidData(f"{where} has a column {safe_repr(name)}, which the model does not know.", fix=meant)
     missing = [name for name in columns if name not in row]
     if missing:
         raise InvalidData(
@@ -169,7 +169,7 @@ def _nested(description: Description, value: Any) -> list[Sample]:
         return samples_in(description, [_numbers(value, "inputs")])
     if not isinstance(value, dict) or set(cast("dict[str, Any]", value)) != {spec.name for spec in specs}:
         names = ", ".join(spec.name for spec in specs)
-        raise InvalidConfig(f"inputs is {shown(value)}.", fix=f"Give an object of {names}.")
+        raise InvalidConfig(f"inputs is {safe_repr(value)}.", fix=f"Give an object of {names}.")
     given = cast("dict[str, Any]", value)
     return samples_in(description, [_numbers(given[spec.name], spec.name) for spec in specs])
 
@@ -177,14 +177,14 @@ def _nested(description: Description, value: Any) -> list[Sample]:
 def _texts(description: Description, value: Any) -> list[Sample]:
     texts: list[Any] = value if isinstance(value, list) else [value]
     if not all(isinstance(text, str) for text in texts):
-        raise InvalidConfig(f"text is {shown(value)}.", fix="Give a text, or a list of texts.")
+        raise InvalidConfig(f"text is {safe_repr(value)}.", fix="Give a text, or a list of texts.")
     return [bytes_of(description, text, f"text[{place}]") for place, text in enumerate(texts)]
 
 
 def _rows(description: Description, value: Any) -> list[Sample]:
     rows: list[Any] = value if isinstance(value, list) else [value]
     if not all(isinstance(row, dict) for row in rows):
-        raise InvalidConfig(f"rows is {shown(value)}.", fix="Give a list of objects: column by name.")
+        raise InvalidConfig(f"rows is {safe_repr(value)}.", fix="Give a list of objects: column by name.")
     return [row_of(description, row, f"rows[{place}]") for place, row in enumerate(rows)]
 
 
@@ -219,7 +219,7 @@ def _walk(value: Any, where: str, flat: list[Any], deepest: int) -> tuple[int, .
             raise InvalidData(f"{where}[{place}] is of another size than {where}[0].", fix="Give lists of one size.")
         return (len(items), *(shapes[0] if shapes else ()))
     if not isinstance(value, int | float):
-        raise InvalidData(f"{where} is {shown(value)}.", fix="Give a number.")
+        raise InvalidData(f"{where} is {safe_repr(value)}.", fix="Give a number.")
     flat.append(value)
     return ()
 

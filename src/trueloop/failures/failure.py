@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, Severity
 from trueloop.failures.teaching_script import TeachingLoop
 from trueloop.tracing.events import Event
@@ -39,20 +39,20 @@ class Detector(ABC):
 class Rule(NamedTuple):
     """Finds one failure in the text of programs."""
 
-    words: tuple[str, ...]
+    required_words: tuple[str, ...]
     """All of them stand in every text that can have it, of "a|b" one: other files are not looked at."""
-    find: Callable[[Source], Iterable[Hit]]
+    find: Callable[[SourceFile], Iterable[Hit]]
     """Yields only what no correct program does; where the text alone cannot tell, nothing."""
-    asked: bool = False
+    opt_in: bool = False
     """Only where somebody asks for it: it is a matter of style."""
 
-    def concerns(self, stands: Callable[[str], bool]) -> bool:
+    def may_match(self, contains: Callable[[str], bool]) -> bool:
         """True for a text that can have it, as far as its words tell.
 
         Args:
-            stands: whether a word stands in the text.
+            contains: whether a word stands in the text.
         """
-        return all(stands(word) if "|" not in word else any(map(stands, word.split("|"))) for word in self.words)
+        return all(contains(word) if "|" not in word else any(map(contains, word.split("|"))) for word in self.required_words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,5 +75,5 @@ class Failure:
     detector: Callable[[], Detector] | None = None
     inject: Callable[[TeachingLoop], None] | None = None
     """Breaks one operation of the teaching loop."""
-    examined: bool = False
+    checked_by_doctor: bool = False
     """`trueloop doctor` looks for it before a run."""

@@ -31,9 +31,9 @@ FAMILIES: Final[Mapping[str, str]] = {
     "distributed": "DST",
     "environment": "ENV",
 }
-RAISED: Final = "pytorch_errors"
+PYTORCH_ERRORS: Final = "pytorch_errors"
 """The folder of the errors that torch itself raises: one file each, no family."""
-GROUP = "trueloop.failures"
+ENTRY_POINT_GROUP = "trueloop.failures"
 """Entry points of this group name a package laid out like this one."""
 SECTIONS: Final = ("What you see", "Why it happens", "Fix", "When this is fine", "How it is detected", "References")
 _CODE = re.compile(r"[A-Z]{3}\d{3}")
@@ -65,9 +65,9 @@ def catalogue() -> Mapping[str, Entry]:
     Raises:
         ValueError: a code twice, or one that does not fit its folder; a file without a ``FAILURE``.
     """
-    packages = [trueloop.failures, *(entry.load() for entry in entry_points(group=GROUP))]
+    packages = [trueloop.failures, *(entry.load() for entry in entry_points(group=ENTRY_POINT_GROUP))]
     found: dict[str, Entry] = {}
-    for entry in (entry for package in packages for entry in _entries(package)):
+    for entry in (entry for package in packages for entry in _load_entries(package)):
         if entry.code in found or entry.slug in {other.slug for other in found.values()}:
             raise ValueError(f"Two failures are called {entry.code} or {entry.slug}.")
         found[entry.code] = entry
@@ -75,10 +75,10 @@ def catalogue() -> Mapping[str, Entry]:
     return dict(sorted(found.items(), key=lambda item: (families.index(item[1].family), item[0])))
 
 
-def find(word: str) -> Entry | None:
+def find_failure(code_or_slug: str) -> Entry | None:
     """Return the failure with this code or slug, in any case; None where there is none."""
     entries = catalogue()
-    return entries.get(word.upper()) or next((e for e in entries.values() if e.slug == word.lower()), None)
+    return entries.get(code_or_slug.upper()) or next((e for e in entries.values() if e.slug == code_or_slug.lower()), None)
 
 
 @cache
@@ -90,7 +90,7 @@ def known_errors() -> Mapping[str, KnownError]:
     """
     from trueloop.failures.pytorch_error import KnownError
 
-    package = importlib.import_module(f"{trueloop.failures.__name__}.{RAISED}")
+    package = importlib.import_module(f"{trueloop.failures.__name__}.{PYTORCH_ERRORS}")
     found: dict[str, KnownError] = {}
     for file in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         error = getattr(importlib.import_module(file.name), "ERROR", None)
@@ -106,21 +106,21 @@ def error_page(kind: str) -> str:
     Args:
         kind: as `known_errors` names it.
     """
-    module = importlib.import_module(f"{trueloop.failures.__name__}.{RAISED}.{kind.replace('-', '_')}")
+    module = importlib.import_module(f"{trueloop.failures.__name__}.{PYTORCH_ERRORS}.{kind.replace('-', '_')}")
     return module.__doc__ or ""
 
 
-def _entries(package: ModuleType) -> Iterator[Entry]:
+def _load_entries(package: ModuleType) -> Iterator[Entry]:
     for folder in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        if not folder.ispkg or folder.name == f"{trueloop.failures.__name__}.{RAISED}":
+        if not folder.ispkg or folder.name == f"{trueloop.failures.__name__}.{PYTORCH_ERRORS}":
             continue
         family = folder.name.rpartition(".")[2]
         paths = importlib.import_module(folder.name).__path__
         for file in pkgutil.iter_modules(paths, f"{folder.name}."):
-            yield _entry(importlib.import_module(file.name), family)
+            yield _load_entry(importlib.import_module(file.name), family)
 
 
-def _entry(module: ModuleType, family: str) -> Entry:
+def _load_entry(module: ModuleType, family: str) -> Entry:
     failure = getattr(module, "FAILURE", None)
     name = module.__name__.rpartition(".")[2]
     if not isinstance(failure, Failure):

@@ -11,7 +11,7 @@ from trueloop.failures.load import SECTIONS
 _ADDRESS = re.compile(r"https://\S+")
 
 
-def sections(doc: str) -> Iterator[tuple[str, str]]:
+def split_sections(doc: str) -> Iterator[tuple[str, str]]:
     """Cut a page into its headings, "" for what is above the first, and the texts below them."""
     heading, lines = "", list[str]()
     for line in [*inspect.cleandoc(doc).splitlines(), None]:
@@ -23,7 +23,7 @@ def sections(doc: str) -> Iterator[tuple[str, str]]:
             lines.append(line)
 
 
-def reflowed(text: str) -> str:
+def join_wrapped_lines(text: str) -> str:
     """Put the lines of each paragraph together, so that they are wrapped once; lists and indented code stay.
 
     A line ends where an address does: of several references each begins its own.
@@ -38,20 +38,20 @@ def reflowed(text: str) -> str:
     return "\n".join(lines)
 
 
-def markdown(doc: str) -> str:
+def render_markdown(doc: str) -> str:
     """Return a page as Markdown, for whoever shows help beside a finding."""
     parts: list[str] = []
-    for heading, text in sections(doc):
-        words = reflowed(text)
+    for heading, text in split_sections(doc):
+        words = join_wrapped_lines(text)
         if heading == "References":
             words = "\n".join(f"- {line}" for line in words.splitlines() if line)
         parts.append(f"### {heading}\n\n{words}" if heading else words)
     return "\n\n".join(parts)
 
 
-def reference(doc: str) -> str | None:
+def first_reference_url(doc: str) -> str | None:
     """Return the address of a page's first reference, most often torch's own documentation; None where it has none."""
-    found = _ADDRESS.search(dict(sections(doc)).get("References", ""))
+    found = _ADDRESS.search(dict(split_sections(doc)).get("References", ""))
     return found.group().rstrip(".,;)") if found else None
 
 

@@ -12,10 +12,10 @@ _OPERATION = re.compile(r"^\w+: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TensorSeen:
+class TensorDescription:
     """A tensor that took part in the operation that failed."""
 
-    text: str
+    expression: str
     """How the line that failed calls it: "x", "self.weight"; "" = it has no name there."""
     shape: tuple[int, ...]
     dtype: str
@@ -25,47 +25,47 @@ class TensorSeen:
     requires_grad: bool = False
     grad_fn: str = ""
     """"ReluBackward0"; "" = none."""
-    held: str = ""
+    module_role: str = ""
     """What it is to the module that holds it: "parameter", "buffer", "attribute" (of which ``.to()`` knows nothing)."""
     name: str = ""
     """By which the model calls it: "encoder.0.weight"."""
-    made_at: SourceLocation | None = None
+    created_at: SourceLocation | None = None
     """The user's line that made it, or drew it from a loader; None where it is not certain."""
-    made_by: str = ""
+    created_by: str = ""
     """The outermost call of that line: "detach", "cross_entropy"; "for" = drawn by a loop; "" = anything else."""
-    role: str = ""
+    argument_name: str = ""
     """What torch calls it in the operation that failed: "input", "target"."""
     version: int = 0
     """How often it was changed in place."""
 
     @property
-    def called(self) -> str:
+    def display_name(self) -> str:
         """It, for people: "`x`", "`fc.weight`", "the input", "a tensor"."""
-        known = self.name or self.text
-        return f"`{known}`" if known else f"the {self.role}" if self.role.isidentifier() else "a tensor"
+        known = self.name or self.expression
+        return f"`{known}`" if known else f"the {self.argument_name}" if self.argument_name.isidentifier() else "a tensor"
 
     @property
-    def size(self) -> str:
+    def shape_text(self) -> str:
         """Its shape, for people: "(32, 256)"."""
         return str(self.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleSeen:
+class ModuleDescription:
     """The innermost module whose forward was running."""
 
-    kind: str
+    class_name: str
     """"Linear"."""
     path: str
     """Within the model: "encoder.0"; "" = it is the model itself."""
-    model: str
+    model_class: str
     """The model's class."""
-    numbers: Mapping[str, int]
+    int_attributes: Mapping[str, int]
     """Its own whole numbers: in_features, num_embeddings ..."""
     made_at: SourceLocation | None = None
 
     def __str__(self) -> str:
-        return f"`{self.path}` ({self.kind} of {self.model})" if self.path else f"the {self.kind}"
+        return f"`{self.path}` ({self.class_name} of {self.model_class})" if self.path else f"the {self.class_name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,16 +104,16 @@ class Raised:
     """The messages of the errors it was raised from, and its own, as far as they are Python's own errors."""
     through: tuple[str, ...] = ()
     """Files of torch on the way, outermost first: "utils/data/dataloader.py"."""
-    tensors: tuple[TensorSeen, ...] = ()
+    tensors: tuple[TensorDescription, ...] = ()
     """What the operation that failed was called with."""
-    roots: tuple[TensorSeen, ...] = ()
+    roots: tuple[TensorDescription, ...] = ()
     """From where a backward started."""
-    module: ModuleSeen | None = None
+    module: ModuleDescription | None = None
     changes: tuple[SourceLocation, ...] = ()
     """In-place operations in the text of the functions this error came through, and of the forwards of models."""
     inplace: tuple[str, ...] = ()
     """Modules that are set to work in place: "relu1 (ReLU)"."""
-    leaves: tuple[TensorSeen, ...] = ()
+    leaves: tuple[TensorDescription, ...] = ()
     """Parameters, and other leaves, that a backward would have reached."""
     again: str = ""
     """What a backward that returned before has used up of the graph: "same" = all, from the same root; "all"; "part";
@@ -131,7 +131,7 @@ class Explanation:
     """What happened, in this case, with its numbers."""
     fix: str
     """What to change, in this case."""
-    made: TensorSeen | None = None
+    made: TensorDescription | None = None
     """The offending tensor."""
     related: tuple[tuple[SourceLocation, str], ...] = ()
     """Other lines that matter."""

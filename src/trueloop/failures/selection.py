@@ -13,11 +13,11 @@ from typing import Any, cast
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import SourceLocation
 from trueloop.core.suppression import named, pragmas
-from trueloop.failures.load import FAMILIES, Entry, catalogue, find
+from trueloop.failures.load import FAMILIES, Entry, catalogue, find_failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class FailureSelection:
     """What was chosen."""
 
     select: frozenset[str] = frozenset()
@@ -29,18 +29,18 @@ class Choice:
         """Return what to watch for. What is ignored is among it: its findings are counted, and not shown."""
         return [entry for entry in catalogue().values() if not self.select or named(entry.code, self.select)]
 
-    def silenced(self, code: str, site: SourceLocation | None) -> bool:
+    def is_suppressed(self, code: str, location: SourceLocation | None) -> bool:
         """True where the user asked not to hear of a code at all, or at this line."""
         if named(code, self.ignore):
             return True
-        if site is None:
+        if location is None:
             return False
-        if site.path not in self._pragmas:
-            self._pragmas[site.path] = pragmas("".join(linecache.getlines(site.path)))
-        return named(code, self._pragmas[site.path].get(site.line, frozenset()))
+        if location.path not in self._pragmas:
+            self._pragmas[location.path] = pragmas("".join(linecache.getlines(location.path)))
+        return named(code, self._pragmas[location.path].get(location.line, frozenset()))
 
 
-def choose(select: Iterable[str], ignore: Iterable[str], *, folder: Path) -> Choice:
+def select_failures(select: Iterable[str], ignore: Iterable[str], *, folder: Path) -> FailureSelection:
     """Put together what was said on the spot and what the project says in ``[tool.trueloop]``.
 
     Args:
@@ -52,58 +52,58 @@ def choose(select: Iterable[str], ignore: Iterable[str], *, folder: Path) -> Cho
     Raises:
         InvalidConfig: a word that names nothing in the catalogue.
     """
-    table, path = _table(folder)
-    chosen = list(_known(select, "select")) or list(_known(_words(table, "select", path), f"select in {path}"))
-    ignored = [*_known(ignore, "ignore"), *_known(_words(table, "ignore", path), f"ignore in {path}")]
-    return Choice(select=frozenset(chosen), ignore=frozenset(ignored))
+    table, path = _read_config(folder)
+    chosen = list(_resolve_codes(select, "select")) or list(_resolve_codes(_config_list(table, "select", path), f"select in {path}"))
+    ignored = [*_resolve_codes(ignore, "ignore"), *_resolve_codes(_config_list(table, "ignore", path), f"ignore in {path}")]
+    return FailureSelection(select=frozenset(chosen), ignore=frozenset(ignored))
 
 
-def entry_named(word: str) -> Entry:
+def get_failure(code_or_slug: str) -> Entry:
     """Return the failure with this code or slug.
 
     Raises:
         InvalidConfig: there is none.
     """
-    entry = find(word.replace("_", "-"))
+    entry = find_failure(code_or_slug.replace("_", "-"))
     if entry is None:
-        raise _unknown(word, "is not a failure of the catalogue")
+        raise _unknown_failure_error(code_or_slug, "is not a failure of the catalogue")
     return entry
 
 
-def patterns(folder: Path, name: str) -> list[str]:
+def read_config_list(folder: Path, key: str) -> list[str]:
     """Return a list of words of the project's ``[tool.trueloop]``.
 
     Args:
         folder: the project's `pyproject.toml` is looked for here and above.
-        name: of the setting: "exclude".
+        key: of the setting: "exclude".
 
     Raises:
         InvalidConfig: it is no list of words.
     """
-    table, path = _table(folder)
-    return _words(table, name, path)
+    table, path = _read_config(folder)
+    return _config_list(table, key, path)
 
 
-def _known(words: Iterable[str], where: str) -> Iterable[str]:
+def _resolve_codes(words: Iterable[str], where: str) -> Iterable[str]:
     for word in (part.strip() for some in words for part in some.split(",")):
         if word.upper() in FAMILIES.values():
             yield word.upper()
         elif word.lower() in FAMILIES:
             yield FAMILIES[word.lower()]
-        elif entry := find(word.replace("_", "-")):
+        elif entry := find_failure(word.replace("_", "-")):
             yield entry.code
         elif word:
-            raise _unknown(word, f"({where}) is neither a failure nor a family")
+            raise _unknown_failure_error(word, f"({where}) is neither a failure nor a family")
 
 
-def _unknown(word: str, what: str) -> InvalidConfig:
+def _unknown_failure_error(word: str, what: str) -> InvalidConfig:
     words = [name for entry in catalogue().values() for name in (entry.code, entry.slug)]
     close = difflib.get_close_matches(word.upper(), words, n=1) or difflib.get_close_matches(word.lower(), words, n=1)
     hint = f"Did you mean {close[0]}? " if close else ""
     return InvalidConfig(f"{word!r} {what}.", fix=f"{hint}`trueloop failures` lists them all.")
 
 
-def _table(folder: Path) -> tuple[Mapping[str, Any], Path]:
+def _read_config(folder: Path) -> tuple[Mapping[str, Any], Path]:
     """Return the nearest ``[tool.trueloop]`` and the file it is in."""
     for above in (folder, *folder.parents):
         path = above / "pyproject.toml"
@@ -122,7 +122,7 @@ def _table(folder: Path) -> tuple[Mapping[str, Any], Path]:
     return {}, folder
 
 
-def _words(table: Mapping[str, Any], key: str, path: Path) -> list[str]:
+def _config_list(table: Mapping[str, Any], key: str, path: Path) -> list[str]:
     words = table.get(key, [])
     if not isinstance(words, list) or not all(isinstance(word, str) for word in cast("list[Any]", words)):
         raise InvalidConfig(f"{path} sets {key} = {words!r}.", fix=f'Write a list of codes: {key} = ["GRD001", "MEM"].')

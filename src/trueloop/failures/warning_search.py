@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from trueloop.failures.load import Entry, find
+from trueloop.failures.load import Entry, find_failure
 
-WARNINGS: Final[Mapping[str, str]] = {
+WARNING_PATTERNS: Final[Mapping[str, str]] = {
     r"Detected call of `lr_scheduler\.step\(\)` before `optimizer\.step\(\)`": "SCH001",
     r"Using a target size \(torch\.Size\([^)]*\)\) that is different to the input size": "LOS003",
     r"This DataLoader will create \d+ worker processes in total": "ENV002",
@@ -19,12 +19,12 @@ WARNINGS: Final[Mapping[str, str]] = {
 """Words of torch's warnings, and the code of the failure."""
 
 
-def warned_of(text: str) -> Iterator[Entry]:
+def find_failures_in_warnings(text: str) -> Iterator[Entry]:
     """Yield the failures whose warning stands in a text.
 
     Args:
         text: what a program printed.
     """
-    for words, code in WARNINGS.items():
-        if re.search(words, text) and (entry := find(code)) is not None:
+    for words, code in WARNING_PATTERNS.items():
+        if re.search(words, text) and (entry := find_failure(code)) is not None:
             yield entry

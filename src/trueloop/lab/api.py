@@ -14,7 +14,7 @@ from starlette.responses import Response
 from trueloop.app.web.request_body import Refused, json_body
 from trueloop.app.web.wire_format import parsed, refusal, written
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import describe, read
+from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.lab.views.load import View, views
 from trueloop.lab.visible_runs import RunsSeen
 from trueloop.lab.workers import Gone, Worker, Workers
@@ -40,7 +40,7 @@ class Answering:
     async def describe(self, request: Request) -> Response:
         """Tell what a page can ask, for its controls."""
         try:
-            return _json(describe(_view(request).asked))
+            return _json(describe_fields(_view(request).asked))
         except Refused as refused:
             return _json(refused.words, refused.status)
 
@@ -49,7 +49,7 @@ class Answering:
         try:
             view = _view(request)
             given = parsed(await json_body(request, largest=LARGEST, slowest_s=SLOWEST_S))
-            asked = read(view.asked, given)  # here, so that what cannot be met costs no worker
+            asked = parse_record(view.asked, given)  # here, so that what cannot be met costs no worker
             if view.needs_torch:
                 async with self._slow if view.slow else contextlib.nullcontext():
                     return await self._calculated(request.path_params["page"], given)

@@ -7,7 +7,7 @@ from typing import Any
 
 from trueloop.app.web.wire_format import refusal
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import read
+from trueloop.core.untrusted_input import parse_record
 from trueloop.lab.channel import Channel
 from trueloop.lab.views.load import views
 
@@ -26,6 +26,6 @@ def serve(read_fd: int, write_fd: int) -> None:
 def _reply(message: Mapping[str, Any]) -> Mapping[str, Any]:
     view = views()[message["view"]]
     try:
-        return {"answer": view.answer(read(view.asked, message["asked"]))}
+        return {"answer": view.answer(parse_record(view.asked, message["asked"]))}
     except InvalidConfig as error:
         return {"refused": refusal(error)}

@@ -20,7 +20,7 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.lab.idle_shutdown import Lively
 from trueloop.lab.server import application
 from trueloop.runs.live.folder import live_folder
-from trueloop.runs.live.run_list import any_runs
+from trueloop.runs.live.run_list import any_running
 
 ADDRESS: Final = "127.0.0.1"  # nobody else on the network; a class reaches it through ssh -L
 LARGEST_MESSAGE: Final = 64 << 10
@@ -90,7 +90,7 @@ async def _run(
 
 
 def _idle(app: Lively, idle_s: float | None) -> Coroutine[Any, Any, None] | None:
-    return None if idle_s is None else app.until_idle(idle_s, lambda: any_runs(live_folder(os.environ)))
+    return None if idle_s is None else app.until_idle(idle_s, lambda: any_running(live_folder(os.environ)))
 
 
 def _ready(address: str, opened: bool, say: Callable[[str], None]) -> None:

@@ -222,7 +222,7 @@ class Simulator:
         shown = [line for excerpt in excerpts(finding) for line in excerpt.lines if line is not None]
         self._channel.tell({
             "kind": "finding", "run": self._runs, "finding": finding_to_json(finding),
-            "line": finding.site and finding.site.line,
+            "line": finding.location and finding.location.line,
             "excerpt": [
                 {"number": line.number, "text": line.text, "fault": any(note.at_fault for note in line.notes)}
                 for line in shown
@@ -343,7 +343,7 @@ def _written(begin: Begin) -> Written:
 def _explained(report: Report) -> dict[str, Any] | None:
     """Say what an error of torch's that has ended a run means, where that is known."""
     error = report.error
-    line = error.site.line if error and error.site else None
+    line = error.location.line if error and error.location else None
     return error and {"title": error.title, "meaning": error.meaning, "fix": error.fix, "line": line}
 
 

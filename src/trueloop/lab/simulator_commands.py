@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import Within, read
+from trueloop.core.untrusted_input import Bounds, parse_record
 from trueloop.lab.teaching.scenarios import NAMES
 from trueloop.lab.teaching.simulation import Simulation
 
-Coordinate = Annotated[float, Within(-100.0, 100.0)]
-Label = Annotated[int, Within(0, 9)]
-Code = Annotated[str, Within(6, 6)]
-Index = Annotated[int, Within(0, 63)]
-Count = Annotated[int, Within(0, 10_000_000)]
+Coordinate = Annotated[float, Bounds(-100.0, 100.0)]
+Label = Annotated[int, Bounds(0, 9)]
+Code = Annotated[str, Bounds(6, 6)]
+Index = Annotated[int, Bounds(0, 63)]
+Count = Annotated[int, Bounds(0, 10_000_000)]
 FOREVER: Final = 10_000_000  # updates; no run has as many
 
 
@@ -24,8 +24,8 @@ class Begin:
     """Write a script, and hold it before its first batch."""
 
     config: Simulation = field(default_factory=Simulation)
-    bugs: Annotated[tuple[Code, ...], Within(0, 8)] = ()
-    points: Annotated[tuple[tuple[Coordinate, Coordinate, Label], ...], Within(0, 200)] = ()
+    bugs: Annotated[tuple[Code, ...], Bounds(0, 8)] = ()
+    points: Annotated[tuple[tuple[Coordinate, Coordinate, Label], ...], Bounds(0, 200)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Pause:
 class Step:
     """Go on for some updates."""
 
-    updates: Annotated[int, Within(1, 10_000)] = 1
+    updates: Annotated[int, Bounds(1, 10_000)] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +56,9 @@ class Until:
 class Edit:
     """Set one weight."""
 
-    parameter: Annotated[str, Within(1, 60)]
-    index: Annotated[tuple[Index, ...], Within(1, 2)]
-    value: Annotated[float, Within(-1e6, 1e6)]
+    parameter: Annotated[str, Bounds(1, 60)]
+    index: Annotated[tuple[Index, ...], Bounds(1, 2)]
+    value: Annotated[float, Bounds(-1e6, 1e6)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,4 +116,4 @@ def order(message: Mapping[str, Any]) -> Order:
     kind = KINDS.get(do) if isinstance(do, str) else None
     if kind is None:
         raise InvalidConfig(f"do is {str(do)[:60]!r}.", fix=f"It must be one of {', '.join(KINDS)}.")
-    return read(kind, {name: value for name, value in message.items() if name != "do"})
+    return parse_record(kind, {name: value for name, value in message.items() if name != "do"})

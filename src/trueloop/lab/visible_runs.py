@@ -15,13 +15,13 @@ from time import perf_counter
 from typing import Any, Final
 
 from trueloop.core.paths import is_file
-from trueloop.runs.journal import FILE_NAME
+from trueloop.runs.journal import JOURNAL_NAME
 from trueloop.runs.live import folder as live_folder
-from trueloop.runs.live.feed import FeedFollower
-from trueloop.runs.live.journal import JournalFollower
-from trueloop.runs.live.page_data import shown_feed, shown_run, state_of
-from trueloop.runs.live.position_file import read_now
-from trueloop.runs.live.run_list import Listed, listed_feed, listed_runs
+from trueloop.runs.live.feed import FeedReader
+from trueloop.runs.live.journal import JournalReader
+from trueloop.runs.live.page_data import feed_page, run_page, run_state
+from trueloop.runs.live.position_file import read_position
+from trueloop.runs.live.run_list import RunListing, read_feed_listing, list_runs
 
 FOLLOWED: Final = 24  # runs that are kept in memory, at a few MB each; the one not asked for longest goes
 AGAIN_MS: Final = 1000
@@ -29,7 +29,7 @@ PIECE_S: Final = 0.15  # of reading for one answer
 AT_ONCE_MS: Final = 30  # where a long journal is still being read
 SHOWN: Final = 100  # runs of a list: the newest, or those that a search leaves
 
-Follower = JournalFollower | FeedFollower
+Follower = JournalReader | FeedReader
 
 
 class RunsSeen:
@@ -41,7 +41,7 @@ class RunsSeen:
     """
 
     def __init__(self, runs: Path, live: Path) -> None:
-        alone = is_file(runs / FILE_NAME)
+        alone = is_file(runs / JOURNAL_NAME)
         self._runs, self._only = (runs.parent, runs.name) if alone else (runs, "")
         self._live = live
         self._followed: OrderedDict[str, tuple[Follower, threading.Lock]] = OrderedDict()
@@ -54,19 +54,19 @@ class RunsSeen:
 
     def command(self, name: str) -> str:
         """Return what was called, behind `trueloop run`; "" where no watched program has this name."""
-        known = live_folder.is_name(name) and name in live_folder.names(self._live)
-        return " ".join(listed_feed(self._live / name).what.split()) if known else ""
+        known = live_folder.is_program_name(name) and name in live_folder.program_names(self._live)
+        return " ".join(read_feed_listing(self._live / name).what.split()) if known else ""
 
     def listed(self, search: str) -> dict[str, Any]:
         """List what there is, the newest first.
 
         Cost: 0.2 ms for each run that is shown; 10 us for each other one.
         """
-        feeds = [listed_feed(self._live / name) for name in live_folder.names(self._live)]
+        feeds = [read_feed_listing(self._live / name) for name in live_folder.program_names(self._live)]
         found = [each for each in feeds if each.matches(search)]
-        trained, all_trained = listed_runs(self._runs, search, SHOWN, only=self._only)
+        trained, all_trained = list_runs(self._runs, search, SHOWN, only=self._only)
         return {
-            "runs": [each.told() for each in _newest([*found[:SHOWN], *trained])],
+            "runs": [each.as_json() for each in _newest([*found[:SHOWN], *trained])],
             "more": max(0, len(found) - SHOWN) + all_trained - len(trained),
             "folder": str(self._runs),
         }
@@ -85,12 +85,12 @@ class RunsSeen:
         follower, lock = found
         with lock:
             until_s = perf_counter() + PIECE_S
-            while follower.advance() and follower.behind and perf_counter() < until_s:
+            while follower.poll() and follower.has_more and perf_counter() < until_s:
                 continue  # drawing takes as long as reading a piece
             now = _mark(follower)
             if now == mark:
-                return {"id": word, "mark": now, "same": True, "behind": follower.behind}
-            shown = shown_run(follower) if isinstance(follower, JournalFollower) else shown_feed(follower)
+                return {"id": word, "mark": now, "same": True, "behind": follower.has_more}
+            shown = run_page(follower) if isinstance(follower, JournalReader) else feed_page(follower)
         return {"id": word, "mark": now, **shown}
 
     def _follower(self, word: str) -> tuple[Follower, threading.Lock] | None:
@@ -109,10 +109,10 @@ class RunsSeen:
 
     def _made(self, word: str) -> Follower | None:
         kind, _, name = word.partition("/")
-        if kind == "live" and live_folder.is_name(name) and name in live_folder.names(self._live):
-            return FeedFollower(self._live / name)
+        if kind == "live" and live_folder.is_program_name(name) and name in live_folder.program_names(self._live):
+            return FeedReader(self._live / name)
         if kind == "runs" and name in _folders(self._runs) and self._only in ("", name):
-            return JournalFollower(self._runs / name)
+            return JournalReader(self._runs / name)
         return None
 
 
@@ -127,12 +127,12 @@ def _folders(root: Path) -> set[str]:
 
 def _mark(follower: Follower) -> str:
     tail = follower.tail
-    told = f"{tail.place}.{tail.restarts}.{tail.size}.{len(follower.problem)}"
-    if isinstance(follower, FeedFollower):
-        now = read_now(follower.folder)
-        return f"{told}.{now.get('s')}.{follower.now().state}"[:64]
-    return f"{told}.{state_of(follower)}"[:64]
+    told = f"{tail.offset}.{tail.restarts}.{tail.size}.{len(follower.problem)}"
+    if isinstance(follower, FeedReader):
+        now = read_position(follower.folder)
+        return f"{told}.{now.get('s')}.{follower.status().state}"[:64]
+    return f"{told}.{run_state(follower)}"[:64]
 
 
-def _newest(found: Sequence[Listed]) -> list[Listed]:
+def _newest(found: Sequence[RunListing]) -> list[RunListing]:
     return sorted(found, key=lambda each: (each.state != "running", -each.changed))

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, Final
 
 from trueloop.app.web.wire_format import LENGTH, TEXT
-from trueloop.runs.live.process_alive import lives, mark_of
+from trueloop.runs.live.process_alive import is_alive, process_start_ticks
 
 READY_S: Final = 120.0  # torch's import on a busy machine
 ANSWER_S: Final = 10.0  # a fork, or a kill, on one
@@ -143,7 +143,7 @@ class Workers:
             killed = False
             with contextlib.suppress(Gone):
                 killed = (await self._asked({"kill": pid}))["killed"]
-            if not killed and (mark := self._children.get(pid)) and lives(pid, mark):
+            if not killed and (mark := self._children.get(pid)) and is_alive(pid, mark):
                 os.kill(pid, signal.SIGKILL)  # of a process that is gone itself: nobody else can end it
 
     def forget(self, pid: int) -> None:
@@ -184,7 +184,7 @@ class Workers:
         finally:
             theirs.close()
         pid = answer["pid"]
-        self._children[pid] = mark_of(pid)
+        self._children[pid] = process_start_ticks(pid)
         reader, writer = await asyncio.open_connection(sock=ours)
         return Worker(pid, reader, writer, self)
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from trueloop.core.findings import Finding
-from trueloop.core.source_text import Edit, Fix, Text, applied
+from trueloop.core.source_text import Edit, Fix, SourceText, apply_fixes
 from trueloop.core.suppression import statements
 
 _LIST = re.compile(r"(#\s*trueloop:\s*ignore\[)([^\]]*)(\])")
@@ -19,17 +19,17 @@ def with_ignores(source: str, findings: Iterable[Finding]) -> tuple[str, int]:
     spans = [(first, last) for first, last, _ in statements(source) if first]
     count = 0
     for finding in findings:
-        if finding.site is not None:
-            line = finding.site.line
+        if finding.location is not None:
+            line = finding.location.line
             last = next((last for first, last in spans if first <= line <= last), line)
             wanted[last].add(finding.code)
             count += 1
-    text = Text(source)
+    text = SourceText(source)
     edits = [_edit(text, line, codes) for line, codes in wanted.items()]
-    return applied(text, [Fix((edit,), safe=True) for edit in edits])[0].source, count
+    return apply_fixes(text, [Fix((edit,), safe=True) for edit in edits])[0].source, count
 
 
-def _edit(text: Text, line: int, codes: set[str]) -> Edit:
+def _edit(text: SourceText, line: int, codes: set[str]) -> Edit:
     """Return the edit that lists codes in the comment of a line, or adds one."""
     words = text.line(line)
     start = text.offset(line, 0)

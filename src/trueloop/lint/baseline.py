@@ -29,7 +29,7 @@ def key(finding: Finding, line: str, base: Path) -> Key:
         line: the words it stands in.
         base: paths are told relative to it.
     """
-    path = Path(finding.site.path) if finding.site else Path("?")
+    path = Path(finding.location.path) if finding.location else Path("?")
     known = path.resolve()
     named = known.relative_to(base.resolve()) if known.is_relative_to(base.resolve()) else known
     return named.as_posix(), finding.code, " ".join(line.split())

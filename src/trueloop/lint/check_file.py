@@ -12,9 +12,9 @@ from functools import cache
 from typing import NamedTuple
 
 from trueloop.analysis.interpreter.interpreter import read
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Finding, SourceLocation
-from trueloop.core.source_text import Text
+from trueloop.core.source_text import SourceText
 from trueloop.core.suppression import EVERYTHING, Pragma, comments, named
 from trueloop.failures.failure import Failure, Rule
 
@@ -59,11 +59,11 @@ def lint_text(source: str, path: str, rules: Iterable[Ruled], *, notebook: bool 
         return _broken(path, error)
     rules = list(rules)
     stands = cache(source.__contains__)  # many rules ask for the same words
-    wanted = [each for each in rules if each.rule.concerns(stands)]
+    wanted = [each for each in rules if each.rule.may_match(stands)]
     if not wanted:
         return _silenced(path, (), comments(source), frozenset(each.failure.code for each in rules))
     try:
-        found = _ask(wanted, read(Text(source), tree, notebook=notebook), path)
+        found = _ask(wanted, read(SourceText(source), tree, notebook=notebook), path)
     except Exception as error:  # noqa: BLE001 - one file that is too much for us does not keep others from being judged
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{os.path.basename(place.filename)}:{place.lineno}"  # noqa: PTH119
@@ -80,7 +80,7 @@ def _broken(path: str, error: BaseException) -> Linted:
     return Linted(path=path, problem=f"line {line}: {words}" if line else words)
 
 
-def _ask(rules: Iterable[Ruled], source: Source, path: str) -> list[Finding]:
+def _ask(rules: Iterable[Ruled], source: SourceFile, path: str) -> list[Finding]:
     found: dict[tuple[str, int, int], Finding] = {}
     for ruled in rules:
         for hit in ruled.rule.find(source):
@@ -90,7 +90,7 @@ def _ask(rules: Iterable[Ruled], source: Source, path: str) -> list[Finding]:
     return [found[key] for key in sorted(found, key=lambda key: (*key[1:], key[0]))]
 
 
-def _finding(ruled: Ruled, hit: Hit, source: Source, path: str) -> Finding:
+def _finding(ruled: Ruled, hit: Hit, source: SourceFile, path: str) -> Finding:
     failure, node = ruled.failure, hit.node
     return Finding(
         code=failure.code,
@@ -98,20 +98,20 @@ def _finding(ruled: Ruled, hit: Hit, source: Source, path: str) -> Finding:
         title=failure.title,
         severity=hit.severity or failure.severity,
         message=hit.message,
-        site=_site(source, path, node),
+        location=_site(source, path, node),
         related=tuple((_site(source, path, other), words) for other, words in hit.related),
         fix=failure.fix,
         column=_column(source, node.lineno, node.col_offset),
         end=(node.end_lineno, _column(source, node.end_lineno, node.end_col_offset)),
-        repair=hit.fix,
+        autofix=hit.fix,
     )
 
 
-def _column(source: Source, line: int, column: int) -> int:
+def _column(source: SourceFile, line: int, column: int) -> int:
     return len(source.text.line(line).encode()[:column].decode(errors="replace")) + 1
 
 
-def _site(source: Source, path: str, node: ast.expr | ast.stmt) -> SourceLocation:
+def _site(source: SourceFile, path: str, node: ast.expr | ast.stmt) -> SourceLocation:
     return SourceLocation(path, node.lineno, _function(source.tree, node.lineno))
 
 
@@ -148,7 +148,7 @@ def _silenced(path: str, found: Iterable[Finding], comments: Sequence[Pragma], a
     """
     kept, used, silenced = list[Finding](), set[Pragma](), 0
     for each in found:
-        line = each.site.line if each.site else 0
+        line = each.location.line if each.location else 0
         heard = [
             pragma for pragma in comments if pragma.first <= line <= pragma.last and named(each.code, pragma.words)
         ]

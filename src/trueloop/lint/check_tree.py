@@ -76,7 +76,7 @@ def _in_file(linted: Linted, decoded: Decoded) -> Linted:
     """Tell fixes in bytes of the file, where those are not the text's in UTF-8."""
     if decoded.encoding == "utf-8" and not decoded.bom:
         return linted
-    found = [replace(each, repair=decoded.in_file(each.repair)) if each.repair else each for each in linted.found]
+    found = [replace(each, autofix=decoded.in_file(each.autofix)) if each.autofix else each for each in linted.found]
     return replace(linted, found=tuple(found))
 
 
@@ -100,11 +100,11 @@ def _in_cells(linted: Linted, notebook: Notebook, path: str) -> Linted:
         return SourceLocation(f"{path}:cell {cell.number}", line, known.function)
 
     def moved(finding: Finding) -> Finding:
-        assert finding.site is not None
-        cell, line = notebook.place(finding.site.line)
-        end = finding.end and (finding.end[0] - finding.site.line + line, finding.end[1])
+        assert finding.location is not None
+        cell, line = notebook.place(finding.location.line)
+        end = finding.end and (finding.end[0] - finding.location.line + line, finding.end[1])
         related = tuple((site(other), words) for other, words in finding.related)
-        return replace(finding, site=site(finding.site), related=related, end=end, cell=cell.number)
+        return replace(finding, location=site(finding.location), related=related, end=end, cell=cell.number)
 
     idle = tuple((site(known), codes) for known, codes in linted.idle)
     return replace(linted, found=tuple(map(moved, linted.found)), problem=problem, idle=idle)

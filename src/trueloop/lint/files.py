@@ -44,7 +44,7 @@ class Decoded(NamedTuple):
         whole = self.text.encode("utf-8", "surrogatepass")
         places = {place: len(self.encoded(whole[:place].decode())) for edit in fix.edits for place in edit[:2]}
         edits = tuple(Edit(places[each.start], places[each.end], each.text) for each in fix.edits)
-        return Fix(edits, safe=fix.safe, words=fix.words)
+        return Fix(edits, safe=fix.safe, description=fix.description)
 
 
 def discover(paths: Iterable[Path], *, exclude: Sequence[str] = ()) -> Iterator[Path]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from trueloop.core.findings import Finding, Severity
-from trueloop.core.source_text import Text, applied
+from trueloop.core.source_text import SourceText, apply_fixes
 from trueloop.lint.check_file import Linted, Ruled, lint_text
 
 ROUNDS: Final = 20  # of fixes upon fixes
@@ -43,7 +43,7 @@ def fix_text(source: str, path: str, rules: Sequence[Ruled], *, unsafe: bool = F
         wanted = [
             each
             for each in before.found
-            if each.repair is not None and (each.repair.safe or unsafe) and _key(each, source) not in refused
+            if each.autofix is not None and (each.autofix.safe or unsafe) and _key(each, source) not in refused
         ]
         if not wanted:
             break
@@ -59,7 +59,7 @@ def fix_text(source: str, path: str, rules: Sequence[Ruled], *, unsafe: bool = F
 
 
 def _round(source: str, look: Callable[[str], Linted], wanted: Sequence[Finding]) -> tuple[str, Linted, int]:
-    text, done = applied(Text(source), [each.repair for each in wanted if each.repair is not None])
+    text, done = apply_fixes(SourceText(source), [each.autofix for each in wanted if each.autofix is not None])
     return text.source, look(text.source), len(done)
 
 
@@ -79,5 +79,5 @@ def _helps(before: Linted, after: Linted, fixed: Sequence[Finding]) -> bool:
 
 
 def _key(found: Finding, source: str) -> tuple[str, str]:
-    site = found.site
-    return found.code, Text(source).line(site.line).strip() if site else ""
+    site = found.location
+    return found.code, SourceText(source).line(site.line).strip() if site else ""

@@ -63,7 +63,7 @@ def build() -> Recipe:
 def assemble(options: DigitsOptions) -> Parts:
     """Return the network, its loss and the three splits of (image [1, 8, 8], label)."""
     images_N1HW, labels_N = load_images()
-    train, val, test = map(TensorData(images_N1HW, labels_N).part, split(labels_N, seed=options.split_seed))
+    train, val, test = map(TensorData(images_N1HW, labels_N).subset, split(labels_N, seed=options.split_seed))
     return Parts(
         model=network(width=options.width, dropout=options.dropout),
         objective=nn.CrossEntropyLoss(),

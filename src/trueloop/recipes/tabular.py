@@ -85,7 +85,7 @@ def assemble(options: TabularOptions) -> Parts:
     features_NF, target_N, names = load_table(options.data)
     train, val, test = split(target_N, seed=options.split_seed, stratify=bool(names))
     table = TensorData(features_NF, target_N)
-    splits: dict[str, Any] = {"train": table.part(train), "val": table.part(val), "test": table.part(test)}
+    splits: dict[str, Any] = {"train": table.subset(train), "val": table.subset(val), "test": table.subset(test)}
     splits["reading"] = Reading(kind="table", columns=columns(options.data), words="Raw numbers, in the table's units.")
     hidden = network(features_NF[train], options, outputs=len(names) or 1)
     if names:

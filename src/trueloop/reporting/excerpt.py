@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from trueloop.core.findings import Explained, Finding, SuggestedChange, SourceLocation
-from trueloop.core.source_text import Text, applied
+from trueloop.core.findings import ExplainedError, Finding, SuggestedChange, SourceLocation
+from trueloop.core.source_text import SourceText, apply_fixes
 
 AROUND: Final = 2  # lines shown above and below the one at fault
 MOST_CHANGES: Final = 12  # lines of a diff that are shown
@@ -54,11 +54,11 @@ class Change(NamedTuple):
     text: str
 
 
-def excerpts(finding: Finding | Explained) -> list[Excerpt]:
+def excerpts(finding: Finding | ExplainedError) -> list[Excerpt]:
     """Return the lines to show, the file at fault first; none where no line of the user's is known."""
     files: dict[str, dict[int, list[Note]]] = {}
     first: dict[str, SourceLocation] = {}
-    fault = [(finding.site, Note("", at_fault=True))] if finding.site else []
+    fault = [(finding.location, Note("", at_fault=True))] if finding.location else []
     for site, note in (*fault, *((site, Note(words, at_fault=False)) for site, words in finding.related)):
         files.setdefault(site.path, {}).setdefault(site.line, []).append(note)
         first.setdefault(site.path, site)
@@ -82,13 +82,13 @@ def repaired(finding: Finding) -> list[Change]:
 
     A notebook's edits are of its code cells together, which no file holds: they are not shown.
     """
-    if finding.repair is None or finding.site is None or finding.cell is not None:
+    if finding.autofix is None or finding.location is None or finding.cell is not None:
         return []
     try:
-        before = Text(Path(finding.site.path).read_bytes().decode())
+        before = SourceText(Path(finding.location.path).read_bytes().decode())
     except (OSError, UnicodeDecodeError):
         return []
-    after, done = applied(before, [finding.repair])
+    after, done = apply_fixes(before, [finding.autofix])
     if not done:
         return []
     old, new = (text.source.expandtabs(4).removeprefix("\ufeff").splitlines() for text in (before, after))

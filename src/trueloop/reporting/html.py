@@ -7,8 +7,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from trueloop.core.findings import Explained, Finding, Report, Severity, UpdateRate
-from trueloop.core.formatting import duration, format_number, percent, sentence
+from trueloop.core.findings import ExplainedError, Finding, Report, Severity, UpdateTiming
+from trueloop.core.formatting import format_duration, format_number, format_percent, to_single_line
 from trueloop.core.html import Markup, element, section
 from trueloop.reporting.excerpt import Excerpt, Line, diff, excerpts
 from trueloop.reporting.plots import Plot, figure
@@ -44,7 +44,7 @@ def to_html(report: Report, *, base: Path | None = None) -> str:
         _cards(report),
         section("Findings", *found) if found else Markup(),
         _curves(report),
-        _time(report.rate) if report.rate else Markup(),
+        _time(report.timing) if report.timing else Markup(),
         _judged(report),
         _problems(report),
         element(
@@ -56,7 +56,7 @@ def to_html(report: Report, *, base: Path | None = None) -> str:
 
 
 def _header(report: Report) -> Markup:
-    worst = report.worst()
+    worst = report.highest_severity()
     tone = "error" if report.error else "good" if worst in (None, Severity.NOTE) else str(worst)
     if tone == "good" and untrained(report):
         tone = "warning"
@@ -67,14 +67,14 @@ def _cards(report: Report) -> Markup:
     shown_cards: list[tuple[str, str, str]] = []
     if report.seconds > 0:
         shown_cards += [
-            ("updates", format_number(report.updates), f"in {duration(report.seconds)}"),
-            ("watched in full", format_number(report.watched), "the others for what is cheap to see"),
-            ("cost of watching", f"≥ {percent(cost_share(report))}", f"{duration(report.cost_s)}, timed from within"),
+            ("updates", format_number(report.updates), f"in {format_duration(report.seconds)}"),
+            ("watched in full", format_number(report.updates_traced), "the others for what is cheap to see"),
+            ("cost of watching", f"≥ {format_percent(cost_share(report))}", f"{format_duration(report.overhead_s)}, timed from within"),
         ]
-    if report.rate:
-        shown_cards.append(("an update", duration(report.rate.update_s), "as a rule"))
-    if report.silenced:
-        shown_cards.append(("silenced", format_number(report.silenced), "by comments or the settings"))
+    if report.timing:
+        shown_cards.append(("an update", format_duration(report.timing.update_s), "as a rule"))
+    if report.suppressed:
+        shown_cards.append(("silenced", format_number(report.suppressed), "by comments or the settings"))
     cards = (
         element("div", element("dt", name), element("dd", value), element("dd", unit, class_="unit"))
         for name, value, unit in shown_cards
@@ -82,16 +82,16 @@ def _cards(report: Report) -> Markup:
     return element("dl", *cards, class_="cards") if shown_cards else Markup()
 
 
-def _explained(error: Explained, base: Path | None) -> Markup:
+def _explained(error: ExplainedError, base: Path | None) -> Markup:
     return section(
         "What ended the run",
         element(
             "article",
-            element("h3", element("span", error.type, class_="pill error"), " ", sentence(error.title)),
-            element("p", element("code", sentence(error.message)), class_="soft"),
-            element("p", sentence(error.meaning)),
+            element("h3", element("span", error.type, class_="pill error"), " ", to_single_line(error.title)),
+            element("p", element("code", to_single_line(error.message)), class_="soft"),
+            element("p", to_single_line(error.meaning)),
             *(part for excerpt in excerpts(error) for part in _excerpt(excerpt, base)),
-            element("p", element("strong", "Fix: "), sentence(error.fix)),
+            element("p", element("strong", "Fix: "), to_single_line(error.fix)),
             class_="finding error",
             id="error",
         ),
@@ -101,7 +101,7 @@ def _explained(error: Explained, base: Path | None) -> Markup:
 def _finding(finding: Finding, base: Path | None) -> Markup:
     severity = finding.severity.value
     name = element("span", f"{severity} {finding.code}", class_=f"pill {severity}")
-    fix = [element("p", element("strong", "Fix: "), sentence(finding.fix))] if finding.fix else []
+    fix = [element("p", element("strong", "Fix: "), to_single_line(finding.fix))] if finding.fix else []
     if finding.change:
         lines = (
             element("span", element("i", change.sign), change.text or " ", class_=CHANGED[change.sign])
@@ -110,13 +110,13 @@ def _finding(finding: Finding, base: Path | None) -> Markup:
         fix.append(element("pre", *lines))
     return element(
         "article",
-        element("h3", name, " ", sentence(finding.title)),
-        element("p", sentence(finding.message)),
+        element("h3", name, " ", to_single_line(finding.title)),
+        element("p", to_single_line(finding.message)),
         *(part for excerpt in excerpts(finding) for part in _excerpt(excerpt, base)),
         *([element("p", f"Seen {since}.", class_="since")] if (since := when(finding)) else []),
         *fix,
         class_=f"finding {severity}",
-        id=f"{finding.code}-{finding.site.line if finding.site else 0}",
+        id=f"{finding.code}-{finding.location.line if finding.location else 0}",
     )
 
 
@@ -131,7 +131,7 @@ def _line(line: Line | None) -> Markup:
     if line is None:
         return element("span", element("i", "…"))
     fault = any(note.at_fault for note in line.notes)
-    words = (element("b", sentence(note.words)) for note in line.notes if note.words)
+    words = (element("b", to_single_line(note.words)) for note in line.notes if note.words)
     kind = "fault" if fault else "related" if line.notes else "around"
     return element("span", element("i", line.number), line.text, *words, class_=kind)
 
@@ -151,14 +151,14 @@ def _curves(report: Report) -> Markup:
     return section("Curves", element("div", *drawn, class_="curves"), told) if drawn else Markup()
 
 
-def _time(rate: UpdateRate) -> Markup:
+def _time(rate: UpdateTiming) -> Markup:
     shares = {
-        "data": rate.data, "forward": rate.forward, "backward": rate.backward, "optimizer": rate.optimizer,
+        "data": rate.data_share, "forward": rate.forward_share, "backward": rate.backward_share, "optimizer": rate.optimizer_share,
     }  # fmt: skip
     shares["other"] = max(0.0, 1 - sum(shares.values()))
     bar = (element("div", class_=name, style=f"flex: {share:.4f}") for name, share in shares.items() if share > 0)
     legend = (
-        element("li", element("span", class_=f"dot {name}"), f"{name} {percent(share)}")
+        element("li", element("span", class_=f"dot {name}"), f"{name} {format_percent(share)}")
         for name, share in shares.items()
     )
     return section(
@@ -168,11 +168,11 @@ def _time(rate: UpdateRate) -> Markup:
 
 
 def _judged(report: Report) -> Markup:
-    if not report.judged:
+    if not report.verdicts:
         return Markup()
     rows = [(code, f"fired; {words}") for code, words in more(report).items()]
     rows += [(", ".join(codes), reason) for reason, codes in reasons(report).items()]
-    listed = element("table", *(element("tr", element("td", a), element("td", sentence(b))) for a, b in rows))
+    listed = element("table", *(element("tr", element("td", a), element("td", to_single_line(b))) for a, b in rows))
     return section(
         "What was judged",
         element("div", element("p", counts(report), "."), *([listed] if rows else []), class_="block"),
@@ -183,5 +183,5 @@ def _problems(report: Report) -> Markup:
     if not report.problems:
         return Markup()
     told = element("p", "These broke inside trueloop. The program itself was not touched, and went on.")
-    listed = element("ul", *(element("li", sentence(problem)) for problem in report.problems))
+    listed = element("ul", *(element("li", to_single_line(problem)) for problem in report.problems))
     return section("Problems in the watching", element("div", told, listed, class_="block"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from trueloop.core.findings import Explained, Finding, Judged, Report, Severity, SourceLocation, Verdict
+from trueloop.core.findings import ExplainedError, Finding, FailureVerdict, Report, Severity, SourceLocation, Verdict
 
 Key = tuple[str, SourceLocation | None, int]
 
@@ -30,18 +30,18 @@ def merge(reports: Mapping[int, Report], *, missing: Sequence[int] = ()) -> Repo
     return replace(
         every[0],
         findings=_findings(reports, of=len(reports) + len(missing)),
-        judged=_judged(judged for each in every for judged in each.judged),
-        silenced=max(each.silenced for each in every),
+        judged=_judged(judged for each in every for judged in each.verdicts),
+        silenced=max(each.suppressed for each in every),
         updates=max(each.updates for each in every),
-        watched=max(each.watched for each in every),
+        watched=max(each.updates_traced for each in every),
         seconds=max(each.seconds for each in every),
-        cost_s=max(each.cost_s for each in every),
+        cost_s=max(each.overhead_s for each in every),
         error=_error(reports, several=several),
         problems=(*problems, *(f"rank {rank} ended without a report" for rank in missing)),
     )
 
 
-def _error(reports: Mapping[int, Report], *, several: bool) -> Explained | None:
+def _error(reports: Mapping[int, Report], *, several: bool) -> ExplainedError | None:
     """Return what ended the lowest rank that was ended by something: the others mostly follow it."""
     for rank in sorted(reports):
         error = reports[rank].error
@@ -64,7 +64,7 @@ def _keyed(findings: Iterable[Finding]) -> Iterable[tuple[Key, Finding]]:
     """Number the findings of one code at one line, which are about different things, in their order."""
     seen: dict[tuple[str, SourceLocation | None], int] = {}
     for finding in findings:
-        place = (finding.code, finding.site)
+        place = (finding.code, finding.location)
         seen[place] = seen.get(place, -1) + 1
         yield (*place, seen[place]), finding
 
@@ -82,10 +82,10 @@ def _together(by_rank: Mapping[int, Finding], *, of: int) -> Finding:
     )
 
 
-def _judged(verdicts: Iterable[Judged]) -> tuple[Judged, ...]:
+def _judged(verdicts: Iterable[FailureVerdict]) -> tuple[FailureVerdict, ...]:
     """Return one verdict for each failure: what fired anywhere has fired, what one could not judge is not judged."""
     order = (Verdict.FIRED, Verdict.NOT_JUDGED, Verdict.PASSED, Verdict.NOT_APPLICABLE)
-    gravest: dict[str, Judged] = {}
+    gravest: dict[str, FailureVerdict] = {}
     for each in verdicts:
         known = gravest.setdefault(each.code, each)
         if order.index(each.verdict) < order.index(known.verdict):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from trueloop.core.findings import Finding, Severity
-from trueloop.core.formatting import printable, sentence
+from trueloop.core.formatting import replace_unprintable, to_single_line
 from trueloop.reporting.summary import shown
 
 COMMANDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
@@ -16,19 +16,19 @@ COMMANDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severit
 
 def concise(finding: Finding, *, base: Path) -> str:
     """Say a finding as compilers do: "train.py:41:5: GRD001 error [*] The step ..."; ``[*]`` = --fix does."""
-    mark = " [*]" if finding.repair and finding.repair.safe else ""
-    return f"{_place(finding, base)}: {finding.code} {finding.severity}{mark} {sentence(finding.message)}"
+    mark = " [*]" if finding.autofix and finding.autofix.safe else ""
+    return f"{_place(finding, base)}: {finding.code} {finding.severity}{mark} {to_single_line(finding.message)}"
 
 
 def _place(finding: Finding, base: Path) -> str:
-    if finding.site is None:
+    if finding.location is None:
         return "?"
-    return f"{shown(finding.site.path, base)}:{finding.site.line}" + (f":{finding.column}" if finding.column else "")
+    return f"{shown(finding.location.path, base)}:{finding.location.line}" + (f":{finding.column}" if finding.column else "")
 
 
 def annotation(finding: Finding, *, base: Path) -> str:
     """Say a finding as a workflow command of GitHub's, which it shows beside the line."""
-    site = finding.site
+    site = finding.location
     parts = {"title": f"{finding.code} {finding.title}"}
     if site is not None:
         path, _, cell = shown(site.path, base).partition(":cell ")
@@ -39,7 +39,7 @@ def annotation(finding: Finding, *, base: Path) -> str:
         elif finding.column and finding.end:
             parts |= {"col": str(finding.column), "endLine": str(finding.end[0]), "endColumn": str(finding.end[1])}
     named = ",".join(f"{name}={_escaped(value, in_name=True)}" for name, value in parts.items())
-    words = _escaped(f"{sentence(finding.message)} {finding.fix}".strip(), in_name=False)
+    words = _escaped(f"{to_single_line(finding.message)} {finding.fix}".strip(), in_name=False)
     return f"::{COMMANDS[finding.severity]} {named}::{words}"
 
 
@@ -55,7 +55,7 @@ def statistics(findings: Iterable[Finding]) -> Iterator[str]:
     counts = Counter(finding.code for finding in findings)
     width = len(str(max(counts.values(), default=0)))
     known = {finding.code: finding for finding in findings}
-    fixable = {finding.code for finding in findings if finding.repair and finding.repair.safe}
+    fixable = {finding.code for finding in findings if finding.autofix and finding.autofix.safe}
     for code, count in counts.most_common():
         mark = "[*]" if code in fixable else "   "
-        yield f"{count:>{width}}  {code}  {mark}  {known[code].slug}: {printable(known[code].title)}"
+        yield f"{count:>{width}}  {code}  {mark}  {known[code].slug}: {replace_unprintable(known[code].title)}"

@@ -10,7 +10,7 @@ from typing import Final
 
 from trueloop.core.axis_ticks import Axis, suits_log_scale
 from trueloop.core.findings import Series
-from trueloop.core.formatting import format_number, short
+from trueloop.core.formatting import format_number, format_float
 from trueloop.core.html import Markup, element
 
 WIDTH, HEIGHT = 560, 260
@@ -109,6 +109,6 @@ def _caption(values: Sequence[float], lost: int) -> str:
     if not values:
         return f"No value was finite ({format_number(lost)} were not)."
     if min(values) == max(values):
-        return f"{short(values[0])} throughout{lost_words}."
-    ends = f"From {short(values[0])} to {short(values[-1])}"
-    return f"{ends}, between {short(min(values))} and {short(max(values))}{lost_words}."
+        return f"{format_float(values[0])} throughout{lost_words}."
+    ends = f"From {format_float(values[0])} to {format_float(values[-1])}"
+    return f"{ends}, between {format_float(min(values))} and {format_float(max(values))}{lost_words}."

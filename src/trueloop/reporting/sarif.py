@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from trueloop.core.findings import Explained, Finding, Report, Severity, SourceLocation
+from trueloop.core.findings import ExplainedError, Finding, Report, Severity, SourceLocation
 from trueloop.core.source_text import Fix
 from trueloop.failures.load import catalogue
-from trueloop.failures.page import markdown, reference
+from trueloop.failures.page import render_markdown, first_reference_url
 from trueloop.version import __version__
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -61,10 +61,10 @@ def _results(findings: Iterable[Finding], index: Mapping[str, int], base: Path |
             "occurrenceCount": max(1, finding.count),
             "partialFingerprints": {FINGERPRINT: f"{content}:{seen[content]}"},
         }
-        if finding.site:
-            result["locations"] = [_location(finding.site, base, finding)]
-        if finding.site and finding.repair and finding.cell is None:
-            result["fixes"] = [_repair(finding.repair, finding.site, base)]
+        if finding.location:
+            result["locations"] = [_location(finding.location, base, finding)]
+        if finding.location and finding.autofix and finding.cell is None:
+            result["fixes"] = [_repair(finding.autofix, finding.location, base)]
         if finding.related:
             result["relatedLocations"] = [
                 {"id": number, **_location(site, base), "message": {"text": words}}
@@ -75,18 +75,18 @@ def _results(findings: Iterable[Finding], index: Mapping[str, int], base: Path |
         yield result
 
 
-def _raised(error: Explained) -> Finding:
+def _raised(error: ExplainedError) -> Finding:
     """Tell the error that ended a run as a result like any other."""
     return Finding(
         code=f"raised/{error.kind}", slug=error.kind, title=error.title, severity=Severity.ERROR,
-        message=f"{error.type}: {error.message} {error.meaning}", site=error.site, related=error.related,
+        message=f"{error.type}: {error.message} {error.meaning}", location=error.location, related=error.related,
         first_update=error.update, fix=error.fix,
     )  # fmt: skip
 
 
 def _content(finding: Finding, base: Path | None) -> str:
     """Return what stays the same while lines move, on every machine: the code, the file, the words of the line."""
-    site = finding.site
+    site = finding.location
     path, line = (_artifact(site.path, base)["uri"], linecache.getline(site.path, site.line)) if site else ("", "")
     words = "\0".join((finding.code, path, line.strip()))
     return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -107,9 +107,9 @@ def _rule(finding: Finding) -> dict[str, Any]:
     if entry:
         page = entry.failure.doc
         rule["fullDescription"] = {"text": " ".join(page.split("\n\n", 1)[0].split())}
-        rule["help"]["markdown"] = markdown(page)
+        rule["help"]["markdown"] = render_markdown(page)
         rule["properties"] = {"tags": [entry.family]}
-        if address := reference(page):
+        if address := first_reference_url(page):
             rule["helpUri"] = address
     return rule
 
@@ -123,7 +123,7 @@ def _repair(repair: Fix, site: SourceLocation, base: Path | None) -> dict[str, A
         for edit in repair.edits
     ]
     change = {"artifactLocation": _artifact(site.path, base), "replacements": replacements}
-    return {"description": {"text": f"{repair.words}."}, "artifactChanges": [change]}
+    return {"description": {"text": f"{repair.description}."}, "artifactChanges": [change]}
 
 
 def _location(site: SourceLocation, base: Path | None, finding: Finding | None = None) -> dict[str, Any]:

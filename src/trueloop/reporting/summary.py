@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from trueloop.core.findings import Finding, Judged, Report, Severity, Verdict
-from trueloop.core.formatting import format_count, format_number, printable
+from trueloop.core.findings import Finding, FailureVerdict, Report, Severity, Verdict
+from trueloop.core.formatting import format_count, format_number, replace_unprintable
 
 FAULT = "this run is not training what you think"
 
@@ -53,9 +53,9 @@ def _headline(report: Report) -> str:
     return nothing + (f", {words}" if words else "")
 
 
-def with_verdict(report: Report, verdict: Verdict) -> Sequence[Judged]:
+def with_verdict(report: Report, verdict: Verdict) -> Sequence[FailureVerdict]:
     """Return what was decided this way."""
-    return [judged for judged in report.judged if judged.verdict is verdict]
+    return [judged for judged in report.verdicts if judged.verdict is verdict]
 
 
 def counts(report: Report) -> str:
@@ -63,7 +63,7 @@ def counts(report: Report) -> str:
     numbers = {verdict: len(with_verdict(report, verdict)) for verdict in Verdict}
     judged = numbers[Verdict.FIRED] + numbers[Verdict.PASSED]
     words = [f"{numbers[verdict]} {verdict}" for verdict in Verdict if numbers[verdict]]
-    return f"{judged} of {format_count(len(report.judged), 'failure')} judged: {', '.join(words)}"
+    return f"{judged} of {format_count(len(report.verdicts), 'failure')} judged: {', '.join(words)}"
 
 
 def reasons(report: Report) -> dict[str, list[str]]:
@@ -81,13 +81,13 @@ def more(report: Report) -> dict[str, str]:
 
 def cost_share(report: Report) -> float:
     """Return the share of the run's time that watching took."""
-    return report.cost_s / report.seconds if report.seconds > 0 else 0.0
+    return report.overhead_s / report.seconds if report.seconds > 0 else 0.0
 
 
 def shown(path: str, base: Path | None) -> str:
     """Write a path as people open it: relative to the folder they are in, where it lies there."""
     known = Path(path)
-    return printable(str(known.relative_to(base) if base and known.is_relative_to(base) else known))
+    return replace_unprintable(str(known.relative_to(base) if base and known.is_relative_to(base) else known))
 
 
 def when(finding: Finding) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from trueloop.core.findings import UNPROVEN, Explained, Finding, Report, Series, Severity, UpdateRate
-from trueloop.core.formatting import format_count, duration, format_number, percent, printable, sentence, short
+from trueloop.core.findings import UNPROVABLE_AT_RUN_TIME, ExplainedError, Finding, Report, Series, Severity, UpdateTiming
+from trueloop.core.formatting import format_count, format_duration, format_number, format_percent, replace_unprintable, to_single_line, format_float
 from trueloop.reporting.excerpt import Excerpt, Line, diff, excerpts, repaired
 from trueloop.reporting.summary import cost_share, counts, headline, more, reasons, shown, untrained, when
 
@@ -75,7 +75,7 @@ def _lines(report: Report, look: _Look) -> Iterator[Sequence[Part]]:
 
 
 def _tone(report: Report) -> str:
-    worst = Severity.ERROR if report.error else report.worst()
+    worst = Severity.ERROR if report.error else report.highest_severity()
     if worst is not None and worst is not Severity.NOTE:
         return COLOURS[worst]
     return "bold yellow" if untrained(report) else "bold green"
@@ -84,8 +84,8 @@ def _tone(report: Report) -> str:
 # One finding, and what ended the run ------------------------------------------------------------------------------
 
 
-def _explained(error: Explained, look: _Look) -> Iterator[Sequence[Part]]:
-    yield [(error.type, COLOURS[Severity.ERROR]), (f"  {sentence(error.title)}", "bold")]
+def _explained(error: ExplainedError, look: _Look) -> Iterator[Sequence[Part]]:
+    yield [(error.type, COLOURS[Severity.ERROR]), (f"  {to_single_line(error.title)}", "bold")]
     yield from _prose(f"torch: {error.message}", look, style="dim")
     yield from _prose(error.meaning, look)
     for excerpt in excerpts(error):
@@ -97,7 +97,7 @@ def _explained(error: Explained, look: _Look) -> Iterator[Sequence[Part]]:
 
 def _finding(finding: Finding, look: _Look) -> Iterator[Sequence[Part]]:
     name = f"{finding.severity} {finding.code}"
-    yield [(name, COLOURS[finding.severity]), (f"  {sentence(finding.title)}", "bold")]
+    yield [(name, COLOURS[finding.severity]), (f"  {to_single_line(finding.title)}", "bold")]
     yield from _prose(finding.message, look)
     for excerpt in excerpts(finding):
         yield []
@@ -108,13 +108,13 @@ def _finding(finding: Finding, look: _Look) -> Iterator[Sequence[Part]]:
     if finding.fix:
         yield from _prose(finding.fix, look, label="fix   ", style="green")
     for change in diff(finding.change) if finding.change else repaired(finding):
-        yield [(_cropped(f"        {change.sign} {printable(change.text)}", look), SIGNS[change.sign])]
+        yield [(_cropped(f"        {change.sign} {replace_unprintable(change.text)}", look), SIGNS[change.sign])]
     yield from _prose(f"trueloop explain {finding.code}", look, label="more  ", style="dim")
 
 
 def _excerpt(excerpt: Excerpt, look: _Look) -> Iterator[Sequence[Part]]:
     site = excerpt.site
-    function = f" in {printable(site.function)}" if site.function else ""
+    function = f" in {replace_unprintable(site.function)}" if site.function else ""
     yield [("  ", ""), (f"{shown(site.path, look.base)}:{site.line}", "cyan"), (function, "dim")]
     digits = max(len(str(line.number)) for line in excerpt.lines if line)
     for line in excerpt.lines:
@@ -124,19 +124,19 @@ def _excerpt(excerpt: Excerpt, look: _Look) -> Iterator[Sequence[Part]]:
             yield from _line(line, digits, look)
         else:  # the source is not there: its place is all there is to say
             for note in line.notes:
-                yield [(f"  {line.number:>{digits}} {look.bar} ", "dim"), (sentence(note.words), "")]
+                yield [(f"  {line.number:>{digits}} {look.bar} ", "dim"), (to_single_line(note.words), "")]
 
 
 def _line(line: Line, digits: int, look: _Look) -> Iterator[Sequence[Part]]:
     fault = any(note.at_fault for note in line.notes)
-    code = _cropped(printable(line.text), look, taken=digits + 5)
+    code = _cropped(replace_unprintable(line.text), look, taken=digits + 5)
     yield [(f"  {line.number:>{digits}} {look.bar} ", "dim"), (code, "bold" if fault else "")]
     start, end = line.code
     room = look.width - digits - 5 - start
     for note in line.notes:
         style = "bold red" if note.at_fault else "cyan"
         mark = ("^" if note.at_fault else "-") * max(1, min(end - start, room))
-        words = sentence(note.words)
+        words = to_single_line(note.words)
         beside = len(mark) + 1 + len(words) <= room
         gutter = (f"  {'':>{digits}} {look.bar} {' ' * start}", "dim")
         yield [gutter, (f"{mark} {words}".rstrip() if beside else mark, style)]
@@ -148,50 +148,50 @@ def _line(line: Line, digits: int, look: _Look) -> Iterator[Sequence[Part]]:
 
 
 def _rest(report: Report, look: _Look) -> Iterator[Sequence[Part]]:
-    if report.judged:
+    if report.verdicts:
         yield from _labelled("judged", counts(report), look)
     for index, words in enumerate(_not_judged(report)):
         yield from _labelled("not judged" if index == 0 else "", words, look)
-    if report.silenced:
-        yield from _labelled("silenced", f"{format_count(report.silenced, 'finding')}, by comments or the settings", look)
+    if report.suppressed:
+        yield from _labelled("silenced", f"{format_count(report.suppressed, 'finding')}, by comments or the settings", look)
     if report.seconds > 0:
         yield from _labelled("watched", _watched(report), look)
-    if report.rate:
-        yield from _labelled("update", pace(report.rate), look)
+    if report.timing:
+        yield from _labelled("update", pace(report.timing), look)
     if told := values(report.series):
         yield from _labelled("values", told, look)
     for problem in report.problems:
-        yield from _labelled("problem", sentence(problem), look, style="yellow")
+        yield from _labelled("problem", to_single_line(problem), look, style="yellow")
     if report.problems:
         yield from _labelled("", "These broke inside trueloop; the program itself was not touched.", look)
 
 
 def _not_judged(report: Report) -> Iterator[str]:
     why = reasons(report)
-    unproven = why.pop(UNPROVEN, [])
-    yield from (f"{', '.join(codes)}: {sentence(reason)}" for reason, codes in why.items())
+    unproven = why.pop(UNPROVABLE_AT_RUN_TIME, [])
+    yield from (f"{', '.join(codes)}: {to_single_line(reason)}" for reason, codes in why.items())
     if unproven:  # the same in every run
         yield f"{len(unproven)} that a run cannot prove: trueloop lint and trueloop doctor can"
 
 
 def _watched(report: Report) -> str:
-    seen = f"{format_count(report.updates, 'update')} in {duration(report.seconds)}, {format_number(report.watched)} in full detail"
-    return f"{seen}; watching took at least {percent(cost_share(report))} of the time ({duration(report.cost_s)})"
+    seen = f"{format_count(report.updates, 'update')} in {format_duration(report.seconds)}, {format_number(report.updates_traced)} in full detail"
+    return f"{seen}; watching took at least {format_percent(cost_share(report))} of the time ({format_duration(report.overhead_s)})"
 
 
-def pace(rate: UpdateRate) -> str:
+def pace(rate: UpdateTiming) -> str:
     """Say how long an update takes, and on what."""
-    parts = {"data": rate.data, "forward": rate.forward, "backward": rate.backward, "optimizer": rate.optimizer}
+    parts = {"data": rate.data_share, "forward": rate.forward_share, "backward": rate.backward_share, "optimizer": rate.optimizer_share}
     shares = {**parts, "the rest": max(0.0, 1 - sum(parts.values()))}
-    split = ", ".join(f"{name} {percent(share)}" for name, share in shares.items())
-    return f"{duration(rate.update_s)} each: {split}" if any(parts.values()) else f"{duration(rate.update_s)} each"
+    split = ", ".join(f"{name} {format_percent(share)}" for name, share in shares.items())
+    return f"{format_duration(rate.update_s)} each: {split}" if any(parts.values()) else f"{format_duration(rate.update_s)} each"
 
 
 def values(series: dict[str, Series]) -> str:
     """Say where the loss, the gradient norm and the learning rate began and ended."""
     names = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
     known = [(words, series[name].values) for name, words in names.items() if name in series and series[name].values]
-    return ", ".join(f"{words} {_from_to(short(each[0]), short(each[-1]))}" for words, each in known)
+    return ", ".join(f"{words} {_from_to(format_float(each[0]), format_float(each[-1]))}" for words, each in known)
 
 
 def _from_to(first: str, last: str) -> str:
@@ -202,7 +202,7 @@ def _from_to(first: str, last: str) -> str:
 
 
 def _prose(text: str, look: _Look, *, label: str = "", style: str = "") -> Iterator[Sequence[Part]]:
-    lines = _wrapped(sentence(text), look, taken=2 + len(label)) or [""]
+    lines = _wrapped(to_single_line(text), look, taken=2 + len(label)) or [""]
     for index, line in enumerate(lines):
         yield [("  ", ""), (label if index == 0 else " " * len(label), "dim"), (line, style)]
 

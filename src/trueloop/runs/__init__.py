@@ -1,8 +1,8 @@
-"""What a run leaves behind to be read: the journal, the curves, the report."""
+"""Read and write the records of a run: journal, curves, report."""
 
-from trueloop.runs.curves import figures, save_curves
+from trueloop.runs.curves import save_curves, svg_figures
 from trueloop.runs.history import History
-from trueloop.runs.journal import Journal, read
+from trueloop.runs.journal import Journal, read_journal
 from trueloop.runs.report import write_report
 
-__all__ = ["History", "Journal", "figures", "read", "save_curves", "write_report"]
+__all__ = ["History", "Journal", "read_journal", "save_curves", "svg_figures", "write_report"]

@@ -1,4 +1,4 @@
-"""The confusion matrix of a run as a coloured table; of many classes, the pairs that are mistaken most."""
+"""Render the confusion matrix of a run as a coloured table, or its most confused pairs if it is large."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from trueloop.core.html import Markup, element, section, table
 from trueloop.core.protocols import Evaluated
 from trueloop.runs.history import History
 
-DRAWN = 30  # classes; a larger matrix is unreadable as a table
-PAIRS = 30
+MAX_CLASSES = 30  # classes; a larger matrix is unreadable as a table
+MAX_PAIRS = 30
 
 
 def confusion_section(history: History) -> Markup:
-    """Show the test set's matrix, else that of the best, else of the newest evaluation that has one."""
-    told = _evaluation(history)
-    matrix = _matrix(told.tables.get("confusion")) if told else None
-    if told is None or matrix is None:
+    """Render the matrix of the test set, else of the best, else of the newest evaluation that has one."""
+    evaluation = _evaluation(history)
+    matrix = _matrix(evaluation.tables.get("confusion")) if evaluation else None
+    if evaluation is None or matrix is None:
         return Markup()
     names = _names(history, len(matrix))
     hits = sum(matrix[i][i] for i in range(len(matrix)))
     total = sum(map(sum, matrix))
-    when = "with the final weights" if told.split == "test" else f"after update {told.update}"
-    where = f"On the {told.split} set, {when}: {hits:g} of {total:g} right."
-    shown = _matrix_table(matrix, names) if len(matrix) <= DRAWN else _pairs_table(matrix, names)
-    return section("Confusion", element("p", where, " ", _worst(matrix, names), class_="aside"), shown)
+    when = "with the final weights" if evaluation.split == "test" else f"after update {evaluation.update}"
+    score = f"On the {evaluation.split} set, {when}: {hits:g} of {total:g} correct."
+    content = _matrix_table(matrix, names) if len(matrix) <= MAX_CLASSES else _pairs_table(matrix, names)
+    return section("Confusion", element("p", score, " ", _worst_pair_sentence(matrix, names), class_="aside"), content)
 
 
 def _evaluation(history: History) -> Evaluated | None:
@@ -37,7 +37,7 @@ def _evaluation(history: History) -> Evaluated | None:
 
 
 def _matrix(table: Any) -> list[list[float]] | None:
-    """Take a table for a matrix if it is square and made of numbers."""
+    """Return a table as a matrix if it is square; None otherwise."""
     if not isinstance(table, list):
         return None
     rows = cast("list[Any]", table)
@@ -54,8 +54,8 @@ def _names(history: History, classes: int) -> list[str]:
 
 
 def _matrix_table(matrix: Sequence[Sequence[float]], names: Sequence[str]) -> Markup:
-    turned = "class turned" if max(map(len, names)) > 3 else "class"
-    titles = (element("th", element("span", name), scope="col", class_=turned) for name in names)
+    style = "class turned" if max(map(len, names)) > 3 else "class"
+    titles = (element("th", element("span", name), scope="col", class_=style) for name in names)
     head = element("tr", element("th", "true \\ predicted", scope="col"), *titles, element("th", "recall", scope="col"))
     rows: list[Markup] = []
     for i, counts in enumerate(matrix):
@@ -70,7 +70,7 @@ def _matrix_table(matrix: Sequence[Sequence[float]], names: Sequence[str]) -> Ma
 def _cell(count: float, share: float, *, hit: bool) -> Markup:
     if count == 0:
         return element("td", "·", class_="zero")
-    # A miss of a few per cent must still show, so its colour grows with the root of its share.
+    # A miss of a few per cent must still be visible, so its colour grows with the root of its share.
     strength = share if hit else share**0.5
     return element("td", f"{count:g}", class_="hit" if hit else "miss", style=f"--share:{100 * strength:.0f}%")
 
@@ -82,16 +82,16 @@ def _misses(matrix: Sequence[Sequence[float]]) -> Iterator[tuple[float, int, int
                 yield count, i, j
 
 
-def _worst(matrix: Sequence[Sequence[float]], names: Sequence[str]) -> str:
+def _worst_pair_sentence(matrix: Sequence[Sequence[float]], names: Sequence[str]) -> str:
     count, i, j = max(_misses(matrix), key=lambda miss: miss[0], default=(0.0, 0, 0))
     if not count:
-        return "None was mistaken."
-    return f"Most often mistaken: {names[i]} for {names[j]}, {format_count(int(count), 'time')}."
+        return "No errors."
+    return f"Most frequent error: {names[i]} predicted as {names[j]}, {format_count(int(count), 'time')}."
 
 
 def _pairs_table(matrix: Sequence[Sequence[float]], names: Sequence[str]) -> Markup:
-    worst = sorted(_misses(matrix), key=lambda miss: -miss[0])[:PAIRS]
+    worst = sorted(_misses(matrix), key=lambda miss: -miss[0])[:MAX_PAIRS]
     rows = [(names[i], names[j], f"{count:g}", f"{100 * count / sum(matrix[i]):.1f} %") for count, i, j in worst]
-    told = f"{format_count(len(matrix), 'class')} are too many to draw; these pairs are mistaken most."
+    caption = f"{format_count(len(matrix), 'class')} are too many to draw; these are the most frequent errors."
     head = ["true", "predicted", "times", "of its class"]
-    return element("div", element("p", told, class_="aside"), table(head, rows, class_="numbers left"))
+    return element("div", element("p", caption, class_="aside"), table(head, rows, class_="numbers left"))

@@ -1,4 +1,4 @@
-"""A run as its journal tells it: update rows in columns, everything else as the events that were reported."""
+"""Define the in-memory form of a journal: update rows as columns, everything else as the reported events."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Updates:
-    """The update rows as columns of equal length, in order of update; see `UpdateRow` for the meaning of each."""
+class UpdateColumns:
+    """The update rows as columns of equal length, in order of update; see `UpdateRow` for their meaning."""
 
     update: list[int]
     epoch: list[int]
     loss: list[float]
     grad_norm: list[float]
     lr: list[float]
-    """Of the first group."""
+    """Learning rate of the first parameter group."""
     rates: list[list[float]]
-    """Of every group, the first one included."""
+    """Learning rates, one column per parameter group, including the first."""
     examples: list[int]
     wait_s: list[float]
     total_s: list[float]
@@ -32,66 +32,66 @@ class Updates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSplit:
-    """Where the seconds of a run went; rows that a resume superseded are not counted."""
+    """The seconds of a run by activity; rows that a resume superseded are not counted."""
 
     computing: float
     waiting: float
-    """For data."""
+    """Seconds spent waiting for data."""
     evaluating: float
     saving: float
 
     @property
     def total(self) -> float:
-        """All of it, without start-up and what ran between the processes."""
+        """The sum of all activities, without start-up and the time between processes."""
         return self.computing + self.waiting + self.evaluating + self.saving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """One run, over all its processes: what a killed process did beyond its last checkpoint is left out."""
+    """One run over all its processes, without what a killed process did after its last checkpoint."""
 
     started: RunStarted
-    """Of the newest process."""
+    """The start event of the newest process."""
     started_at: float
-    """When the first process began, seconds since 1970 (UTC)."""
+    """When the first process started, in seconds since 1970 (UTC)."""
     processes: int
-    """1, and one more for each resume."""
-    updates: Updates
+    """Number of processes: 1 plus the number of resumes."""
+    updates: UpdateColumns
     memory: list[tuple[int, float]]
-    """Update, and the memory taken then in MiB; see `UpdatesDone`."""
+    """Pairs of an update and the memory used then, in MiB; see `UpdatesDone`."""
     evaluations: list[Evaluated]
     checkpoints: list[CheckpointSaved]
     notes: list[Notice]
     end: RunEnded | None
-    """None while the run goes on, and after it was killed."""
+    """The end event; None while the run continues, and after it was killed."""
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What the newest process said about settings, sizes and machine."""
+        """Settings, sizes and machine of the newest process."""
         return self.started.facts
 
     @property
     def last_update(self) -> int:
-        """The newest update that counts; 0 before the first."""
+        """The newest update that was not superseded; 0 before the first."""
         return self.updates.update[-1] if self.updates.update else self.started.start_update
 
     @property
     def best(self) -> Evaluated | None:
-        """The evaluation whose monitored metric no later one has beaten; of several splits, validation."""
+        """The evaluation with the best monitored metric; of several splits, validation."""
         marked = [each for each in self.evaluations if each.best]
         return max(marked, key=lambda each: (each.update, each.split == "val"), default=None)
 
     @property
     def skipped(self) -> list[int]:
-        """Updates whose gradient was not finite and which were therefore not stepped."""
+        """Updates that were skipped because their gradient was not finite."""
         return [update for update, skipped in zip(self.updates.update, self.updates.skipped, strict=True) if skipped]
 
     def latest(self, split: str) -> Evaluated | None:
-        """The newest evaluation of one split ("val", "test")."""
+        """Return the newest evaluation of one split ("val", "test")."""
         return next((each for each in reversed(self.evaluations) if each.split == split), None)
 
     def time_split(self) -> TimeSplit:
-        """Add the seconds up by what they were spent on."""
+        """Sum the seconds by activity."""
         waiting = sum(self.updates.wait_s)
         return TimeSplit(
             computing=max(0.0, sum(self.updates.total_s) - waiting),
@@ -101,10 +101,10 @@ class History:
         )
 
 
-def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what nested mappings hold, by dotted name; an empty one holds nothing."""
+def iter_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of nested mappings with their dotted names; an empty mapping yields nothing."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from leaves(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
+            yield from iter_leaves(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

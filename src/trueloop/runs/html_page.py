@@ -1,4 +1,4 @@
-"""A self-contained HTML page in the report's style: no script, nothing loaded from anywhere."""
+"""Render a self-contained HTML page in the style of the report: no script, no external resources."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from importlib.resources import files
 
 from trueloop.core.html import Markup, element
 
-# Nothing is loaded and nothing runs, whatever a hostile name in a journal says.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+# A hostile name in a journal can neither load nor run anything.
+CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def page(title: str, parts: Iterable[Markup]) -> str:
-    """Lay parts out below each other; those that are empty are left out."""
+def render_page(title: str, parts: Iterable[Markup]) -> str:
+    """Render the non-empty parts below each other."""
     style = files("trueloop.runs").joinpath("report.css").read_text(encoding="utf-8")
     head = element(
         "head",
         Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_SECURITY_POLICY}">'),
         Markup('<meta name="color-scheme" content="light dark">'),
         element("title", title),
         element("style", Markup(style)),

@@ -1,4 +1,4 @@
-"""The journal of a run, RUN/journal.jsonl: append-only, one JSON object per line, the truth about what happened."""
+"""Write and read the journal of a run, RUN/journal.jsonl: append-only, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -23,132 +23,132 @@ from trueloop.core.protocols import (
     UpdateRow,
     UpdatesDone,
 )
-from trueloop.runs.history import History, Updates
+from trueloop.runs.history import History, UpdateColumns
 from trueloop.runs.journal_lines import (
-    READABLE,
+    READABLE_SCHEMAS,
     SCHEMA,
-    UPDATES,
-    encode,
-    event_of,
+    UPDATE_EVENTS,
+    encode_line,
     event_record,
-    rates_of,
-    spread,
+    expand_column,
+    group_rates,
+    parse_event,
     update_records,
 )
 
-FILE_NAME = "journal.jsonl"
+JOURNAL_NAME = "journal.jsonl"
 
 
 class Journal:
-    """Writes a run's events down; a `Reporter`.
+    """A `Reporter` that appends the events of a run to its journal.
 
-    Each `report` is one write to the operating system, so a killed process loses at most the line it was writing;
-    such a torn line is cut off here before anything is appended. Only `close` waits for the disk.
+    Each `report` is one write to the operating system, so a killed process loses at most the line it was writing.
+    Opening a journal truncates such a torn line. Only `close` waits for the disk.
 
     Args:
-        path: the file, by custom RUN/journal.jsonl; it and its folder are made if absent.
-        now: the clock behind the "time" of a line, seconds since 1970.
+        path: the file, by convention RUN/journal.jsonl; it and its folder are created if absent.
+        now: the clock for the "time" of a line, in seconds since 1970.
 
     Raises:
-        RunFolderError: it cannot be written.
+        RunFolderError: the file cannot be written.
     """
 
     def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
         self.path = path
         self._now = now
-        self._first, self._torn = True, False
+        self._needs_schema, self._torn = True, False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab", buffering=0)
-            self._size = _whole_lines_bytes(self.path)
+            self._size = _complete_lines_size(self.path)
             self._file.truncate(self._size)
         except OSError as error:
-            raise _unwritable(self.path, error) from error
+            raise _write_error(self.path, error) from error
 
     def report(self, event: RunEvent) -> None:
         """Append one event.
 
         Raises:
-            RunFolderError: the disk is full or gone; the journal is left with whole lines only.
+            RunFolderError: the disk is full or gone; only complete lines remain in the journal.
 
-        Cost: about 5 µs per update; one write, without waiting for the disk.
+        Cost: about 5 µs per update; one write, which does not wait for the disk.
         """
         records = update_records(event) if isinstance(event, UpdatesDone) else [event_record(event, self._now())]
-        if records and self._first:
+        if records and self._needs_schema:
             records[0] = {"event": records[0]["event"], "schema": SCHEMA} | records[0]
-            self._first = False
-        self._append("".join(map(encode, records)).encode())
+            self._needs_schema = False
+        self._append("".join(map(encode_line, records)).encode())
 
     def close(self) -> None:
-        """Wait until the journal is on the disk, then let go; closing twice is harmless."""
+        """Flush the journal to the disk and close it; closing twice is harmless."""
         if self._file.closed:
             return
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise _unwritable(self.path, error) from error
+            raise _write_error(self.path, error) from error
         finally:
             self._file.close()
 
     def _append(self, data: bytes) -> None:
-        left = memoryview(data)
+        remaining = memoryview(data)
         try:
             if self._torn:
-                self._cut()
-            while left:
-                left = left[self._file.write(left) :]
+                self._drop_torn_line()
+            while remaining:
+                remaining = remaining[self._file.write(remaining) :]
         except OSError as error:
             self._torn = True
-            with suppress(OSError):  # a disk that takes nothing at all; tried again before the next line
-                self._cut()
-            raise _unwritable(self.path, error) from error
+            with suppress(OSError):  # retried before the next line
+                self._drop_torn_line()
+            raise _write_error(self.path, error) from error
         self._size += len(data)
 
-    def _cut(self) -> None:
-        """Take half a line away: it would corrupt the one that follows it."""
+    def _drop_torn_line(self) -> None:
+        """Truncate a partial line, which would corrupt the next one."""
         self._file.truncate(self._size)
         self._torn = False
 
 
-def read(path: Path) -> History:
-    """Read a journal back; of an update that was run twice, after a kill and a resume, the newest row counts.
+def read_journal(path: Path) -> History:
+    """Read a journal; of an update that was run twice, after a kill and a resume, keep the newest row.
 
     Args:
-        path: the journal, or the run folder it lies in.
+        path: the journal, or its run folder.
 
     Raises:
-        RunFolderError: there is no journal, or a newer trueloop wrote it, or no run had started.
-        InvalidData: a line other than a torn last one is not what a journal holds; names it.
+        RunFolderError: there is no journal, a newer trueloop wrote it, or no run had started.
+        InvalidData: a line other than a torn last one is invalid; the message has its number.
 
     Cost: 10**6 updates take 2 s and 0.4 GB.
     """
-    path = path / FILE_NAME if is_folder(path) else path
-    reading = _Reading(path)
+    path = path / JOURNAL_NAME if is_folder(path) else path
+    builder = _HistoryBuilder(path)
     try:
         with path.open("rb") as file:
             for line in file:
-                if line.endswith(b"\n"):  # else the process was killed while writing it
-                    reading.take(line)
+                if line.endswith(b"\n"):  # else the process was killed while it wrote the line
+                    builder.add_line(line)
     except OSError as error:
         raise RunFolderError(
             f"There is no journal to read at {path}: {error.strerror or error}.",
-            why="A run is told from its journal; without one there is nothing to show.",
-            fix="Name the folder a run was written to, as --run-dir had it.",
+            why="Everything shown about a run comes from its journal.",
+            fix="Pass the run folder that was given as --run-dir.",
         ) from error
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise InvalidData(
-            f"Line {reading.line} of {path} is not a journal line: {error!r}.",
-            why="The file was changed from outside or the disk is failing, so the rest cannot be trusted blindly.",
-            fix=f"Restore the file from a copy, or delete line {reading.line} if it can be spared.",
+            f"Line {builder.line} of {path} is not a journal line: {error!r}.",
+            why="The file was changed by another program or the disk is failing, so the rest may be wrong as well.",
+            fix=f"Restore the file from a copy, or delete line {builder.line} if you do not need it.",
         ) from error
-    return reading.history()
+    return builder.history()
 
 
 _COLUMNS = tuple(name for name in UpdateRow._fields if name not in ("update", "rates"))
 
 
-class _Reading:
-    """What has been read so far."""
+class _HistoryBuilder:
+    """Builds a `History` from journal lines."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -156,7 +156,7 @@ class _Reading:
         self.updates: list[int] = []
         self.columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         self.rates: dict[int, Sequence[float]] = {}
-        """Update -> those of all groups, where they are not all alike."""
+        """Update -> learning rates of all parameter groups, where they differ."""
         self.memory: list[tuple[int, float]] = []
         self.started: RunStarted | None = None
         self.started_at = 0.0
@@ -166,39 +166,39 @@ class _Reading:
         self.notes: list[Notice] = []
         self.end: RunEnded | None = None
 
-    def take(self, line: bytes) -> None:
-        """Add one whole line."""
+    def add_line(self, line: bytes) -> None:
+        """Add one complete line."""
         self.line += 1
         record = parse_json(line.decode())
         if not isinstance(record, dict):
             raise TypeError("not an object")
-        if record.get("schema", SCHEMA) not in READABLE:
+        if record.get("schema", SCHEMA) not in READABLE_SCHEMAS:
             raise RunFolderError(
                 f"{self.path} has schema {record['schema']!r}; this trueloop reads schemas up to {SCHEMA}.",
                 fix="Use the trueloop that wrote the run, or a newer one.",
             )
-        if record["event"] in UPDATES:
-            self._take_updates(record)
+        if record["event"] in UPDATE_EVENTS:
+            self._add_updates(record)
         else:
-            self._take_event(record)
+            self._add_event(record)
 
-    def _take_updates(self, record: dict[str, Any]) -> None:
+    def _add_updates(self, record: dict[str, Any]) -> None:
         first, count = int(record["update"]), int(record.get("rows", 1))
         if self.updates and first <= self.updates[-1]:
             raise ValueError(f"update {first} after update {self.updates[-1]}: two processes wrote at once")
         for name, column in self.columns.items():
-            column.extend(spread(record[name], count))
+            column.extend(expand_column(record[name], count))
         if record.get("rates"):
-            self.rates.update(zip(range(first, first + count), rates_of(record, count), strict=True))
+            self.rates.update(zip(range(first, first + count), group_rates(record, count), strict=True))
         self.updates += range(first, first + count)
         if "memory_mib" in record:
             self.memory.append((self.updates[-1], float(record["memory_mib"])))
 
-    def _take_event(self, record: dict[str, Any]) -> None:
-        event = event_of(record)
+    def _add_event(self, record: dict[str, Any]) -> None:
+        event = parse_event(record)
         match event:
             case RunStarted():
-                self._start(event, float(record["time"]))
+                self._add_start(event, float(record["time"]))
             case Evaluated():
                 self.evaluations[event.update, event.split] = event
             case CheckpointSaved():
@@ -208,16 +208,16 @@ class _Reading:
             case RunEnded():
                 self.end = event
 
-    def _start(self, event: RunStarted, at: float) -> None:
-        """A resume supersedes what a killed process did beyond the checkpoint it starts from; a fresh start, all."""
+    def _add_start(self, event: RunStarted, at: float) -> None:
+        """Drop everything after the checkpoint that this process starts from; a fresh start drops everything."""
         done = event.start_update
         if done == 0 or self.started is None:
             self.started_at, self.processes = at, 0
         self.started, self.end = event, None
         self.processes += 1
-        kept = bisect_right(self.updates, done)
+        keep = bisect_right(self.updates, done)
         for column in (self.updates, *self.columns.values()):
-            del column[kept:]
+            del column[keep:]
         self.rates = {update: rates for update, rates in self.rates.items() if update <= done}
         self.memory = [(update, mib) for update, mib in self.memory if update <= done]
         self.evaluations = {key: each for key, each in self.evaluations.items() if each.update <= done}
@@ -225,17 +225,17 @@ class _Reading:
         self.notes = [each for each in self.notes if each.update <= done]
 
     def history(self) -> History:
-        """Turn rows into columns."""
+        """Return what was read, with the update rows as columns."""
         if self.started is None:
             raise RunFolderError(
-                f"{self.path} holds no run: none had started when it was last written.",
+                f"{self.path} contains no started run.",
                 fix="Start the run again with the same command.",
             )
         return History(
             started=self.started,
             started_at=self.started_at,
             processes=self.processes,
-            updates=self._updates(),
+            updates=self._update_columns(),
             memory=self.memory,
             evaluations=sorted(self.evaluations.values(), key=lambda each: each.update),
             checkpoints=sorted(self.checkpoints.values(), key=lambda each: each.update),
@@ -243,26 +243,26 @@ class _Reading:
             end=self.end,
         )
 
-    def _updates(self) -> Updates:
+    def _update_columns(self) -> UpdateColumns:
         def numbers(name: str) -> list[float]:
             return list(map(float, self.columns[name]))  # "nan" and "inf" become floats again
 
-        def whole(name: str) -> list[int]:
+        def integers(name: str) -> list[int]:
             column = list(map(int, self.columns[name]))
             if column and max(column) >= 2**63:
-                raise ValueError(f"{name} is beyond what can be counted")
+                raise ValueError(f"{name} is too large")
             return column
 
         try:
             rates = numbers("lr")
-            return Updates(
+            return UpdateColumns(
                 update=self.updates,
-                epoch=whole("epoch"),
+                epoch=integers("epoch"),
                 loss=numbers("loss"),
                 grad_norm=numbers("grad_norm"),
                 lr=rates,
-                rates=self._rates(rates),
-                examples=whole("examples"),
+                rates=self._rate_columns(rates),
+                examples=integers("examples"),
                 wait_s=numbers("wait_s"),
                 total_s=numbers("total_s"),
                 skipped=list(map(bool, self.columns["skipped"])),
@@ -270,8 +270,8 @@ class _Reading:
         except (ValueError, TypeError, OverflowError) as error:
             raise InvalidData(f"An update row of {self.path} is not made of numbers: {error}.") from error
 
-    def _rates(self, first: list[float]) -> list[list[float]]:
-        """Return a column for each group; where nothing else was written, all have the rate of the first."""
+    def _rate_columns(self, first: list[float]) -> list[list[float]]:
+        """Return one column per parameter group; where no rates were written, all groups have that of the first."""
         groups = max(map(len, self.rates.values()), default=1)
         others = [list(first) for _ in range(1, groups)]
         for place, update in enumerate(self.updates):
@@ -280,8 +280,8 @@ class _Reading:
         return [first, *others]
 
 
-def _whole_lines_bytes(path: Path) -> int:
-    """Bytes up to and with the last newline; reads backwards, so it costs the torn line only."""
+def _complete_lines_size(path: Path) -> int:
+    """Return the size up to and including the last newline; reads backwards, so only the torn line is read."""
     with path.open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         while end > 0:
@@ -294,9 +294,9 @@ def _whole_lines_bytes(path: Path) -> int:
     return 0
 
 
-def _unwritable(path: Path, error: OSError) -> RunFolderError:
+def _write_error(path: Path, error: OSError) -> RunFolderError:
     return RunFolderError(
         f"The journal {path} cannot be written: {error.strerror or error}.",
-        why="Without it nothing could be said afterwards about what this run did.",
-        fix="Free space or choose another folder with --run-dir, then start the same command again.",
+        why="Without a journal there is no record of the run, and it cannot be continued.",
+        fix="Free space or choose another folder with --run-dir, then run the same command again.",
     )

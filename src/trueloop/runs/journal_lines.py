@@ -1,11 +1,11 @@
-"""One line of a journal: an event as strict JSON, and back.
+"""Encode the events of a run as lines of strict JSON, and decode them.
 
-Every line has an "event" and the field names of the record in `ground.seams` it stands for, and the "time" it was
-reported. JSON knows no NaN and no infinity: they are written as the strings "nan", "inf" and "-inf", and read back as
-floats wherever a field holds numbers.
+Every line has an "event", the fields of the corresponding record in `core.protocols`, and the "time" it was reported.
+JSON has no NaN or infinity: they are written as the strings "nan", "inf" and "-inf", and parsed back to floats
+wherever a field holds numbers.
 
-Updates that were reported together are one line, without a time: "rows" of them from "update" on, each field a list
-with a value for each, or the one value that all of them share. That is a third of what a line for each would take.
+Updates reported together are one line, without a time: "rows" updates starting at "update"; each field is a list with
+one value per update, or the single value that all of them share. That takes a third of one line per update.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Any, cast
 from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded, RunStarted, UpdateRow, UpdatesDone
 
 SCHEMA = 2
-READABLE = (1, 2)
-"""In 1, every update has a line of its own, "update", with the fields of its row."""
-UPDATES = ("updates", "update")
-"""What a line that tells of updates is called."""
+READABLE_SCHEMAS = (1, 2)
+"""Schema 1 has one line per update, "update", with the fields of its row."""
+UPDATE_EVENTS = ("updates", "update")
+"""The names of the event of a line that holds updates."""
 
 SingleEvent = RunStarted | Evaluated | CheckpointSaved | Notice | RunEnded
-"""Every event but `UpdatesDone`, which is many lines."""
+"""Every event except `UpdatesDone`, which may take several lines."""
 
 _CLASSES: Mapping[str, type[SingleEvent]] = {
     "run_started": RunStarted,
@@ -36,33 +36,33 @@ _CLASSES: Mapping[str, type[SingleEvent]] = {
 }
 _NAMES = {event_class: name for name, event_class in _CLASSES.items()}
 
-# What JSON does not know (a path, an enum in a recipe's options) is written as str() shows it.
+# A type that JSON lacks (a path, an enum in a recipe's options) is written with str().
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=str)
 
 
-def encode(record: Mapping[str, Any] | Sequence[Any]) -> str:
-    """Write one record, or a list of them, as a line of strict JSON, newline included."""
+def encode_line(record: Mapping[str, Any] | Sequence[Any]) -> str:
+    """Encode a record, or a list of records, as one line of strict JSON, newline included."""
     try:
         return _ENCODER.encode(record) + "\n"
-    except ValueError:  # a NaN somewhere: rare, so only then is the record walked
-        return _ENCODER.encode(_strict(record)) + "\n"
+    except ValueError:  # a NaN somewhere: rare, so the record is walked only then
+        return _ENCODER.encode(_replace_nonfinite(record)) + "\n"
 
 
 def event_record(event: SingleEvent, time: float) -> dict[str, Any]:
-    """Lay an event out as a record; ``time`` is in seconds since 1970."""
+    """Convert an event to a record; ``time`` is in seconds since 1970."""
     body = {field.name: getattr(event, field.name) for field in fields(event)}
     return {"event": _NAMES[type(event)], "time": round(time, 3)} | body
 
 
 def update_records(done: UpdatesDone) -> list[dict[str, Any]]:
-    """Lay updates out as records, one for each stretch of consecutive ones; seconds are rounded to the microsecond.
+    """Convert updates to records, one per run of consecutive updates; seconds are rounded to the microsecond.
 
-    Cost: 2 us for each update.
+    Cost: 2 us per update.
     """
     rows = list(done.rows)
     breaks = [k for k, (row, before) in enumerate(zip(rows[1:], rows, strict=False), 1) if row[0] != before[0] + 1]
     ends = zip([0, *breaks], [*breaks, len(rows)], strict=True)
-    records = [_stretch(rows[start:stop]) for start, stop in ends if start < stop]
+    records = [_columnar_record(rows[start:stop]) for start, stop in ends if start < stop]
     if records and done.memory_mib is not None:
         records[-1]["memory_mib"] = round(done.memory_mib, 1)
     if records and done.layers:
@@ -70,7 +70,7 @@ def update_records(done: UpdatesDone) -> list[dict[str, Any]]:
     return records
 
 
-def _stretch(rows: Sequence[UpdateRow]) -> dict[str, Any]:
+def _columnar_record(rows: Sequence[UpdateRow]) -> dict[str, Any]:
     columns = dict(zip(UpdateRow._fields, zip(*rows, strict=True), strict=True))
     for name in ("wait_s", "total_s"):
         columns[name] = tuple([round(seconds, 6) for seconds in columns[name]])
@@ -81,11 +81,11 @@ def _stretch(rows: Sequence[UpdateRow]) -> dict[str, Any]:
     return {"event": "updates", "update": first, "rows": len(rows), **shared}
 
 
-def spread(value: Any, count: int) -> Sequence[Any]:
-    """Return a field of so many updates as a value for each.
+def expand_column(value: Any, count: int) -> Sequence[Any]:
+    """Expand a field of ``count`` updates to one value per update.
 
     Raises:
-        ValueError: it is a list of another length.
+        ValueError: the field is a list of another length.
     """
     if not isinstance(value, list):
         return [value] * count
@@ -95,33 +95,33 @@ def spread(value: Any, count: int) -> Sequence[Any]:
     return several
 
 
-def first_updates(record: Mapping[str, Any], update: int) -> dict[str, Any] | None:
-    """Return a line of updates as far as an update; None where all of them are later.
+def truncate_updates(record: Mapping[str, Any], update: int) -> dict[str, Any] | None:
+    """Return the part of an updates record up to ``update``; None if all of its updates are later.
 
     Raises:
-        ValueError: it is not made of as many values as it says.
+        ValueError: a field has another number of values than the record has rows.
     """
     first, count = int(record["update"]), int(record.get("rows", 1))
-    kept = min(count, update - first + 1)
-    if kept >= count:
+    keep = min(count, update - first + 1)
+    if keep >= count:
         return dict(record)
-    if kept < 1:
+    if keep < 1:
         return None
     lists = [name for name, value in record.items() if isinstance(value, list) and name != "rates"]
-    cut: dict[str, Any] = {name: list(spread(record[name], count))[:kept] for name in lists}
+    cut: dict[str, Any] = {name: list(expand_column(record[name], count))[:keep] for name in lists}
     if "rates" in record:
-        cut["rates"] = list(rates_of(record, count))[:kept]
-    shorter = {**record, **cut, "rows": kept}
-    for name in ("memory_mib", "layers"):  # of the last of them
+        cut["rates"] = list(group_rates(record, count))[:keep]
+    shorter = {**record, **cut, "rows": keep}
+    for name in ("memory_mib", "layers"):  # measured at the last row
         shorter.pop(name, None)
     return shorter
 
 
-def rates_of(record: Mapping[str, Any], count: int) -> Sequence[Sequence[float]]:
-    """Return the rates of all groups for each update of a line; empty where they are all alike.
+def group_rates(record: Mapping[str, Any], count: int) -> Sequence[Sequence[float]]:
+    """Return the learning rates of all parameter groups per update of a record; empty lists where all are equal.
 
     Raises:
-        ValueError: there are not as many.
+        ValueError: the number of values is not ``count``.
     """
     rates = record.get("rates") or []
     several = rates if rates and isinstance(rates[0], list) else [rates] * count
@@ -130,75 +130,75 @@ def rates_of(record: Mapping[str, Any], count: int) -> Sequence[Sequence[float]]
     return several
 
 
-def event_of(record: Mapping[str, Any]) -> SingleEvent:
-    """Rebuild the event a record stands for.
+def parse_event(record: Mapping[str, Any]) -> SingleEvent:
+    """Parse a record into its event.
 
     Raises:
         KeyError: the event or one of its fields is missing or unknown.
-        ValueError, TypeError: a field holds something else than its kind.
+        ValueError, TypeError: a field has the wrong type.
     """
     event_class = _CLASSES[record["event"]]
-    # A field that has a default was added later: older journals do without it.
+    # A field with a default was added later: older journals lack it.
     known = [field.name for field in fields(event_class) if field.default is MISSING or field.name in record]
     values = {name: record[name] for name in known}
-    for name, revive in _REVIVE.items():
+    for name, revive in _FIELD_PARSERS.items():
         if name in values:
             values[name] = revive(values[name])
     return cast("Callable[..., SingleEvent]", event_class)(**values)
 
 
-def _strict(value: Any) -> Any:
+def _replace_nonfinite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(float(value))
     if isinstance(value, Mapping):
-        return {key: _strict(each) for key, each in cast("Mapping[Any, Any]", value).items()}
+        return {key: _replace_nonfinite(each) for key, each in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [_strict(each) for each in cast("Sequence[Any]", value)]
+        return [_replace_nonfinite(each) for each in cast("Sequence[Any]", value)]
     return value
 
 
-def _floats(metrics: Any) -> dict[str, float]:
-    return {name: float(value) for name, value in _mapping(metrics).items()}
+def _parse_floats(metrics: Any) -> dict[str, float]:
+    return {name: float(value) for name, value in _require_mapping(metrics).items()}
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _require_mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError(f"{value!r} is not an object")
     return cast("dict[str, Any]", value)
 
 
-def _text(value: Any) -> str:
+def _require_text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a text")
     return value
 
 
-def _whole(value: Any) -> int:
+def _require_int(value: Any) -> int:
     if type(value) is not int:
         raise TypeError(f"{value!r} is not a whole number")
     return value
 
 
-def _numbers(value: Any) -> Any:
+def _restore_nonfinite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _numbers(each) for key, each in cast("dict[str, Any]", value).items()}
+        return {key: _restore_nonfinite(each) for key, each in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_numbers(each) for each in cast("list[Any]", value)]
+        return [_restore_nonfinite(each) for each in cast("list[Any]", value)]
     return float(value) if value in {"nan", "inf", "-inf"} else value
 
 
-# facts and details stay as written: a class may well be called "nan".
-_REVIVE: Mapping[str, Callable[[Any], Any]] = {
-    "metrics": _floats,
-    "tables": _numbers,
+# facts and details are not converted: a class may well be called "nan".
+_FIELD_PARSERS: Mapping[str, Callable[[Any], Any]] = {
+    "metrics": _parse_floats,
+    "tables": _restore_nonfinite,
     "seconds": float,
     "blocked_s": float,
-    "update": _whole,
-    "start_update": _whole,
-    "epoch": _whole,
-    "epochs": _whole,
-    "updates": lambda value: value if value is None else _whole(value),
-    "facts": _mapping,
-    "details": _mapping,
-    **dict.fromkeys(("name", "split", "path", "kind", "message", "reason"), _text),
+    "update": _require_int,
+    "start_update": _require_int,
+    "epoch": _require_int,
+    "epochs": _require_int,
+    "updates": lambda value: value if value is None else _require_int(value),
+    "facts": _require_mapping,
+    "details": _require_mapping,
+    **dict.fromkeys(("name", "split", "path", "kind", "message", "reason"), _require_text),
 }

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file that needs no network and no script, for a screen, a phone or paper."""
+"""Write the report of a run: one HTML file without network access or scripts, for screen, phone and paper."""
 
 from __future__ import annotations
 
@@ -6,19 +6,27 @@ from pathlib import Path
 from time import localtime, strftime
 
 from trueloop.core.errors import RunFolderError
-from trueloop.core.formatting import format_count, duration, format_number, short
+from trueloop.core.formatting import format_count, format_duration, format_float, format_number
 from trueloop.core.html import Markup, element, section
 from trueloop.runs.confusion import confusion_section
-from trueloop.runs.curves import svg
+from trueloop.runs.curves import render_svg
 from trueloop.runs.history import History
-from trueloop.runs.html_page import page
-from trueloop.runs.journal import FILE_NAME, read
-from trueloop.runs.panels import panels
-from trueloop.runs.report_sections import checkpoints, environment, evaluations, findings, notes, settings, time_split
+from trueloop.runs.html_page import render_page
+from trueloop.runs.journal import JOURNAL_NAME, read_journal
+from trueloop.runs.panels import build_panels
+from trueloop.runs.report_sections import (
+    checkpoints_section,
+    environment_section,
+    evaluations_section,
+    findings_section,
+    notes_section,
+    settings_section,
+    time_section,
+)
 
 REPORT_NAME = "report.html"
 
-VERDICTS = {
+OUTCOMES = {
     "finished": ("good", "Finished"),
     "early_stop": ("good", "Stopped early"),
     "interrupted": ("warn", "Interrupted"),
@@ -28,11 +36,11 @@ VERDICTS = {
 
 
 def write_report(run_dir: Path, history: History | None = None) -> Path:
-    """Write RUN/report.html from the journal; written beside and renamed, so never half there.
+    """Write RUN/report.html from the journal; the file is replaced atomically.
 
     Args:
-        run_dir: the run's folder, with its journal.
-        history: what `read` returned for it, where that is at hand already.
+        run_dir: the run folder, with its journal.
+        history: the result of `read_journal`, if it was read already.
 
     Returns:
         The path of the report.
@@ -43,89 +51,93 @@ def write_report(run_dir: Path, history: History | None = None) -> Path:
         MissingExtra: matplotlib is not installed.
     """
     path = run_dir / REPORT_NAME
-    page = document(history or read(run_dir), run_dir)
-    beside = path.with_name(path.name + ".part")
+    page = render_report(history or read_journal(run_dir), run_dir)
+    partial = path.with_name(path.name + ".part")
     try:
-        beside.write_text(page, encoding="utf-8")
-        beside.replace(path)
+        partial.write_text(page, encoding="utf-8")
+        partial.replace(path)
     except OSError as error:
         raise RunFolderError(f"The report cannot be written to {path}: {error.strerror or error}.") from error
     return path
 
 
-def document(history: History, run_dir: Path) -> str:
-    """Lay the whole page out; ``run_dir`` tells which checkpoints are still there."""
+def render_report(history: History, run_dir: Path) -> str:
+    """Render the page; ``run_dir`` is checked for the checkpoints that still exist."""
     parts = [
         _header(history),
-        _cards(history),
-        findings(history),
+        _metric_cards(history),
+        findings_section(history),
         _curves(history),
         confusion_section(history),
-        evaluations(history),
-        time_split(history),
-        checkpoints(history, run_dir),
-        notes(history),
-        settings(history),
-        environment(history),
-        element("footer", f"Written by trueloop from {FILE_NAME}, which holds every number shown here."),
+        evaluations_section(history),
+        time_section(history),
+        checkpoints_section(history, run_dir),
+        notes_section(history),
+        settings_section(history),
+        environment_section(history),
+        element("footer", f"Written by trueloop from {JOURNAL_NAME}, which contains every number shown here."),
     ]
-    return page(f"{history.started.name}: trueloop run", parts)
+    return render_page(f"{history.started.name}: trueloop run", parts)
 
 
-def verdict(history: History) -> tuple[str, str, str]:
-    """Say how the run ended: a tone ("good", "warn", "bad"), a word or two, and a sentence."""
+def describe_outcome(history: History) -> tuple[str, str, str]:
+    """Return how the run ended: a tone ("good", "warn", "bad"), a short title, and a sentence."""
     end, done = history.end, history.last_update
     epochs = history.updates.epoch[-1] if len(history.updates) else 0
-    far = f"{format_count(epochs, 'epoch')}, {format_count(done, 'update')}"
+    progress = f"{format_count(epochs, 'epoch')}, {format_count(done, 'update')}"
     if end is None:
-        return "warn", "No end recorded", f"Still running, or killed after {far}; the same command resumes it."
-    tone, word = VERDICTS.get(end.reason, ("warn", end.reason))
+        return "warn", "No end recorded", f"Still running, or killed after {progress}; the same command resumes it."
+    tone, title = OUTCOMES.get(end.reason, ("warn", end.reason))
     seconds = end.seconds if history.processes == 1 else history.time_split().total
     resumed = f", in {format_count(history.processes, 'process')}" if history.processes > 1 else ""
-    return tone, word, f"{far} in {duration(seconds)}{resumed}."
+    return tone, title, f"{progress} in {format_duration(seconds)}{resumed}."
 
 
 def _header(history: History) -> Markup:
-    tone, word, sentence = verdict(history)
-    began = strftime("%Y-%m-%d %H:%M", localtime(history.started_at))
+    tone, title, sentence = describe_outcome(history)
+    started = strftime("%Y-%m-%d %H:%M", localtime(history.started_at))
     return element(
         "header",
-        element("p", f"trueloop run, begun {began}", class_="kicker"),
+        element("p", f"trueloop run, started {started}", class_="kicker"),
         element("h1", history.started.name),
-        element("p", element("span", word, class_=f"pill {tone}"), " ", sentence, class_="verdict"),
+        element("p", element("span", title, class_=f"pill {tone}"), " ", sentence, class_="verdict"),
     )
 
 
-def _cards(history: History) -> Markup:
-    shown: list[tuple[str, str, str]] = []
+def _metric_cards(history: History) -> Markup:
+    entries: list[tuple[str, str, str]] = []
     test, best = history.latest("test"), history.best or history.latest("val")
     if test:
-        shown += [(f"test {name}", short(value, 4), "with the final weights") for name, value in test.metrics.items()]
+        entries += [
+            (f"test {name}", format_float(value, 4), "with the final weights") for name, value in test.metrics.items()
+        ]
     if best:
-        word = "at the best" if best.best else "newest"
-        shown += [
-            (f"{best.split} {name}", short(value, 4), f"{word}: epoch {best.epoch}, update {best.update}")
+        when = "best" if best.best else "newest"
+        entries += [
+            (f"{best.split} {name}", format_float(value, 4), f"{when}: epoch {best.epoch}, update {best.update}")
             for name, value in best.metrics.items()
         ]
     trained = sum(history.updates.total_s)
     if trained > 0:
-        shown.append(("speed", f"{sum(history.updates.examples) / trained:,.0f}", "examples per second"))
+        entries.append(("speed", f"{sum(history.updates.examples) / trained:,.0f}", "examples per second"))
     if history.skipped:
-        shown.append(("skipped updates", format_number(len(history.skipped)), "not finite, not stepped"))
+        entries.append(("skipped updates", format_number(len(history.skipped)), "loss or gradient not finite"))
     if history.end and history.end.peak_memory_mib is not None:
-        shown.append(("peak memory", f"{history.end.peak_memory_mib:,.0f} MiB", "tensors on the GPU, else the process"))
+        entries.append(
+            ("peak memory", f"{history.end.peak_memory_mib:,.0f} MiB", "tensors on the GPU, else the process")
+        )
     if isinstance(parameters := history.facts.get("parameters"), int):
-        shown.append(("parameters", f"{parameters:,}", "trainable"))
+        entries.append(("parameters", f"{parameters:,}", "trainable"))
     cards = (
         element("div", element("dt", name), element("dd", value), element("dd", unit, class_="unit"))
-        for name, value, unit in shown
+        for name, value, unit in entries
     )
     return element("dl", *cards, class_="cards")
 
 
 def _curves(history: History) -> Markup:
     drawn = (
-        element("figure", element("h3", panel.title), Markup(svg(panel)), element("figcaption", panel.caption))
-        for panel in panels(history)
+        element("figure", element("h3", panel.title), Markup(render_svg(panel)), element("figcaption", panel.caption))
+        for panel in build_panels(history)
     )
     return section("Curves", element("div", *drawn, class_="curves")) if len(history.updates) else Markup()

@@ -1,4 +1,4 @@
-"""The report's tables and lists: evaluations, time, checkpoints, notes, settings, environment."""
+"""Render the tables and lists of the report: evaluations, time, checkpoints, notes, settings, environment."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from trueloop.core.formatting import format_count, duration, short
+from trueloop.core.formatting import format_count, format_duration, format_float
 from trueloop.core.html import Markup, element, section, table
 from trueloop.core.paths import path_exists
 from trueloop.core.protocols import CheckpointSaved, Evaluated
-from trueloop.runs.history import History, leaves
+from trueloop.runs.history import History, iter_leaves
 
-SHOWN = 500  # rows of a table; a page of more is slow on a phone, and the journal has them all
-FINDING = "finding"
-TONES = {"error": "bad", "warning": "warn", "note": "good"}
-SPENT = {
+MAX_ROWS = 500  # of a table; a longer page is slow on a phone, and the journal has all rows
+FINDING_KIND = "finding"
+SEVERITY_TONES = {"error": "bad", "warning": "warn", "note": "good"}
+TIME_LABELS = {
     "computing": "computing",
     "waiting": "waiting for data",
     "evaluating": "evaluating",
@@ -24,8 +24,8 @@ SPENT = {
 }
 
 
-def evaluations(history: History) -> Markup:
-    """Tabulate every metric of every split, a row per update at which something was evaluated."""
+def evaluations_section(history: History) -> Markup:
+    """Render every metric of every split, one row per evaluated update."""
     at: dict[int, list[Evaluated]] = {}
     for each in history.evaluations:
         at.setdefault(each.update, []).append(each)
@@ -33,7 +33,7 @@ def evaluations(history: History) -> Markup:
     rows: list[Sequence[object]] = []
     before = 0
     for update, group in at.items():
-        values = {(each.split, name): short(value, 4) for each in group for name, value in each.metrics.items()}
+        values = {(each.split, name): format_float(value, 4) for each in group for name, value in each.metrics.items()}
         badge = element("span", "best", class_="pill good") if history.best in group else ""
         trained = _mean_loss(history, before, update)
         rows.append([group[0].epoch, update, trained, *(values.get(name, "") for name in names), badge])
@@ -41,24 +41,26 @@ def evaluations(history: History) -> Markup:
     if not rows:
         return Markup()
     head = ["epoch", "update", "train loss", *(f"{split} {name}" for split, name in names), ""]
-    return section("Evaluations", table(head, rows[-SHOWN:], class_="numbers"), _left_out(len(rows), "evaluation"))
+    return section(
+        "Evaluations", table(head, rows[-MAX_ROWS:], class_="numbers"), _truncation_note(len(rows), "evaluation")
+    )
 
 
 def _mean_loss(history: History, after: int, upto: int) -> str:
-    """Average the training loss over the examples of the updates between two evaluations."""
+    """Return the training loss averaged over the examples between two evaluations."""
     updates = history.updates
     window = range(bisect_right(updates.update, after), bisect_right(updates.update, upto))
     stepped = [i for i in window if not updates.skipped[i]]
     examples = sum(updates.examples[i] for i in stepped)
-    return short(sum(updates.loss[i] * updates.examples[i] for i in stepped) / examples, 4) if examples else ""
+    return format_float(sum(updates.loss[i] * updates.examples[i] for i in stepped) / examples, 4) if examples else ""
 
 
-def time_split(history: History) -> Markup:
-    """Draw where the seconds went as one bar."""
+def time_section(history: History) -> Markup:
+    """Render the time by activity as one bar."""
     split = history.time_split()
     if split.total <= 0:
         return Markup()
-    parts = [(name, label, getattr(split, name)) for name, label in SPENT.items()]
+    parts = [(name, label, getattr(split, name)) for name, label in TIME_LABELS.items()]
     bar = (
         element("span", class_=f"part {name}", style=f"width:{100 * seconds / split.total:.2f}%")
         for name, _, seconds in parts
@@ -67,7 +69,7 @@ def time_split(history: History) -> Markup:
         element(
             "li",
             element("span", class_=f"dot {name}"),
-            f" {label}: {duration(seconds)}, {100 * seconds / split.total:.1f} %",
+            f" {label}: {format_duration(seconds)}, {100 * seconds / split.total:.1f} %",
         )
         for name, label, seconds in parts
     )
@@ -78,31 +80,35 @@ def time_split(history: History) -> Markup:
     )
 
 
-def checkpoints(history: History, run_dir: Path) -> Markup:
-    """Tabulate the checkpoints that are still on disk, newest first."""
+def checkpoints_section(history: History, run_dir: Path) -> Markup:
+    """Render the checkpoints that still exist, newest first."""
     if not history.checkpoints:
         return Markup()
-    kept = [(path, each) for each in reversed(history.checkpoints) if (path := _found(each, run_dir))]
-    gone = len(history.checkpoints) - len(kept)
-    names = list(dict.fromkeys(name for _, each in kept for name in each.metrics))
+    existing = [(path, each) for each in reversed(history.checkpoints) if (path := _locate_checkpoint(each, run_dir))]
+    removed = len(history.checkpoints) - len(existing)
+    names = list(dict.fromkeys(name for _, each in existing for name in each.metrics))
     best = history.best.update if history.best else -1
     rows = [
         [
             element("code", path),
             each.epoch,
             each.update,
-            *(short(each.metrics[name], 4) if name in each.metrics else "" for name in names),
+            *(format_float(each.metrics[name], 4) if name in each.metrics else "" for name in names),
             element("span", "best", class_="pill good") if each.update == best else "",
         ]
-        for path, each in kept[:SHOWN]
+        for path, each in existing[:MAX_ROWS]
     ]
-    told = element("p", f"{format_count(gone, 'older checkpoint')} no longer on disk.", class_="aside") if gone else ""
+    removed_note = (
+        element("p", f"{format_count(removed, 'older checkpoint')} no longer on disk.", class_="aside")
+        if removed
+        else ""
+    )
     head = ["folder", "epoch", "update", *names, ""]
-    return section("Checkpoints", table(head, rows, class_="numbers left") if rows else "", told)
+    return section("Checkpoints", table(head, rows, class_="numbers left") if rows else "", removed_note)
 
 
-def _found(checkpoint: CheckpointSaved, run_dir: Path) -> str | None:
-    """Name the checkpoint as it lies now, relative to the run where it can be; the run may have been moved."""
+def _locate_checkpoint(checkpoint: CheckpointSaved, run_dir: Path) -> str | None:
+    """Return the current path of a checkpoint, relative to the run where possible; the run may have been moved."""
     saved = Path(checkpoint.path)
     for place in (run_dir / saved.parent.name / saved.name, run_dir / saved, saved):
         if path_exists(place):
@@ -110,9 +116,9 @@ def _found(checkpoint: CheckpointSaved, run_dir: Path) -> str | None:
     return None
 
 
-def notes(history: History) -> Markup:
-    """List what a person should read, in the order it happened; findings have a section of their own."""
-    notes = [each for each in history.notes if each.kind != FINDING]
+def notes_section(history: History) -> Markup:
+    """Render the notes in chronological order; findings have their own section."""
+    notes = [each for each in history.notes if each.kind != FINDING_KIND]
     if not notes:
         return Markup()
     items = (
@@ -122,15 +128,15 @@ def notes(history: History) -> Markup:
             element("span", f"update {each.update}", class_="unit"),
             element("span", each.message),
         )
-        for each in notes[-SHOWN:]
+        for each in notes[-MAX_ROWS:]
     )
-    return section("Notes", element("ul", *items, class_="notes"), _left_out(len(notes), "note"))
+    return section("Notes", element("ul", *items, class_="notes"), _truncation_note(len(notes), "note"))
 
 
-def findings(history: History) -> Markup:
-    """List what the sanitizer found while this run trained: severity, place, words and what to do."""
-    found = [each for each in history.notes if each.kind == FINDING]
-    if not found:
+def findings_section(history: History) -> Markup:
+    """Render the findings of the sanitizer in this run: severity, message, location and fix."""
+    findings = [each for each in history.notes if each.kind == FINDING_KIND]
+    if not findings:
         return Markup()
     items = (
         element(
@@ -138,7 +144,7 @@ def findings(history: History) -> Markup:
             element(
                 "span",
                 str(each.details.get("severity")),
-                class_=f"pill {TONES.get(str(each.details.get('severity')), 'warn')}",
+                class_=f"pill {SEVERITY_TONES.get(str(each.details.get('severity')), 'warn')}",
             ),
             element("span", f"update {each.update}", class_="unit"),
             element("span", each.message),
@@ -147,22 +153,22 @@ def findings(history: History) -> Markup:
             else "",
             element("span", f"Fix: {each.details.get('fix')}", class_="aside"),
         )
-        for each in found[-SHOWN:]
+        for each in findings[-MAX_ROWS:]
     )
-    return section("Findings", element("ul", *items, class_="notes"), _left_out(len(found), "finding"))
+    return section("Findings", element("ul", *items, class_="notes"), _truncation_note(len(findings), "finding"))
 
 
-def settings(history: History) -> Markup:
-    """Show the configuration as it is nested, with the names the command line takes."""
+def settings_section(history: History) -> Markup:
+    """Render the configuration with its nesting and the names of the command line options."""
     groups = dict(_groups("run", history.facts.get("config"))) | dict(_groups("options", history.facts.get("options")))
     blocks = (_block(title, pairs) for title, pairs in groups.items() if pairs)
     return section("Configuration", element("div", *blocks, class_="blocks")) if groups else Markup()
 
 
-def environment(history: History) -> Markup:
-    """Show what the run ran on: everything in the facts that is not shown elsewhere; long lists are folded up."""
-    apart = {"config", "options", "class_names", "source", "packages"}
-    groups = dict(_groups("machine and model", {k: v for k, v in history.facts.items() if k not in apart}))
+def environment_section(history: History) -> Markup:
+    """Render the remaining facts: machine, versions, packages and source; long lists are collapsed."""
+    shown_elsewhere = {"config", "options", "class_names", "source", "packages"}
+    groups = dict(_groups("machine and model", {k: v for k, v in history.facts.items() if k not in shown_elsewhere}))
     blocks = (_block(title, pairs) for title, pairs in groups.items() if pairs)
     folded = [*_packages(history.facts.get("packages")), *_sources(history.facts.get("source"))]
     return section("Environment", element("div", *blocks, class_="blocks"), *folded) if groups else Markup()
@@ -181,32 +187,32 @@ def _sources(source: object) -> Iterator[Markup]:
 
 
 def _groups(title: str, tree: object) -> Iterator[tuple[str, list[tuple[str, object]]]]:
-    """Cut a nested mapping into its own values and one group per mapping in it; deeper ones get dotted names."""
+    """Yield the direct values of a nested mapping, then one group per nested mapping, with dotted names below."""
     if not isinstance(tree, Mapping):
         return
     items = cast("Mapping[str, Any]", tree).items()
     yield title, [(key, value) for key, value in items if not isinstance(value, Mapping)]
     for key, value in items:
         if isinstance(value, Mapping):
-            yield key, list(leaves(cast("Mapping[str, Any]", value)))
+            yield key, list(iter_leaves(cast("Mapping[str, Any]", value)))
 
 
 def _block(title: str, pairs: Sequence[tuple[str, object]]) -> Markup:
-    rows = (element("div", element("dt", key), element("dd", _value(value))) for key, value in pairs)
+    rows = (element("div", element("dt", key), element("dd", _format_value(value))) for key, value in pairs)
     return element("div", element("h3", title.replace("_", " ")), element("dl", *rows), class_="block")
 
 
-def _value(value: object) -> str:
+def _format_value(value: object) -> str:
     if value is None:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        return ", ".join(_value(each) for each in cast("Sequence[object]", value)) or "none"
+        return ", ".join(_format_value(each) for each in cast("Sequence[object]", value)) or "none"
     return str(value)
 
 
-def _left_out(rows: int, what: str) -> Markup:
-    if rows <= SHOWN:
+def _truncation_note(rows: int, what: str) -> Markup:
+    if rows <= MAX_ROWS:
         return Markup()
-    return element("p", f"The newest {SHOWN} of {format_count(rows, what)}; all are in the journal.", class_="aside")
+    return element("p", f"The newest {MAX_ROWS} of {format_count(rows, what)}; all are in the journal.", class_="aside")

@@ -1,4 +1,4 @@
-"""The number of a run: the same over all its processes, wherever its folder is moved to."""
+"""Read the id of a run: the same for all its processes, even after its folder is moved."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any, Final
 
 from trueloop.core.json_text import parse_json
 
-_MOST: Final = 4_000_000  # bytes of the first line, which holds a recipe's source and every package
-_NUMBER: Final = re.compile(r"[0-9a-f]{32}")
+_MAX_FIRST_LINE_BYTES: Final = 4_000_000  # the first line holds a recipe's source and all packages
+_RUN_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
-def run_id(journal: Path) -> str | None:
-    """Return 32 hexadecimal digits, from the first line of a journal; None where no run has started in it."""
+def read_run_id(journal: Path) -> str | None:
+    """Return the 32 hexadecimal digits in the first line of a journal; None if no run has started in it."""
     try:
         with journal.open("rb") as file:
-            line = file.readline(_MOST)
+            line = file.readline(_MAX_FIRST_LINE_BYTES)
         record: Any = parse_json(line)
         started = record["event"] == "run_started"
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return run_id_of(line) if started and line.endswith(b"\n") else None
+    return parse_run_id(line) if started and line.endswith(b"\n") else None
 
 
-def run_id_of(first_line: bytes) -> str:
-    """Return the number that the first line of a journal gives; of one from before runs had numbers, its hash.
+def parse_run_id(first_line: bytes) -> str:
+    """Return the run id in the first line of a journal, or the hash of that line if it has no valid id.
 
-    Whatever else a journal says there is not taken for a number.
+    Journals from before runs had ids have none.
     """
     try:
-        given = str(parse_json(first_line)["facts"]["run_id"])
+        run_id = str(parse_json(first_line)["facts"]["run_id"])
     except (ValueError, KeyError, TypeError):
-        given = ""
-    return given if _NUMBER.fullmatch(given) else hashlib.sha256(first_line).hexdigest()[:32]
+        run_id = ""
+    return run_id if _RUN_ID.fullmatch(run_id) else hashlib.sha256(first_line).hexdigest()[:32]

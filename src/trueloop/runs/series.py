@@ -1,4 +1,4 @@
-"""A long series made drawable: thinned without losing an extreme, smoothed without inventing a value."""
+"""Prepare a long series for plotting: downsample it without losing extremes, and smooth it."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-POINTS = 800  # twice what a screen column or a printed half page can tell apart
+MAX_POINTS = 800  # twice the resolution of a screen column or a printed half page
 
 
-def envelope(xs: Sequence[float], ys: Sequence[float], points: int = POINTS) -> tuple[list[float], list[float]]:
-    """Thin a curve to at most ``points`` points that keep the least and greatest value of every stretch.
+def envelope(xs: Sequence[float], ys: Sequence[float], points: int = MAX_POINTS) -> tuple[list[float], list[float]]:
+    """Downsample a curve to at most ``points`` points, keeping the minimum and maximum of every interval.
 
     Args:
         xs: positions, ascending.
-        ys: as many values; those that are not finite are left out.
+        ys: one value per position; non-finite values are dropped.
         points: upper bound, even.
 
     Returns:
-        The positions and values that are left, in order.
+        The remaining positions and values, in order.
 
     Cost: linear; half a second for 10**6 points.
     """
-    kept = [i for i, y in enumerate(ys) if math.isfinite(y)]
-    if len(kept) > points:
-        stretches = points // 2
-        edges = [len(kept) * k // stretches for k in range(stretches + 1)]
+    indices = [i for i, y in enumerate(ys) if math.isfinite(y)]
+    if len(indices) > points:
+        intervals = points // 2
+        edges = [len(indices) * k // intervals for k in range(intervals + 1)]
         extremes: list[int] = []
         for start, stop in pairwise(edges):
-            stretch = kept[start:stop]
-            extremes += sorted({min(stretch, key=ys.__getitem__), max(stretch, key=ys.__getitem__)})
-        kept = extremes
-    return [xs[i] for i in kept], [ys[i] for i in kept]
+            interval = indices[start:stop]
+            extremes += sorted({min(interval, key=ys.__getitem__), max(interval, key=ys.__getitem__)})
+        indices = extremes
+    return [xs[i] for i in indices], [ys[i] for i in indices]
 
 
 def smooth(ys: Sequence[float], span: float) -> list[float]:
-    """Average exponentially over about ``span`` values back, without the bias towards zero at the start.
+    """Return the exponential moving average over about ``span`` values, bias-corrected at the start.
 
     Args:
-        ys: values in order; one that is not finite counts for nothing.
-        span: values that carry most of the weight, >= 1; 1 returns the series itself.
+        ys: values in order; non-finite values are ignored.
+        span: number of values that carry most of the weight, >= 1; 1 returns the series itself.
 
     Returns:
-        As many values; nan until the first finite one.
+        One average per value; nan before the first finite value.
     """
     keep = 1 - 1 / max(1.0, span)
     total = weight = 0.0
@@ -55,6 +55,6 @@ def smooth(ys: Sequence[float], span: float) -> list[float]:
     return out
 
 
-def natural_span(length: int) -> float:
-    """Choose how far to smooth a series of this length: over a fiftieth of it, at most 1000 values."""
+def default_span(length: int) -> float:
+    """Return the smoothing span for a series of this length: a fiftieth of it, at most 1000 values."""
     return min(1000.0, max(1.0, length / 50))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from trueloop.core.findings import UNPROVEN, Evidence, Finding, Judged, CodePosition, Severity, SourceLocation, Verdict
+from trueloop.core.findings import UNPROVABLE_AT_RUN_TIME, Evidence, Finding, FailureVerdict, CodePosition, Severity, SourceLocation, Verdict
 from trueloop.failures.failure import Detector, Failure
 from trueloop.tracing.evaluation_passes import PASSES
 from trueloop.tracing.events import Event
@@ -104,7 +104,7 @@ class Judge:
         for find in self._finding.get(kind, ()):
             further = find(event)
             if further is not None:
-                further.update, further.micro, further.time_s = event.update, event.micro, event.time_s
+                further.update, further.backward_count, further.time_s = event.update, event.backward_count, event.time_s
                 self.hear(further)
 
     @property
@@ -117,7 +117,7 @@ class Judge:
         order = list(Severity)
         return tuple(sorted(self._findings.values(), key=lambda f: (order.index(f.severity), f.first_update or 0)))
 
-    def judged(self, unseen: Mapping[type[Event], str] = MappingProxyType({})) -> Sequence[Judged]:
+    def judged(self, unseen: Mapping[type[Event], str] = MappingProxyType({})) -> Sequence[FailureVerdict]:
         """Return the verdict on every failure of the catalogue.
 
         Args:
@@ -128,25 +128,25 @@ class Judge:
 
     def _verdict(
         self, failure: Failure, detector: Detector | None, fired: set[str], unseen: Mapping[type[Event], str]
-    ) -> Judged:
+    ) -> FailureVerdict:
         code = failure.code
         if code in fired:
             more = self._beyond.get(code)
-            return Judged(code, Verdict.FIRED, f"seen {more} more times, at other places" if more else "")
+            return FailureVerdict(code, Verdict.FIRED, f"seen {more} more times, at other places" if more else "")
         if code in {unwanted for unwanted, *_ in self._unwanted}:
-            return Judged(code, Verdict.NOT_JUDGED, "silenced, by a comment or the settings")
+            return FailureVerdict(code, Verdict.NOT_JUDGED, "silenced, by a comment or the settings")
         if detector is None:
-            return Judged(code, Verdict.NOT_JUDGED, UNPROVEN)
+            return FailureVerdict(code, Verdict.NOT_JUDGED, UNPROVABLE_AT_RUN_TIME)
         moments = [
             one for each in detector.subscribes_to for one in (PASSES[each].moments if each in PASSES else (each,))
         ]
         why = self._broken.get(code) or next((unseen[moment] for moment in moments if moment in unseen), "")
         if why:
-            return Judged(code, Verdict.NOT_JUDGED, why)
+            return FailureVerdict(code, Verdict.NOT_JUDGED, why)
         if not self._heard.intersection(moments):
-            return Judged(code, Verdict.NOT_APPLICABLE, "nothing of the kind happened")
+            return FailureVerdict(code, Verdict.NOT_APPLICABLE, "nothing of the kind happened")
         reason = detector.inconclusive()
-        return Judged(code, Verdict.NOT_JUDGED, reason) if reason else Judged(code, Verdict.PASSED)
+        return FailureVerdict(code, Verdict.NOT_JUDGED, reason) if reason else FailureVerdict(code, Verdict.PASSED)
 
     def _dismiss(self, observe: Observe, error: Exception) -> None:
         watched = self._watched[observe]
@@ -161,7 +161,7 @@ class Judge:
 
     def _keep(self, watched: Watched, evidence: Evidence, event: Event) -> None:
         failure, site = watched.failure, _site(evidence.location)
-        key = (failure.code, site and site[:2], evidence.about)
+        key = (failure.code, site and site[:2], evidence.dedup_key)
         known = self._findings.get(key)
         if known is not None:
             self._findings[key] = replace(known, count=known.count + 1)
@@ -181,9 +181,9 @@ class Judge:
             title=failure.title,
             severity=failure.severity,
             message=evidence.message,
-            site=site,
+            location=site,
             related=tuple((known, words) for place, words in evidence.related if (known := _site(place))),
-            first_update=event.update if evidence.update is None else evidence.update,
+            first_update=event.update if evidence.first_update is None else evidence.first_update,
             fix=evidence.fix or failure.fix,
             change=evidence.change,
         )
@@ -192,4 +192,4 @@ class Judge:
 
 
 def _site(place: CodePosition | SourceLocation | None) -> SourceLocation | None:
-    return place.site if isinstance(place, CodePosition) else place
+    return place.source_location if isinstance(place, CodePosition) else place

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from trueloop.core.findings import Finding, Report, Severity
 from trueloop.failures.load import known_errors
-from trueloop.failures.selection import Choice
+from trueloop.failures.selection import FailureSelection
 from trueloop.sanitizer.finding_bus import pass_on
 from trueloop.sanitizer.import_hook import when_loaded
 from trueloop.sanitizer.run_program import Program, run
@@ -46,7 +46,7 @@ class Stopped(SystemExit):
 
 def launch(
     program: Program,
-    choice: Choice,
+    choice: FailureSelection,
     *,
     found: Callable[[Finding], None] = lambda finding: None,
     stop_on_error: bool = False,
@@ -77,7 +77,7 @@ class _Session:
     """The watch from the import of torch to the end of the program; nothing in it reaches the program."""
 
     def __init__(
-        self, choice: Choice, found: Callable[[Finding], None], *, stop_on_error: bool, audience: Audience | None
+        self, choice: FailureSelection, found: Callable[[Finding], None], *, stop_on_error: bool, audience: Audience | None
     ) -> None:
         self._choice, self._found, self._stop_on_error = choice, found, stop_on_error
         self._audience = audience
@@ -92,7 +92,7 @@ class _Session:
             watch = Watch(
                 [Watched(entry.failure, entry.slug) for entry in self._choice.entries()],
                 found=self._take,
-                silenced=self._choice.silenced,
+                silenced=self._choice.is_suppressed,
                 errors=known_errors(),
                 audience=self._audience,
             )

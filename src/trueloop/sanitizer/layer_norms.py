@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trueloop.core.downsampling import DownsampledSeries
-from trueloop.core.findings import LayerNorms
+from trueloop.core.findings import LayerGradientNorms
 from trueloop.tracing.events import Ref, StepTaken
 
 COLUMNS: Final = 240  # updates that are kept; a heat map has no more columns on most screens
@@ -40,11 +40,11 @@ class Layers:
         if not self._columns.keeps_next:
             self._columns.add(event.update, self._columns.values[-1])
             return
-        if event.graded != self._known or self._age >= RENAMED:
-            self._known, self._age = event.graded, 0
-            self._at = [self._row(event.optimizer.name, ref.name) for ref in event.graded]
+        if event.norm_parameters != self._known or self._age >= RENAMED:
+            self._known, self._age = event.norm_parameters, 0
+            self._at = [self._row(event.optimizer.name, ref.name) for ref in event.norm_parameters]
         squares = array("d", [-1.0]) * len(self._rows)
-        for row, norm in zip(self._at, event.norms, strict=True):
+        for row, norm in zip(self._at, event.parameter_norms, strict=True):
             squares[row] = max(squares[row], 0.0) + norm * norm
         self._columns.add(event.update, squares)
 
@@ -55,12 +55,12 @@ class Layers:
         rows, column = self._names(), self._columns.values[-1]
         return self._columns.updates[-1], rows, [_norm(column, row) for row in range(len(rows))]
 
-    def norms(self) -> LayerNorms | None:
+    def norms(self) -> LayerGradientNorms | None:
         """Return what was kept; None where there is nothing."""
         if not self._columns.values:
             return None
         names, columns = self._names(), self._columns.values
-        return LayerNorms(
+        return LayerGradientNorms(
             updates=tuple(self._columns.updates),
             layers=tuple(names),
             norms=tuple(tuple(_norm(column, row) for column in columns) for row in range(len(names))),

@@ -7,13 +7,13 @@ from statistics import median
 from typing import Any, Final
 
 from trueloop.core.downsampling import DownsampledSeries
-from trueloop.core.findings import LayerNorms, Series, UpdateRate
+from trueloop.core.findings import LayerGradientNorms, Series, UpdateTiming
 from trueloop.sanitizer.layer_norms import Layers
 from trueloop.tracing.events import (
     BackwardEnded,
-    BatchDrawn,
+    BatchLoaded,
     Event,
-    Gap,
+    TracingGap,
     GraphsAlive,
     LoaderStarted,
     ModelCalled,
@@ -45,12 +45,12 @@ class Recorder:
         self._interrupted = False
         """Something else than training began since then, such as a validation sweep."""
         self.take: Mapping[type[Event], Callable[[Any], None]] = {
-            BatchDrawn: self._batch,
+            BatchLoaded: self._batch,
             ModelCalled: self._forward,
             BackwardEnded: self._backward,
             StepTaken: self._step,
             GraphsAlive: self._graphs,
-            Gap: self._gap,
+            TracingGap: self._gap,
             LoaderStarted: self._interrupt,
             ModeSet: self._mode,
         }
@@ -64,11 +64,11 @@ class Recorder:
             if thinned.values
         }
 
-    def layers(self) -> LayerNorms | None:
+    def layers(self) -> LayerGradientNorms | None:
         """Return the gradient's norm by layer; None where none was read."""
         return self.by_layer.norms()
 
-    def rate(self) -> UpdateRate | None:
+    def rate(self) -> UpdateTiming | None:
         """Return where the time of an update went; None before the second update.
 
         The pace is that of the stretches between two full views, which nothing of ours slows down, where there were
@@ -80,10 +80,10 @@ class Recorder:
         if not times:
             return None
         data, forward, backward, optimizer = timed.shares()
-        return UpdateRate(update_s=median(times), data=data, forward=forward, backward=backward, optimizer=optimizer)
+        return UpdateTiming(update_s=median(times), data_share=data, forward_share=forward, backward_share=backward, optimizer_share=optimizer)
 
-    def _batch(self, event: BatchDrawn) -> None:
-        self._time.data += event.waited_s
+    def _batch(self, event: BatchLoaded) -> None:
+        self._time.data += event.wait_s
 
     def _forward(self, event: ModelCalled) -> None:
         if not event.recomputed:  # that is a part of its backward
@@ -91,8 +91,8 @@ class Recorder:
 
     def _backward(self, event: BackwardEnded) -> None:
         self._time.backward += event.seconds
-        if event.value is not None:
-            self._add("loss", event.update, event.value)
+        if event.root_value is not None:
+            self._add("loss", event.update, event.root_value)
 
     def _step(self, event: StepTaken) -> None:
         update = event.update
@@ -102,11 +102,11 @@ class Recorder:
             whole = self._done is not None and not self._interrupted
             (self._whole if whole else self._broken).add(update, seconds, self._time)
         self._begin(event, update + 1)
-        if event.norm is not None:
-            self._add("grad_norm", update, event.norm)
-        if event.rates:
-            self._add("lr", update, event.rates[0])
-        if event.norms:
+        if event.grad_norm is not None:
+            self._add("grad_norm", update, event.grad_norm)
+        if event.learning_rates:
+            self._add("lr", update, event.learning_rates[0])
+        if event.parameter_norms:
             self.by_layer.add(event)
 
     def _graphs(self, event: GraphsAlive) -> None:
@@ -116,7 +116,7 @@ class Recorder:
         self._series[series].add(update, value)
         self._told(series, update, value)
 
-    def _gap(self, event: Gap) -> None:
+    def _gap(self, event: TracingGap) -> None:
         self._end_stretch(event)
         self._begin(event, None)
 
@@ -138,12 +138,12 @@ class Recorder:
 
     def _since(self, event: Event, last_s: float) -> float:
         """Return the program's own seconds until an event."""
-        return event.time_s - last_s - (event.busy_s - self._busy_before_s)
+        return event.time_s - last_s - (event.overhead_s - self._busy_before_s)
 
     def _begin(self, event: Event, done: int | None) -> None:
         self._time.begin()
         self._last_s, self._done, self._interrupted = event.time_s, done, False
-        self._busy_before_s = event.busy_s
+        self._busy_before_s = event.overhead_s
 
 
 class _TimeSplit:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from torch import nn
 
-from trueloop.core.findings import Explained, Finding, CodePosition, Report, SourceLocation, UpdateRate
+from trueloop.core.findings import ExplainedError, Finding, CodePosition, Report, SourceLocation, UpdateTiming
 from trueloop.failures.pytorch_error import KnownError
 from trueloop.sanitizer.dispatch import Judge, Watched
 from trueloop.sanitizer.pytorch_errors.explain import Context, explain
@@ -52,7 +52,7 @@ class Now(Protocol):
         """Steps of optimizers since the watch began."""
         ...
 
-    def rate(self) -> UpdateRate | None:
+    def rate(self) -> UpdateTiming | None:
         """Return where the time of an update goes, so far. Cost: up to 0.1 ms."""
         ...
 
@@ -93,7 +93,7 @@ class Watch:
         self._note = self._recent.take
         self._waiting: list[Event] = []
         self._wanted_later = frozenset((*self._take, *self._note))
-        self._explained: Explained | None = None
+        self._explained: ExplainedError | None = None
         self._began = (0, 0, 0.0, 0.0)
         self._final: Report | None = None
 
@@ -117,7 +117,7 @@ class Watch:
             if self._look in stream.looks:
                 stream.looks.remove(self._look)
             self._attachment.detach(self._hear)
-        self._judge.hear(WatchEnded(update=stream.update, micro=stream.micro, time_s=perf_counter()))
+        self._judge.hear(WatchEnded(update=stream.update, backward_count=stream.micro, time_s=perf_counter()))
         self._final = self._report()
         return self._final
 
@@ -136,7 +136,7 @@ class Watch:
         """Steps of optimizers since it began."""
         return self._attachment.stream.update - self._began[0]
 
-    def rate(self) -> UpdateRate | None:
+    def rate(self) -> UpdateTiming | None:
         """Return where the time of an update goes, so far; None before the second one."""
         self._catch_up()
         return self._recorder.rate() if self._recorder else None
@@ -165,7 +165,7 @@ class Watch:
                 place = CodePosition(trace.tb_frame.f_code, trace.tb_lasti)
             trace = trace.tb_next
         self._judge.hear(
-            ErrorRaised(update=stream.update, micro=stream.micro, time_s=perf_counter(), place=place, error=error)
+            ErrorRaised(update=stream.update, backward_count=stream.micro, time_s=perf_counter(), location=place, error=error)
         )
 
     def __enter__(self) -> Watch:
@@ -183,15 +183,15 @@ class Watch:
         update, watched, busy_s, began_s = self._began
         return Report(
             findings=self._judge.findings(),
-            judged=tuple(self._judge.judged(self._attachment.unseen)),
-            silenced=self._judge.silenced,
+            verdicts=tuple(self._judge.judged(self._attachment.unseen)),
+            suppressed=self._judge.silenced,
             updates=stream.update - update,
-            watched=levels.watched - watched,
+            updates_traced=levels.watched - watched,
             seconds=perf_counter() - began_s,
-            cost_s=stream.busy_s - busy_s,
-            rate=self._recorder.rate() if self._recorder else None,
+            overhead_s=stream.busy_s - busy_s,
+            timing=self._recorder.rate() if self._recorder else None,
             series=self._recorder.series() if self._recorder else {},
-            layers=self._recorder.layers() if self._recorder else None,
+            layer_gradient_norms=self._recorder.layers() if self._recorder else None,
             error=self._explained,
             problems=(*self._problems, *stream.problems),
         )

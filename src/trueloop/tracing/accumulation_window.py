@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.events import NONE, BackwardStarted, Refs
+from trueloop.tracing.events import NO_REFS, BackwardStarted, Refs
 from trueloop.tracing.gradient_ledger import Account, Version, local_of, version_of
 from trueloop.tracing.program_state import Known, Program
 from trueloop.tracing.stream import Stream
@@ -29,11 +29,11 @@ class Windows:
     stream: Stream
     program: Program
     account: Account = field(default_factory=Account)
-    scaled: Refs = NONE
+    scaled: Refs = NO_REFS
     """Parameters whose gradient is multiplied by a GradScaler's factor."""
     factor_read: bool = False
     """The program has asked a GradScaler for its factor since the latest step, perhaps to divide by it."""
-    fresh: Refs = NONE
+    fresh: Refs = NO_REFS
     """Parameters to whose gradient a backward added something that no step has used."""
     latest: BackwardStarted | None = None
     """The latest backward."""
@@ -61,7 +61,7 @@ class Windows:
     def _forget(self) -> None:
         self.account.forget()
         self.latest = None
-        self.fresh = self.scaled = NONE
+        self.fresh = self.scaled = NO_REFS
         self._as_scaled.clear()
         self._known_for = self._before = ()
 
@@ -99,7 +99,7 @@ class Windows:
             started: tells of the backward.
             scale: what GradScaler has multiplied the gradients by, 0 where that was not read; None = it has not.
         """
-        self.latest, place = started, started.place
+        self.latest, place = started, started.location
         self.account.backward_ended(place)
         before, self._before = self._before, ()
         many = self.stream.registry.many
@@ -131,7 +131,7 @@ class Windows:
     def still_scaled(self, graded: Sequence[Tensor]) -> Refs:
         """Return the parameters whose gradient nobody has changed since the backward of a scaled loss."""
         if not self.scaled or self.factor_read:
-            return NONE
+            return NO_REFS
         left = [p for p in graded if p.grad is not None and self._as_scaled.get(id(p)) == _mark(p.grad)]
         return self.scaled & self.stream.registry.many(left)
 

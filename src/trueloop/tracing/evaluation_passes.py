@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 from trueloop.tracing.events import (
-    NONE,
+    NO_REFS,
     BackwardEnded,
     BackwardStarted,
     Event,
-    Gap,
+    TracingGap,
     LoaderExhausted,
     LoaderStarted,
     ModelCalled,
@@ -69,7 +69,7 @@ class Sweeps:
     """
 
     moments: ClassVar[tuple[type[Event], ...]] = (
-        LoaderStarted, ModelCalled, BackwardStarted, StepTaken, LoaderExhausted, Gap, WatchEnded
+        LoaderStarted, ModelCalled, BackwardStarted, StepTaken, LoaderExhausted, TracingGap, WatchEnded
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -77,8 +77,8 @@ class Sweeps:
         self._fresh = False
         """One was opened since the latest backward or step."""
         self._ended: list[Sweep] = []
-        self._stepped: Refs = NONE
-        self._latest: Refs = NONE
+        self._stepped: Refs = NO_REFS
+        self._latest: Refs = NO_REFS
         """Of those, what the latest step was of."""
         self._training: set[Ref] = set()
         """Loaders that some backward's batch came from."""
@@ -113,7 +113,7 @@ class Sweeps:
             self._start(event)
         elif isinstance(event, LoaderExhausted):
             self._end(event)
-        elif isinstance(event, Gap):
+        elif isinstance(event, TracingGap):
             self._miss()
         elif isinstance(event, WatchEnded):
             self._leave(*self._open.values())
@@ -133,7 +133,7 @@ class Sweeps:
             for sweep in self._open.values():
                 if sweep.calls and sweep.calls[-1].model is event.model:
                     sweep.again = True
-                    if event.graph_used:
+                    if event.previous_graph_used:
                         sweep.graph_used = True
             return
         sweep = self._open.get(event.loader)
@@ -196,8 +196,8 @@ class HeldOut:
 
     def __init__(self) -> None:
         self._trainer: Ref | None = None
-        self._received: Refs = NONE
-        self._latest: Refs = NONE
+        self._received: Refs = NO_REFS
+        self._latest: Refs = NO_REFS
         self._swept_by: weakref.WeakKeyDictionary[Ref, Ref] = weakref.WeakKeyDictionary()
 
     def observe(self, event: Any) -> HeldOutMeasured | None:
@@ -205,7 +205,7 @@ class HeldOut:
         kind = type(event)
         if kind is BackwardStarted:
             if event.loader is not None and event.loader is not self._trainer:
-                self._trainer, self._received, self._latest = event.loader, NONE, NONE
+                self._trainer, self._received, self._latest = event.loader, NO_REFS, NO_REFS
         elif kind is BackwardEnded:
             if event.received is not self._latest:
                 self._latest = event.received

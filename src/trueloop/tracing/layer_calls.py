@@ -8,7 +8,7 @@ from typing import Any, Final
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
-from trueloop.tracing.events import BatchNormOfOne, SequenceRun
+from trueloop.tracing.events import BatchNormSingleSample, RecurrentLayerCalled
 from trueloop.tracing.object_facts import Facts
 from trueloop.tracing.program_state import Program
 from trueloop.tracing.stream import Stream
@@ -60,12 +60,12 @@ class LayerCalls:
         elif module in self._batch and module not in self._alone:
             self._alone.add(module)
             self._stream.emit(
-                BatchNormOfOne(
-                    place=here(),
+                BatchNormSingleSample(
+                    location=here(),
                     module=self._stream.registry.of(module),
                     model=self._stream.registry.of(root),
                     values=batch.numel() // max(1, shape[1]),
-                    before=self._batch[module],
+                    previous_batch_size=self._batch[module],
                 )
             )
 
@@ -80,13 +80,13 @@ class LayerCalls:
             return
         known.add(first)
         self._stream.emit(
-            SequenceRun(
-                place=here(),
+            RecurrentLayerCalled(
+                location=here(),
                 module=self._stream.registry.of(module),
-                steps=first[0],
+                time_steps=first[0],
                 sequences=first[1] if len(first) > 1 else None,
                 loader=program.loader,
-                as_drawn=any(
+                input_from_loader=any(
                     each.shape[: len(first)] == first and (each.shape[0], each.numel()) in drawn
                     for each in given
                     if isinstance(each, Tensor)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.broadcast_losses import paired_difference
-from trueloop.tracing.events import LossSeen
+from trueloop.tracing.events import LossRecord
 from trueloop.tracing.saved_tensors import given_shape, made_shape, saved, unread
 from trueloop.tracing.torch_modes import are_aside
 
@@ -122,11 +122,11 @@ class LossProbe:
             for place, each in enumerate(found):
                 self._handles.append(each.top.register_prehook(partial(_note, self._weights, place)))
 
-    def losses(self) -> tuple[LossSeen, ...]:
+    def losses(self) -> tuple[LossRecord, ...]:
         """Return the losses, with ``weight`` None."""
         return self._losses
 
-    def after(self, scale: float = 1.0) -> tuple[LossSeen, ...]:
+    def after(self, scale: float = 1.0) -> tuple[LossRecord, ...]:
         """Return the losses with the weights they had in the backward that has run, and take the hooks off.
 
         Args:
@@ -136,7 +136,7 @@ class LossProbe:
             handle.remove()
         for loss, weight in zip(self._losses, self._weights, strict=True):
             loss.targets = None
-            loss.weight = None if weight is None else weight / scale
+            loss.gradient_weight = None if weight is None else weight / scale
         return self._losses
 
 
@@ -292,7 +292,7 @@ PATTERNS: Final[dict[str, Callable[[Any], Found | None]]] = {
 # Reading --------------------------------------------------------------------------------------------------------
 
 
-def _seen(found: Found, counted: bool) -> LossSeen:
+def _seen(found: Found, counted: bool) -> LossRecord:
     kind, source, core = found.kind, found.source, found.core
     note: Note | None = found.top.metadata.get(NOTE) or core.metadata.get(NOTE)
     logs = None
@@ -304,20 +304,20 @@ def _seen(found: Found, counted: bool) -> LossSeen:
             kind, source = "cross_entropy", parent(logs)
     shape = given_shape(core)
     ignored = getattr(core, "_saved_ignore_index", None)
-    return LossSeen(
+    return LossRecord(
         kind=kind,
         reduction=found.reduction,
         shape=shape,
         count=_count(found, shape) if counted else None,
-        weight=None,
-        input_made_by=_makers(source, logs if kind == "cross_entropy" else None),
+        gradient_weight=None,
+        input_operations=_makers(source, logs if kind == "cross_entropy" else None),
         broadcast=_broadcast(found, note),
         ignore_index=ignored if ignored is None or ignored < 1 << 63 else ignored - (1 << 64),
         targets=saved(core, "targets" if kind == "ctc" else "target"),
-        unread=unread(core, "target", "targets", "self"),
-        place=note and note.place,
+        unreadable_reason=unread(core, "target", "targets", "self"),
+        location=note and note.place,
         class_weights=getattr(core, "_raw_saved_weight", None) is not None and saved(core, "weight") is not None,
-        normalised=None if logs is None or ignored is None else _astray(logs, found.source, shape),
+        normalised_over=None if logs is None or ignored is None else _astray(logs, found.source, shape),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from torch import Tensor, nn
 
 from trueloop.tracing.enclosing_modules import enclosing_modules
-from trueloop.tracing.events import NONE, Ref, Refs
+from trueloop.tracing.events import NO_REFS, Ref, Refs
 
 MOST_SETS: Final = 256
 
@@ -62,7 +62,7 @@ class Registry:
         """Return the refs of some objects one by one, and those that `many` returns. Cost: as there."""
         things = things if type(things) is list else list(things)
         if not things:
-            return (), NONE
+            return (), NO_REFS
         key = tuple(map(id, things))
         known = self._sets.get(key)  # forgotten as soon as one of them is gone
         if known is None:

@@ -27,7 +27,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from trueloop.tracing.events import LoadersShare, Ref, ScaledTogether
+from trueloop.tracing.events import LoadersOverlap, Ref, JointlyStandardised
 from trueloop.tracing.stream import Stream
 
 MOST_LOADERS: Final = 8  # living ones that a new one is compared with
@@ -213,9 +213,9 @@ class Comparison:
             how = "content"
             shared, repeated = _shared_by_content(ones[0], others[0])
         if shared:
-            self._stream.emit(LoadersShare(
-                one=one, other=other, how=how, shared=shared, of_one=sum(p.size for p in ones),
-                of_other=sum(p.size for p in others), repeated=repeated, rest=self._rest(ones, others),
+            self._stream.emit(LoadersOverlap(
+                one=one, other=other, matched_by=how, shared=shared, one_size=sum(p.size for p in ones),
+                other_size=sum(p.size for p in others), duplicates=repeated, remainder=self._rest(ones, others),
             ))  # fmt: skip
 
     def _rest(self, ones: list[Part], others: list[Part]) -> Ref | None:
@@ -248,9 +248,9 @@ class Comparison:
                 continue
             told = [(ref, part) for ref, part in single if id(part.base) in bases]
             if len(told) > 1:
-                self._stream.emit(ScaledTogether(
+                self._stream.emit(JointlyStandardised(
                     loaders=tuple(ref for ref, _ in told), samples=samples,
-                    off=tuple(_off(part) for _, part in told),
+                    mean_offsets=tuple(_off(part) for _, part in told),
                 ))  # fmt: skip
             return
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Final
 
-from trueloop.tracing.events import Gap
+from trueloop.tracing.events import TracingGap
 from trueloop.tracing.stream import Stream
 
 FIRST: Final = 16  # updates in full at the start
@@ -118,7 +118,7 @@ class Levels:
             self._opened_busy_s = stream.busy_s
             self._open()
             if stream.update > self._closed_at:
-                stream.emit(Gap(updates=stream.update - self._closed_at))
+                stream.emit(TracingGap(updates=stream.update - self._closed_at))
 
     def _shut(self) -> None:
         stream = self._stream

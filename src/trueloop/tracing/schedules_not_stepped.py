@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.events import Ref, ScheduleIdle
+from trueloop.tracing.events import Ref, SchedulerNeverStepped
 from trueloop.tracing.program_state import Known, Program
 from trueloop.tracing.program_text.program_files import files_of, in_notebook, installed, program_stack, reached
 from trueloop.tracing.program_text.schedule_calls import may_advance, sets_rates
@@ -121,8 +121,8 @@ class Unadvanced:
             texts = reached(made.files)
             if texts is not None and not any(may_advance(each) or sets_rates(each) for each in texts.values()):
                 self._stream.emit(
-                    ScheduleIdle(
-                        place=made.place, scheduler=made.ref, kind=made.kind, optimizer=made.optimizer, steps=steps,
+                    SchedulerNeverStepped(
+                        location=made.place, scheduler=made.ref, kind=made.kind, optimizer=made.optimizer, steps=steps,
                         made_micro=made.micro,
                     )
                 )  # fmt: skip

@@ -108,12 +108,12 @@ class Stream:
     def emit(self, event: Event) -> None:
         """Say when an event happens, which is now, and carry it to everybody."""
         event.update = self.update
-        event.micro = self.micro
-        event.time_s, event.busy_s = perf_counter(), self.busy_s
+        event.backward_count = self.micro
+        event.time_s, event.overhead_s = perf_counter(), self.busy_s
         with self.lock:
             for listener in self._hearing.get(type(event)) or self._hear(type(event)):
                 listener(event)
-        for name in event.LIVE:
+        for name in event.LIVE_FIELDS:
             setattr(event, name, None)
 
     def fenced(self, source: str, handler: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,21 +9,21 @@ import torch
 from torch import nn
 
 from trueloop.core.errors import InvalidConfig, InvalidModel
-from trueloop.training.compiled.compiled_step import WholeUpdate
-from trueloop.training.compiled.step_graph import Ingredients
+from trueloop.training.compiled.compiled_step import CompiledStep
+from trueloop.training.compiled.step_graph import StepSpec
 from trueloop.training.config import TrainConfig
-from trueloop.training.distributed.ddp import Replicas
-from trueloop.training.distributed.parallel import Alone, Parallel
-from trueloop.training.distributed.processes import ALONE, Processes
-from trueloop.training.distributed.sync_batchnorm import synchronise_batchnorm
+from trueloop.training.distributed.ddp import DdpParallel
+from trueloop.training.distributed.parallel import SingleProcess, Parallel
+from trueloop.training.distributed.processes import SINGLE_PROCESS, Processes
+from trueloop.training.distributed.sync_batchnorm import convert_sync_batchnorm
 from trueloop.training.loop import Assembly
 from trueloop.training.memory.channels_last import use_channels_last
-from trueloop.training.memory.oom_retry import Halving
+from trueloop.training.memory.oom_retry import OutOfMemoryRetry
 from trueloop.training.memory.recompute import enable_recompute
-from trueloop.training.memory.transfer import bringing
+from trueloop.training.memory.transfer import make_device_transfer
 from trueloop.training.objective import Objective, as_objective
 from trueloop.training.optimizers.parameter_groups import build_optimizer, check_optimizer, check_trainable, freeze
-from trueloop.training.optimizers.schedule import GivenSchedule, RateSchedule, Schedule
+from trueloop.training.optimizers.schedule import UserSchedule, RateSchedule, Schedule
 from trueloop.training.optimizers.weight_average import WeightAverage
 from trueloop.training.precision.mixed_precision import LossScale, autocast
 from trueloop.training.precision.nonfinite_guard import Guard
@@ -41,8 +41,8 @@ def assemble(
     *,
     device: torch.device,
     updates_per_epoch: int | None,
-    components: Given | None = None,
-    processes: Processes = ALONE,
+    components: UserComponents | None = None,
+    processes: Processes = SINGLE_PROCESS,
 ) -> Assembly:
     """Build everything the loop turns.
 
@@ -58,14 +58,14 @@ def assemble(
     Raises:
         InvalidConfig, InvalidModel: parts that do not fit together, named.
     """
-    components = components or Given()
-    _prepare(model, config, device, processes)
+    components = components or UserComponents()
+    _prepare_model(model, config, device, processes)
     _check_loss_parameters(model, objective)
     objective = as_objective(objective)
     objective.to(device)
     forward = cast("nn.Module", torch.compile(model)) if config.compile else model
-    parallel = _parallel(model, forward, objective, config, processes)
-    optimizer = _optimizer(model, config, components)
+    parallel = _build_parallel(model, forward, objective, config, processes)
+    optimizer = _build_optimizer(model, config, components)
     check_optimizer(model, optimizer)
     context = autocast(config.precision, device)
     horizon_epochs = config.schedule.horizon_epochs or config.epochs
@@ -78,21 +78,21 @@ def assemble(
         parallel=parallel,
         counts=components.counts,
         optimizer=optimizer,
-        update=_update(optimizer, config, parallel),
-        schedule=_schedule(optimizer, config, components, updates, updates_per_epoch),
+        update=_build_update(optimizer, config, parallel),
+        schedule=_build_schedule(optimizer, config, components, updates, updates_per_epoch),
         scale=LossScale(device, enabled=config.precision == "fp16"),
         guard=guard,
-        halving=Halving(model, guard, processes, device, enabled=config.out_of_memory == "halve"),
+        oom_retry=OutOfMemoryRetry(model, guard, processes, device, enabled=config.out_of_memory == "halve"),
         average=None if config.ema is None else WeightAverage(model, config.ema),
         device=device,
         on_host=device.type == "cpu",
-        bring=bringing(device),
+        to_device=make_device_transfer(device),
         autocast=lambda: context,
-        whole=_whole((model, objective, optimizer), config, components, processes),
+        compiled_step=_compiled_step((model, objective, optimizer), config, components, processes),
     )
 
 
-def _prepare(model: nn.Module, config: TrainConfig, device: torch.device, processes: Processes) -> None:
+def _prepare_model(model: nn.Module, config: TrainConfig, device: torch.device, processes: Processes) -> None:
     """Make the model what is trained, before anything refers to its parameters."""
     freeze(model, config.freeze)
     if config.recompute:
@@ -107,28 +107,28 @@ def _prepare(model: nn.Module, config: TrainConfig, device: torch.device, proces
         use_channels_last(model)
     model.to(device)
     if config.parallel.sync_batchnorm:
-        synchronise_batchnorm(model, device, processes)
+        convert_sync_batchnorm(model, device, processes)
     if not model.training:
         model.train()  # left in eval mode by an evaluation; a part frozen in eval mode under a training root stays so
 
 
-def _parallel(
+def _build_parallel(
     model: nn.Module, forward: nn.Module, objective: Objective, config: TrainConfig, processes: Processes
 ) -> Parallel:
     if processes.size == 1:
-        return Alone(forward, objective)
+        return SingleProcess(forward, objective)
     if config.parallel.engine == "fsdp":
-        from trueloop.training.distributed.fsdp import Sharded
+        from trueloop.training.distributed.fsdp import FsdpParallel
 
-        return Sharded(model, forward, objective, processes)
-    return Replicas(
+        return FsdpParallel(model, forward, objective, processes)
+    return DdpParallel(
         model, forward, objective, processes, find_unused=config.parallel.find_unused_parameters == "always"
     )
 
 
-def _update(optimizer: torch.optim.Optimizer, config: TrainConfig, parallel: Parallel) -> Update:
+def _build_update(optimizer: torch.optim.Optimizer, config: TrainConfig, parallel: Parallel) -> Update:
     if parallel.sharded:
-        from trueloop.training.distributed.fsdp import Sharded, ShardedUpdate
+        from trueloop.training.distributed.fsdp import FsdpParallel, ShardedUpdate
 
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         return ShardedUpdate(
@@ -137,29 +137,29 @@ def _update(optimizer: torch.optim.Optimizer, config: TrainConfig, parallel: Par
     return make_update(optimizer, config.clip, guarded=config.guard.enabled)
 
 
-def _whole(
-    parts: tuple[nn.Module, Objective, torch.optim.Optimizer], config: TrainConfig, given: Given, processes: Processes
-) -> WholeUpdate | None:
+def _compiled_step(
+    parts: tuple[nn.Module, Objective, torch.optim.Optimizer], config: TrainConfig, components: UserComponents, processes: Processes
+) -> CompiledStep | None:
     if not config.compile:
         return None
     model, objective, optimizer = parts
     refusals = (
         (config.precision == "fp16", "fp16 needs a loss scale."),
         (config.recompute, "recompute decides anew in every pass what is kept."),
-        (given.counts is not None, "its counts are declared beforehand."),
+        (components.counts is not None, "its counts are declared beforehand."),
         (processes.size > 1, f"{processes.size} processes share it."),
     )
-    made_of = Ingredients(
+    made_of = StepSpec(
         model=model,
         objective=objective,
         clip=config.clip,
         guarded=config.guard.enabled,
         autocast=torch.bfloat16 if config.precision == "bf16" else None,
     )
-    return WholeUpdate(made_of, optimizer, next((why for is_so, why in refusals if is_so), None))
+    return CompiledStep(made_of, optimizer, next((why for is_so, why in refusals if is_so), None))
 
 
-class Given:
+class UserComponents:
     """What the user brings instead of a setting.
 
     Args:
@@ -193,16 +193,16 @@ def _check_loss_parameters(model: nn.Module, objective: Any) -> None:
         )
 
 
-def _optimizer(model: nn.Module, config: TrainConfig, given: Given) -> torch.optim.Optimizer:
-    if given.optimizer is None:
+def _build_optimizer(model: nn.Module, config: TrainConfig, components: UserComponents) -> torch.optim.Optimizer:
+    if components.optimizer is None:
         return build_optimizer(model, config.optim)
     check_trainable(model)
-    return given.optimizer([p for p in model.parameters() if p.requires_grad])
+    return components.optimizer([p for p in model.parameters() if p.requires_grad])
 
 
-def _schedule(
-    optimizer: torch.optim.Optimizer, config: TrainConfig, given: Given, updates: int | None, per_epoch: int | None
+def _build_schedule(
+    optimizer: torch.optim.Optimizer, config: TrainConfig, components: UserComponents, updates: int | None, per_epoch: int | None
 ) -> RateSchedule:
-    if given.scheduler is not None:
-        return GivenSchedule(given.scheduler(optimizer))
+    if components.scheduler is not None:
+        return UserSchedule(components.scheduler(optimizer))
     return Schedule(optimizer, config.schedule, updates=updates, updates_per_epoch=per_epoch)

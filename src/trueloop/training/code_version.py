@@ -1,4 +1,4 @@
-"""Which version of the user's own code a run was made with: a word per file that changes when its meaning does."""
+"""Fingerprint the user's own source files, so that a resumed run can tell whether its code has changed."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _OWN = Path(__file__).resolve().parents[2]
 _RECIPES = _OWN / "recipes"
 
 
-def source_code(things: Iterable[object]) -> dict[str, str]:
-    """Fingerprint the files that these things come from, and the user's files that those import.
+def fingerprint_sources(objects: Iterable[object]) -> dict[str, str]:
+    """Fingerprint the files that define these objects, and the user's files that they import.
 
     Args:
-        things: models, functions, classes, objects; None is passed over. Of a module, all of its submodules count.
+        objects: models, functions, classes, other objects; None is skipped. A module counts with all its submodules.
 
     Returns:
-        File name -> fingerprint, sorted. Installed packages, the standard library and trueloop itself are not in it:
-        their versions are. Nor is what has no file, such as a notebook's cell.
+        File name -> fingerprint, sorted. Installed packages, the standard library and trueloop itself are left out, as
+        their versions are recorded; so is code without a file, such as a notebook cell.
 
     Cost: reads and parses each file once, about a millisecond each.
     """
-    modules = [module for thing in things for module in _modules_of(thing)]
+    modules = [module for value in objects for module in _modules_of(value)]
     files: set[Path] = set()
     while modules:
         module = modules.pop()
@@ -39,18 +39,18 @@ def source_code(things: Iterable[object]) -> dict[str, str]:
         if path is None or path in files:
             continue
         files.add(path)
-        modules += [other for value in list(vars(module).values()) for other in _defined_in(value)]
+        modules += [other for value in list(vars(module).values()) for other in _defining_modules(value)]
     named: dict[str, list[str]] = {}
     for path in sorted(files):
         named.setdefault(path.name, []).append(fingerprint(path.read_bytes()))
-    # The same name in two folders is numbered: a project that is moved as a whole is still the same.
+    # Equal names in two folders are numbered, so that moving a whole project changes nothing.
     return {f"{name}#{i}" if i else name: word for name, words in sorted(named.items()) for i, word in enumerate(words)}
 
 
 def fingerprint(source: bytes) -> str:
     """Hash a file's bytes and its syntax: "bytes/syntax".
 
-    Two files mean the same where either half agrees: the bytes under another Python, whose syntax trees differ; the
+    Two files are equivalent where either half matches: the bytes under another Python, whose syntax trees differ; the
     syntax after an edit of comments, docstrings or layout only.
     """
     try:
@@ -58,31 +58,31 @@ def fingerprint(source: bytes) -> str:
     except (SyntaxError, ValueError):
         return _digest(source)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and _documented(node):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and _has_docstring(node):
             node.body = node.body[1:] or [ast.Pass()]
     return f"{_digest(source)}/{_digest(ast.dump(tree).encode())}"
 
 
-def _documented(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def _has_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return ast.get_docstring(node, clean=False) is not None
 
 
-def _modules_of(thing: object) -> Iterator[ModuleType]:
-    """Find where the code of a thing lies: its class and the classes above it, its parts, what a partial wraps."""
-    if isinstance(thing, partial):
-        wrapped = cast("partial[Any]", thing)
+def _modules_of(value: object) -> Iterator[ModuleType]:
+    """Yield the modules that define a value: its class and base classes, its submodules, what a partial wraps."""
+    if isinstance(value, partial):
+        wrapped = cast("partial[Any]", value)
         yield from (module for part in (wrapped.func, *wrapped.args) for module in _modules_of(part))
-    elif isinstance(thing, nn.Module):
-        yield from (module for kind in {type(part) for part in thing.modules()} for module in _modules_of(kind))
-    elif isinstance(thing, type):
-        yield from (module for kind in thing.__mro__ for module in _defined_in(kind))
-    elif hasattr(thing, "__code__") or hasattr(thing, "__func__"):
-        yield from _defined_in(thing)
-    elif thing is not None:
-        yield from _modules_of(type(thing))
+    elif isinstance(value, nn.Module):
+        yield from (module for kind in {type(part) for part in value.modules()} for module in _modules_of(kind))
+    elif isinstance(value, type):
+        yield from (module for kind in value.__mro__ for module in _defining_modules(kind))
+    elif hasattr(value, "__code__") or hasattr(value, "__func__"):
+        yield from _defining_modules(value)
+    elif value is not None:
+        yield from _modules_of(type(value))
 
 
-def _defined_in(value: object) -> Iterator[ModuleType]:
+def _defining_modules(value: object) -> Iterator[ModuleType]:
     if isinstance(value, ModuleType):
         yield value
     name = getattr(value, "__module__", None)

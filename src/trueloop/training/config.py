@@ -107,9 +107,9 @@ class ParallelConfig:
     leaves some unused."""
     sync_batchnorm: bool = False
     """Normalise by the statistics of all processes' micro-batches together; on GPUs only."""
-    patience_s: float = 1800.0
+    timeout_s: float = 1800.0
     """Seconds that a process waits for the others: longer than the slowest evaluation or save of one of them."""
-    silence_s: float = 60.0
+    keepalive_timeout_s: float = 60.0
     """Seconds without a sign of life after which another machine counts as lost, on Linux."""
 
 

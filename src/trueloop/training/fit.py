@@ -27,26 +27,26 @@ from trueloop.core.protocols import (
 )
 from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder
 from trueloop.training.checkpoint.mirror import Mirror
-from trueloop.training.checkpoint.resume_epoch import Order
+from trueloop.training.checkpoint.resume_epoch import EpochOrder
 from trueloop.training.checkpoint.run_identity import Identity
-from trueloop.training.checkpoint.run_state import Position, Remark, RunState
+from trueloop.training.checkpoint.run_state import Position, ResumeNotice, RunState
 from trueloop.training.checkpoint.saver import Saver
-from trueloop.training.checkpoint.sharded import check_seen, load_together, save_together, take_apart
+from trueloop.training.checkpoint.sharded import check_folder_shared, load_on_all_ranks, save_on_all_ranks, extract_shards
 from trueloop.training.compiled.compiled_loop import train_epoch
 from trueloop.training.config import TrainConfig
-from trueloop.training.distributed.processes import ALONE, as_lost
-from trueloop.training.evaluation.evaluate import Evaluation, MetricFactories, evaluate, measuring
-from trueloop.training.evaluation.monitor import Judgement, Monitor
+from trueloop.training.distributed.processes import SINGLE_PROCESS, as_process_lost
+from trueloop.training.evaluation.evaluate import Evaluation, MetricFactories, evaluate, evaluation_processes
+from trueloop.training.evaluation.monitor import MonitorDecision, Monitor
 from trueloop.training.interrupt import Interrupt
 from trueloop.training.loop import Assembly
-from trueloop.training.memory.device_memory import Weighing, peak_memory_mib
+from trueloop.training.memory.device_memory import MemorySampler, peak_memory_mib
 from trueloop.training.objective import Criterion, TorchLoss
-from trueloop.training.precision.skipped_update import agreed, look_into
+from trueloop.training.precision.skipped_update import share_explanation, explain_skip
 from trueloop.training.profiling.layer_norms import LayerNorms
 from trueloop.training.result import FitResult
-from trueloop.training.update_buffer import Ledger
+from trueloop.training.update_buffer import UpdateBuffer
 
-TELL_TOGETHER: Final = 8  # updates; several processes look after skipped ones at the same time
+REPORT_EVERY: Final = 8  # updates; several processes look after skipped ones at the same time
 
 
 class Fit:
@@ -75,7 +75,7 @@ class Fit:
     ) -> None:
         self.parts = parts
         self._processes = self._together = parts.parallel.processes
-        self.state = RunState(parts, Monitor(config.monitor), Order(source, self._processes))
+        self.state = RunState(parts, Monitor(config.monitor), EpochOrder(source, self._processes))
         self._config = config
         self._source = source
         self._held_out = held_out
@@ -85,14 +85,14 @@ class Fit:
         blocking = config.checkpoint.blocking
         self._saver = Saver(checkpoints, blocking=blocking, mirror=mirror) if checkpoints else None
         self._reporters = reporters
-        self._saving = self._processes.share(checkpoints is not None)
-        self._measuring = measuring(metrics, self._processes)
-        self._ledger = Ledger(every=None if self._processes.size == 1 else TELL_TOGETHER)
+        self._saving = self._processes.broadcast_object(checkpoints is not None)
+        self._measuring = evaluation_processes(metrics, self._processes)
+        self._ledger = UpdateBuffer(flush_every=None if self._processes.size == 1 else REPORT_EVERY)
         self._saved_at = (-1, -1)
         self._problems: list[str] = []
-        self._resumed: list[Remark] = []
+        self._resumed: list[ResumeNotice] = []
         self._started = perf_counter()
-        self._weighing = Weighing(parts.device)
+        self._weighing = MemorySampler(parts.device)
         self._layer_norms = LayerNorms(parts.model)
 
     @property
@@ -122,11 +122,11 @@ class Fit:
             self._note(*remark)
         with Interrupt() as interrupt:
             try:
-                reason = self._epochs(interrupt)
-                self._end_saving()
+                reason = self._train_epochs(interrupt)
+                self._finish_saving()
             except BaseException as error:  # inside, as torchrun's SIGTERM to those that are left must not cut it short
-                lost = as_lost(error, self._processes)
-                self._leave(lost or error)
+                lost = as_process_lost(error, self._processes)
+                self._close_after_error(lost or error)
                 if lost:
                     raise lost from error
                 raise
@@ -134,10 +134,10 @@ class Fit:
                 self.parts.parallel.close()
         return self._result(reason, start)
 
-    def _leave(self, error: BaseException) -> None:
+    def _close_after_error(self, error: BaseException) -> None:
         """Save and tell what can still be saved and told; what fails on the way is noted beside the error itself."""
-        self._together = ALONE  # the others are elsewhere
-        lasts: list[Callable[[], None]] = [self._end_saving, self._tell, lambda: self.report(self._ended("failed"))]
+        self._together = SINGLE_PROCESS  # the others are elsewhere
+        lasts: list[Callable[[], None]] = [self._finish_saving, self._report_updates, lambda: self.report(self._run_ended("failed"))]
         if isinstance(error, ProcessLost):
             lasts.insert(2, partial(self._note, "process_lost", f"{error.what} {error.why}"))
         for last in lasts:
@@ -146,13 +146,13 @@ class Fit:
             except (TrueloopError, OSError) as lost:
                 error.add_note(f"Beside it: {lost}")
 
-    def _epochs(self, interrupt: Interrupt) -> str:
+    def _train_epochs(self, interrupt: Interrupt) -> str:
         position = self.position
         if self.state.monitor.exhausted:  # stopped early by an earlier process: the same command stays stopped
             return "early_stop"
         while position.epoch < self._config.epochs:
-            if self._processes.agree_to_stop(interrupt.requested is not None) or not self._one_epoch(interrupt):
-                return self._stop(interrupt)
+            if self._processes.any_rank_stops(interrupt.requested is not None) or not self._train_epoch(interrupt):
+                return self._save_and_stop(interrupt)
             position.epoch += 1
             position.update_in_epoch = 0
             best, stop = self._evaluate_if_due()
@@ -163,17 +163,17 @@ class Fit:
                 return "early_stop"
         return "finished"
 
-    def _stop(self, interrupt: Interrupt) -> str:
+    def _save_and_stop(self, interrupt: Interrupt) -> str:
         """Save between two updates and say who asked."""
         self._save()
-        self._end_saving()
-        asked = self._processes.gather((interrupt.requested, interrupt.signal))
+        self._finish_saving()
+        asked = self._processes.all_gather_object((interrupt.requested, interrupt.signal))
         reason, signal = next(((word, name) for word, name in asked if word), ("interrupted", ""))
         who = "Ctrl-C" if reason == "interrupted" else signal
         self._note(reason, f"Stopped by {who} after update {self.position.update}; everything is saved.")
         return reason
 
-    def _one_epoch(self, interrupt: Interrupt) -> bool:
+    def _train_epoch(self, interrupt: Interrupt) -> bool:
         """Train one epoch, or what is left of it; False when told to stop."""
         position, every = self.position, self._config.checkpoint.every_updates
         batches = self.state.order.open(position.epoch, position.update_in_epoch)
@@ -181,67 +181,67 @@ class Fit:
             position.update += 1
             position.update_in_epoch += 1
             if self._ledger.add(done, update=position.update, epoch=position.epoch + 1):
-                self._tell()
+                self._report_updates()
             if every and position.update % every == 0:
                 self._save()
-            if self._told_to_stop(interrupt):
+            if self._should_stop(interrupt):
                 return False
-        self._tell()
+        self._report_updates()
         return True
 
-    def _told_to_stop(self, interrupt: Interrupt) -> bool:
+    def _should_stop(self, interrupt: Interrupt) -> bool:
         """Several processes stop after the same update: that in which all have heard of it."""
         if self._processes.size == 1:
             return interrupt.requested is not None
-        self._processes.stop_wanted = interrupt.requested is not None
+        self._processes.stop_requested = interrupt.requested is not None
         return self._processes.stop_agreed
 
-    def _tell(self) -> None:
+    def _report_updates(self) -> None:
         """Pass on what the ledger holds, and look after every update that was not finite."""
-        entries = self._ledger.take()
+        entries = self._ledger.drain()
         if entries and self._reporters:
             rows = [entry.row for entry in entries]
-            layers = self._layer_norms.now_and_then(rows[-1].grad_norm)
-            self.report(UpdatesDone(rows=rows, memory_mib=self._weighing.now_and_then(), layers=layers))
-        self._tell_saved()
-        for halved in self.parts.halving.take():
+            layers = self._layer_norms.read_if_due(rows[-1].grad_norm)
+            self.report(UpdatesDone(rows=rows, memory_mib=self._weighing.sample_if_due(), layers=layers))
+        self._report_saves()
+        for halved in self.parts.oom_retry.drain_notices():
             self._note("out_of_memory", halved.message, halved.details, update=halved.update)
-        for told in self.parts.whole.take() if self.parts.whole else ():
+        for told in self.parts.compiled_step.drain_notices() if self.parts.compiled_step else ():
             self._note(*told)
         if self._together is not self._processes:
             return  # it may take all of them to run a window again
         for entry in entries:
-            self.parts.guard.count(skipped=entry.row.skipped)
+            self.parts.guard.record_update(skipped=entry.row.skipped)
             if entry.row.skipped:
-                incident = agreed(look_into(self.parts, entry), self._together)
+                incident = share_explanation(explain_skip(self.parts, entry), self._together)
                 self._note(incident.kind, incident.message, incident.details, update=entry.row.update)
-                self.parts.guard.stop_if_hopeless(entry.row.update, incident.culprit)
+                self.parts.guard.raise_if_too_many(entry.row.update, incident.culprit)
 
-    def _evaluate_if_due(self) -> Judgement:
+    def _evaluate_if_due(self) -> MonitorDecision:
         """Evaluate every split after this epoch; is it the best so far, and does the monitor say stop?"""
         last = self.position.epoch == self._config.epochs
         if not self._held_out or not (last or self.position.epoch % self._config.evaluate_every_epochs == 0):
-            return Judgement(best=False, stop=False)
-        self.parts.parallel.settle()
-        results = {split: self.measure(batches) for split, batches in self._held_out.items()}
+            return MonitorDecision(best=False, stop=False)
+        self.parts.parallel.sync_buffers()
+        results = {split: self.evaluate(batches) for split, batches in self._held_out.items()}
         for split, result in results.items():
             self.position.metrics |= {f"{split}/{name}": value for name, value in result.metrics.items()}
         self.position.measured_at = self.position.update
         judgement = self.state.monitor.observe(self.position.metrics, self.position.update)
         self.parts.schedule.after_evaluation(self.position.metrics[self._config.monitor.metric])
         for split, result in results.items():
-            self.tell_evaluation(split, result, best=judgement.best)
+            self.report_evaluation(split, result, best=judgement.best)
         if judgement.stop:
-            self._note("early_stop", self.state.monitor.why_stopped())
+            self._note("early_stop", self.state.monitor.stop_message())
         return judgement
 
-    def measure(self, batches: Iterable[Any]) -> Evaluation:
+    def evaluate(self, batches: Iterable[Any]) -> Evaluation:
         """Evaluate the weights as they would be shipped: averaged where an average is kept."""
         parts = self.parts
         with parts.average.applied() if parts.average else nullcontext():
             return evaluate(
                 parts.forward,
-                parts.halving.cut(batches),
+                parts.oom_retry.split_batches(batches),
                 parts.objective,
                 metrics=self._metrics,
                 device=parts.device,
@@ -249,7 +249,7 @@ class Fit:
                 processes=self._measuring,
             )
 
-    def tell_evaluation(self, split: str, result: Evaluation, *, best: bool) -> None:
+    def report_evaluation(self, split: str, result: Evaluation, *, best: bool) -> None:
         """Report one evaluation."""
         position = self.position
         self.report(
@@ -266,32 +266,32 @@ class Fit:
 
     def _save(self) -> None:
         """Save the whole state, unless this very position is saved already."""
-        self._tell()
+        self._report_updates()
         position = self.position
         here = (position.epoch, position.update)
         if not self._saving or self._saved_at == here:
             return
-        self.parts.parallel.settle()
+        self.parts.parallel.sync_buffers()
         measured = position.metrics if position.measured_at == position.update else {}  # of these very weights
-        state, sharded = take_apart(self.state.state_dict())
+        state, sharded = extract_shards(self.state.state_dict())
         about = {"update": position.update, "epoch": position.epoch, "metrics": measured}
         save = partial(self._saver.save, state, **about) if self._saver else None
-        save_together(save, sharded, self._processes)
+        save_on_all_ranks(save, sharded, self._processes)
         self._saved_at = here
-        self._tell_saved()
+        self._report_saves()
 
-    def _tell_saved(self) -> None:
+    def _report_saves(self) -> None:
         """Pass on which checkpoints have become whole."""
-        for event in self._saver.take() if self._saver else ():
+        for event in self._saver.drain_events() if self._saver else ():
             self.report(event)
 
-    def _end_saving(self) -> None:
+    def _finish_saving(self) -> None:
         """Wait until everything saved is whole on disk."""
         try:
             if self._saver:
                 self._saver.close()
         finally:
-            self._tell_saved()
+            self._report_saves()
 
     def resume(self, identity: Identity | None = None, *, allow_change: bool = False) -> None:
         """Continue from the newest whole checkpoint, where there is one.
@@ -307,17 +307,17 @@ class Fit:
         self.state.identity = identity or {}
         if not self._saving:
             return
-        check_seen(self._checkpoints, self.parts.parallel)
+        check_folder_shared(self._checkpoints, self.parts.parallel)
         found = self._saver.load_latest() if self._saver else None
         self._problems = self._saver.problems() if self._saver else []
-        state = load_together(found, self.parts.parallel)
+        state = load_on_all_ranks(found, self.parts.parallel)
         if state is not None:
             self._resumed = self.state.resume(state, self._config.epochs, allow_change=allow_change)
             self._saved_at = (self.position.epoch, self.position.update)
 
     def final_weights(self) -> dict[str, Tensor]:
         """Return the weights to ship: those of the best checkpoint where asked for and there is one, else the last."""
-        chosen = load_together(self._best_state(), self.parts.parallel)
+        chosen = load_on_all_ranks(self._best_state(), self.parts.parallel)
         if chosen is not None:
             self.state.load_weights(chosen)
         return self.state.shipped_weights()
@@ -339,10 +339,10 @@ class Fit:
                 self._note("checkpoint_passed_over", str(damaged))
                 shipped = None
         if shipped is not None:
-            self._miss_best(shipped)
+            self._note_missing_best(shipped)
         return found
 
-    def _miss_best(self, shipped: int) -> None:
+    def _note_missing_best(self, shipped: int) -> None:
         """Say so where the best checkpoint should be shipped and is not there any more."""
         best = self.state.monitor.best_update
         if self._checkpoints and self._config.checkpoint.final == "best" and best not in (None, shipped):
@@ -353,10 +353,10 @@ class Fit:
         """Evaluate the model as it is now, once, on the test set."""
         parts = self.parts
         result = evaluate(
-            parts.forward, parts.halving.cut(batches), parts.objective, metrics=self._metrics,
+            parts.forward, parts.oom_retry.split_batches(batches), parts.objective, metrics=self._metrics,
             device=parts.device, context=parts.autocast(), processes=self._measuring,
         )  # fmt: skip
-        self.tell_evaluation("test", result, best=False)
+        self.report_evaluation("test", result, best=False)
         return {f"test/{name}": value for name, value in result.metrics.items()}
 
     def best(self) -> Checkpoint | None:
@@ -365,7 +365,7 @@ class Fit:
 
     def end(self, reason: str) -> None:
         """Tell the reporters that everything is on disk."""
-        self.report(self._ended(reason))
+        self.report(self._run_ended(reason))
 
     def report(self, event: RunEvent) -> None:
         """Pass one event to every reporter."""
@@ -376,7 +376,7 @@ class Fit:
         update = self.position.update if update < 0 else update
         self.report(Notice(update=update, kind=kind, message=message, details=details or {}))
 
-    def _ended(self, reason: str) -> RunEnded:
+    def _run_ended(self, reason: str) -> RunEnded:
         return RunEnded(
             update=self.position.update,
             reason=reason,
@@ -385,7 +385,7 @@ class Fit:
         )
 
     def _result(self, reason: str, start: int) -> FitResult:
-        best = self._processes.share(self.best())
+        best = self._processes.broadcast_object(self.best())
         return FitResult(
             reason=reason,
             update=self.position.update,

@@ -18,18 +18,18 @@ from torch import Tensor, nn
 
 from trueloop.core.protocols import MicroBatch
 from trueloop.training.distributed.parallel import Parallel
-from trueloop.training.memory.oom_retry import Halving
-from trueloop.training.memory.transfer import Bring
+from trueloop.training.memory.oom_retry import OutOfMemoryRetry
+from trueloop.training.memory.transfer import DeviceTransfer
 from trueloop.training.objective import Loss, Objective, check_graph, explain_failure
 from trueloop.training.optimizers.schedule import RateSchedule
 from trueloop.training.optimizers.weight_average import WeightAverage
 from trueloop.training.precision.mixed_precision import LossScale
 from trueloop.training.precision.nonfinite_guard import Guard
 from trueloop.training.update import Outcome, Update
-from trueloop.training.window import Counts, Waiting, Window, open_window, windows
+from trueloop.training.window import Counts, DataWait, Window, open_window, windows
 
 if TYPE_CHECKING:
-    from trueloop.training.compiled.compiled_step import WholeUpdate
+    from trueloop.training.compiled.compiled_step import CompiledStep
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,19 +49,19 @@ class Assembly:
     schedule: RateSchedule
     scale: LossScale
     guard: Guard
-    halving: Halving
+    oom_retry: OutOfMemoryRetry
     average: WeightAverage | None
     device: torch.device
     on_host: bool
     """The device is the CPU, where batches already are."""
-    bring: Bring
+    to_device: DeviceTransfer
     """Batches to the device."""
     autocast: Callable[[], AbstractContextManager[Any]]
-    whole: WholeUpdate | None = None
+    compiled_step: CompiledStep | None = None
     """Windows of one micro-batch in one compiled program, where asked for; see `compiled`."""
 
 
-class Done(NamedTuple):
+class UpdateResult(NamedTuple):
     """One window, after its update."""
 
     loss: Tensor | float
@@ -76,7 +76,7 @@ class Done(NamedTuple):
     window: list[MicroBatch]
 
 
-def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) -> Iterator[Done]:
+def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) -> Iterator[UpdateResult]:
     """Train on one epoch and yield after every update.
 
     Args:
@@ -84,48 +84,48 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
         batches: the epoch's micro-batches, or what is left of them.
         update: updates done so far in the whole run; decides the learning rate.
     """
-    waiting = Waiting()
+    waiting = DataWait()
     started = perf_counter()
     for micros in windows(batches, waiting):
         parts.schedule.set(update)
         rates = tuple([float(group["lr"]) for group in parts.optimizer.param_groups])
-        parts.guard.remember()
-        gather = partial(_gather, parts, first=update == 0)  # 1. to 4.
-        total = parts.halving.whole(micros, gather, update=update + 1)
+        parts.guard.snapshot()
+        gather = partial(_forward_backward, parts, first=update == 0)  # 1. to 4.
+        total = parts.oom_retry.run_window(micros, gather, update=update + 1)
 
-        parts.parallel.finish()
+        parts.parallel.wait_gradient_sync()
         total.complete()
         divisor = total.divisor
-        outcome = parts.update.step(parts.scale.divide(parts.parallel.divide(divisor)))  # 5. divide, clip, step
+        outcome = parts.update.step(parts.scale.gradient_divisor(parts.parallel.gradient_divisor(divisor)))  # 5. divide, clip, step
         parts.scale.update(outcome.skipped)
-        parts.guard.undo(outcome)
+        parts.guard.restore_if_skipped(outcome)
         if parts.average:
             parts.average.update(outcome.skipped)
         parts.schedule.advance()  # 6. schedule, per update and after the step
         update += 1
 
         now = perf_counter()
-        yield Done(total.loss(), outcome, divisor, rates, total.examples, waiting.take(), now - started, total.micros)
+        yield UpdateResult(total.loss(), outcome, divisor, rates, total.examples, waiting.reset(), now - started, total.micros)
         started = perf_counter()  # whoever reads this saves and evaluates meanwhile
 
 
-def _gather(parts: Assembly, micros: Iterator[MicroBatch], *, first: bool) -> Window:
+def _forward_backward(parts: Assembly, micros: Iterator[MicroBatch], *, first: bool) -> Window:
     """Run operations 1 to 4 of a window; in a function of its own, so that nothing holds the graph if it fails."""
-    parts.update.clear()  # 1. clear
+    parts.update.zero_grad()  # 1. clear
     total, window = open_window(micros, parts.counts, parts.parallel.processes)
     for micro in window:
-        batch = parts.bring(micro.data)
-        with parts.parallel.micro(micro.closes_window):  # the last one adds the gradients of all processes up
+        batch = parts.to_device(micro.data)
+        with parts.parallel.sync_on_last_micro_batch(micro.closes_window):  # the last one adds the gradients of all processes up
             terms = _forward(parts, batch)  # 2. forward, 3. loss
             root = total.add(micro, terms)
             if len(total.micros) == 1:
                 if first:
                     parts.objective.check(terms)
                 check_graph(root)
-                parts.scale.open(total.divisor, parts.parallel.processes)
+                parts.scale.begin_window(total.divisor, parts.parallel.processes)
             if micro.closes_window:
-                total.exchange(parts.parallel)
-            parts.parallel.backward(parts.scale.root(root))  # 4. backward, on a sum: divided once, above
+                total.start_all_reduce(parts.parallel)
+            parts.parallel.backward(parts.scale.scale_root(root))  # 4. backward, on a sum: divided once, above
         del batch, terms, root  # or these logits would lie beside those of the next micro-batch
     return total
 
@@ -135,7 +135,7 @@ def _forward(parts: Assembly, batch: Any) -> Sequence[Loss]:
         with parts.autocast():
             return parts.parallel(batch)
     except Exception as error:
-        lesson = explain_failure(error, parts.objective, None if parts.parallel.together else parts.model, batch)
+        lesson = explain_failure(error, parts.objective, None if parts.parallel.collective_forward else parts.model, batch)
         if lesson is None:
             raise
         raise lesson from error

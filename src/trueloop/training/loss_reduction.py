@@ -1,8 +1,8 @@
-"""What a torch.nn loss with reduction="mean" divides by, loss by loss.
+"""Compute torch.nn losses as a sum and the divisor that reduction="mean" would use.
 
-Accumulating means is wrong as soon as micro-batches differ in what they average over; accumulating sums and counts is
-right always. So each loss is computed with reduction="sum" and its divisor is derived from the target, exactly as the
-torch kernels define it (torch/nn/functional.py and aten's LossNLL.cpp).
+Accumulated means are wrong as soon as micro-batches average over different numbers of elements; accumulated sums and
+counts are always right. So each loss is computed with reduction="sum" and its divisor is derived from the target,
+exactly as the torch kernels define it (torch/nn/functional.py and aten's LossNLL.cpp).
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _PER_TARGET = (nn.CrossEntropyLoss, nn.NLLLoss)
 KNOWN_LOSSES = (*_PER_ELEMENT, *_PER_ROW, *_PER_TARGET)
 
 
-def summed(loss: nn.Module) -> nn.Module:
-    """Return a copy of a torch.nn loss that adds up instead of averaging; weights are shared.
+def with_sum_reduction(loss: nn.Module) -> nn.Module:
+    """Return a copy of a torch.nn loss with reduction="sum"; weights are shared.
 
     Raises:
-        InvalidModel: the loss has reduction="none", which leaves open what the window's loss is.
+        InvalidModel: the loss has reduction="none", which does not define the window's loss.
     """
     if loss.reduction == "none":
         raise InvalidModel(
-            f"{type(loss).__name__}(reduction='none') does not say how a window of losses becomes one number.",
+            f"{type(loss).__name__}(reduction='none') does not define how a window of losses becomes one number.",
             fix="Use reduction='mean' or 'sum', or give a function (model, batch) -> (sum, count).",
         )
     twin = copy.copy(loss)
@@ -44,29 +44,29 @@ def summed(loss: nn.Module) -> nn.Module:
     return twin
 
 
-def divisor(loss: nn.Module, total: Tensor, output: Tensor, target: Tensor) -> Tensor | float | None:
-    """Return what ``loss`` divides its sum by to get its mean over this micro-batch.
+def mean_divisor(loss: nn.Module, total: Tensor, output: Tensor, target: Tensor) -> Tensor | float | None:
+    """Return the divisor with which ``loss`` turns its sum over this micro-batch into its mean.
 
     Args:
         loss: one of `KNOWN_LOSSES`, as the user made it.
-        total: its sum, 0-d, with its graph where there is one.
+        loss: one of `KNOWN_LOSSES`, as the user created it.
         output: what the model returned, any shape the loss takes.
         target: its target.
 
     Returns:
-        A number where the shapes tell; a 0-d tensor on the target's device where the values do; None for
-        reduction="sum", which divides by nothing.
+        A number where shapes determine it; a 0-d tensor on the target's device where values do; None for
+        reduction="sum", which has no divisor.
 
     Cost: no host synchronisation.
     """
     if loss.reduction == "sum":
         return None
     if isinstance(loss, _PER_TARGET):
-        # torch's own kernel counts as it sums and keeps the count for its backward: no need to count again, unless it
-        # has counted in a half.
-        node = None if torch.compiler.is_compiling() else total.grad_fn  # there is none in a compiled update
+        # torch's own kernel counts while it sums and keeps the count for its backward: reuse it, unless it was counted
+        # in half precision.
+        node = None if torch.compiler.is_compiling() else total.grad_fn  # a compiled update has none
         counted = getattr(node, "_saved_total_weight", None)
-        return _targets(loss, output, target) if counted is None or is_half(counted) else counted
+        return _count_targets(loss, output, target) if counted is None or is_half(counted) else counted
     if isinstance(loss, nn.KLDivLoss) and loss.reduction == "batchmean":
         return output.shape[0]
     if isinstance(loss, _PER_ROW):
@@ -74,21 +74,21 @@ def divisor(loss: nn.Module, total: Tensor, output: Tensor, target: Tensor) -> T
     return output.numel()
 
 
-def _targets(loss: nn.CrossEntropyLoss | nn.NLLLoss, output: Tensor, target: Tensor) -> Tensor | float:
+def _count_targets(loss: nn.CrossEntropyLoss | nn.NLLLoss, output: Tensor, target: Tensor) -> Tensor | float:
     if target.is_floating_point():  # class probabilities: the mean runs over positions, whatever the class weights
         return output.numel() / output.shape[1 if output.dim() > 1 else 0]
-    target = target.long()  # as torch's kernel has it: in uint8, 156 is an ignore_index of -100
+    target = target.long()  # as in torch's kernel: in uint8, 156 is an ignore_index of -100
     counted = target != loss.ignore_index
     if loss.weight is None:
         return torch.count_nonzero(counted)
     weight = loss.weight.float() if is_half(loss.weight) else loss.weight
-    if torch.compiler.is_compiling():  # the same without a tensor whose shape only its values tell
+    if torch.compiler.is_compiling():  # the same without a tensor of data-dependent shape
         return torch.where(counted, weight[torch.where(counted, target, 0)], 0.0).sum()
     return weight[target[counted]].sum()
 
 
-def check_pair(loss: nn.Module, output: object, target: object) -> None:
-    """Refuse an output and a target that the loss would broadcast, misread or reject.
+def check_output_and_target(loss: nn.Module, output: object, target: object) -> None:
+    """Raise if the loss would broadcast, misinterpret or reject this output and target.
 
     Raises:
         InvalidData: shapes or labels that do not fit, with their values.

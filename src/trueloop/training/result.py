@@ -1,4 +1,4 @@
-"""How a run ended."""
+"""The result of `Trainer.fit`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitResult:
-    """How a run ended."""
+    """The result of a training run."""
 
     reason: str
     """"finished", "early_stop", "interrupted" (Ctrl-C) or "preempted" (SIGTERM)."""
@@ -21,14 +21,14 @@ class FitResult:
     best_update: int | None
     best_checkpoint: Path | None
     skipped: int
-    """Updates that were not finite and not stepped."""
+    """Updates that were skipped because their gradient was not finite."""
     seconds: float
     resumed_from: int
-    """The update this process began at."""
+    """The update at which this process started."""
     run_dir: Path | None = None
-    """Where everything lies; None where nothing was written."""
+    """The run folder; None where nothing was written."""
 
     @property
     def unfinished(self) -> bool:
-        """True where the run was told to stop and waits to be continued."""
+        """True where the run was asked to stop and can be resumed."""
         return self.reason in ("interrupted", "preempted")

@@ -1,4 +1,4 @@
-"""Everything random in one place: seed it, capture it, put it back, bit for bit."""
+"""Seed, capture and restore every random generator, bit for bit."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import torch
 from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.config import TrainConfig
 
-SEEDS = 2**32  # what NumPy's global generator takes; the others take more
+SEED_LIMIT = 2**32  # of NumPy's global generator; the others accept more
 
 
 def prepare_generators(config: TrainConfig) -> None:
-    """Seed everything, unless that is switched off, and choose kernels, as the settings ask."""
+    """Seed every generator, unless ``seeding`` is off, and choose deterministic kernels where ``deterministic`` is on."""
     if config.deterministic:
         use_deterministic_kernels()
     if config.seeding:
@@ -34,31 +34,31 @@ def seed_everything(seed: int) -> None:
     Raises:
         InvalidConfig: the seed is not an integer in range.
     """
-    if type(seed) is not int or not 0 <= seed < SEEDS:
+    if type(seed) is not int or not 0 <= seed < SEED_LIMIT:
         raise InvalidConfig(
             f"seed = {seed!r}",
-            why=f"NumPy's generator takes integers from 0 to {SEEDS - 1}.",
+            why=f"NumPy's generator takes integers from 0 to {SEED_LIMIT - 1}.",
             fix="Choose a seed in that range.",
         )
     random.seed(seed)
-    np.random.seed(seed)  # augmentation code draws from the global generator
+    np.random.seed(seed)  # augmentation code uses the global generator
     torch.manual_seed(seed)  # every device; those not yet in use are seeded when they start
 
 
 def seed_process(seed: int, rank: int, update: int = 0) -> None:
-    """Give one of several processes random numbers of its own, so that no two draw the same dropout masks.
+    """Give one of several processes its own random numbers, so that no two draw the same dropout masks.
 
     Args:
         seed: of the run.
-        rank: of the process; the first one goes on with the run's own numbers, as if it were alone.
-        update: where the process joins the run.
+        rank: of the process; rank 0 keeps the run's own generators, as in a run of one process.
+        update: the update at which the process joins the run.
     """
     if rank:
         seed_everything(int(np.random.SeedSequence([seed, rank, update]).generate_state(1)[0]))
 
 
 def use_deterministic_kernels() -> None:
-    """From here on in this process, torch raises where an operation has no deterministic kernel.
+    """Make torch raise, in this process, where an operation has no deterministic kernel.
 
     Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
     """
@@ -70,7 +70,7 @@ def use_deterministic_kernels() -> None:
 
 
 def capture_generators() -> dict[str, Any]:
-    """The state of every global generator, as data that `state.pack` takes.
+    """Return the state of every global generator, as data that `state_tree.pack` accepts.
 
     Returns:
         By name: python, numpy, torch, cuda (one state per device, none before CUDA is in use), mps (or None).
@@ -87,16 +87,16 @@ def capture_generators() -> dict[str, Any]:
 
 
 def restore_generators(state: dict[str, Any]) -> None:
-    """Put every generator back to where `capture_generators` found it.
+    """Restore every generator to the state that `capture_generators` returned.
 
     Raises:
         CheckpointError: the state belongs to devices that this machine does not have.
     """
     devices = len(state["cuda"])
     if devices and devices > torch.cuda.device_count():
-        raise _absent(f"{devices} CUDA device(s)", f"{torch.cuda.device_count()}")
+        raise _missing_device_error(f"{devices} CUDA device(s)", f"{torch.cuda.device_count()}")
     if state["mps"] is not None and not torch.backends.mps.is_available():
-        raise _absent("an MPS device", "none")
+        raise _missing_device_error("an MPS device", "none")
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
@@ -107,10 +107,10 @@ def restore_generators(state: dict[str, Any]) -> None:
 
 
 @contextmanager
-def preserved_generators() -> Generator[None]:
-    """Whatever is drawn or seeded inside, every generator is afterwards as it was, also after an error.
+def preserve_generators() -> Generator[None]:
+    """Restore every generator on leaving, also after an error.
 
-    CUDA generators count from the moment CUDA is in use: a block that starts CUDA leaves them where it took them.
+    CUDA generators are covered if CUDA is in use on entering: a block that starts CUDA leaves them advanced.
     """
     state = capture_generators()
     try:
@@ -119,9 +119,9 @@ def preserved_generators() -> Generator[None]:
         restore_generators(state)
 
 
-def _absent(had: str, has: str) -> CheckpointError:
+def _missing_device_error(had: str, has: str) -> CheckpointError:
     return CheckpointError(
         f"The saved random state is that of {had}; this machine has {has}.",
-        why="The resumed run would draw other numbers than the uninterrupted one.",
+        why="The resumed run would draw different random numbers than the uninterrupted one.",
         fix="Resume on the same devices, or start a fresh run from the saved weights.",
     )

@@ -1,8 +1,8 @@
-"""Cuts a ready micro-batch into smaller ones: a walk over whatever the loader yielded, slicing along the examples.
+"""Split a loaded micro-batch into smaller ones by slicing everything in it along the examples.
 
-Sums and counts of the pieces add up to those of the whole, so cutting leaves the update as it was but for rounding
-(`window`). What is not plainly one entry per example is refused rather than guessed at: a number may be a count of the
-whole batch, and a packed sequence or a graph has no first dimension to cut along.
+Sums and counts of the pieces add up to those of the full micro-batch, so splitting changes the update only by rounding
+(`window`). Anything that is not clearly one entry per example is refused: a number may be a count of the whole batch,
+and a packed sequence or a graph has no first dimension to slice.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch.nn.utils.rnn import PackedSequence
 
 from trueloop.core.errors import InvalidData
 from trueloop.core.protocols import MicroBatch
-from trueloop.training.objective import describe
+from trueloop.training.objective import describe_batch
 
 _Bounds = Sequence[tuple[int, int]]
 ROOT: Final = "the batch"
 
 
-def rows(micro: MicroBatch) -> int:
-    """Return how many examples a micro-batch holds, as far as that can be told; 1 where it cannot, 0 for no data."""
+def count_examples(micro: MicroBatch) -> int:
+    """Return the number of examples in a micro-batch; 1 where it cannot be determined, 0 for no data."""
     if micro.indices is not None:
         return len(micro.indices)
     if micro.data is None:
@@ -36,36 +36,36 @@ def rows(micro: MicroBatch) -> int:
     return lengths[0][1] if lengths else 1
 
 
-def split(micro: MicroBatch, most: int) -> list[MicroBatch]:
-    """Cut a micro-batch into pieces of at most ``most`` examples, in order; the last may be shorter.
+def split_micro_batch(micro: MicroBatch, max_examples: int) -> list[MicroBatch]:
+    """Split a micro-batch into pieces of at most ``max_examples`` examples, in order; the last may be shorter.
 
     Args:
         micro: its tensors (first dimension = examples) become views; tuples, lists, mappings and dataclasses are
-            walked; text, truth values and None go to every piece.
-        most: at least 1.
+            walked; text, booleans and None go to every piece.
+        max_examples: at least 1.
 
     Returns:
-        The very micro-batch where it is small enough; else pieces of which only the last can close the window.
+        The same micro-batch where it is small enough; else pieces, of which only the last can close the window.
 
     Raises:
-        InvalidData: something in it cannot be cut along the examples; named with its place.
+        InvalidData: something in it cannot be split along the examples; the message names its path.
     """
-    size = rows(micro)
-    if size <= most:
+    size = count_examples(micro)
+    if size <= max_examples:
         return [micro]
-    bounds = [(low, min(low + most, size)) for low in range(0, size, most)]
-    pieces = _cut(micro.data, size, bounds, ROOT)
-    told = micro.indices
+    bounds = [(low, min(low + max_examples, size)) for low in range(0, size, max_examples)]
+    pieces = _split_value(micro.data, size, bounds, ROOT)
+    indices = micro.indices
     return [
-        MicroBatch(piece, micro.closes_window and high == size, None if told is None else told[low:high])
+        MicroBatch(piece, micro.closes_window and high == size, None if indices is None else indices[low:high])
         for piece, (low, high) in zip(pieces, bounds, strict=True)
     ]
 
 
 def _lengths(value: Any, *, nested: bool) -> Iterator[tuple[bool, int]]:
-    """(is a list, length) of all that may have one entry per example.
+    """Yield (is a list, length) of everything that may have one entry per example.
 
-    A list below the root may hold one tensor per example, whose first dimension says nothing.
+    A list below the root may hold one tensor per example, whose first dimension is not the number of examples.
     """
     if isinstance(value, (Tensor, np.ndarray)):
         if value.ndim:
@@ -73,12 +73,12 @@ def _lengths(value: Any, *, nested: bool) -> Iterator[tuple[bool, int]]:
     elif isinstance(value, list) and nested:
         yield True, len(cast("list[Any]", value))
     else:
-        for _, part in fields(value):
+        for _, part in container_items(value):
             yield from _lengths(part, nested=True)
 
 
-def fields(value: Any) -> list[tuple[Any, Any]]:
-    """(key, part) of a container; nothing of anything else."""
+def container_items(value: Any) -> list[tuple[Any, Any]]:
+    """Return (key, item) pairs of a container; an empty list for anything else."""
     if isinstance(value, Mapping):
         return list(cast("Mapping[Any, Any]", value).items())
     if isinstance(value, (tuple, list)):
@@ -88,38 +88,38 @@ def fields(value: Any) -> list[tuple[Any, Any]]:
     return []
 
 
-def _cut(value: Any, size: int, bounds: _Bounds, place: str) -> list[Any]:
-    """Return one piece of ``value`` per bound."""
+def _split_value(value: Any, size: int, bounds: _Bounds, place: str) -> list[Any]:
+    """Return one piece of ``value`` for each bound."""
     if value is None or isinstance(value, (bool, str, bytes)):
         return [value] * len(bounds)
     if isinstance(value, (Tensor, np.ndarray)):
         _check_first_dimension(value, size, place)
         return [value[low:high] for low, high in bounds]
     if isinstance(value, PackedSequence):
-        raise _refused(place, "is a packed sequence, whose examples lie interleaved")
+        raise _cannot_split(place, "is a packed sequence, whose examples lie interleaved")
     if isinstance(value, list):
-        return _cut_list(cast("list[Any]", value), size, bounds, place)
+        return _split_list(cast("list[Any]", value), size, bounds, place)
     if isinstance(value, (tuple, MutableMapping)) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
-        return [_rebuilt(value, parts) for parts in _cut_fields(value, size, bounds, place)]
+        return [_rebuild(value, parts) for parts in _split_fields(value, size, bounds, place)]
     if isinstance(value, (int, float)):
-        raise _refused(place, f"is the number {value}, which may be a count of the whole batch")
-    raise _refused(place, f"is a {type(value).__name__}, which only its own library can cut")
+        raise _cannot_split(place, f"is the number {value}, which may be a count of the whole batch")
+    raise _cannot_split(place, f"is a {type(value).__name__}, which only its own library can cut")
 
 
 def _check_first_dimension(value: Any, size: int, place: str) -> None:
     if isinstance(value, Tensor) and (value.is_nested or value.layout is not torch.strided):
-        raise _refused(place, f"is a {'nested' if value.is_nested else 'sparse'} tensor")
+        raise _cannot_split(place, f"is a {'nested' if value.is_nested else 'sparse'} tensor")
     if value.ndim == 0:
-        raise _refused(place, "is a single number, which may be a count of the whole batch")
+        raise _cannot_split(place, "is a single number, which may be a count of the whole batch")
     if len(value) != size:
-        raise _refused(place, f"is {_shown(value)}, whose first dimension is not the {size} examples")
+        raise _cannot_split(place, f"is {_describe_array(value)}, whose first dimension is not the {size} examples")
 
 
-def _cut_list(value: list[Any], size: int, bounds: _Bounds, place: str) -> list[Any]:
-    """Cut a list of fields within each, as the default collate function makes them, or one of examples between them."""
+def _split_list(value: list[Any], size: int, bounds: _Bounds, place: str) -> list[Any]:
+    """Split a list of fields within each field, as the default collate function makes it, or a list of examples."""
     by_example = len(value) == size
     try:
-        by_field = [list(parts) for parts in _cut_fields(value, size, bounds, place)]
+        by_field = [list(parts) for parts in _split_fields(value, size, bounds, place)]
     except InvalidData:
         if not by_example:
             raise
@@ -127,17 +127,17 @@ def _cut_list(value: list[Any], size: int, bounds: _Bounds, place: str) -> list[
     if by_example and all(part is None or isinstance(part, (bool, str, bytes)) for part in value):
         return [value[low:high] for low, high in bounds]
     if by_example and place != ROOT:
-        raise _refused(place, f"is a list of {size} in which every entry has {size} rows: of examples, or of fields?")
+        raise _cannot_split(place, f"is a list of {size} in which every entry has {size} rows: of examples, or of fields?")
     return by_field
 
 
-def _cut_fields(value: Any, size: int, bounds: _Bounds, place: str) -> Iterator[tuple[Any, ...]]:
-    """Yield, bound by bound, the pieces of all fields."""
-    cut = [_cut(part, size, bounds, f"{place}[{key!r}]") for key, part in fields(value)]
+def _split_fields(value: Any, size: int, bounds: _Bounds, place: str) -> Iterator[tuple[Any, ...]]:
+    """Yield the pieces of all fields, one bound after the other."""
+    cut = [_split_value(part, size, bounds, f"{place}[{key!r}]") for key, part in container_items(value)]
     return zip(*cut, strict=True) if cut else iter([()] * len(bounds))
 
 
-def _rebuilt(value: Any, parts: tuple[Any, ...]) -> Any:
+def _rebuild(value: Any, parts: tuple[Any, ...]) -> Any:
     """Return a container like ``value`` with other parts."""
     if isinstance(value, tuple):
         return getattr(value, "_make", tuple)(parts)  # a named tuple, or a plain one
@@ -145,14 +145,14 @@ def _rebuilt(value: Any, parts: tuple[Any, ...]) -> Any:
     if isinstance(value, MutableMapping):
         cast("MutableMapping[Any, Any]", piece).update(zip(cast("Any", value), parts, strict=True))
         return piece
-    for (name, _), part in zip(fields(value), parts, strict=True):
-        object.__setattr__(piece, name, part)  # frozen ones too; the copy is not yet anybody's
+    for (name, _), part in zip(container_items(value), parts, strict=True):
+        object.__setattr__(piece, name, part)  # frozen ones too; the copy is not shared yet
     return piece
 
 
-def _shown(value: Any) -> str:
-    return describe(value) if isinstance(value, Tensor) else f"an array {list(value.shape)}"
+def _describe_array(value: Any) -> str:
+    return describe_batch(value) if isinstance(value, Tensor) else f"an array {list(value.shape)}"
 
 
-def _refused(place: str, complaint: str) -> InvalidData:
-    return InvalidData(f"This micro-batch cannot be cut into smaller ones: {place} {complaint}.")
+def _cannot_split(place: str, complaint: str) -> InvalidData:
+    return InvalidData(f"This micro-batch cannot be split: {place} {complaint}.")

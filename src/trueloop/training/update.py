@@ -1,10 +1,10 @@
-"""The end of a window: measure the gradient's norm, divide, clip and step, touching the gradients once.
+"""The end of a window: measure the gradient norm, divide, clip and step in one pass over the gradients.
 
 What the gradients must be divided by (the window's count, the loss scale, the clipping factor) is one number. Fused
-optimizers take it along as `grad_scale` and divide while they read the gradient anyway; for the others one
-`_foreach_div_` does it. A gradient that is not finite is never stepped.
+optimizers take it as `grad_scale` and divide while they read the gradient anyway; for the others one `_foreach_div_`
+does it. Non-finite gradients are never applied.
 
-Two ways, equal in result: `HostUpdate` reads the norm on the host, which costs nothing on the CPU and one
+Two implementations with equal results: `HostUpdate` reads the norm on the host, which costs nothing on the CPU and one
 synchronisation elsewhere; `DeviceUpdate` decides on the device and leaves the reading for later.
 """
 
@@ -22,24 +22,24 @@ from trueloop.training.optimizers.adamw import LeanAdamW
 from trueloop.training.optimizers.foreach import divide, total_norm, total_norm_on_host
 
 # Optimizers whose fused kernel honours grad_scale and found_inf.
-_FUSED = (LeanAdamW, torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
+_FUSED_SCALING = (LeanAdamW, torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 
 
 class Outcome(NamedTuple):
-    """What became of one window."""
+    """The result of one window's update."""
 
     norm: Tensor | float
     """Joint L2 norm of the window's gradient, before clipping."""
     skipped: Tensor | float
-    """1 where the gradient was not finite or nothing was counted, and nothing was stepped; else 0. A tensor where only
-    the device knows."""
+    """1 where the gradient was not finite or nothing was counted, so that the optimizer did not step; else 0. A tensor
+    where only the device knows."""
 
 
 class Update(Protocol):
-    """Turns accumulated gradients into one optimizer step, or into none."""
+    """Turns accumulated gradients into one optimizer step, or skips it."""
 
-    def clear(self) -> None:
-        """Drop every gradient, so that the next backward starts from nothing."""
+    def zero_grad(self) -> None:
+        """Set every gradient to None."""
         ...
 
     def step(self, divisor: Tensor | float) -> Outcome:
@@ -52,15 +52,15 @@ class Update(Protocol):
 
 
 def make_update(optimizer: torch.optim.Optimizer, clip: float | None, *, guarded: bool = True) -> Update:
-    """Choose the way that fits the optimizer and the device.
+    """Return the implementation that fits the optimizer and the device.
 
     Args:
         optimizer: over every parameter whose gradient is measured.
         clip: upper bound of the joint norm, or None.
-        guarded: skip what is not finite; off only for those who ask for a bare loop.
+        guarded: skip non-finite gradients; off only for a bare loop.
 
     Raises:
-        InvalidModel: the optimizer needs a closure, which one window cannot give.
+        InvalidModel: the optimizer needs a closure, which one window cannot provide.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise InvalidModel(
@@ -68,31 +68,31 @@ def make_update(optimizer: torch.optim.Optimizer, clip: float | None, *, guarded
             fix="Use AdamW or SGD here, or write the LBFGS loop by hand with a closure.",
         )
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    rides = _takes_divisor(optimizer, parameters)
-    if rides and all(p.device.type != "cpu" for p in parameters):
+    fused_scaling = _has_fused_scaling(optimizer, parameters)
+    if fused_scaling and all(p.device.type != "cpu" for p in parameters):
         return DeviceUpdate(optimizer, parameters, clip, guarded=guarded)
-    return HostUpdate(optimizer, parameters, clip, rides=rides, guarded=guarded)
+    return HostUpdate(optimizer, parameters, clip, fused_scaling=fused_scaling, guarded=guarded)
 
 
-def _takes_divisor(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> bool:
-    """True where the fused kernel divides: its divisor is a float32, so float64 gradients are divided apart."""
+def _has_fused_scaling(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> bool:
+    """Return True where the fused kernel can divide; its divisor is a float32, so float64 gradients are excluded."""
     fused = all(group.get("fused") for group in optimizer.param_groups)
-    return type(optimizer) in _FUSED and fused and all(p.dtype != torch.float64 for p in parameters)
+    return type(optimizer) in _FUSED_SCALING and fused and all(p.dtype != torch.float64 for p in parameters)
 
 
-class _Clearing:
-    """Clears what it will step: what ``zero_grad(set_to_none=True)`` does, without its 5 µs of bookkeeping."""
+class _ZeroGrad:
+    """Implements ``zero_grad(set_to_none=True)`` without its 5 µs of bookkeeping."""
 
     _parameters: Sequence[Tensor]
 
-    def clear(self) -> None:
-        """Drop every gradient."""
+    def zero_grad(self) -> None:
+        """Set every gradient to None."""
         for parameter in self._parameters:
             parameter.grad = None
 
 
-class HostUpdate(_Clearing):
-    """Reads the norm on the host and steps, or does not."""
+class HostUpdate(_ZeroGrad):
+    """Reads the norm on the host, then steps or skips."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class HostUpdate(_Clearing):
         parameters: Sequence[Tensor],
         clip: float | None,
         *,
-        rides: bool,
+        fused_scaling: bool,
         guarded: bool = True,
     ) -> None:
         self._optimizer = optimizer
@@ -108,13 +108,13 @@ class HostUpdate(_Clearing):
         self._bound = math.inf if clip is None else clip
         self._guarded = guarded
         self._by = 1.0
-        self._divisor = torch.ones((), device=parameters[0].device) if rides else None
+        self._divisor = torch.ones((), device=parameters[0].device) if fused_scaling else None
         if self._divisor is not None:
-            _lend(optimizer, self._divisor, None)
+            _install_grad_scale(optimizer, self._divisor, None)
 
     def step(self, divisor: Tensor | float) -> Outcome:
         """Divide, clip and step; one host synchronisation where the gradients are not on the CPU."""
-        gradients = gradients_of(self._parameters)
+        gradients = collect_gradients(self._parameters)
         count = float(divisor)
         norm = total_norm_on_host(gradients) / count if count else math.nan
         finite = math.isfinite(norm)
@@ -131,7 +131,7 @@ class HostUpdate(_Clearing):
         return Outcome(norm, 0.0)
 
 
-class DeviceUpdate(_Clearing):
+class DeviceUpdate(_ZeroGrad):
     """Decides on the device: the fused kernel divides by a tensor and skips where `found_inf` is 1."""
 
     def __init__(
@@ -149,21 +149,21 @@ class DeviceUpdate(_Clearing):
 
     def step(self, divisor: Tensor | float) -> Outcome:
         """Divide, clip and step without waiting for the device."""
-        gradients = gradients_of(self._parameters)
+        gradients = collect_gradients(self._parameters)
         norm = total_norm(gradients) / divisor
         finite = torch.isfinite(norm)
         taken = finite if self._guarded else torch.as_tensor(divisor, device=norm.device) != 0
         skipped = 1.0 - taken.float()
         by = (norm / self._bound).clamp(min=1.0)
-        if not self._guarded:  # it is stepped: by a norm of infinity nothing is clipped, as on the host
+        if not self._guarded:  # the update is applied: an infinite norm clips nothing, as on the host
             by = torch.where(finite, by, 1.0)
-        _lend(self._optimizer, (by * divisor).float(), skipped)
+        _install_grad_scale(self._optimizer, (by * divisor).float(), skipped)
         self._optimizer.step()
         return Outcome(norm, skipped)
 
 
-def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Return those that there are.
+def collect_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradients of the parameters that have one.
 
     Raises:
         InvalidModel: there is none.
@@ -178,13 +178,13 @@ def gradients_of(parameters: Sequence[Tensor]) -> list[Tensor]:
     return gradients
 
 
-def _lend(optimizer: torch.optim.Optimizer, divisor: Tensor, skipped: Tensor | None) -> None:
-    """Hand the fused kernel its two numbers, by the attributes that GradScaler uses."""
-    lent = cast("_Lent", optimizer)
-    lent.grad_scale = divisor
-    lent.found_inf = skipped
+def _install_grad_scale(optimizer: torch.optim.Optimizer, divisor: Tensor, skipped: Tensor | None) -> None:
+    """Set the two attributes that GradScaler passes to a fused kernel."""
+    fused = cast("_FusedOptimizer", optimizer)
+    fused.grad_scale = divisor
+    fused.found_inf = skipped
 
 
-class _Lent(Protocol):
+class _FusedOptimizer(Protocol):
     grad_scale: Tensor
     found_inf: Tensor | None

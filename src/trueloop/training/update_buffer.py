@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from trueloop.core.protocols import MicroBatch, UpdateRow
-from trueloop.training.loop import Done
-from trueloop.training.optimizers.foreach import precise
+from trueloop.training.loop import UpdateResult
+from trueloop.training.optimizers.foreach import to_double
 
-_EVERY_S = 0.1  # as often as a person can read a changing number
-_AT_MOST = 512  # rows; bounds the memory of pending batches
+_FLUSH_INTERVAL_S = 0.1  # as often as a person can read a changing number
+_MAX_PENDING = 512  # rows; bounds the memory of pending batches
 
 
-class Entry(NamedTuple):
+class BufferedUpdate(NamedTuple):
     """One update as it is journaled, with its batches where they may be needed again."""
 
     row: UpdateRow
@@ -29,20 +29,20 @@ class Entry(NamedTuple):
     """False where the window's targets counted nothing, so that there was nothing to step."""
 
 
-class Ledger:
+class UpdateBuffer:
     """Pending updates, resolved together.
 
     Args:
-        every: told after this many updates instead of by the clock, so that several processes do it together.
+        flush_every: told after this many updates instead of by the clock, so that several processes do it together.
     """
 
-    def __init__(self, every: int | None = None) -> None:
-        self._every = every
-        self._pending: list[tuple[Done, int, int]] = []
+    def __init__(self, flush_every: int | None = None) -> None:
+        self._every = flush_every
+        self._pending: list[tuple[UpdateResult, int, int]] = []
         self._told = perf_counter()
 
-    def add(self, done: Done, *, update: int, epoch: int) -> bool:
-        """Take one update; return True when it is time to `take` them."""
+    def add(self, done: UpdateResult, *, update: int, epoch: int) -> bool:
+        """Take one update; return True when it is time to `drain` them."""
         on_host = not isinstance(done.outcome.skipped, Tensor)
         urgent = on_host and bool(done.outcome.skipped)
         if on_host and not urgent and done.window:
@@ -50,9 +50,9 @@ class Ledger:
         self._pending.append((done, update, epoch))
         if self._every:
             return urgent or len(self._pending) >= self._every
-        return urgent or len(self._pending) >= _AT_MOST or perf_counter() - self._told > _EVERY_S
+        return urgent or len(self._pending) >= _MAX_PENDING or perf_counter() - self._told > _FLUSH_INTERVAL_S
 
-    def take(self) -> list[Entry]:
+    def drain(self) -> list[BufferedUpdate]:
         """Return what is pending, with every number on the host: one synchronisation for all of them."""
         pending, self._pending = self._pending, []
         self._told = perf_counter()
@@ -60,17 +60,17 @@ class Ledger:
         return [_entry(*item, values) for item, values in zip(pending, numbers, strict=True)]
 
 
-def _on_host(pending: list[tuple[Done, int, int]]) -> list[tuple[float, ...]]:
+def _on_host(pending: list[tuple[UpdateResult, int, int]]) -> list[tuple[float, ...]]:
     """(loss, norm, skipped, divisor, examples) of each."""
     rows = [(done.loss, done.outcome.norm, done.outcome.skipped, done.divisor, done.examples) for done, _, _ in pending]
     flat = [value for row in rows for value in row]
     tensors = [value for value in flat if isinstance(value, Tensor)]
-    read = iter(torch.stack([precise(t) for t in tensors]).tolist() if tensors else ())
+    read = iter(torch.stack([to_double(t) for t in tensors]).tolist() if tensors else ())
     values = [next(read) if isinstance(value, Tensor) else float(value) for value in flat]
     return [tuple(values[start : start + 5]) for start in range(0, len(values), 5)]
 
 
-def _entry(done: Done, update: int, epoch: int, numbers: tuple[float, ...]) -> Entry:
+def _entry(done: UpdateResult, update: int, epoch: int, numbers: tuple[float, ...]) -> BufferedUpdate:
     loss, norm, skipped, divisor, examples = numbers
     rates = done.rates
     row = UpdateRow(
@@ -78,4 +78,4 @@ def _entry(done: Done, update: int, epoch: int, numbers: tuple[float, ...]) -> E
         wait_s=done.wait_s, total_s=done.total_s, skipped=bool(skipped),
         rates=() if rates.count(rates[0]) == len(rates) else rates,
     )  # fmt: skip
-    return Entry(row, done.window if skipped else [], counted=divisor != 0)
+    return BufferedUpdate(row, done.window if skipped else [], counted=divisor != 0)

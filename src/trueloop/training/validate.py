@@ -1,4 +1,4 @@
-"""Settings are checked once, before anything is built: types first, then the values that cannot work."""
+"""Check all settings before anything is built: types first, then values that cannot work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 from trueloop.core.errors import InvalidConfig
 from trueloop.training.config import TrainConfig
 
-MOST_THREADS: Final = 4096  # more than a machine has cores; each takes memory, and torch dies where there is none
+MAX_THREADS: Final = 4096  # more than any machine has cores; each takes memory, and torch aborts without it
 
 
 def validate(config: TrainConfig) -> None:
@@ -21,8 +21,8 @@ def validate(config: TrainConfig) -> None:
         InvalidConfig: naming the setting, its value and what it should be.
     """
     check_types(config)
-    for name, (holds, expected) in _LAWS.items():
-        value = _at(config, name)
+    for name, (holds, expected) in _CONSTRAINTS.items():
+        value = _lookup(config, name)
         if value is not None and not holds(value):
             raise InvalidConfig(f"{name} is {value!r}.", fix=f"It must be {expected}.")
     schedule, epochs = config.schedule, config.epochs
@@ -30,8 +30,8 @@ def validate(config: TrainConfig) -> None:
     if ends_at_zero and (schedule.horizon_epochs or epochs) < epochs:
         raise InvalidConfig(
             f"schedule.horizon_epochs is {schedule.horizon_epochs}, and epochs is {epochs}.",
-            why=f"The rate of {schedule.name} is at its end after {schedule.horizon_epochs} epochs, and that is 0: "
-            "nothing would be learnt in the others.",
+            why=f"The rate of {schedule.name} reaches 0 after {schedule.horizon_epochs} epochs: "
+            "nothing would be learned in the others.",
             fix="Set schedule.floor above 0 (cosine, linear), or a longer horizon.",
         )
 
@@ -47,20 +47,20 @@ def check_types(config: Any, prefix: str = "") -> None:
         value, name = getattr(config, field.name), prefix + field.name
         if is_dataclass(value) and isinstance(hints[field.name], type) and isinstance(value, hints[field.name]):
             check_types(value, f"{name}.")
-        elif not _fits(value, hints[field.name]):
+        elif not _has_type(value, hints[field.name]):
             raise InvalidConfig(
-                f"{name} is {value!r}, a {type(value).__name__}.", fix=f"It must be {_words(hints[field.name])}."
+                f"{name} is {value!r}, a {type(value).__name__}.", fix=f"It must be {_describe_type(hints[field.name])}."
             )
 
 
-def _fits(value: Any, hint: Any) -> bool:
+def _has_type(value: Any, hint: Any) -> bool:
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        return any(_fits(value, option) for option in get_args(hint))
+        return any(_has_type(value, option) for option in get_args(hint))
     if origin is Literal:
         return value in get_args(hint)
     if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(part, get_args(hint)[0]) for part in value)
+        return isinstance(value, tuple) and all(_has_type(part, get_args(hint)[0]) for part in value)
     if hint is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     if hint is int:
@@ -68,74 +68,74 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
-def _words(hint: Any) -> str:
+def _describe_type(hint: Any) -> str:
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(_words(option) for option in get_args(hint))
+        return " or ".join(_describe_type(option) for option in get_args(hint))
     if origin is Literal:
         return "one of " + ", ".join(map(str, get_args(hint)))
     if origin is tuple:
-        return f"a tuple of {_words(get_args(hint)[0])}"
+        return f"a tuple of {_describe_type(get_args(hint)[0])}"
     return {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "none"}.get(
         hint, getattr(hint, "__name__", str(hint))
     )
 
 
-def _at(config: Any, name: str) -> Any:
+def _lookup(config: Any, name: str) -> Any:
     for part in name.split("."):
         config = getattr(config, part)
     return config
 
 
-def _positive(value: float) -> bool:
+def _is_positive(value: float) -> bool:
     return 0 < value < math.inf
 
 
-def _at_least_one(value: int) -> bool:
+def _is_at_least_one(value: int) -> bool:
     return value >= 1
 
 
-def _names_a_place(url: str) -> bool:
+def _is_storage_url(url: str) -> bool:
     protocol, _, path = url.partition("://")
     return bool(protocol and path.strip("/"))
 
 
-def _threads(value: int) -> bool:
-    return 1 <= value <= MOST_THREADS
+def _is_thread_count(value: int) -> bool:
+    return 1 <= value <= MAX_THREADS
 
 
-def _not_negative(value: float) -> bool:
+def _is_not_negative(value: float) -> bool:
     return 0 <= value < math.inf
 
 
-_LAWS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "epochs": (_at_least_one, "at least 1"),
-    "effective_batch": (_at_least_one, "at least 1"),
-    "micro_batch": (_at_least_one, "at least 1, or none"),
+_CONSTRAINTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "epochs": (_is_at_least_one, "at least 1"),
+    "effective_batch": (_is_at_least_one, "at least 1"),
+    "micro_batch": (_is_at_least_one, "at least 1, or none"),
     "seed": (lambda value: 0 <= value < 2**32, "in [0, 2**32), which every generator accepts"),
-    "workers": (_not_negative, "0 or more, or none to choose"),
-    "threads": (_threads, f"from 1 to {MOST_THREADS}, or none for torch's default"),
-    "clip": (_positive, "a positive bound, or none"),
+    "workers": (_is_not_negative, "0 or more, or none to choose"),
+    "threads": (_is_thread_count, f"from 1 to {MAX_THREADS}, or none for torch's default"),
+    "clip": (_is_positive, "a positive bound, or none"),
     "ema": (lambda value: 0 < value < 1, "between 0 and 1, or none"),
-    "optim.lr": (_positive, "positive and finite"),
-    "optim.weight_decay": (_not_negative, "0 or more"),
-    "optim.eps": (_positive, "positive"),
+    "optim.lr": (_is_positive, "positive and finite"),
+    "optim.weight_decay": (_is_not_negative, "0 or more"),
+    "optim.eps": (_is_positive, "positive"),
     "optim.momentum": (lambda value: 0 <= value < 1, "in [0, 1)"),
     "optim.betas": (lambda value: len(value) == 2 and all(0 <= beta < 1 for beta in value), "two numbers in [0, 1)"),
     "schedule.warmup": (lambda value: 0 <= value < 1, "a share of all updates, in [0, 1)"),
     "schedule.floor": (lambda value: 0 <= value < 1, "a share of the peak, in [0, 1)"),
-    "schedule.step_epochs": (_at_least_one, "at least 1"),
-    "schedule.gamma": (_positive, "positive"),
-    "schedule.horizon_epochs": (_at_least_one, "at least 1, or none for as many as are trained"),
-    "monitor.patience": (_at_least_one, "at least 1, or none"),
-    "monitor.min_delta": (_not_negative, "0 or more"),
-    "checkpoint.every_epochs": (_at_least_one, "at least 1"),
-    "checkpoint.every_updates": (_at_least_one, "at least 1, or none"),
-    "checkpoint.keep_last": (_at_least_one, "at least 1"),
-    "checkpoint.keep_best": (_not_negative, "0 or more"),
-    "checkpoint.mirror": (_names_a_place, 'an address such as "s3://bucket/run", or none'),
-    "guard.max_in_a_row": (_at_least_one, "at least 1"),
-    "evaluate_every_epochs": (_at_least_one, "at least 1"),
-    "parallel.patience_s": (_positive, "positive, in seconds"),
-    "parallel.silence_s": (_positive, "positive, in seconds"),
+    "schedule.step_epochs": (_is_at_least_one, "at least 1"),
+    "schedule.gamma": (_is_positive, "positive"),
+    "schedule.horizon_epochs": (_is_at_least_one, "at least 1, or none for as many as are trained"),
+    "monitor.patience": (_is_at_least_one, "at least 1, or none"),
+    "monitor.min_delta": (_is_not_negative, "0 or more"),
+    "checkpoint.every_epochs": (_is_at_least_one, "at least 1"),
+    "checkpoint.every_updates": (_is_at_least_one, "at least 1, or none"),
+    "checkpoint.keep_last": (_is_at_least_one, "at least 1"),
+    "checkpoint.keep_best": (_is_not_negative, "0 or more"),
+    "checkpoint.mirror": (_is_storage_url, 'an address such as "s3://bucket/run", or none'),
+    "guard.max_in_a_row": (_is_at_least_one, "at least 1"),
+    "evaluate_every_epochs": (_is_at_least_one, "at least 1"),
+    "parallel.patience_s": (_is_positive, "positive, in seconds"),
+    "parallel.silence_s": (_is_positive, "positive, in seconds"),
 }

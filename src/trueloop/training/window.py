@@ -27,9 +27,9 @@ from torch import Tensor
 from trueloop.core.errors import InvalidModel
 from trueloop.core.protocols import MicroBatch, is_padding
 from trueloop.training.distributed.parallel import Parallel
-from trueloop.training.distributed.processes import ALONE, Processes
-from trueloop.training.objective import Loss, items_if_known
-from trueloop.training.optimizers.foreach import is_half, precise
+from trueloop.training.distributed.processes import SINGLE_PROCESS, Processes
+from trueloop.training.objective import Loss, count_items_if_known
+from trueloop.training.optimizers.foreach import is_half, to_double
 
 Counts = Callable[[Any], Sequence[float]]
 """Batch -> what each term of the objective will count in it, known without running the model."""
@@ -48,7 +48,7 @@ class Window:
 
     __slots__ = ("_counts", "_declared", "_first", "_pending", "_processes", "_sums", "_weights", "examples", "micros")
 
-    def __init__(self, processes: Processes = ALONE, declared: Sequence[Tensor | float] | None = None) -> None:
+    def __init__(self, processes: Processes = SINGLE_PROCESS, declared: Sequence[Tensor | float] | None = None) -> None:
         self._processes = processes
         self._pending: Callable[[], list[Tensor | float]] | None = None
         self._declared = declared
@@ -67,17 +67,17 @@ class Window:
         """
         self.micros.append(micro)
         if is_padding(micro):
-            terms = [_uncounted(term) for term in terms]
-        self.examples += examples_in(micro)
+            terms = [_without_count(term) for term in terms]
+        self.examples += count_examples(micro)
         if not self._sums:
-            self._sums = [_read(term.sum) for term in terms]
-            self._counts = [_read(term.count) for term in terms]
+            self._sums = [_detach_number(term.sum) for term in terms]
+            self._counts = [_detach_number(term.count) for term in terms]
             self._first = self._counts if self._declared is None else self._declared
             if len(terms) > 1 and self._declared is None:
-                self._first = self._of_all(self._counts)
+                self._first = self._sum_counts(self._counts)
         else:
-            self._sums = [a + _read(term.sum) for a, term in zip(self._sums, terms, strict=False)]
-            self._counts = [_plus(a, _read(term.count)) for a, term in zip(self._counts, terms, strict=False)]
+            self._sums = [a + _detach_number(term.sum) for a, term in zip(self._sums, terms, strict=False)]
+            self._counts = [_add_counts(a, _detach_number(term.count)) for a, term in zip(self._counts, terms, strict=False)]
         self._weights = [term.weight for term in terms]
         if not len(terms) == len(self._sums) == len(self._first):
             raise InvalidModel(
@@ -89,11 +89,11 @@ class Window:
         scaled = [term.sum * (_inverse(count) * term.weight) for count, term in zip(self._first, terms, strict=True)]
         return torch.stack(scaled).sum()
 
-    def exchange(self, parallel: Parallel) -> None:
+    def start_all_reduce(self, parallel: Parallel) -> None:
         """Begin to add up over all processes, after the last forward pass: on the way of the gradients."""
         if self._processes.size > 1:
             counts = [count for count in self._counts if count is not None]
-            self._pending = parallel.begin_total([*self._sums, *counts, self.examples])
+            self._pending = parallel.start_all_reduce([*self._sums, *counts, self.examples])
 
     def complete(self) -> None:
         """Take the sums and counts of all processes, after the gradients have met.
@@ -108,8 +108,8 @@ class Window:
             self._counts = [None if count is None else next(rest) for count in self._counts]
         self.check_ratios()
 
-    def _of_all(self, counts: Sequence[Tensor | float | None]) -> Sequence[Tensor | float | None]:
-        totals = iter(self._processes.total([count for count in counts if count is not None]))
+    def _sum_counts(self, counts: Sequence[Tensor | float | None]) -> Sequence[Tensor | float | None]:
+        totals = iter(self._processes.all_reduce_sum([count for count in counts if count is not None]))
         return [None if count is None else next(totals) for count in counts]
 
     @property
@@ -122,27 +122,27 @@ class Window:
         Cost: with several terms and several micro-batches, reads the counts on the host.
         """
         if len(self._counts) == 1:
-            return _one(self._counts[0])
+            return _count_or_one(self._counts[0])
         if self._declared is not None:
             return float(any(self._declared))
         if len(self.micros) == 1:
-            return self._anything()
+            return self._has_count()
         return next((total / first for total, first in self._growth() if first), 0.0)
 
     def loss(self) -> Tensor | float:
         """Return the window's loss: each term's sum over its count, weighted; nan where nothing was counted."""
         if len(self._sums) == 1:
-            return _mean(self._sums[0], self._counts[0], nothing=math.nan) * self._weights[0]
+            return _mean(self._sums[0], self._counts[0], if_zero=math.nan) * self._weights[0]
         parts = zip(self._weights, self._sums, self._counts, strict=True)
-        total = sum(_mean(sums, count, nothing=0.0) * weight for weight, sums, count in parts)
-        return _mean(total, self._anything(), nothing=math.nan)
+        total = sum(_mean(sums, count, if_zero=0.0) * weight for weight, sums, count in parts)
+        return _mean(total, self._has_count(), if_zero=math.nan)
 
-    def _anything(self) -> Tensor | float:
+    def _has_count(self) -> Tensor | float:
         """1 where any term has counted something, else 0."""
-        if any(_one(count) for count in self._counts if not isinstance(count, Tensor)):
+        if any(_count_or_one(count) for count in self._counts if not isinstance(count, Tensor)):
             return 1.0
         there = [count for count in self._counts if isinstance(count, Tensor)]
-        return precise((torch.stack(there) != 0).any()) if there else 0.0
+        return to_double((torch.stack(there) != 0).any()) if there else 0.0
 
     def check_ratios(self) -> None:
         """Refuse a window whose terms count different things in different proportions.
@@ -168,44 +168,44 @@ class Window:
     def _growth(self) -> list[tuple[float, float]]:
         """(total, first micro-batch's) count of every term, on the host."""
         pairs = zip(self._counts, self._first, strict=True)
-        return [(float(_one(total)), float(_one(first))) for total, first in pairs]
+        return [(float(_count_or_one(total)), float(_count_or_one(first))) for total, first in pairs]
 
 
-def _one(count: Tensor | float | None) -> Tensor | float:
+def _count_or_one(count: Tensor | float | None) -> Tensor | float:
     return 1.0 if count is None else count
 
 
-def _read(number: _Number) -> _Number:
+def _detach_number(number: _Number) -> _Number:
     """On the CPU the number itself, which costs nothing there; elsewhere a tensor to add to, left where it is."""
     if not isinstance(number, Tensor):
         return number
     if number.is_cpu:
         return number.item()
-    return precise(number.detach()) if is_half(number) else number.detach()
+    return to_double(number.detach()) if is_half(number) else number.detach()
 
 
-def _mean(total: Tensor | float, count: Tensor | float | None, *, nothing: float) -> Tensor | float:
-    """``total / count``, or ``nothing`` where the count is 0."""
+def _mean(total: Tensor | float, count: Tensor | float | None, *, if_zero: float) -> Tensor | float:
+    """``total / count``, or ``if_zero`` where the count is 0."""
     if count is None:
         return total
     if isinstance(count, Tensor):
-        return torch.where(count == 0, nothing, total / count)
-    return total / count if count else nothing
+        return torch.where(count == 0, if_zero, total / count)
+    return total / count if count else if_zero
 
 
 def _inverse(count: Tensor | float | None) -> Tensor | float:
     """1 / count in float64; 0 where nothing is counted, and then the sum is 0 as well."""
     if isinstance(count, Tensor):
-        return torch.where(count == 0, 0.0, 1 / precise(count))
-    return 1 / _one(count) if _one(count) else 0.0
+        return torch.where(count == 0, 0.0, 1 / to_double(count))
+    return 1 / _count_or_one(count) if _count_or_one(count) else 0.0
 
 
-def _plus(count: Tensor | float | None, more: Tensor | float | None) -> Tensor | float | None:
+def _add_counts(count: Tensor | float | None, more: Tensor | float | None) -> Tensor | float | None:
     return None if count is None or more is None else count + more
 
 
 def open_window(
-    micros: Iterator[MicroBatch], counts: Counts | None, processes: Processes = ALONE
+    micros: Iterator[MicroBatch], counts: Counts | None, processes: Processes = SINGLE_PROCESS
 ) -> tuple[Window, Iterable[MicroBatch]]:
     """Begin a window; where counts are declared, its micro-batches are drawn first so that they can be added up.
 
@@ -218,20 +218,20 @@ def open_window(
         return Window(processes), micros
     drawn = list(micros)
     each = [[0.0 if is_padding(micro) else count for count in counts(micro.data)] for micro in drawn]
-    return Window(processes, processes.total([sum(term) for term in zip(*each, strict=True)])), drawn
+    return Window(processes, processes.all_reduce_sum([sum(term) for term in zip(*each, strict=True)])), drawn
 
 
-def examples_in(micro: MicroBatch) -> int:
+def count_examples(micro: MicroBatch) -> int:
     """Return how many examples of a micro-batch count; 0 where that cannot be told."""
-    return (items_if_known(micro.data) or 0) if micro.indices is None else len(micro.indices)
+    return (count_items_if_known(micro.data) or 0) if micro.indices is None else len(micro.indices)
 
 
-def _uncounted(term: Loss) -> Loss:
+def _without_count(term: Loss) -> Loss:
     """A stand-in's term: its graph is run through for company's sake, and nothing of it counts."""
     return replace(term, sum=term.sum * 0.0, count=None if term.count is None else 0.0)
 
 
-class Waiting:
+class DataWait:
     """Seconds spent waiting for data since it was last read."""
 
     __slots__ = ("seconds",)
@@ -239,32 +239,32 @@ class Waiting:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def take(self) -> float:
+    def reset(self) -> float:
         """Return the seconds and start again from 0."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds
 
 
-def windows(micro_batches: Iterator[MicroBatch], waiting: Waiting) -> Iterator[Iterator[MicroBatch]]:
+def windows(micro_batches: Iterator[MicroBatch], data_wait: DataWait) -> Iterator[Iterator[MicroBatch]]:
     """Group a flat stream into windows, lazily: nothing is drawn before it is asked for.
 
     Args:
         micro_batches: as a `BatchSource` yields them.
-        waiting: told how long each draw took.
+        data_wait: told how long each draw took.
     """
     while True:
         started = perf_counter()
         first = next(micro_batches, None)
-        waiting.seconds += perf_counter() - started
+        data_wait.seconds += perf_counter() - started
         if first is None:
             return
         if first.closes_window:
             yield iter((first,))
         else:
-            yield _rest_of_window(first, micro_batches, waiting)
+            yield _rest_of_window(first, micro_batches, data_wait)
 
 
-def _rest_of_window(first: MicroBatch, others: Iterator[MicroBatch], waiting: Waiting) -> Iterator[MicroBatch]:
+def _rest_of_window(first: MicroBatch, others: Iterator[MicroBatch], waiting: DataWait) -> Iterator[MicroBatch]:
     micro: MicroBatch | None = first
     while micro is not None:
         yield micro

@@ -5,31 +5,31 @@ import textwrap
 
 import pytest
 
-from trueloop.analysis.abstract_value import MANAGED, NO_GRAPH, Kind
+from trueloop.analysis.abstract_value import MANAGED, NO_GRAPH, ValueKind
 from trueloop.analysis.interpreter.interpreter import read
 from trueloop.analysis.operations import OpKind
-from trueloop.core.source_text import Text
+from trueloop.core.source_text import SourceText
 
 TRAINING = (
     OpKind.BACKWARD,
-    OpKind.STEPPED,
-    OpKind.CLEARED,
-    OpKind.MODE,
-    OpKind.SCHEDULED,
-    OpKind.UNSCALED,
-    OpKind.CLIPPED,
+    OpKind.STEP,
+    OpKind.CLEAR_GRADIENTS,
+    OpKind.SET_MODE,
+    OpKind.SCHEDULER_STEP,
+    OpKind.UNSCALE,
+    OpKind.CLIP_GRADIENTS,
 )
 
 
 def source(text):
     text = textwrap.dedent(text)
-    return read(Text(text), ast.parse(text))
+    return read(SourceText(text), ast.parse(text))
 
 
 def acts(text, *wanted):
     return [
-        (each.act.value, each.node.lineno, len(each.loops), len(each.branches))
-        for each in source(text).acts(*(wanted or TRAINING))
+        (each.kind.value, each.node.lineno, len(each.loops), len(each.branches))
+        for each in source(text).ops(*(wanted or TRAINING))
     ]
 
 
@@ -103,7 +103,7 @@ WORDS = """
     ids=["one", "other", "both", "of a loop", "not known", "a default", "its own word"],
 )
 def test_words_of_calls_decide_branches(calls, first, default, lines):
-    found = acts(WORDS.format(calls=calls, first=first, default=default), OpKind.MODE)
+    found = acts(WORDS.format(calls=calls, first=first, default=default), OpKind.SET_MODE)
     assert [(line, branches) for _, line, _, branches in found] == lines
 
 
@@ -126,24 +126,24 @@ def test_flags_of_calls_decide_branches():
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
-        ("torch.optim.AdamW(net.parameters())", Kind.OPTIMIZER),
-        ("optim.SGD(params=net.parameters(), lr=1)", Kind.OPTIMIZER),
-        ("torch.optim.lr_scheduler.StepLR(opt, 3)", Kind.SCHEDULER),
-        ("torch.amp.GradScaler('cuda')", Kind.SCALER),
-        ("torch.cuda.amp.GradScaler()", Kind.SCALER),
-        ("nn.CrossEntropyLoss()", Kind.LOSS),
-        ("nn.Sequential(nn.Linear(2, 2))", Kind.MODEL),
-        ("DDP(net)", Kind.MODEL),
-        ("DataLoader(data)", Kind.LOADER),
-        ("timm.create_model('resnet')", Kind.MODEL),
-        ("torchvision.models.resnet18()", Kind.MODEL),
-        ("something()", Kind.UNKNOWN),
-        ("Local()", Kind.MODEL),
-        ("Plain()", Kind.INSTANCE),
-        ("copy.deepcopy(net)", Kind.MODEL),
-        ("net.to('cuda')", Kind.MODEL),
-        ("torch.compile(net)", Kind.MODEL),
-        ("net.state_dict()", Kind.STATE),
+        ("torch.optim.AdamW(net.parameters())", ValueKind.OPTIMIZER),
+        ("optim.SGD(params=net.parameters(), lr=1)", ValueKind.OPTIMIZER),
+        ("torch.optim.lr_scheduler.StepLR(opt, 3)", ValueKind.SCHEDULER),
+        ("torch.amp.GradScaler('cuda')", ValueKind.SCALER),
+        ("torch.cuda.amp.GradScaler()", ValueKind.SCALER),
+        ("nn.CrossEntropyLoss()", ValueKind.LOSS),
+        ("nn.Sequential(nn.Linear(2, 2))", ValueKind.MODEL),
+        ("DDP(net)", ValueKind.MODEL),
+        ("DataLoader(data)", ValueKind.LOADER),
+        ("timm.create_model('resnet')", ValueKind.MODEL),
+        ("torchvision.models.resnet18()", ValueKind.MODEL),
+        ("something()", ValueKind.UNKNOWN),
+        ("Local()", ValueKind.MODEL),
+        ("Plain()", ValueKind.INSTANCE),
+        ("copy.deepcopy(net)", ValueKind.MODEL),
+        ("net.to('cuda')", ValueKind.MODEL),
+        ("torch.compile(net)", ValueKind.MODEL),
+        ("net.state_dict()", ValueKind.STATE),
     ],
 )
 def test_kinds_are_known_by_what_made_them(make, kind):
@@ -161,8 +161,8 @@ def test_kinds_are_known_by_what_made_them(make, kind):
         holder = Plain()
         holder.thing = thing
     """
-    bound = [each for each in source(text).acts(OpKind.BOUND) if each.word == "thing"]
-    assert bound[-1].things[0].kind is kind
+    bound = [each for each in source(text).ops(OpKind.SET_ATTRIBUTE) if each.name == "thing"]
+    assert bound[-1].inputs[0].kind is kind
 
 
 def test_kinds_of_arguments_are_known_by_their_use_and_their_annotations_only():
@@ -177,9 +177,9 @@ def test_kinds_of_arguments_are_known_by_their_use_and_their_annotations_only():
                 c.step()
             a.eval()
     """
-    steps = source(text).acts(OpKind.STEPPED)
+    steps = source(text).ops(OpKind.STEP)
     assert [each.node.lineno for each in steps] == [7, 9], "a name alone says nothing"
-    assert [each.node.lineno for each in source(text).acts(OpKind.MODE)] == [10]
+    assert [each.node.lineno for each in source(text).ops(OpKind.SET_MODE)] == [10]
 
 
 def test_gradients_are_off_where_the_text_says_so():
@@ -199,7 +199,7 @@ def test_gradients_are_off_where_the_text_says_so():
             with anything(): model(x)
         a(), b(), c(), d(), e(), model(x)
     """
-    assert [each.grad for each in source(text).acts(OpKind.CALLED)] == [False, False, False, True, None, True]
+    assert [each.grad for each in source(text).ops(OpKind.MODEL_CALL)] == [False, False, False, True, None, True]
 
 
 def test_a_context_may_be_made_before_it_is_entered():
@@ -211,7 +211,7 @@ def test_a_context_may_be_made_before_it_is_entered():
         with half: model(x)
         with off: model(x)
     """
-    calls = source(text).acts(OpKind.CALLED)
+    calls = source(text).ops(OpKind.MODEL_CALL)
     assert [each.autocast for each in calls] == ["torch.bfloat16", None]
     assert [each.grad for each in calls] == [True, False]
 
@@ -223,9 +223,9 @@ def test_a_graph_ends_where_it_is_cut():
         one, two = nn.Linear(2, 2), nn.Linear(2, 2)
         F.mse_loss(one(x).detach(), two(x)).backward()
     """
-    root = source(text).acts(OpKind.BACKWARD)[0].subject
-    assert len([each for each in root.lineage() if each.kind is Kind.MODEL]) == 2
-    assert len([each for each in root.graph() if each.kind is Kind.MODEL]) == 1
+    root = source(text).ops(OpKind.BACKWARD)[0].subject
+    assert len([each for each in root.ancestors() if each.kind is ValueKind.MODEL]) == 2
+    assert len([each for each in root.autograd_graph() if each.kind is ValueKind.MODEL]) == 1
 
 
 def test_a_tensor_made_of_values_has_no_graph_or_begins_one():
@@ -237,11 +237,11 @@ def test_a_tensor_made_of_values_has_no_graph_or_begins_one():
         leaf = torch.tensor(net(x), requires_grad=True).exp()
         weight = nn.Parameter(torch.zeros(3, device=device)).exp()
     """
-    plain, leaf, weight = (each.result for each in source(text).acts(OpKind.TORCH) if each.word.endswith(".exp"))
+    plain, leaf, weight = (each.result for each in source(text).ops(OpKind.TORCH_CALL) if each.name.endswith(".exp"))
     assert NO_GRAPH in plain.facts
     assert NO_GRAPH not in leaf.facts | weight.facts
-    assert not any(each.kind is Kind.MODEL for each in leaf.graph())
-    assert any(each.kind is Kind.MODEL for each in leaf.lineage())
+    assert not any(each.kind is ValueKind.MODEL for each in leaf.autograd_graph())
+    assert any(each.kind is ValueKind.MODEL for each in leaf.ancestors())
 
 
 def test_a_result_knows_what_it_was_made_from():
@@ -258,10 +258,10 @@ def test_a_result_knows_what_it_was_made_from():
         loss = F.cross_entropy(net(x), y)
         loss.item().backward()
     """
-    loss = source(text).acts(OpKind.LOSS)[0]
-    assert loss.things[0].name == "torch.nn.functional.softmax"
-    assert any(each.name == "Net" for each in loss.result.lineage())
-    assert NO_GRAPH in source(text).acts(OpKind.BACKWARD)[0].subject.facts
+    loss = source(text).ops(OpKind.LOSS)[0]
+    assert loss.inputs[0].name == "torch.nn.functional.softmax"
+    assert any(each.name == "Net" for each in loss.result.ancestors())
+    assert NO_GRAPH in source(text).ops(OpKind.BACKWARD)[0].subject.facts
 
 
 def test_what_is_handed_out_is_noted():
@@ -274,9 +274,9 @@ def test_what_is_handed_out_is_noted():
         helper([optimizer])
     """
     found = source(text)
-    assert [each.node.lineno for each in found.acts(OpKind.ESCAPED)] == [7]
-    optimizer = next(each.subject for each in found.acts(OpKind.MADE) if each.subject.kind is Kind.OPTIMIZER)
-    assert found.handed_out(optimizer, found.operations)
+    assert [each.node.lineno for each in found.ops(OpKind.ESCAPE)] == [7]
+    optimizer = next(each.subject for each in found.ops(OpKind.CREATE) if each.subject.kind is ValueKind.OPTIMIZER)
+    assert found.escapes(optimizer, found.operations)
 
 
 def test_accelerate_manages_what_it_prepares():
@@ -290,9 +290,9 @@ def test_accelerate_manages_what_it_prepares():
         accelerator.backward(model(x).sum())
         optimizer.step()
     """
-    step, backward = source(text).acts(OpKind.STEPPED)[0], source(text).acts(OpKind.BACKWARD)[0]
+    step, backward = source(text).ops(OpKind.STEP)[0], source(text).ops(OpKind.BACKWARD)[0]
     assert MANAGED in step.subject.facts
-    assert backward.things[0].kind is Kind.ACCELERATOR
+    assert backward.inputs[0].kind is ValueKind.ACCELERATOR
 
 
 def test_recursion_and_length_have_an_end():
@@ -321,7 +321,7 @@ def test_methods_that_are_asked_of_their_class_are_run():
         net = Other.made(3)
         Net.train_on(net, torch.optim.SGD(net.parameters()))
     """,
-        OpKind.FORWARD, OpKind.CALLED, OpKind.BACKWARD, OpKind.STEPPED,
+        OpKind.FORWARD_CALL, OpKind.MODEL_CALL, OpKind.BACKWARD, OpKind.STEP,
     )  # fmt: skip
     assert found == [("forward", 8, 0, 0), ("backward", 8, 0, 0), ("stepped", 9, 0, 0)]
 
@@ -354,15 +354,15 @@ def test_a_loop_knows_its_turns_and_the_conditions_within_it():
         while True:
             model(x)
     """)
-    (step,) = read.acts(OpKind.STEPPED)
-    assert [loop.turns() for loop in step.loops] == [3, None]
+    (step,) = read.ops(OpKind.STEP)
+    assert [loop.trip_count() for loop in step.loops] == [3, None]
     assert len(step.branches) == 2
     (condition,) = step.conditions(step.loops[-1])
     assert condition.node.lineno == 7
     assert not step.always_in(step.loops[0])
     assert condition.test is not None
-    assert 4 in [each.constant() for each in condition.test.lineage()]
-    assert [each.loops[-1].turns() for each in read.acts(OpKind.CALLED)] == [None]
+    assert 4 in [each.constant() for each in condition.test.ancestors()]
+    assert [each.loops[-1].trip_count() for each in read.ops(OpKind.MODEL_CALL)] == [None]
 
 
 def test_what_stays_the_same_from_turn_to_turn():
@@ -376,9 +376,9 @@ def test_what_stays_the_same_from_turn_to_turn():
             self.rate = 1
             make(net, rate).step()
     """)
-    (step,) = read.acts(OpKind.STEPPED)
-    (made,) = read.acts(OpKind.MADE)
-    same = [read.fixed(each, made, step.loops[0]) for each in made.node.args]
+    (step,) = read.ops(OpKind.STEP)
+    (made,) = read.ops(OpKind.CREATE)
+    same = [read.is_loop_invariant(each, made, step.loops[0]) for each in made.node.args]
     assert same == [False, False, True, True, False, False, False, True]
 
 
@@ -392,7 +392,7 @@ def test_defaults_count_where_a_call_leaves_them_out():
         def other(net):
             measure()
     """)
-    one, other = found.acts(OpKind.MODE)
+    one, other = found.ops(OpKind.SET_MODE)
     assert one.subject.name == other.subject.name == "torch.nn.Linear"
     assert one.subject is other.subject
 
@@ -407,7 +407,7 @@ def test_items_of_a_dictionary_are_its_values():
         state = dict(heads)
         state.update(c=torch.nn.Linear(2, 3))
     """,
-        OpKind.MODE,
+        OpKind.SET_MODE,
     )
     assert found == [("mode", 5, 1, 0)]
 
@@ -433,7 +433,7 @@ def test_a_class_that_nobody_uses_is_built_once():
             def __init__(self, net: torch.nn.Module):
                 self.optimizer = torch.optim.SGD(net.parameters())
     """)
-    assert [each.subject.kind for each in read.acts(OpKind.MADE)] == [Kind.OPTIMIZER, Kind.INSTANCE]
+    assert [each.subject.kind for each in read.ops(OpKind.CREATE)] == [ValueKind.OPTIMIZER, ValueKind.INSTANCE]
 
 
 def test_what_two_tensors_compare_to_is_a_tensor():
@@ -443,6 +443,6 @@ def test_what_two_tensors_compare_to_is_a_tensor():
         right = (model(x) == y).sum()
         right is None
     """)
-    (total,) = read.acts(OpKind.TORCH)
-    assert total.word == "torch.Tensor.sum"
-    assert not read.acts(OpKind.ESCAPED)
+    (total,) = read.ops(OpKind.TORCH_CALL)
+    assert total.name == "torch.Tensor.sum"
+    assert not read.ops(OpKind.ESCAPE)

@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 
 from trueloop.app.explain.explain_error import answer_to
 from trueloop.failures.load import known_errors
-from trueloop.failures.warning_search import WARNINGS
+from trueloop.failures.warning_search import WARNING_PATTERNS
 
 
 def twice() -> None:
@@ -182,7 +182,7 @@ def test_failures_are_found_by_the_codes_that_our_messages_name():
 )  # fmt: skip
 def test_what_torch_only_warned_of_is_a_failure(code: str, words: str):
     assert [entry.code for entry in answer_to(words).failures] == [code]
-    assert code in WARNINGS.values()
+    assert code in WARNING_PATTERNS.values()
 
 
 def test_our_own_errors_say_themselves_what_to_do():

@@ -98,7 +98,7 @@ def test_programs_get_the_same_shape_as_of_a_run(project, lint):
     assert (code, content["schema"], content["verdict"], content["files"]) == (1, 1, "findings", 2)
     (finding,) = content["findings"]
     assert (finding["path"], finding["line"], finding["column"]) == ("bad.py", 13, 5)
-    assert finding["edits"]["edits"][0]["text"].strip() == "optimizer.zero_grad()"
+    assert finding["autofix"]["edits"][0]["text"].strip() == "optimizer.zero_grad()"
 
 
 def test_fixes_are_written_only_where_they_are_wanted(project, lint):

@@ -19,7 +19,7 @@ from trueloop.app.runs import rollback
 from trueloop.app.runs.rollback import roll_back
 from trueloop.app.training.run_folder import RunFolder
 from trueloop.core.errors import CheckpointError, InvalidConfig, RunFolderError
-from trueloop.runs.journal import read
+from trueloop.runs.journal import read_journal
 from trueloop.runs.queries.overview import overview
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 
@@ -44,7 +44,7 @@ def test_a_new_run_at_a_checkpoint_and_the_old_one_untouched(made):
         path: digest for path, digest in before.items() if path.startswith(name)
     }
     assert kept["config.json"] == before["config.json"]
-    history, old = read(rolled.run_dir), overview(source)
+    history, old = read_journal(rolled.run_dir), overview(source)
     assert history.updates.update == [1, 2]
     assert history.facts["run_id"] == rolled.run_id != old.run_id
     assert (history.notes[-1].kind, history.notes[-1].details["run_id"]) == ("rolled_back", old.run_id)
@@ -288,7 +288,7 @@ def test_a_run_that_is_rolled_back_ends_in_the_weights_of_the_undisturbed_one(wh
     expected, found = weights(whole / "runs" / "whole"), weights(whole / again)
     assert expected.keys() == found.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-    old, new = read(whole / "runs" / "whole"), read(whole / again)
+    old, new = read_journal(whole / "runs" / "whole"), read_journal(whole / again)
     assert new.updates.loss == old.updates.loss
     assert [(e.update, e.metrics) for e in new.evaluations] == [(e.update, e.metrics) for e in old.evaluations]
     assert overview(whole / again).state == "finished"

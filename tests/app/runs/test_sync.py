@@ -7,7 +7,7 @@ from trueloop.app.runs.sync import sync_runs
 from trueloop.core.errors import InvalidConfig, InvalidData, RunFolderError
 from trueloop.core.protocols import RunStarted
 from trueloop.runs.journal import Journal
-from trueloop.runs.tracking import Copied, StoreDown, StoreError, StoreRefused
+from trueloop.runs.tracking import Copied, StoreUnavailable, StoreError, StoreRejected
 from trueloop.runs.tracking import target as target_module
 
 
@@ -54,15 +54,15 @@ def test_runs_by_name_beginning_and_path_each_once(root, copied):
 def test_one_that_cannot_be_copied_does_not_keep_back_the_rest(root, copied):
     copied[1]["digits-1"] = InvalidData("A line is damaged.", fix="Restore it.")
     copied[1]["digits-2"] = StoreError("It was deleted.")
-    copied[1]["other-1"] = StoreRefused("Its name is too long.")
+    copied[1]["other-1"] = StoreRejected("Its name is too long.")
     done = list(sync_runs([], root, "sqlite", again=False))
     said = ["A line is damaged. Restore it.", "It was deleted.", "Its name is too long."]
     assert [(each.problem, each.copied) for each in done] == [(problem, None) for problem in said]
 
 
 def test_a_store_that_is_down_ends_it(root, copied):
-    copied[1]["digits-1"] = StoreDown("It is away.")
-    with pytest.raises(StoreDown):
+    copied[1]["digits-1"] = StoreUnavailable("It is away.")
+    with pytest.raises(StoreUnavailable):
         list(sync_runs([], root, "sqlite", again=False))
     assert len(copied[0]) == 1
 

@@ -11,8 +11,8 @@ import pytest
 
 from trueloop.app.sanitizer import lab_feed as module
 from trueloop.app.sanitizer.run_command import Wishes, sanitize
-from trueloop.runs.live.feed import FeedFollower
-from trueloop.runs.live.folder import FEED, live_folder, names
+from trueloop.runs.live.feed import FeedReader
+from trueloop.runs.live.folder import FEED_NAME, live_folder, program_names
 from trueloop.sanitizer.run_program import Program
 
 SCRIPT = """
@@ -42,11 +42,11 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def feed(session: Path) -> FeedFollower:
+def feed(session: Path) -> FeedReader:
     root = live_folder({"XDG_RUNTIME_DIR": str(session)})
-    (name,) = names(root)
-    follower = FeedFollower(root / name)
-    while follower.advance():
+    (name,) = program_names(root)
+    follower = FeedReader(root / name)
+    while follower.poll():
         pass
     return follower
 
@@ -59,7 +59,7 @@ def test_a_run_is_told_and_its_page_is_named(
     told = feed(session)
     assert f"this run in the lab: http://127.0.0.1:8765/#/watch?runs=live/{told.folder.name}" in capsys.readouterr().err
     assert (told.about["name"], told.about["command"].endswith("train.py --lr 1")) == ("train.py", True)
-    assert (told.now().state, told.now().updates) == ("finished", 30)
+    assert (told.status().state, told.status().updates) == ("finished", 30)
     assert told.series["loss"].updates[:3] == [0, 1, 2]
     assert told.layers.layers == ["0", "1"]
     codes = [each["finding"]["code"] for each in told.findings]
@@ -84,14 +84,14 @@ def test_the_program_is_what_it_is_without(
 def test_how_it_ended_is_told(session: Path, program: Callable[..., Path], end: str, code: int, state: str):
     path = program(f"{SCRIPT}{end}\n")
     assert sanitize(Program(target=str(path)), Wishes(lab=True, quiet=True)) == code
-    assert (feed(session).now().state, feed(session).now().code) == (state, code)
+    assert (feed(session).status().state, feed(session).status().code) == (state, code)
 
 
 def test_a_forked_child_says_nothing(session: Path, program: Callable[..., Path]):
     path = program(f"{SCRIPT}if os.fork() == 0:\n    os._exit(0)\nos.wait()\n")
     assert sanitize(Program(target=str(path)), Wishes(lab=True, quiet=True)) == 0
     told = feed(session)
-    assert (told.folder / FEED).read_text().count('"event":"ended"') == 1
+    assert (told.folder / FEED_NAME).read_text().count('"event":"ended"') == 1
 
 
 def test_a_folder_that_goes_away_is_a_problem_of_the_report(
@@ -128,4 +128,4 @@ def test_a_lab_that_cannot_be_started_is_said(
     monkeypatch.setattr(module, "started", fails)
     assert sanitize(Program(target=str(program(SCRIPT))), Wishes(lab=True)) == 0
     assert "no lab could be started: no more processes" in capsys.readouterr().err
-    assert feed(session).now().state == "finished"
+    assert feed(session).status().state == "finished"

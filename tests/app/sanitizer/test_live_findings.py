@@ -22,7 +22,7 @@ def finding(line: int = 41, severity: Severity = Severity.ERROR, **fields: Any) 
         "title": "Gradients are never cleared",
         "severity": severity,
         "message": "4 gradients were\nused [twice].",
-        "site": SourceLocation("/project/train.py", line),
+        "location": SourceLocation("/project/train.py", line),
         "fix": "Call optimizer.zero_grad().",
     }
     return Finding(**{**given, **fields})
@@ -45,7 +45,7 @@ def test_a_line_is_never_wrapped(capsys: pytest.CaptureFixture[str]):
 
 
 def test_without_a_line_and_a_fix_it_is_shorter_and_a_rank_is_named(capsys: pytest.CaptureFixture[str]):
-    Live(BASE, rank=3).tell(finding(site=None, fix="", severity=Severity.WARNING))
+    Live(BASE, rank=3).tell(finding(location=None, fix="", severity=Severity.WARNING))
     assert capsys.readouterr().err == "trueloop rank 3: warning GRD001: 4 gradients were used [twice].\n"
 
 

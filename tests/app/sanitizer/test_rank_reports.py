@@ -14,12 +14,12 @@ from trueloop.app.sanitizer.rank_reports import Ranks, ranks
 from trueloop.core.findings import (
     Finding,
     SuggestedChange,
-    Judged,
+    FailureVerdict,
     Report,
     Series,
     Severity,
     SourceLocation,
-    UpdateRate,
+    UpdateTiming,
     Verdict,
 )
 from trueloop.reporting.merge import merge
@@ -31,7 +31,7 @@ FINDING = Finding(
     title="Gradients are never cleared",
     severity=Severity.ERROR,
     message="4 gradients were used twice.",
-    site=SITE,
+    location=SITE,
     related=((SourceLocation("/project/train.py", 9), "added here"),),
     first_update=3,
     count=2,
@@ -40,20 +40,20 @@ FINDING = Finding(
 )
 REPORT = Report(
     findings=(FINDING,),
-    judged=(Judged("GRD001", Verdict.FIRED), Judged("MEM001", Verdict.PASSED)),
-    silenced=1,
+    verdicts=(FailureVerdict("GRD001", Verdict.FIRED), FailureVerdict("MEM001", Verdict.PASSED)),
+    suppressed=1,
     updates=10,
-    watched=8,
+    updates_traced=8,
     seconds=2.0,
-    cost_s=0.1,
-    rate=UpdateRate(update_s=0.1, data=0.1, forward=0.2, backward=0.3, optimizer=0.1),
+    overhead_s=0.1,
+    timing=UpdateTiming(update_s=0.1, data_share=0.1, forward_share=0.2, backward_share=0.3, optimizer_share=0.1),
     series={"loss": Series(updates=(0, 1), values=(2.0, 1.0))},
     problems=("a source broke",),
 )
 CLEAN = replace(
     REPORT,
     findings=(),
-    judged=(Judged("GRD001", Verdict.NOT_APPLICABLE), Judged("MEM001", Verdict.NOT_JUDGED, "why")),
+    verdicts=(FailureVerdict("GRD001", Verdict.NOT_APPLICABLE), FailureVerdict("MEM001", Verdict.NOT_JUDGED, "why")),
     problems=(),
 )
 

@@ -23,7 +23,7 @@ def finding(severity: Severity) -> Finding:
         title="Gradients are never cleared",
         severity=severity,
         message="4 gradients were used [bold]twice[/bold].",
-        site=None,
+        location=None,
         fix="Clear them.",
     )
 
@@ -65,7 +65,7 @@ def test_all_files_are_written_wherever_the_program_went(tmp_path: Path, monkeyp
 
 
 def test_paths_are_told_relative_to_the_base_and_whole_in_json(tmp_path: Path):
-    found = replace(finding(Severity.ERROR), site=SourceLocation(str(tmp_path / "sub" / "train.py"), 3))
+    found = replace(finding(Severity.ERROR), location=SourceLocation(str(tmp_path / "sub" / "train.py"), 3))
     files = Files(json=tmp_path / "r.json", html=tmp_path / "r.html", sarif=tmp_path / "r.sarif")
     files.write(Report(findings=(found,)), base=tmp_path)
     assert json.loads((tmp_path / "r.json").read_text())["findings"][0]["path"] == str(tmp_path / "sub" / "train.py")

@@ -33,8 +33,8 @@ def test_a_block_is_watched(capsys: pytest.CaptureFixture[str]):
     optimizer.zero_grad()
     assert torch.optim.Optimizer.zero_grad is zero_grad
     assert [finding.code for finding in report.findings] == ["GRD901", "MEM901"]
-    assert report.findings[0].site is not None
-    assert report.findings[0].site.path == __file__
+    assert report.findings[0].location is not None
+    assert report.findings[0].location.path == __file__
     assert not report.ok
     assert report.verdict == "1 error, 1 warning: no optimizer made a step"
     assert repr(report) == f"<trueloop: {report.verdict}>"
@@ -92,7 +92,7 @@ def test_codes_are_chosen():
         optimizer.zero_grad()
         optimizer.zero_grad()
     assert report.ok
-    assert report.report.silenced == 2  # two lines of this file
+    assert report.report.suppressed == 2  # two lines of this file
 
 
 def test_a_comment_silences_and_is_counted():
@@ -101,7 +101,7 @@ def test_a_comment_silences_and_is_counted():
         for _ in range(3):
             optimizer.zero_grad()  # trueloop: ignore[GRD901]
     assert report.ok
-    assert report.report.silenced == 1
+    assert report.report.suppressed == 1
 
 
 @pytest.mark.parametrize("part", [3, "model", [torch.zeros(1)]])

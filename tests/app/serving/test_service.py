@@ -80,7 +80,7 @@ DEEP = b'{"inputs": ' + b"[" * 20_000 + b"1" + b"]" * 20_000 + b"}"
 HOSTILE = {
     "no JSON": (b"{", 400, "not JSON"),
     "no object": ([1, 2, 3], 400, "not a JSON object"),
-    "NaN": (b'{"inputs": [1, NaN, 3]}', 400, "NaN is not a number of JSON"),
+    "NaN": (b'{"inputs": [1, NaN, 3]}', 400, "NaN is not a JSON number"),
     "infinity": (b'{"inputs": [1, -Infinity, 3]}', 400, "-Infinity is not"),
     "an infinite power": (b'{"inputs": [1, 1e999, 3]}', 422, "inputs? holds NaN or infinity"),
     "too large for float32": ({"inputs": [1, 1e300, 3]}, 422, "a number that float32 cannot"),

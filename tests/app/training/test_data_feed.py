@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from trueloop import CheckpointConfig, OptimConfig, ScheduleConfig, Shards, TrainConfig, Trainer, evaluate
 from trueloop.app.training.data_feed import Feed
 from trueloop.core.errors import CheckpointError, InvalidConfig, InvalidData
-from trueloop.runs import read
+from trueloop.runs import read_journal
 
 pytestmark = pytest.mark.usefixtures("nothing_drawn")
 
@@ -88,7 +88,7 @@ def test_sizes_change_nothing_but_what_is_known():
 def test_a_run_on_shards_says_what_it_saw(tmp_path):
     ours = trainer(tmp_path)
     result = ours.fit(shards(), val=shards(), test=shards(known=False))
-    facts = read(tmp_path / "journal.jsonl").facts
+    facts = read_journal(tmp_path / "journal.jsonl").facts
     assert facts["sizes"] == {"train": 100, "val": 100}
     assert facts["plan"]["updates_per_epoch"] == 9
     assert {word.rpartition(":")[0] for word in facts["data"].values()} == {"5 shards:sha256"}

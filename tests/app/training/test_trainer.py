@@ -26,7 +26,7 @@ from trueloop import (
 )
 from trueloop.app.training.run_folder import RunFolder
 from trueloop.core.errors import CheckpointError, InvalidConfig, InvalidData, InvalidModel, RunFolderError
-from trueloop.runs import read
+from trueloop.runs import read_journal
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 from trueloop.training.checkpoint.run_identity import saved_identity
 
@@ -70,7 +70,7 @@ def test_it_learns_and_leaves_everything_behind(tmp_path):
     assert again.metrics["accuracy"] == result.metrics["test/accuracy"]
     assert again.metrics["loss"] == pytest.approx(result.metrics["test/loss"], rel=1e-6)
 
-    history = read(tmp_path / "run" / "journal.jsonl")
+    history = read_journal(tmp_path / "run" / "journal.jsonl")
     assert len(history.updates) == 60
     assert history.facts["sizes"] == {"train": 200, "val": 50, "test": 50}
     assert history.facts["plan"]["updates_per_epoch"] == 10
@@ -115,12 +115,12 @@ def test_a_second_call_continues_and_fresh_starts_over(tmp_path):
     longer = TrainConfig(epochs=7, effective_batch=20, micro_batch=7, optim=OptimConfig(lr=0.02), workers=0)
     second = trainer(run_dir=tmp_path, config=longer).fit(TRAIN, val=VAL)
     assert (first.resumed_from, second.resumed_from, second.update) == (0, 60, 70)
-    assert len(read(tmp_path / "journal.jsonl").updates) == 70
+    assert len(read_journal(tmp_path / "journal.jsonl").updates) == 70
     (tmp_path / "mine.txt").write_text("not the run's own")
     third = trainer(run_dir=tmp_path, fresh=True).fit(TRAIN, val=VAL)
     assert (third.resumed_from, third.update) == (0, 60)
     assert (tmp_path / "mine.txt").exists()
-    assert len(read(tmp_path / "journal.jsonl").updates) == 60
+    assert len(read_journal(tmp_path / "journal.jsonl").updates) == 60
 
 
 OTHER = TensorDataset(X[:200] + 1, Y[:200])
@@ -161,7 +161,7 @@ def test_a_change_that_is_allowed_is_noted(tmp_path):
     changed = TrainConfig(epochs=2, effective_batch=40, workers=0, optim=OptimConfig(lr=0.5))
     result = trainer(run_dir=tmp_path, config=changed, allow_change=True).fit(OTHER, val=VAL)
     assert (result.resumed_from, result.update) == (10, 15)
-    (note,) = [note for note in read(tmp_path / "journal.jsonl").notes if note.kind == "resumed_changed"]
+    (note,) = [note for note in read_journal(tmp_path / "journal.jsonl").notes if note.kind == "resumed_changed"]
     assert {line.partition(":")[0] for line in note.details["changed"]} == {
         "effective_batch", "optim.lr", "data.train"
     }  # fmt: skip
@@ -242,7 +242,7 @@ def test_early_stopping_ends_with_the_best_weights(tmp_path):
 
 def test_smoke():
     seen = trainer().smoke(TRAIN)
-    assert seen.fell_by > 0
+    assert seen.loss_decrease > 0
     with pytest.raises(InvalidModel, match="does not fall"):
         trainer(config=TrainConfig(optim=OptimConfig(lr=1e-15))).smoke(TRAIN)
 
@@ -383,17 +383,17 @@ def test_what_the_sanitizer_finds_is_in_the_journal_of_the_run_it_was_found_in(t
         trainer(model=wrong, run_dir=tmp_path / "wrong", config=config).fit(TRAIN, val=VAL)
         trainer(run_dir=tmp_path / "right", config=config).fit(TRAIN, val=VAL)
     [finding] = [each for each in report.findings if each.severity != "note"]
-    [note] = [note for note in read(tmp_path / "wrong").notes if note.kind == "finding"]
+    [note] = [note for note in read_journal(tmp_path / "wrong").notes if note.kind == "finding"]
     assert (note.details["code"], note.details["message"]) == (finding.code, finding.message)
     assert note.message.startswith(f"{finding.code} {finding.title}: ")
     assert note.update <= 3, "it is known after the first updates"
     assert finding.code in (tmp_path / "wrong" / "report.html").read_text()
-    assert not read(tmp_path / "right").notes
+    assert not read_journal(tmp_path / "right").notes
 
 
 def test_a_run_has_one_number_over_all_its_processes(tmp_path):
     def number() -> str:
-        return read(tmp_path / "run").facts["run_id"]
+        return read_journal(tmp_path / "run").facts["run_id"]
 
     trainer(run_dir=tmp_path / "run", config=replace(CONFIG, epochs=1)).fit(TRAIN, val=VAL)
     first = number()
@@ -406,7 +406,7 @@ def test_a_run_has_one_number_over_all_its_processes(tmp_path):
 
 def test_the_journal_says_which_machine_code_and_packages_a_run_had(tmp_path):
     trainer(run_dir=tmp_path / "run", config=replace(CONFIG, epochs=1)).fit(TRAIN, val=VAL)
-    facts = read(tmp_path / "run").facts
+    facts = read_journal(tmp_path / "run").facts
     assert facts["packages"]["torch"] == facts["versions"]["torch"]
     assert facts["environment"]["cores"] >= 1
     assert facts["environment"]["host"]

@@ -14,7 +14,7 @@ from trueloop.app.training.tuning import Trial, tune_recipe
 from trueloop.core.errors import InvalidConfig, OutOfMemory
 from trueloop.recipes import registry
 from trueloop.training.config import TrainConfig
-from trueloop.training.profiling.pace import Pace
+from trueloop.training.profiling.pace import Throughput
 
 Rate = Callable[[TrainConfig], float]
 
@@ -23,10 +23,10 @@ def measured(monkeypatch: pytest.MonkeyPatch, rate: Rate, waiting: Rate = lambda
     """Let functions say how fast settings are and what share is spent waiting; return what was measured."""
     asked: list[TrainConfig] = []
 
-    def pace(trainer: Any, train: Any, *, seconds: float, **data: Any) -> Pace:
+    def pace(trainer: Any, train: Any, *, seconds: float, **data: Any) -> Throughput:
         asked.append(trainer.config)
         per_s = rate(trainer.config)
-        return Pace(
+        return Throughput(
             updates=3, update_s=1 / per_s, examples_per_s=per_s, waiting=waiting(trainer.config), peak_memory_mib=None
         )
 

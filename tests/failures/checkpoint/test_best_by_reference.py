@@ -321,7 +321,7 @@ def test_the_rule_leaves_others_alone(lint_is_clean, name):
     ],
 )
 def test_the_state_is_copied_with_the_import_where_it_is_missing(lint_reports, imports, fixed, call):
-    from trueloop.core.source_text import Text, applied
+    from trueloop.core.source_text import SourceText, apply_fixes
 
     body = """net = torch.nn.Linear(2, 1)
 def probe(other):
@@ -331,5 +331,5 @@ def probe(other):
     net.load_state_dict(kept)
 """
     (finding,) = lint_reports(imports + body)
-    text = applied(Text(imports + body), [finding.repair])[0].source
+    text = apply_fixes(SourceText(imports + body), [finding.autofix])[0].source
     assert text == fixed + body.replace("net.state_dict()", f"{call}(net.state_dict())")

@@ -42,7 +42,7 @@ QUIET = {
 def test_found(run, script):
     ran = run(HEAD + script)
     line = next(n for n, text in enumerate(ran.path.read_text().splitlines(), 1) if text.endswith("# here"))
-    assert [(found.code, found.site.line) for found in ran.findings] == [("CKP003", line)]
+    assert [(found.code, found.location.line) for found in ran.findings] == [("CKP003", line)]
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)

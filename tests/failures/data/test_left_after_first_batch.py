@@ -282,5 +282,5 @@ def test_the_rule_leaves_others_alone(lint_is_clean, name):
 
 def test_the_return_goes_behind_the_loop(lint_reports):
     (found,) = lint_reports(HEAD + GUILTY["a step in a helper"], fixes=True)
-    assert found.repair.words == "Return behind the loop"
+    assert found.autofix.words == "Move the return after the loop"
     (found,) = lint_reports(HEAD + GUILTY["a class, epochs within"], fixes=False)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import torch
 
 from trueloop.failures.data.wrong_device import Detector
-from trueloop.tracing.events import BackwardEnded, LossesSeen, ModelCalled, Ref
+from trueloop.tracing.events import BackwardEnded, BackwardLosses, ModelCalled, Ref
 
 WEIGHTS = frozenset({Ref("Parameter", "weight")})
 
@@ -17,7 +17,7 @@ def hear(detector, *, output="meta", targets="cpu", received=WEIGHTS, times=5, u
     for _ in range(times):
         for kind, fields in (
             (ModelCalled, {"output": torch.empty(4, device=output), "parameters": WEIGHTS}),
-            (LossesSeen, {"losses": (loss,), "place": None}),
+            (BackwardLosses, {"losses": (loss,), "place": None}),
             (BackwardEnded, {"received": received}),
         ):
             event = object.__new__(kind)

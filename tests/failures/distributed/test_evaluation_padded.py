@@ -101,4 +101,4 @@ def test_it_is_noted_where_the_loader_is_made(run_is_clean, name):
     script, words = GUILTY[name]
     (found,) = run_is_clean(HEAD + script, note="DST004").findings
     assert words in found.message
-    assert (HEAD + script).splitlines()[found.site.line - 1].endswith("# here")
+    assert (HEAD + script).splitlines()[found.location.line - 1].endswith("# here")

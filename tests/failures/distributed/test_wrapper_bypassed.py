@@ -228,7 +228,7 @@ def test_a_method_of_the_module_is_found_where_it_calls_its_layers(run):
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
 def test_look_alikes(run_is_clean, script):
     ran = run_is_clean(HEAD + script)
-    assert {str(each.verdict) for each in ran.report.judged if each.code == "DST002"} == {"passed"}
+    assert {str(each.verdict) for each in ran.report.verdicts if each.code == "DST002"} == {"passed"}
 
 
 def test_two_ranks_say_the_same(on_ranks):

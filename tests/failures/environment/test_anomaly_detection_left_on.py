@@ -90,7 +90,7 @@ def switched_off():
 
 
 def noted(ran):
-    return {found.site.line for found in ran.findings if found.code == "ENV006"}
+    return {found.location.line for found in ran.findings if found.code == "ENV006"}
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)

@@ -177,7 +177,7 @@ def test_the_rule_finds_it(lint_reports, name):
 
 def test_the_fix_is_inference_mode(lint_reports):
     (found,) = lint_reports(HEAD + GUILTY["asynchronous, in a branch"], fixes=True)
-    assert "inference_mode" in str(found.repair)
+    assert "inference_mode" in str(found.autofix)
 
 
 @pytest.mark.parametrize("name", LOOK_ALIKES)

@@ -1,4 +1,4 @@
-"""EVL004: functional dropout at work in a model in eval mode."""
+"""EVL004: functional dropout that is active in eval mode."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def fit(net, epochs=2):
         print(evaluate(net))
 """
 
-GUILTY = {
+BROKEN = {
     "in half of the held-out batches": """
 class Net(Base):
     def forward(self, x):
@@ -63,7 +63,7 @@ class Net(Base):
 
 fit(Net())
 """,
-    "no rate, a name of its own, evaluated once": """
+    "no rate, an import alias, evaluated once": """
 from torch.nn.functional import dropout as drop
 
 class Net(Base):
@@ -122,7 +122,7 @@ net = Net()
 epoch(net)
 evaluate(net, held_out)
 """,
-    "beside dropout that is told, in a class that trains": """
+    "next to dropout with training=, in a class that trains": """
 class Net(Base):
     def __init__(self):
         super().__init__()
@@ -162,7 +162,7 @@ epoch(net)
 net.eval()
 print(torch.cat([net(a).detach() for (a,) in DataLoader(TensorDataset(x[96:]), batch_size=10)]).mean())
 """,
-    "tokens of several lengths, batches as dicts, an encoder around it": """
+    "tokens of several lengths, batches as dicts, in an encoder": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -205,14 +205,14 @@ epoch(net)
 net.eval()
 """
 
-QUIET = {
-    "told the mode by name": """
+CORRECT = {
+    "training by keyword": """
 class Net(Base):
     def forward(self, x):
         return self.head(F.dropout(self.body(x), 0.3, training=self.training))
 fit(Net())
 """,
-    "told the mode by position": """
+    "training by position": """
 class Net(Base):
     def forward(self, x):
         return self.head(F.dropout(self.body(x), 0.3, self.training))
@@ -221,7 +221,7 @@ fit(Net())
     "a layer": """
 fit(nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.3), nn.Dropout1d(0.2), nn.Linear(8, 1)))
 """,
-    "on in so many words, as in the prenet of Tacotron 2": """
+    "training=True, as in the prenet of Tacotron 2": """
 class Prenet(nn.Module):
     def __init__(self):
         super().__init__()
@@ -233,13 +233,13 @@ class Prenet(nn.Module):
         return x
 fit(nn.Sequential(Prenet(), nn.Linear(6, 1)))
 """,
-    "on by position": """
+    "training=True by position": """
 class Net(Base):
     def forward(self, x):
         return self.head(F.dropout(self.body(x), 0.3, True))
 fit(Net())
 """,
-    "a rate of nothing": """
+    "a rate of 0": """
 class Net(Base):
     def forward(self, x):
         return self.head(F.dropout(self.body(x), 0.0))
@@ -298,7 +298,7 @@ class Net(Base):
         return self.head(x)
 fit(Net())
 """,
-    "switched by a flag around a layer of its own": """
+    "switched by a flag around its own layer": """
 class Drop(nn.Module):
     def forward(self, x):
         return F.dropout(x, 0.3)
@@ -314,7 +314,7 @@ class Net(Base):
         return self.head(x)
 fit(Net())
 """,
-    "left by an early return": """
+    "skipped by an early return": """
 class Net(Base):
     sampling = True
 
@@ -334,7 +334,7 @@ class Net(Base):
         return self.head(x)
 fit(Net())
 """,
-    "never run in train mode: a teacher that is noisy on purpose": """
+    "never in train mode: a teacher that is noisy on purpose": """
 class Noisy(Base):
     def forward(self, x):
         return self.head(F.dropout(self.body(x), 0.3))
@@ -353,7 +353,7 @@ for _ in range(2):
         for a, b in held_out:
             print(F.mse_loss(student(a), teacher(a)))
 """,
-    "a part of the model left in train mode": """
+    "a submodule left in train mode": """
 class Drop(nn.Module):
     def forward(self, x):
         return F.dropout(x, 0.3)
@@ -365,7 +365,7 @@ net[1].train()
 with torch.no_grad():
     print(sum(F.mse_loss(net(a), b) for a, b in held_out))
 """,
-    "alpha dropout, off where nothing is said": """
+    "alpha dropout, off by default": """
 class Net(Base):
     def forward(self, x):
         return self.head(F.alpha_dropout(self.body(x), 0.3))
@@ -385,7 +385,7 @@ class Net(Base):
         return self.head(F.dropout(self.body(x), **options))
 fit(Net())
 """,
-    "a function of one's own with that name": """
+    "a user-defined function with that name": """
 def dropout(x, p):
     return F.dropout(x, p, training=True)
 
@@ -416,8 +416,8 @@ for _ in range(2):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_guilty(run_reports, script):
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
+def test_run_reports_it(run_reports, script):
     run_reports(HEAD + script)
 
 
@@ -432,18 +432,18 @@ for _ in range(2):
     for _ in range(3):
         some(net, 2)
 """,
-    "a held-out batch now and then, a few of them beside training": """
+    "a held-out batch now and then, some during training": """
 class Net(Base):
     def forward(self, x):
         return self.head(F.dropout(self.body(x), 0.3))
 net = Net()
 opt = torch.optim.Adam(net.parameters(), lr=0.01)
 for _ in range(2):
-    beside = iter(held_out)
+    extra = iter(held_out)
     for a, b in itertools.islice(train, 3):
         net.eval()
         with torch.no_grad():
-            soft = net(next(beside)[0])
+            soft = net(next(extra)[0])
         net.train()
         opt.zero_grad()
         (F.mse_loss(net(a), b) + F.mse_loss(net(a), soft)).backward()
@@ -461,8 +461,8 @@ for _ in range(2):
 }
 
 
-@pytest.mark.parametrize("script", [*QUIET.values(), *LEFT_EARLY.values()], ids=[*QUIET, *LEFT_EARLY])
-def test_look_alikes(run_is_clean, script):
+@pytest.mark.parametrize("script", [*CORRECT.values(), *LEFT_EARLY.values()], ids=[*CORRECT, *LEFT_EARLY])
+def test_correct_programs_are_not_reported(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
@@ -484,15 +484,15 @@ fit(torch.compile(Net(), backend="eager"))
 READ = HEAD.replace("torch.optim.Adam(net.parameters(), lr=0.01)", "optimizer_of(net)").replace(
     "import functools", "import functools\nfrom elsewhere import optimizer_of"
 )
-"""Without the other failure that its short functions have: a new optimizer for every epoch."""
+"""The same without the other failure of the short functions: a new optimizer in every epoch."""
 
-SILENT = {
+MISSED_BY_LINT = {
     "in a method, the rate by name, in a block of a larger model",
-    "beside dropout that is told, in a class that trains",
+    "next to dropout with training=, in a class that trains",
 }
-"""Of models within models the text does not tell which of them run."""
+"""For nested models the text does not show which of them run."""
 
-WRITTEN = {
+LINT_BROKEN = {
     "a convolutional network, evaluated by a function": """
 class Net(nn.Module):
     def __init__(self):
@@ -544,8 +544,8 @@ class Head(nn.Module):
 """,
 }
 
-UNWRITTEN = {
-    "a file of models that are told": """
+LINT_CORRECT = {
+    "a file of models with training=": """
 class Head(nn.Module):
     def forward(self, hidden):
         return F.dropout(hidden, p=0.1, training=self.training) + F.dropout(hidden, 0.1, self.training)
@@ -557,18 +557,18 @@ def noisy(x, rate=0.1):
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    found = lint_reports(READ + {**GUILTY, **WRITTEN}[name], fixes=True)
+@pytest.mark.parametrize("name", [*(BROKEN.keys() - MISSED_BY_LINT), *LINT_BROKEN])
+def test_lint_reports_it(lint_reports, name):
+    found = lint_reports(READ + {**BROKEN, **LINT_BROKEN}[name], fixes=True)
     assert all((each.severity == "note") is name.startswith("a note") for each in found)
-    assert all(each.repair.edits[0].text == ", training=self.training" for each in found)
+    assert all(each.autofix.edits[0].text == ", training=self.training" for each in found)
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(READ + {**GUILTY, **QUIET}[name])
+@pytest.mark.parametrize("name", [*MISSED_BY_LINT, *CORRECT])
+def test_lint_ignores_correct_programs(lint_is_clean, name):
+    lint_is_clean(READ + {**BROKEN, **CORRECT}[name])
 
 
-@pytest.mark.parametrize("name", UNWRITTEN)
-def test_of_these_there_is_not_even_a_note(lint_is_clean, name):
-    lint_is_clean(READ + UNWRITTEN[name], "EVL004")
+@pytest.mark.parametrize("name", LINT_CORRECT)
+def test_lint_has_not_even_a_note(lint_is_clean, name):
+    lint_is_clean(READ + LINT_CORRECT[name], "EVL004")

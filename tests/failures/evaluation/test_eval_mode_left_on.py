@@ -1,4 +1,4 @@
-"""EVL002: training goes on in eval mode."""
+"""EVL002: training continues in eval mode."""
 
 import pytest
 
@@ -71,7 +71,7 @@ for _ in range(3):
     with torch.no_grad():
         print(sum(nn.functional.mse_loss(whole.forward(a), b).item() for a, b in held_out))
 """,
-    "a model that is called by a method of its own": PARTS
+    "a model that is called through its own method": PARTS
     + """
 for _ in range(3):
     for a, b in train:
@@ -83,9 +83,9 @@ for _ in range(3):
         print(sum(whole.loss(a, b).item() for a, b in held_out))
 """,
 }
-GUILTY = {
+BROKEN = {
     "functional dropout that follows the mode": FUNCTIONAL.replace("RATE", "0.3"),
-    "samples drawn from a part of it": """
+    "samples drawn from a submodule": """
 model.train()
 for _ in range(3):
     for a, b in train:
@@ -168,7 +168,7 @@ LOOP = """
         nn.functional.mse_loss(model(a), b).backward()
         optimizer.step()
 """
-QUIET = {
+CORRECT = {
     "a model that is called by forward and set back": PARTS
     + """
 for _ in range(3):
@@ -181,7 +181,7 @@ for _ in range(3):
     with torch.no_grad():
         print(sum(whole.loss(a, b).item() for a, b in held_out))
 """,
-    "of parts that are set to eval mode together only one is set back": PARTS
+    "submodules in eval mode, one of them set back": PARTS
     + """
 for epoch in range(3):
     whole.head.train()
@@ -193,7 +193,7 @@ for epoch in range(3):
     with torch.no_grad():
         print(sum(whole.loss(a, b).item() for a, b in held_out))
 """,
-    "each module of a whole is set back by hand": PARTS
+    "each submodule is set back": PARTS
     + """
 for epoch in range(3):
     for a, b in train:
@@ -207,8 +207,8 @@ for epoch in range(3):
     for module, mode in zip(whole.modules(), modes):
         module.training = mode
 """,
-    "functional dropout of nothing": FUNCTIONAL.replace("RATE", "0.0").replace("  # <- EVL002", ""),
-    "a part gives the targets of each update": f"""
+    "functional dropout with rate 0": FUNCTIONAL.replace("RATE", "0.0").replace("  # <- EVL002", ""),
+    "a submodule computes the targets of each update": f"""
 {LOOP}
 model.eval()
 for _ in range(2):
@@ -219,7 +219,7 @@ for _ in range(2):
         (nn.functional.mse_loss(model(a), b) + 0 * hints).backward()
         optimizer.step()
 """,
-    "samples drawn from a part, and train() after them": f"""
+    "samples drawn from a submodule, and train() after them": f"""
 for _ in range(3):
     model.train()
 {LOOP}
@@ -291,23 +291,23 @@ for _ in range(6):
 }
 
 
-@pytest.mark.parametrize("script", (PARTLY | GUILTY).values(), ids=PARTLY | GUILTY)
-def test_found(run_reports, script):
+@pytest.mark.parametrize("script", (PARTLY | BROKEN).values(), ids=PARTLY | BROKEN)
+def test_run_reports_it(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_are_not_reported(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-SILENT = {"validation within an epoch"}
-"""The text does not tell whether a condition on a number is met more than once, or at the end only."""
+MISSED_BY_LINT = {"validation within an epoch"}
+"""The text does not show whether a condition on a number is true more than once, or at the end only."""
 
-WRITTEN = {
-    "every so many epochs, in functions with annotations": """
+LINT_BROKEN = {
+    "every few epochs, in functions with annotations": """
 def train_epoch(net: nn.Module, loader: DataLoader, opt: torch.optim.Optimizer) -> None:
     for inputs, targets in loader:
         opt.zero_grad(set_to_none=True)
@@ -353,7 +353,7 @@ class Trainer:
 
 Trainer(model).fit(4, held_out)
 """,
-    "a network of one's own, with functional dropout": """
+    "a user-defined network with functional dropout": """
 import torch.nn.functional as F
 
 class Net(nn.Module):
@@ -378,7 +378,7 @@ for epoch in range(5):
         for a, b in held_out:
             correct += F.mse_loss(net(a), b)
 """,
-    "a warning: an argument of which no more is known": """
+    "a warning: a parameter of unknown class": """
 def fit(net: nn.Module, loader, val, epochs):
     opt = torch.optim.Adam(net.parameters())
     for epoch in range(epochs):
@@ -392,8 +392,8 @@ def fit(net: nn.Module, loader, val, epochs):
 """,
 }
 
-UNWRITTEN = {
-    "set back behind the sweep": """
+LINT_CORRECT = {
+    "set back after the evaluation": """
 def estimate(net):
     net.eval()
     with torch.no_grad():
@@ -448,7 +448,7 @@ for fold in range(5):
     net.eval()
     print(net(x[96:]).mean())
 """,
-    "a new model for each fold, made by a function": """
+    "a new model for each fold, from a function": """
 def make():
     return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.1), nn.Linear(8, 1))
 def one_fold():
@@ -471,7 +471,7 @@ for epoch in range(5):
         model.eval()
         print(model(x[96:]).mean())
 """,
-    "before the loop is left": f"""
+    "before the loop ends": f"""
 while True:
 {LOOP}
     if nn.functional.mse_loss(model(x), y) < 0.1:
@@ -486,7 +486,7 @@ for epoch in range(5):
     teacher.eval()
     print(teacher(x[96:]).mean())
 """,
-    "one way or the other, as the program is called": """
+    "depending on a command-line argument": """
 import sys
 def main(training):
     for a, b in train:
@@ -499,14 +499,14 @@ def main(training):
             print(model(a))
 main("train" in sys.argv)
 """,
-    "handed to a library": f"""
+    "passed to a library": f"""
 from elsewhere import evaluate
 for epoch in range(5):
 {LOOP}
     model.eval()
     evaluate(model, held_out)
 """,
-    "a context of one's own": f"""
+    "a user-defined context manager": f"""
 from contextlib import contextmanager
 @contextmanager
 def evaluating(net):
@@ -539,7 +539,7 @@ for epoch in range(5):
     net.eval()
     print(net(x[96:]).mean())
 """,
-    "layers set back by hand": f"""
+    "layers set back one by one": f"""
 for epoch in range(5):
     for layer in model.modules():
         layer.train()
@@ -549,24 +549,24 @@ for epoch in range(5):
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    found = lint_reports(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
+@pytest.mark.parametrize("name", [*(BROKEN.keys() - MISSED_BY_LINT), *LINT_BROKEN])
+def test_lint_reports_it(lint_reports, name):
+    found = lint_reports(HEAD + {**BROKEN, **LINT_BROKEN}[name], fixes=True)
     assert all((each.severity == "warning") is name.startswith("a warning") for each in found)
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*MISSED_BY_LINT, *CORRECT, *LINT_CORRECT])
+def test_lint_ignores_correct_programs(lint_is_clean, name):
+    lint_is_clean(HEAD + {**BROKEN, **CORRECT, **LINT_CORRECT}[name])
 
 
-def test_what_is_known_of_a_model_goes_with_it():
+def test_state_of_a_deleted_model_is_freed():
     detector = Detector()
     for number in range(50):
         model, held = Ref("Net", f"Net {number}"), frozenset((Ref("Parameter", "weight"),))
         detector.observe(ModelCalled(
             update=number, model=model, training=True, dropout_active=True, batchnorm_active=False, all_eval=False,
             grad_mode=True, inference_mode=False, has_graph=True, autocast=None, recomputed=False, loader=None,
-            parameters=held, seconds=0.0, live=None, output=None,
+            parameters=held, seconds=0.0, live_module=None, output=None,
         ))  # fmt: skip
     assert len(detector._models) == 1

@@ -1,4 +1,4 @@
-"""EVL003, a note: graphs that nobody uses in a sweep."""
+"""EVL003, a note: graphs that an evaluation does not use."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def epoch():
     model.eval()
 """
 
-GUILTY = {
+BROKEN = {
     "in a loop": """
 for _ in range(2):
     epoch()
@@ -57,7 +57,7 @@ epoch()
 """,
 }
 
-QUIET = {
+CORRECT = {
     "no_grad": """
 epoch()
 with torch.no_grad():
@@ -70,13 +70,13 @@ for a, b in held_out:
     a = a.requires_grad_(True)
     print(torch.autograd.grad(model(a).sum(), a)[0].abs().mean())
 """,
-    "norms of gradients by a name of its own": """
+    "gradient norms under an import alias": """
 from torch.autograd import grad
 epoch()
 for a, b in held_out:
     print(sum(g.norm() for g in grad(nn.functional.mse_loss(model(a), b), list(model.parameters()))))
 """,
-    "several attacks on a batch, which is then measured without a graph": """
+    "several attacks on a batch, then evaluated without a graph": """
 epoch()
 for a, b in held_out:
     for _ in range(3):
@@ -116,22 +116,22 @@ def notes(ran):
     return [found for found in ran.findings if found.code == "EVL003"]
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_noted(run, script):
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
+def test_run_reports_a_note(run, script):
     lines = (HEAD + script).splitlines()
     ran = run(HEAD + script)
-    assert [found.site.line for found in notes(ran)] == [n for n, line in enumerate(lines, 1) if "# here" in line]
+    assert [found.location.line for found in notes(ran)] == [n for n, line in enumerate(lines, 1) if "# here" in line]
     assert not ran.places
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_are_not_reported(run, script):
     assert not notes(run(HEAD + script))
 
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-WRITTEN = {
+LINT_BROKEN = {
     "a function with annotations, a progress bar and a long body": """
 from tqdm import tqdm
 
@@ -173,14 +173,14 @@ Trainer(model, train, held_out).fit(3)
 """,
 }
 
-UNWRITTEN = {
+LINT_CORRECT = {
     "inference_mode as a decorator": """
 @torch.inference_mode()
 def validate(net: nn.Module, loader: DataLoader):
     net.eval()
     return [net(a) for a, _ in loader]
 """,
-    "gradients as an argument tells": """
+    "gradients enabled by an argument": """
 def run(loader, training):
     model.eval()
     with torch.set_grad_enabled(training):
@@ -193,7 +193,7 @@ model.train()
 for a, b in held_out:
     print(model(a))
 """,
-    "handed to a library": """
+    "passed to a library": """
 from elsewhere import attribute
 model.eval()
 for a, b in held_out:
@@ -207,22 +207,22 @@ for a, b in zip(x.split(8), y.split(8)):
 }
 
 
-@pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name].replace("# here", "# <- EVL003"), fixes=True)
+@pytest.mark.parametrize("name", [*BROKEN, *LINT_BROKEN])
+def test_lint_reports_it(lint_reports, name):
+    lint_reports(HEAD + {**BROKEN, **LINT_BROKEN}[name].replace("# here", "# <- EVL003"), fixes=True)
 
 
-@pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**QUIET, **UNWRITTEN}[name], "EVL003")
+@pytest.mark.parametrize("name", [*CORRECT, *LINT_CORRECT])
+def test_lint_ignores_correct_programs(lint_is_clean, name):
+    lint_is_clean(HEAD + {**CORRECT, **LINT_CORRECT}[name], "EVL003")
 
 
-def test_the_sweep_is_put_under_no_grad(lint_reports):
-    from trueloop.core.source_text import Text, applied
+def test_fix_wraps_the_evaluation_in_no_grad(lint_reports):
+    from trueloop.core.source_text import SourceText, apply_fixes
 
-    text = HEAD + WRITTEN["a function with annotations, a progress bar and a long body"]
+    text = HEAD + LINT_BROKEN["a function with annotations, a progress bar and a long body"]
     (finding,) = lint_reports(text)
-    fixed = applied(Text(text), [finding.repair])[0].source
+    fixed = apply_fixes(SourceText(text), [finding.autofix])[0].source
     assert "    with torch.no_grad():\n        for inputs, labels in tqdm(loader):  # the validation set\n" in fixed
     assert "            inputs = inputs.to(device)\n\n            outputs = net(inputs)" in fixed
     assert "            total += len(labels)\n    net.train()\n" in fixed

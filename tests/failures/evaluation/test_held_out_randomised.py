@@ -1,4 +1,4 @@
-"""EVL005: random transforms behind both parts of a split, and everything that only looks like it."""
+"""EVL005: random transforms in both parts of a split, and correct programs that look like it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ one, other = random_split(data, [40000, 10000])
 train, held_out = DataLoader(one, batch_size=64, shuffle=True), DataLoader(other, batch_size=64)
 """
 
-LOOK_ALIKES = {
+CORRECT = {
     "no random transform": "data = datasets.CIFAR10('.', transform=plain)" + SPLIT + EPOCHS,
     "a dataset for each part": """
 order = torch.randperm(50000).tolist()
@@ -39,11 +39,11 @@ train = DataLoader(Subset(datasets.CIFAR10(".", transform=augment), order[:40000
 held_out = DataLoader(Subset(datasets.CIFAR10(".", transform=plain), order[40000:]), batch_size=64)
 """
     + EPOCHS,
-    "set afterwards": "data = datasets.CIFAR10('.', transform=augment)"
+    "transform set afterwards": "data = datasets.CIFAR10('.', transform=augment)"
     + SPLIT
     + "other.dataset = datasets.CIFAR10('.', transform=plain)\n"
     + EPOCHS,
-    "two views of each": """
+    "two views of each sample": """
 class TwoViews:
     def __init__(self, view):
         self.view = view
@@ -64,7 +64,7 @@ for loader in (train, held_out):
 """,
 }
 
-GUILTY = {
+BROKEN = {
     "random_split": """
 data = datasets.CIFAR10(".", transform=augment)
 one, other = random_split(data, [40000, 10000])
@@ -134,12 +134,12 @@ Trainer().fit()
 }
 
 
-@pytest.mark.parametrize("script", LOOK_ALIKES.values(), ids=LOOK_ALIKES)
-def test_look_alikes_are_left_alone(lint_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_are_not_reported(lint_is_clean, script):
     lint_is_clean(HEAD + script, "EVL005")
 
 
-@pytest.mark.parametrize("name", GUILTY)
-def test_it_is_found_where_the_loader_is_made(lint_reports, name):
-    (found,) = lint_reports(HEAD + GUILTY[name], fixes=False)
-    assert "as the training samples do" in found.message
+@pytest.mark.parametrize("name", BROKEN)
+def test_lint_reports_the_evaluation_loader(lint_reports, name):
+    (found,) = lint_reports(HEAD + BROKEN[name], fixes=False)
+    assert "like the training samples" in found.message

@@ -1,4 +1,4 @@
-"""EVL006, a note that only the text can tell: means of means."""
+"""EVL006, a note from lint only: means of batch means."""
 
 import pytest
 
@@ -15,7 +15,7 @@ model = nn.Linear(6, 1)
 criterion = nn.MSELoss()
 """
 
-WRITTEN = {
+LINT_BROKEN = {
     "a list": """
 with torch.no_grad():
     losses = [criterion(model(a), b).item() for a, b in held_out]
@@ -58,7 +58,7 @@ with torch.no_grad():
         total += F.l1_loss(model(a), b).detach()
 mean = total / len(held_out)  # <- EVL006
 """,
-    "a loader that says what is so anyway": """
+    "a loader with explicit defaults": """
 loader = DataLoader(x, 32, drop_last=False)
 total = 0
 with torch.no_grad():
@@ -68,7 +68,7 @@ print(total / len(loader))  # <- EVL006
 """,
 }
 
-UNWRITTEN = {
+LINT_CORRECT = {
     "over samples": """
 total = 0.0
 with torch.no_grad():
@@ -84,14 +84,14 @@ with torch.no_grad():
         total += nn.MSELoss(reduction="sum")(model(a), b).item()
 print(total / len(data))
 """,
-    "weighted by the size of the batch": """
+    "weighted by the batch size": """
 total = 0.0
 with torch.no_grad():
     for a, b in held_out:
         total += criterion(model(a), b).item() * len(a)
 print(total / len(held_out.dataset))
 """,
-    "the last batch left out": """
+    "drop_last": """
 even = DataLoader(TensorDataset(x, y), batch_size=16, drop_last=True)
 total = 0.0
 with torch.no_grad():
@@ -107,7 +107,7 @@ with torch.no_grad():
         total += criterion(model(a), b).item()
 print(total / len(single))
 """,
-    "a running figure in training": """
+    "a running mean in training": """
 sgd = torch.optim.SGD(model.parameters(), lr=0.1)
 total = 0.0
 for a, b in held_out:
@@ -118,7 +118,7 @@ for a, b in held_out:
     total += loss.item()
 print(total / len(held_out))
 """,
-    "a loader of which nothing is known": """
+    "an unknown loader": """
 @torch.no_grad()
 def validate(net, loader: DataLoader):
     total = 0.0
@@ -136,11 +136,11 @@ print(right / len(held_out.dataset))
 }
 
 
-@pytest.mark.parametrize("name", WRITTEN)
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + WRITTEN[name], fixes=False)
+@pytest.mark.parametrize("name", LINT_BROKEN)
+def test_lint_reports_it(lint_reports, name):
+    lint_reports(HEAD + LINT_BROKEN[name], fixes=False)
 
 
-@pytest.mark.parametrize("name", UNWRITTEN)
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + UNWRITTEN[name], "EVL006")
+@pytest.mark.parametrize("name", LINT_CORRECT)
+def test_lint_ignores_correct_programs(lint_is_clean, name):
+    lint_is_clean(HEAD + LINT_CORRECT[name], "EVL006")

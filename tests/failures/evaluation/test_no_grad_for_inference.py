@@ -1,4 +1,4 @@
-"""EVL007: no_grad where inference_mode would serve."""
+"""EVL007: no_grad where inference_mode is enough."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ for x, y in loader:
     optimizer.step()
 """
 
-WRITTEN = {
+LINT_BROKEN = {
     "accuracy": TRAINING
     + """
 right = total = 0
@@ -57,7 +57,7 @@ def losses_of(batches):
             found.append(F.mse_loss(model(x), y).item())
     return sum(found) / len(found)
 """,
-    "of a class of the file": """
+    "a model class in the file": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -70,7 +70,7 @@ with torch.no_grad():  # <- EVL007
 print(answer)
 """,
 }
-UNWRITTEN = {
+LINT_CORRECT = {
     "targets for a loss": """
 teacher, student = nn.Linear(6, 3), nn.Linear(6, 3)
 for x, _ in loader:
@@ -79,13 +79,13 @@ for x, _ in loader:
     F.mse_loss(student(x), wanted).backward()
 """,
     "returned": "@torch.no_grad()\ndef embed(x):\n    return model(x)\n",
-    "kept in a list": """
+    "stored in a list": """
 outputs = []
 with torch.no_grad():
     for x, y in loader:
         outputs.append(model(x))
 """,
-    "kept by a module": """
+    "stored in a module": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -102,7 +102,7 @@ with torch.no_grad():
     for p in model.parameters():
         p.mul_(0.9)
 """,
-    "a model of which the file shows nothing, that is trained": """
+    "an unknown model that is trained": """
 from elsewhere import Net
 net = Net()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -112,7 +112,7 @@ net.eval()
 with torch.no_grad():
     print(net(x).item())
 """,
-    "handed to another file": """
+    "passed to another file": """
 from elsewhere import metric
 with torch.no_grad():
     for x, y in loader:
@@ -127,11 +127,11 @@ start = start + 1
 }
 
 
-@pytest.mark.parametrize("script", WRITTEN.values(), ids=WRITTEN)
-def test_the_rule_finds_it(lint_reports, script):
+@pytest.mark.parametrize("script", LINT_BROKEN.values(), ids=LINT_BROKEN)
+def test_lint_reports_it(lint_reports, script):
     lint_reports(HEAD + script, fixes=True)
 
 
-@pytest.mark.parametrize("script", UNWRITTEN.values(), ids=UNWRITTEN)
-def test_the_rule_leaves_others_alone(lint_is_clean, script):
+@pytest.mark.parametrize("script", LINT_CORRECT.values(), ids=LINT_CORRECT)
+def test_lint_ignores_correct_programs(lint_is_clean, script):
     lint_is_clean(HEAD + script, "EVL007")

@@ -1,4 +1,4 @@
-"""EVL008: held-out samples that do not fill a batch, and everything that only looks like it."""
+"""EVL008: evaluation samples dropped by drop_last, and correct programs that look like it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ for epoch in range(2):
         errors = torch.cat([model(a) - b for a, b in held_out])
 """
 
-QUIET = {
+CORRECT = {
     "nothing dropped": "held_out = DataLoader(held_out_set, batch_size=8)\n" + MEASURED,
-    "whole batches": "held_out = DataLoader(held_out_set, batch_size=7, drop_last=True)\n" + MEASURED,
-    "a sampler of our own": "held_out = DataLoader(held_out_set, batch_sampler=[[0, 1], [2, 3]])\n" + MEASURED,
+    "a multiple of the batch size": "held_out = DataLoader(held_out_set, batch_size=7, drop_last=True)\n" + MEASURED,
+    "a user-defined batch sampler": "held_out = DataLoader(held_out_set, batch_sampler=[[0, 1], [2, 3]])\n" + MEASURED,
     "a stream": """
 class Stream(IterableDataset):
     def __iter__(self):
@@ -63,7 +63,7 @@ for epoch in range(2):
 """,
 }
 
-GUILTY = {
+BROKEN = {
     "a function": """
 held_out = DataLoader(held_out_set, batch_size=8, drop_last=True)  # <- EVL008
 @torch.no_grad()
@@ -115,34 +115,36 @@ with torch.no_grad():
 }
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_are_not_reported(run_is_clean, script):
     run_is_clean(HEAD + EPOCH + script)
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_where_the_loader_is_made(run_reports, script):
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
+def test_run_reports_the_loader(run_reports, script):
     found = run_reports(HEAD + EPOCH + script).findings[0]
-    assert "drop_last leaves out" in found.message
+    assert "`drop_last=True` leaves out" in found.message
     assert ("16 of 20" if "Subset(held" in script else "24 of 28") in found.message
 
 
 @pytest.mark.parametrize("name", ["a function", "shuffled, in bfloat16, accumulated"])
-def test_the_text_is_told_of_it_in_a_note_and_put_right(lint_reports, name):
-    lint_reports(HEAD + EPOCH + GUILTY[name], fixes=True)
+def test_lint_reports_a_note_with_a_fix(lint_reports, name):
+    lint_reports(HEAD + EPOCH + BROKEN[name], fixes=True)
 
 
-@pytest.mark.parametrize(("samples", "batch", "fitted_to"), [(88, 8, 8), (80, 8, 6), (40, 64, 7), (100, 20, 19)])
-def test_the_lesson_is_fitted_so_that_some_points_are_left_out(samples, batch, fitted_to):
+@pytest.mark.parametrize(("samples", "batch", "adjusted"), [(88, 8, 8), (80, 8, 6), (40, 64, 7), (100, 20, 19)])
+def test_injection_adjusts_settings_so_that_samples_are_dropped(samples, batch, adjusted):
     from trueloop.failures.load import catalogue
     from trueloop.lab.teaching.inject import fitted
     from trueloop.lab.teaching.simulation import Simulation
 
     inject = catalogue()["EVL008"].failure.inject
-    assert fitted(Simulation(samples=samples, batch=batch), [inject]).simulation.batch == fitted_to
-    assert -(-samples // 5) % fitted_to
+    assert fitted(Simulation(samples=samples, batch=batch), [inject]).simulation.batch == adjusted
+    assert -(-samples // 5) % adjusted
 
 
-@pytest.mark.parametrize("name", ["nothing dropped", "unlabelled samples are trained on", "a sampler of our own"])
-def test_the_text_of_look_alikes(lint_is_clean, name):
-    lint_is_clean(HEAD + EPOCH + QUIET[name], "EVL008")
+@pytest.mark.parametrize(
+    "name", ["nothing dropped", "unlabelled samples are trained on", "a user-defined batch sampler"]
+)
+def test_lint_ignores_correct_programs(lint_is_clean, name):
+    lint_is_clean(HEAD + EPOCH + CORRECT[name], "EVL008")

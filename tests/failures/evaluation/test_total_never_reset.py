@@ -1,4 +1,4 @@
-"""EVL009: sums over the batches that go on from epoch to epoch."""
+"""EVL009: sums over batches that are not reset in each epoch."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def update(a, b):
     return loss
 """
 
-GUILTY = {
+BROKEN = {
     "a running loss": """
 running = 0.0
 for epoch in range(10):
@@ -79,7 +79,7 @@ for epoch in range(10):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "set to zero in every epoch": """
 for epoch in range(10):
     running, correct = 0.0, 0
@@ -96,7 +96,7 @@ for epoch in range(10):
     print(running / len(train))
     running = 0.0
 """,
-    "a count that goes on as well": """
+    "a count that is not reset either": """
 correct = total = 0
 for epoch in range(10):
     for a, b in train:
@@ -104,14 +104,14 @@ for epoch in range(10):
         total += len(b)
     print(correct / total)
 """,
-    "divided by the epochs, too": """
+    "also divided by the epochs": """
 running = 0.0
 for epoch in range(10):
     for a, b in train:
         running += update(a, b).item()
     print(running / (len(train) * (epoch + 1)), running / (epoch + 1) / len(train.dataset[0]))
 """,
-    "once, behind all epochs": """
+    "once, after all epochs": """
 running = 0.0
 for epoch in range(10):
     for a, b in train:
@@ -124,7 +124,7 @@ for a, b in held_out:
     correct += (model(a).argmax(1) == b).sum().item()
 print(correct / len(held_out.dataset))
 """,
-    "another loader in every turn": """
+    "another loader in every iteration": """
 correct = 0
 for loader in (train, held_out):
     for a, b in loader:
@@ -171,27 +171,27 @@ for epoch in range(10):
         losses.update(update(a, b))
 print(losses.compute())
 """,
-    "a metric that is handed on": """
+    "a metric that is passed on": """
 accuracy = torchmetrics.Accuracy(task="multiclass", num_classes=2)
 for epoch in range(10):
     for a, b in held_out:
         accuracy.update(model(a), b)
     print(accuracy.compute())
-    begin_anew(accuracy)
+    reset_metric(accuracy)
 """,
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_told(lint_reports, script):
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
+def test_lint_reports_it(lint_reports, script):
     assert "is never reset" in lint_reports(HEAD + script)[0].message
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(lint_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_are_not_reported(lint_is_clean, script):
     lint_is_clean(HEAD + script, "EVL009")
 
 
-def test_the_fix_begins_at_zero_in_every_epoch(lint_reports):
-    (found,) = lint_reports(HEAD + GUILTY["a running loss"], fixes=True)
-    assert found.repair is not None
+def test_fix_resets_the_sum_in_every_epoch(lint_reports):
+    (found,) = lint_reports(HEAD + BROKEN["a running loss"], fixes=True)
+    assert found.autofix is not None

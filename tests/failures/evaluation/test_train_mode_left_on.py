@@ -1,4 +1,4 @@
-"""EVL001: held-out data in train mode."""
+"""EVL001: held-out data evaluated in train mode."""
 
 import pytest
 
@@ -33,7 +33,7 @@ class Net(nn.Module):
         return self.last(nn.functional.dropout(hidden, RATE, training=self.training))
 """
 
-GUILTY = {
+BROKEN = {
     "functional dropout that follows the mode": FUNCTIONAL.replace("RATE", "0.3")
     + """
 net = Net()
@@ -85,7 +85,7 @@ for number in range(3):
         for a, b in held_out:
             model(a)  # <- EVL001
 """,
-    "a teacher is measured behind it": """
+    "a teacher is evaluated after it": """
 teacher = copy.deepcopy(model).requires_grad_(False)
 @torch.no_grad()
 def measure(net):
@@ -96,7 +96,7 @@ for _ in range(2):
         old.lerp_(new.detach(), 0.1)
     print(measure(model), measure(teacher.eval()))
 """,
-    "a metric over the loader, another optimizer beside it": """
+    "a metric over the loader, a second optimizer": """
 other = nn.Linear(6, 1)
 its = torch.optim.SGD(other.parameters(), lr=0.01)
 def r2(net):
@@ -110,8 +110,8 @@ for _ in range(2):
 """,
 }
 
-QUIET = {
-    "functional dropout of nothing": FUNCTIONAL.replace("RATE", "0.0")
+CORRECT = {
+    "functional dropout with rate 0": FUNCTIONAL.replace("RATE", "0.0")
     + """
 net = Net()
 for _ in range(2):
@@ -149,7 +149,7 @@ for module in model.modules():
 with torch.no_grad():
     print(torch.stack([torch.cat([model(a) for a, _ in held_out]) for _ in range(4)]).std())
 """,
-    "MC dropout by the whole model, sweep by sweep": """
+    "MC dropout by the model, pass by pass": """
 for _ in range(2):
     model.train()
     epoch()
@@ -230,22 +230,22 @@ epoch()
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(run_reports, script):
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
+def test_run_reports_it(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_are_not_reported(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-SILENT = {"eval mode in the first epoch only, a branch, bf16"}
-"""Where the mode is set at all, the text does not tell what it is at each sweep."""
+MISSED_BY_LINT = {"eval mode in the first epoch only, a branch, bf16"}
+"""If the mode is set at all, the text does not show its value in each evaluation pass."""
 
-WRITTEN = {
+LINT_BROKEN = {
     "functions with annotations and a progress bar": """
 from tqdm import tqdm
 
@@ -275,7 +275,7 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 """,
-    "a network of one's own, enumerated, with AMP": """
+    "a user-defined network, enumerated, with AMP": """
 import torch.nn.functional as F
 
 class Net(nn.Module):
@@ -330,7 +330,7 @@ class Experiment:
 """,
 }
 
-UNWRITTEN = {
+LINT_CORRECT = {
     "eval mode by a function": """
 def measure(net):
     net.eval()
@@ -358,7 +358,7 @@ class Task:
         with torch.no_grad():
             return [self.net(a) for a, _ in held_out]
 """,
-    "eval mode of something the text does not know": """
+    "eval mode of an unknown object": """
 from elsewhere import registry
 registry["net"] = model
 for _ in range(3):
@@ -404,7 +404,7 @@ for episode in range(10):
     policy(torch.randn(8, 4)).sum().backward()
     sgd.step()
 """,
-    "a model of which nothing is known": """
+    "an unknown model": """
 def fit(net: nn.Module, loader: DataLoader, val: DataLoader):
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
     for a, b in loader:
@@ -414,7 +414,7 @@ def fit(net: nn.Module, loader: DataLoader, val: DataLoader):
     with torch.no_grad():
         return [net(a) for a, _ in val]
 """,
-    "handed to a library": """
+    "passed to a library": """
 from elsewhere import quiet
 for _ in range(2):
     epoch()
@@ -424,14 +424,14 @@ for _ in range(2):
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*(BROKEN.keys() - MISSED_BY_LINT), *LINT_BROKEN])
+def test_lint_reports_it(lint_reports, name):
+    lint_reports(HEAD + {**BROKEN, **LINT_BROKEN}[name])
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*MISSED_BY_LINT, *CORRECT, *LINT_CORRECT])
+def test_lint_ignores_correct_programs(lint_is_clean, name):
+    lint_is_clean(HEAD + {**BROKEN, **CORRECT, **LINT_CORRECT}[name])
 
 
 FUNCTIONS = """
@@ -493,7 +493,7 @@ main()
 """,
 }
 CALLED_RIGHTLY = {
-    "each sweep after eval mode, in functions": """
+    "each evaluation after eval mode, in functions": """
 def main():
     for _ in range(3):
         train_one(model, train, optimizer)
@@ -507,7 +507,7 @@ def main():
     for_all = [evaluate(model, held_out), evaluate(model, held_out), evaluate(model, held_out)]
 main()
 """,
-    "MC dropout, put into train mode for it": """
+    "MC dropout, set to train mode for it": """
 def main():
     for _ in range(2):
         train_one(model, train, optimizer)
@@ -517,7 +517,7 @@ def main():
         evaluate(model, DataLoader(TensorDataset(x[96:128], y[96:128]), batch_size=16))
 main()
 """,
-    "statistics of a new domain in every turn, then eval mode": """
+    "statistics of a new domain in every iteration, then eval mode": """
 def main():
     sgd = torch.optim.SGD(normal.parameters(), lr=0.05)
     for _ in range(3):
@@ -536,7 +536,7 @@ def main(mode):
         evaluate(model, held_out)
 main("eval")
 """,
-    "eval mode at the end of each turn, trained in some": """
+    "eval mode at the end of each iteration, trained in some": """
 def main(epochs):
     for number in range(epochs):
         if number % 2:
@@ -545,7 +545,7 @@ def main(epochs):
         model.eval()
 main(4)
 """,
-    "eval mode by a function of another file's choosing": """
+    "eval mode by a function from another file": """
 from elsewhere import engine
 
 @engine.before_evaluation
@@ -563,21 +563,21 @@ main()
 
 
 @pytest.mark.parametrize("script", CALLED.values(), ids=CALLED)
-def test_the_order_of_calls_tells_that_train_mode_is_left_on(lint_reports, script):
+def test_lint_follows_the_order_of_calls(lint_reports, script):
     lint_reports(HEAD + FUNCTIONS.format(mark="  # <- EVL001") + script)
 
 
 @pytest.mark.parametrize("script", CALLED_RIGHTLY.values(), ids=CALLED_RIGHTLY)
-def test_the_order_of_calls_does_not_tell(lint_is_clean, script):
+def test_lint_ignores_an_unclear_order_of_calls(lint_is_clean, script):
     lint_is_clean(HEAD + FUNCTIONS.format(mark="") + script, "EVL001")
 
 
-def test_eval_and_train_are_put_around_the_sweep(lint_reports):
-    from trueloop.core.source_text import Text, applied
+def test_fix_puts_eval_and_train_around_the_evaluation(lint_reports):
+    from trueloop.core.source_text import SourceText, apply_fixes
 
-    text = HEAD + WRITTEN["functions with annotations and a progress bar"]
+    text = HEAD + LINT_BROKEN["functions with annotations and a progress bar"]
     (finding,) = lint_reports(text)
-    fixed = applied(Text(text), [finding.repair])[0].source
+    fixed = apply_fixes(SourceText(text), [finding.autofix])[0].source
     assert "        net.eval()\n        for inputs, targets in tqdm(loader):\n            outputs" in fixed
     assert "item()\n        net.train()\n    return total / len(loader)\n\ndef main" in fixed
 
@@ -637,7 +637,7 @@ model = Net()
         (CLASS.format(base="Base, Base", rate=0.5, forward="self.lin(a)"), True),
     ],
 )
-def test_the_rule_knows_which_models_do_something_else_in_train_mode(lint_reports, lint_is_clean, made, works):
+def test_lint_knows_models_with_mode_dependent_layers(lint_reports, lint_is_clean, made, works):
     text = HEAD + made + MEASURED
     if works:
         lint_reports(text.removesuffix("\n") + "  # <- EVL001\n")
@@ -655,5 +655,5 @@ def test_the_rule_knows_which_models_do_something_else_in_train_mode(lint_report
         ("with torch.no_grad():\n    x = 1; out = [model(a) for a, _ in held_out]  # <- EVL001", False),
     ],
 )
-def test_the_sweep_is_put_right_where_it_stands_on_lines_of_its_own(lint_reports, sweep, fixed):
+def test_fix_needs_an_evaluation_on_separate_lines(lint_reports, sweep, fixed):
     lint_reports(HEAD + "epoch()\n" + sweep, fixes=fixed)

@@ -16,7 +16,7 @@ mse = nn.MSELoss()
 K = 4
 """
 
-GUILTY = {
+FAULTY = {
     "plain": """
 for i, (a, b) in enumerate(loader):
     loss = mse(model(a), b)
@@ -67,7 +67,7 @@ for i, (a, b) in enumerate(loader):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "divided": """
 for i, (a, b) in enumerate(loader):
     (mse(model(a), b) / K).backward()
@@ -118,22 +118,22 @@ for i, (a, b) in enumerate(loader):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint --------------------------------------------------------------------------------------------------------
 
-SILENT: set[str] = set()
-"""Of these the text cannot tell."""
+RUN_ONLY: set[str] = set()
+"""Faulty scripts that lint cannot detect."""
 
-WRITTEN = {
+LINT_ONLY = {
     "a window by name, with the last one": """
 def train(net: nn.Module, loader, opt: torch.optim.Optimizer, args):
     criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
@@ -177,7 +177,7 @@ def train(net: nn.Module, loader, opt: torch.optim.Optimizer, every):
 """,
 }
 
-UNWRITTEN = {
+LINT_CORRECT = {
     "divided by name before": """
 for i, (a, b) in enumerate(loader):
     loss = mse(model(a), b)
@@ -261,11 +261,11 @@ for a, b in loader:
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - RUN_ONLY), *LINT_ONLY])
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_ONLY}[name])
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*RUN_ONLY, *CORRECT, *LINT_CORRECT])
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_CORRECT}[name])

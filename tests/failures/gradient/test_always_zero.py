@@ -43,5 +43,5 @@ def test_a_layer_that_died_is_told_with_its_bias(run):
 
 def test_a_run_without_an_optimizer_says_so(run):
     report = run("import torch\nfrom torch import nn\nnn.Linear(2, 1)(torch.ones(3, 2)).sum().backward()\n").report
-    reasons = {each.code: each.reason for each in report.judged if each.code in ("GRD006", "GRD007")}
+    reasons = {each.code: each.reason for each in report.verdicts if each.code in ("GRD006", "GRD007")}
     assert reasons == {"GRD006": "no optimizer stepped", "GRD007": "no optimizer stepped"}

@@ -13,7 +13,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 mse = nn.functional.mse_loss
 """
 
-QUIET = {
+CORRECT = {
     "a schedule that is plotted": """
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
 rates = []
@@ -122,7 +122,7 @@ for _ in range(20):
 """,
 }
 
-GUILTY = {
+FAULTY = {
     "the line is missing": """
 for _ in range(20):
     optimizer.zero_grad()
@@ -186,7 +186,7 @@ for _ in range(20):
     loss.backward
     optimizer.step()
 """
-RAN_ONLY = {
+RUN_ONLY = {
     "the loss of a function of one's own": """
 for _ in range(20):
     optimizer.zero_grad()
@@ -205,18 +205,18 @@ for _ in range(5):
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET.keys())
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
 def test_its_look_alikes_are_left_in_peace(run, lint_is_clean, script):
     assert not [each.message for each in run(HEAD + script).findings if each.code == "GRD013"]
     lint_is_clean(HEAD + script, "GRD013")
 
 
-@pytest.mark.parametrize("script", [*GUILTY.values(), *RAN_ONLY.values()], ids=[*GUILTY, *RAN_ONLY])
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", [*FAULTY.values(), *RUN_ONLY.values()], ids=[*FAULTY, *RUN_ONLY])
+def test_run_reports_faulty_scripts(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY.keys())
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
 def test_the_text_tells_it(lint_reports, script):
     lint_reports(HEAD + script)
 
@@ -244,5 +244,5 @@ for _ in range(20):
 
 
 def test_it_is_told_while_it_runs(run):
-    (found,) = run(HEAD + GUILTY["the line is missing"]).findings
+    (found,) = run(HEAD + FAULTY["the line is missing"]).findings
     assert "8 times" in found.message

@@ -16,7 +16,7 @@ loader = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True)
 mse = nn.functional.mse_loss
 """
 
-GUILTY = {
+FAULTY = {
     "imported by name": """
 for a, b in loader:
     optimizer.zero_grad()
@@ -71,7 +71,7 @@ for a, b in loader:
 """,
 }
 
-QUIET = {
+CORRECT = {
     "in its place": """
 for a, b in loader:
     optimizer.zero_grad()
@@ -125,22 +125,22 @@ for a, b in loader:
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint --------------------------------------------------------------------------------------------------------
 
-SILENT: set[str] = set()
-"""Of these the text cannot tell."""
+RUN_ONLY: set[str] = set()
+"""Faulty scripts that lint cannot detect."""
 
-WRITTEN = {
+LINT_ONLY = {
     "a function whose optimizer comes from outside": """
 def train(net: nn.Module, optimizer: torch.optim.Optimizer, loader, args):
     net.train()
@@ -188,7 +188,7 @@ class Learner:
 """,
 }
 
-UNWRITTEN = {
+LINT_CORRECT = {
     "a norm that is read with a finite limit": """
 for a, b in loader:
     optimizer.zero_grad()
@@ -253,24 +253,24 @@ def train(model, optimizer, loader):
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - RUN_ONLY), *LINT_ONLY])
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_ONLY}[name])
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*RUN_ONLY, *CORRECT, *LINT_CORRECT])
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_CORRECT}[name])
 
 
 def test_the_clipping_is_moved_with_its_comment_and_unscales(lint_reports):
-    (found,) = lint_reports(HEAD + WRITTEN["with a GradScaler"], fixes=True)
-    assert found.repair.safe
-    assert "scaler.unscale_(optimizer)" in "".join(edit.text for edit in found.repair.edits)
+    (found,) = lint_reports(HEAD + LINT_ONLY["with a GradScaler"], fixes=True)
+    assert found.autofix.safe
+    assert "scaler.unscale_(optimizer)" in "".join(edit.text for edit in found.autofix.edits)
 
 
 def test_what_has_unscaled_is_not_told_to_again_and_what_cannot_be_written_is_not(lint_reports):
-    (found,) = lint_reports(HEAD + WRITTEN["with a GradScaler that has unscaled"], fixes=True)
-    assert "unscale_" not in "".join(edit.text for edit in found.repair.edits)
-    by_keyword = WRITTEN["with a GradScaler"].replace("scaler.step(optimizer)", "scaler.step(optimizer=optimizer)")
+    (found,) = lint_reports(HEAD + LINT_ONLY["with a GradScaler that has unscaled"], fixes=True)
+    assert "unscale_" not in "".join(edit.text for edit in found.autofix.edits)
+    by_keyword = LINT_ONLY["with a GradScaler"].replace("scaler.step(optimizer)", "scaler.step(optimizer=optimizer)")
     lint_reports(HEAD + by_keyword, fixes=False)

@@ -19,7 +19,7 @@ def backward(optimizer):
     mse(model(x), y).backward()
 """
 
-QUIET = {
+CORRECT = {
     "a list": """
 parameters = list(model.parameters())
 optimizer = torch.optim.SGD(parameters, lr=0.001)
@@ -82,7 +82,7 @@ for _ in range(3):
 """,
 }
 
-GUILTY = {
+FAULTY = {
     "gone through by the optimizer": """
 parameters = model.parameters()
 optimizer = torch.optim.SGD(parameters, lr=0.001)
@@ -156,22 +156,22 @@ for _ in range(4):
 }
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
     run_reports(HEAD + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint --------------------------------------------------------------------------------------------------------
 
-SILENT = {"a closure over it"}
-"""Of these the text cannot tell."""
+RUN_ONLY = {"a closure over it"}
+"""Faulty scripts that lint cannot detect."""
 
-UNWRITTEN = {
+LINT_CORRECT = {
     "a condition in the loop, a name bound twice": """
 parameters = model.parameters()
 parameters = list(parameters)
@@ -205,11 +205,11 @@ def train(net: nn.Module, params, optimizer):
 }
 
 
-@pytest.mark.parametrize("name", [name for name in GUILTY if name not in SILENT])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + GUILTY[name], fixes=True)
+@pytest.mark.parametrize("name", [name for name in FAULTY if name not in RUN_ONLY])
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    lint_reports(HEAD + FAULTY[name], fixes=True)
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*RUN_ONLY, *CORRECT, *LINT_CORRECT])
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_CORRECT}[name])

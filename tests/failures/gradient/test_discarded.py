@@ -15,7 +15,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 mse = nn.functional.mse_loss
 """
 
-GUILTY = {
+FAULTY = {
     "cleared between backward and step": """
 for a, b in loader:
     mse(model(a), b).backward()
@@ -68,7 +68,7 @@ for i, (a, b) in enumerate(loader):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "a probe before each update": """
 for a, b in loader:
     mse(model(a), b).backward()
@@ -129,22 +129,22 @@ for a, b in loader:
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint --------------------------------------------------------------------------------------------------------
 
-SILENT: set[str] = set()
-"""Of these the text cannot tell."""
+RUN_ONLY: set[str] = set()
+"""Faulty scripts that lint cannot detect."""
 
-WRITTEN = {
+LINT_ONLY = {
     "an optimizer from outside, with a GradScaler": """
 def train(net: nn.Module, opt: torch.optim.Optimizer, loader):
     scaler = torch.cuda.amp.GradScaler()
@@ -183,7 +183,7 @@ for i, (a, b) in enumerate(loader):
 """,
 }
 
-UNWRITTEN = {
+LINT_CORRECT = {
     "an update of the rate's own before training": """
 for epoch in range(2):
     optimizer.zero_grad()
@@ -265,11 +265,11 @@ for a, b in loader:
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - RUN_ONLY), *LINT_ONLY])
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_ONLY}[name])
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*RUN_ONLY, *CORRECT, *LINT_CORRECT])
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_CORRECT}[name])

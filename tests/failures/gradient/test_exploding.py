@@ -13,7 +13,7 @@ model = nn.Linear(6, 1)
 mse = nn.functional.mse_loss
 """
 
-GUILTY = {
+FAULTY = {
     "a rate that is far too high": """
 optimizer = torch.optim.SGD(model.parameters(), lr=3.0)
 for _ in range(15):
@@ -59,7 +59,7 @@ for _ in range(15):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "clipped": """
 optimizer = torch.optim.SGD(model.parameters(), lr=3.0)
 for _ in range(15):
@@ -180,11 +180,11 @@ for step in range(16):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)

@@ -37,7 +37,7 @@ ALL = "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
 WANTED = "optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01)\n"
 CHAINED = "model = nn.Sequential(backbone, head)\n" + ALL + LOOP
 
-QUIET = {
+CORRECT = {
     "as torch does": """
 for p in backbone.parameters():
     p.requires_grad = False
@@ -235,7 +235,7 @@ print(len(list(filter(lambda p: p.requires_grad, model.parameters()))))
 model.fc.requires_grad_(model.fc.training)
 """
 
-GUILTY = {
+FAULTY = {
     "one letter": """
 for p in backbone.parameters():
     p.require_grad = False  # T
@@ -362,9 +362,9 @@ def _marked(script, letter):
     return script.replace(f"# {letter}", "# <- GRD012")
 
 
-@pytest.mark.parametrize("name", [*GUILTY, *GUILTY_TRAINED])
+@pytest.mark.parametrize("name", [*FAULTY, *GUILTY_TRAINED])
 def test_it_is_found_in_the_text_and_where_the_model_is_called(run_reports, lint_reports, name):
-    script = HEAD + (GUILTY[name] if name in GUILTY else TRAINED + GUILTY_TRAINED[name])
+    script = HEAD + (FAULTY[name] if name in FAULTY else TRAINED + GUILTY_TRAINED[name])
     if "# T" in script:
         lint_reports(_marked(script, "T"), fixes=True)
     if "# R" in script:
@@ -372,8 +372,8 @@ def test_it_is_found_in_the_text_and_where_the_model_is_called(run_reports, lint
         assert "which nothing reads" in found.message
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(lint_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script)
 
 

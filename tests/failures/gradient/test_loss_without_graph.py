@@ -13,7 +13,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 mse = nn.functional.mse_loss
 """
 
-GUILTY = {
+FAULTY = {
     "made anew": """
 for _ in range(3):
     optimizer.zero_grad()
@@ -52,7 +52,7 @@ for _ in range(3):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "plain": "for _ in range(3):\n    optimizer.zero_grad(); mse(model(x), y).backward(); optimizer.step()\n",
     "gradients given to parameters": """
 for _ in range(3):
@@ -82,22 +82,22 @@ for _ in range(3):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint --------------------------------------------------------------------------------------------------------
 
-SILENT: set[str] = set()
-"""Of these the text cannot tell."""
+RUN_ONLY: set[str] = set()
+"""Faulty scripts that lint cannot detect."""
 
-WRITTEN = {
+LINT_ONLY = {
     "a Variable of old": """
 from torch.autograd import Variable
 def train(net: nn.Module, loader, opt: torch.optim.Optimizer):
@@ -145,7 +145,7 @@ for _ in range(3):
 """,
 }
 
-UNWRITTEN = {
+LINT_CORRECT = {
     "split in two": """
 front, back = nn.Linear(6, 4), nn.Linear(4, 1)
 for _ in range(3):
@@ -198,11 +198,11 @@ print(t.grad)
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - RUN_ONLY), *LINT_ONLY])
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_ONLY}[name])
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*RUN_ONLY, *CORRECT, *LINT_CORRECT])
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_CORRECT}[name])

@@ -18,7 +18,7 @@ model = net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 """
 
-GUILTY = {
+FAULTY = {
     "plain": """
 for _ in range(4):
     loss_of(model).backward()
@@ -87,7 +87,7 @@ for _ in range(4):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "cleared before": "for _ in range(4):\n    optimizer.zero_grad(); loss_of(model).backward(); optimizer.step()\n",
     "cleared after": "for _ in range(4):\n    loss_of(model).backward(); optimizer.step(); optimizer.zero_grad()\n",
     "by the model": "for _ in range(4):\n    model.zero_grad(); loss_of(model).backward(); optimizer.step()\n",
@@ -207,22 +207,22 @@ for _ in range(4):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
 def test_the_evidence_has_the_numbers_and_the_other_line(run):
-    ran = run(HEAD + GUILTY["plain"])
+    ran = run(HEAD + FAULTY["plain"])
     (finding,) = (found for found in ran.findings if found.code == "GRD001")
     assert "stepped on all 4 gradients that an earlier step had already used" in finding.message
     (related,) = finding.related
-    assert related[0].line == finding.site.line - 1
+    assert related[0].line == finding.location.line - 1
     assert finding.count == 3
 
 
@@ -242,12 +242,12 @@ for _ in range(3):
     assert float(second) == pytest.approx(2 * float(first), rel=0.01)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint --------------------------------------------------------------------------------------------------------
 
-SILENT = {"cleared in a branch that is never taken"}
-"""Of these the text cannot tell."""
+RUN_ONLY = {"cleared in a branch that is never taken"}
+"""Faulty scripts that lint cannot detect."""
 
-WRITTEN = {
+LINT_ONLY = {
     "arguments known by their annotations": """
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, loader):
     for inputs, targets in loader:
@@ -334,7 +334,7 @@ for rows in (slice(0, 16), slice(16, 32)):
     optimizer.step()
 """
 
-UNWRITTEN = {
+LINT_CORRECT = {
     "one turn": """
 for _ in range(1):
     loss_of(model).backward()
@@ -626,11 +626,11 @@ def test_a_module_that_clears_somewhere_or_is_not_known_whole_is_not_told(lint_i
     lint_is_clean(HEAD + NOT_BY_HAND[name])
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - RUN_ONLY), *LINT_ONLY])
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_ONLY}[name])
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*RUN_ONLY, *CORRECT, *LINT_CORRECT])
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_CORRECT}[name])

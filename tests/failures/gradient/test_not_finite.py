@@ -14,7 +14,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 mse = nn.functional.mse_loss
 """
 
-GUILTY = {
+FAULTY = {
     "a NaN in the data": """
 x[7, 2] = float("nan")
 for a, b in DataLoader(TensorDataset(x, y), batch_size=8):
@@ -79,7 +79,7 @@ for step in range(240):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "batches that are skipped": """
 x[7, 2] = float("nan")
 for a, b in DataLoader(TensorDataset(x, y), batch_size=8):
@@ -128,13 +128,13 @@ for _ in range(6):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 

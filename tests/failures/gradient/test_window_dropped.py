@@ -15,7 +15,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 mse = nn.functional.mse_loss
 """
 
-GUILTY = {
+FAULTY = {
     "cleared at the start of the epoch": """
 for epoch in range(3):
     optimizer.zero_grad()
@@ -66,7 +66,7 @@ for _ in range(3):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "a short window that is stepped": """
 for epoch in range(3):
     for i, (a, b) in enumerate(loader):
@@ -107,22 +107,22 @@ for epoch in range(3):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint --------------------------------------------------------------------------------------------------------
 
-SILENT = {"in a class with a counter for each epoch"}
-"""Of these the text cannot tell."""
+RUN_ONLY = {"in a class with a counter for each epoch"}
+"""Faulty scripts that lint cannot detect."""
 
-WRITTEN = {
+LINT_ONLY = {
     "range": """
 opt = torch.optim.SGD(model.parameters(), lr=0.1)
 for i in range(10):  # <- GRD004
@@ -162,7 +162,7 @@ for epoch in range(5):
 """,
 }
 
-UNWRITTEN = {
+LINT_CORRECT = {
     "it fits": """
 for i in range(12):
     (mse(model(x), y) / 4).backward()
@@ -242,11 +242,11 @@ for i, (a, b) in enumerate(loader):
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - RUN_ONLY), *LINT_ONLY])
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_ONLY}[name])
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*RUN_ONLY, *CORRECT, *LINT_CORRECT])
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_CORRECT}[name])

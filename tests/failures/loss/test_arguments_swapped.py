@@ -23,7 +23,7 @@ for step in range(4):
     optimizer.step()
 """
 
-GUILTY = {
+FAULTY = {
     "a function": LOOP.format("F.binary_cross_entropy_with_logits(y, model(x))  # <- LOS008"),
     "a module, of batches from a loader": """
 criterion = nn.BCEWithLogitsLoss()
@@ -75,7 +75,7 @@ with torch.no_grad():
     known = teacher(x)
 """
 
-QUIET = {
+CORRECT = {
     "as it should be": LOOP.format("F.binary_cross_entropy_with_logits(model(x), y)"),
     "under names": LOOP.format("F.binary_cross_entropy_with_logits(target=y, input=model(x))"),
     "the same both ways": LOOP.format("F.mse_loss(y, model(x)) + F.l1_loss(y, model(x)) + F.huber_loss(y, model(x))"),
@@ -117,7 +117,7 @@ torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0))(weights, x, y)
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
 def test_it_is_found_by_a_run_and_in_the_text(run_reports, lint_reports, script):
     run_reports(HEAD + script)
     lint_reports(HEAD + script, fixes=True)
@@ -129,7 +129,7 @@ def test_what_the_text_does_not_tell_is_found_by_a_run(run_reports, lint_is_clea
     lint_is_clean(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 def test_its_look_alikes_are_left_in_peace(run_is_clean, lint_is_clean, script):
     run_is_clean(HEAD + script)
     lint_is_clean(HEAD + script)
@@ -143,16 +143,16 @@ def test_named_arguments_are_told_apart(run_reports, lint_reports):
 
 def test_values_on_a_device_are_not_read():
     from trueloop.failures.loss.arguments_swapped import Detector
-    from trueloop.tracing.events import LossSwapped
+    from trueloop.tracing.events import LossArgumentsSwapped
 
     detector = Detector()
     assert detector.inconclusive() == ""
-    assert detector.observe(LossSwapped(function="binary_cross_entropy", labels=None, scores=None)) is None
+    assert detector.observe(LossArgumentsSwapped(function="binary_cross_entropy", input_is_binary=None, target_outside_unit_interval=None)) is None
     assert "on a device" in detector.inconclusive()
 
 
 def test_what_is_trained_is_said_with_its_reason(run_reports):
-    [found] = run_reports(HEAD + GUILTY["a function"]).findings
+    [found] = run_reports(HEAD + FAULTY["a function"]).findings
     assert found.message == (
         "binary_cross_entropy_with_logits trains its target: its input has no graph, and its input is made of zeros "
         "and ones. They are swapped."
@@ -160,7 +160,7 @@ def test_what_is_trained_is_said_with_its_reason(run_reports):
 
 
 def test_the_gradient_that_it_makes_infinite_is_not_told_as_well(run):
-    found = run(HEAD + GUILTY["probabilities, whose gradient is infinite"]).findings
+    found = run(HEAD + FAULTY["probabilities, whose gradient is infinite"]).findings
     assert [each.code for each in found] == ["LOS008"]
     target = torch.full((2, 1), 0.5, requires_grad=True)
     torch.nn.functional.binary_cross_entropy(torch.tensor([[0.0], [1.0]]), target).backward()

@@ -22,7 +22,7 @@ for _ in range(3):
     optimizer.step()
 """
 
-QUIET = {
+CORRECT = {
     "log_softmax": "model = nn.Linear(6, 4)\n"
     "loss_of = lambda z, t: F.kl_div(z.log_softmax(1), t, reduction='batchmean')" + LOOP,
     "the logarithm of a softmax": "model = nn.Linear(6, 4)\n"
@@ -47,7 +47,7 @@ def loss_of(z, t):
     + LOOP,
 }
 
-GUILTY = {
+FAULTY = {
     "a function": """
 model = nn.Linear(6, 4)
 def distil(student, wanted):
@@ -101,17 +101,17 @@ for _ in range(3):
 }
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, lint_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, lint_is_clean, script):
     run_is_clean(DATA + script)
     lint_is_clean(DATA + script)
 
 
-@pytest.mark.parametrize("name", GUILTY)
+@pytest.mark.parametrize("name", FAULTY)
 def test_it_is_found_at_its_line_in_the_run_and_in_the_text(run_reports, lint_reports, name):
-    (found,) = run_reports(DATA + GUILTY[name]).findings
+    (found,) = run_reports(DATA + FAULTY[name]).findings
     assert "wants the logarithms of probabilities" in found.message
-    lint_reports(DATA + GUILTY[name])
+    lint_reports(DATA + FAULTY[name])
 
 
 @pytest.mark.parametrize(

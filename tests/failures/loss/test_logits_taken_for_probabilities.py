@@ -40,7 +40,7 @@ def loss_of(model):
     return fit(predicted[0], y, "class") + fit(predicted[1], b, "number")
 """
 """One function gives the loss of either task; which one, its callers say by a word."""
-GUILTY = {
+FAULTY = {
     "nll_of_logits": """
 model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
 criterion = nn.NLLLoss()
@@ -93,7 +93,7 @@ def loss_of(model):
 """
     + LOOP,
 }
-QUIET = {
+CORRECT = {
     "a teacher's probabilities, named before the logits": """
 model, teacher = nn.Linear(6, 1), nn.Linear(6, 1).requires_grad_(False)
 loss_of = lambda m: F.binary_cross_entropy_with_logits(target=torch.sigmoid(teacher(x)), input=m(x))
@@ -133,19 +133,19 @@ loss_of = lambda m: F.nll_loss(m(x).log_softmax(1) @ mean, y)
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(run_reports, script: str):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script: str):
     assert run_reports(DATA + script).findings[0].fix
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script: str):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script: str):
     run_is_clean(DATA + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint --------------------------------------------------------------------------------------------------------
 
-WRITTEN = {
+LINT_ONLY = {
     "a class that ends in a sigmoid": """
 class Net(nn.Module):
     def __init__(self, width: int = 32) -> None:
@@ -203,7 +203,7 @@ def step(sentence, tags):
 """,
 }
 
-UNWRITTEN = {
+LINT_CORRECT = {
     "a variational autoencoder": """
 class VAE(nn.Module):
     def __init__(self):
@@ -259,11 +259,11 @@ F.binary_cross_entropy_with_logits(Net()(x), b).backward()
 }
 
 
-@pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(DATA + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*FAULTY, *LINT_ONLY])
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    lint_reports(DATA + {**FAULTY, **LINT_ONLY}[name])
 
 
-@pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(DATA + {**QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*CORRECT, *LINT_CORRECT])
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(DATA + {**CORRECT, **LINT_CORRECT}[name])

@@ -20,7 +20,7 @@ for _ in range(3):
     optimizer.step()
 """
 
-QUIET = {
+CORRECT = {
     "over the classes": "model = nn.Linear(6, 4)\nloss_of = lambda z, y: F.nll_loss(z.log_softmax(1), y)" + LOOP,
     "over the last of two": "model = nn.Linear(6, 4)\nloss_of = lambda z, y: F.nll_loss(z.log_softmax(-1), y)" + LOOP,
     "cross_entropy": "model = nn.Linear(6, 4)\nloss_of = nn.CrossEntropyLoss(label_smoothing=0.1)" + LOOP,
@@ -46,7 +46,7 @@ def loss_of(z, y):
     "loss_of = lambda z, y: F.cross_entropy(z.softmax(0) @ torch.eye(4), y)" + LOOP,
 }
 
-GUILTY = {
+FAULTY = {
     "over the samples": """
 model = nn.Sequential(nn.Linear(6, 4), nn.LogSoftmax(dim=0))
 criterion = nn.NLLLoss()
@@ -105,12 +105,12 @@ for _ in range(3):
 }
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(DATA + script)
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
     (found,) = run_reports(DATA + script).findings
     assert "over dimension" in found.message

@@ -26,7 +26,7 @@ loader = DataLoader(sentences, batch_size=4, collate_fn=collate)
 model = Net()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 """
-GUILTY = {
+FAULTY = {
     "flattened": """
 for tokens in loader:
     logits = model(tokens[:, :-1])
@@ -98,7 +98,7 @@ for tokens in loader:
     optimizer.step()
     optimizer.zero_grad()
 """
-QUIET = {
+CORRECT = {
     "ignored": "loss_of = lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten(), ignore_index=PAD)" + LOOP,
     "masked": """
 def loss_of(z, y):
@@ -147,11 +147,11 @@ def loss_of(z, y):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(run_reports, script: str):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script: str):
     assert "are padding at the ends" in run_reports(DATA + script).findings[0].message
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script: str):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script: str):
     run_is_clean(DATA + script)

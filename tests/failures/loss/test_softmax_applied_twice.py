@@ -12,7 +12,7 @@ x = torch.randn(64, 6)
 y = x[:, :4].argmax(1)
 """
 
-GUILTY = {
+FAULTY = {
     "layer": """
 model = nn.Sequential(nn.Linear(6, 4), nn.Softmax(dim=1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -90,7 +90,7 @@ for _ in range(3):
     loss_of(model(x), y).backward()
     optimizer.step()
 """
-QUIET = {
+CORRECT = {
     "logits": "model = nn.Linear(6, 4)\nloss_of = F.cross_entropy" + LOOP,
     "log_softmax_and_nll": "model = nn.Sequential(nn.Linear(6, 4), nn.LogSoftmax(1))\nloss_of = F.nll_loss" + LOOP,
     "log_softmax_twice": "model = nn.Sequential(nn.Linear(6, 4), nn.LogSoftmax(1))\nloss_of = F.cross_entropy" + LOOP,
@@ -119,21 +119,21 @@ model, loss_of = Net(), F.cross_entropy
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(run_reports, script: str):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script: str):
     found = run_reports(DATA + script).findings[0]
     assert "4 classes" in found.message
     assert "0.74" in found.message
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script: str):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script: str):
     run_is_clean(DATA + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint --------------------------------------------------------------------------------------------------------
 
-WRITTEN = {
+LINT_ONLY = {
     "a layer that is called": """
 class Classifier(nn.Module):
     def __init__(self, hidden: int, classes: int):
@@ -213,7 +213,7 @@ def run(net: nn.Linear, stable: bool):
 """,
 }
 
-UNWRITTEN = {
+LINT_CORRECT = {
     "probabilities where they are asked for": """
 class Net(nn.Module):
     def __init__(self):
@@ -298,15 +298,15 @@ with torch.no_grad():
 }
 
 
-@pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    script = {**GUILTY, **WRITTEN}[name]
+@pytest.mark.parametrize("name", [*FAULTY, *LINT_ONLY])
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    script = {**FAULTY, **LINT_ONLY}[name]
     lint_reports(DATA + script, fixes=name not in ("accumulation_and_two_losses", "either of two softmaxes") or None)
 
 
-@pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(DATA + {**QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*CORRECT, *LINT_CORRECT])
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(DATA + {**CORRECT, **LINT_CORRECT}[name])
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ for _ in range(3):
     loss.backward()
     optimizer.step()
 """
-GUILTY = {
+FAULTY = {
     "rewards_in_a_column_and_values_in_a_row": DQN
     % """
     targets = rewards + 0.99 * following.max(1)[0] * (1 - dones)
@@ -109,7 +109,7 @@ for _ in range(3):
     optimizer.step()
 """
 BY_HAND = {"by_hand_and_bfloat16"}
-QUIET = {
+CORRECT = {
     "as_many_raters": "ratings = y[:, None] + torch.randn(60, 60)\nloss_of = lambda p: F.mse_loss(p, ratings)" + LOOP,
     "rated_once": "ratings = torch.zeros(60, 60)\nratings[3] = y\nloss_of = lambda p: F.mse_loss(p, ratings)" + LOOP,
     "all_targets_equal": "loss_of = lambda p: F.mse_loss(p, torch.ones(60, 60))" + LOOP,
@@ -153,13 +153,13 @@ loss_of = lambda p: F.mse_loss(mean, y)
 
 @pytest.mark.parametrize(
     "script",
-    [pytest.param(each, marks=[pytest.mark.reads_saved] * (name in BY_HAND)) for name, each in GUILTY.items()],
-    ids=GUILTY,
+    [pytest.param(each, marks=[pytest.mark.reads_saved] * (name in BY_HAND)) for name, each in FAULTY.items()],
+    ids=FAULTY,
 )
-def test_it_is_found_at_its_line(run_reports, script: str):
+def test_run_reports_faulty_scripts(run_reports, script: str):
     assert "pairs in place of" in run_reports(DATA + script).findings[0].message
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script: str):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script: str):
     run_is_clean(DATA + script)

@@ -20,7 +20,7 @@ optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 def outputs(tokens):
     return model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
 """
-GUILTY = {
+FAULTY = {
     "divided_by_k": """
 for i, tokens in enumerate(loader):
     logits, targets = outputs(tokens)
@@ -87,7 +87,7 @@ loader = DataLoader(data, batch_size=16, shuffle=True)
 model = nn.Linear(5, 3)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """
-QUIET = {
+CORRECT = {
     "equal_counts": FIXED
     + """
 for _ in range(3):
@@ -178,11 +178,11 @@ for i, (a, b) in enumerate(loader):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(run_reports, script: str):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script: str):
     assert "times as much" in run_reports(DATA + script).findings[0].message
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script: str):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script: str):
     run_is_clean(DATA + script)

@@ -199,7 +199,7 @@ def test_it_is_found_and_who_holds_them(run, holder, script):
     assert holder in found.message
     assert {code for code, _ in ran.places} == {"MEM001"}
     (marked,) = (number for number, line in enumerate(ran.path.read_text().splitlines(), 1) if "# <- MEM001" in line)
-    assert (found.site.path, found.site.line) == (str(ran.path), marked)
+    assert (found.location.path, found.location.line) == (str(ran.path), marked)
 
 
 @pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
@@ -412,5 +412,5 @@ def test_the_rule_leaves_others_alone(lint_is_clean, name):
 
 def test_what_is_kept_leaves_its_graph_behind(lint_reports):
     (found,) = lint_reports(HEAD + GUILTY["an attribute of a class"][1], fixes=True)
-    assert found.repair.safe
-    assert [edit.text for edit in found.repair.edits] == ["loss.detach()"]
+    assert found.autofix.safe
+    assert [edit.text for edit in found.autofix.edits] == ["loss.detach()"]

@@ -185,7 +185,7 @@ for step in range(5):
 gc.enable()
 """)
     assert not ran.findings
-    (judged,) = (each for each in ran.report.judged if each.code == "MEM002")
+    (judged,) = (each for each in ran.report.verdicts if each.code == "MEM002")
     assert "fewer than 13" in judged.reason
 
 

@@ -1,4 +1,4 @@
-"""MDL010: what a recurrent layer takes for time follows the batch."""
+"""MDL010: recurrent layers that treat the batch dimension as time."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def train(model, loader=loader, epochs=2, of=lambda x: x):
             optimizer.step()
 """
 
-GUILTY = {
+BROKEN = {
     "an LSTM in a class": """
 class Classifier(nn.Module):
     def __init__(self):
@@ -120,7 +120,7 @@ for epoch in range(2):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "batch_first": """
 class Classifier(nn.Module):
     def __init__(self):
@@ -195,7 +195,7 @@ class Classifier(nn.Module):
 
 train(Classifier())
 """,
-    "a series in its order": """
+    "a series in order": """
 class Forecast(nn.Module):
     def __init__(self):
         super().__init__()
@@ -221,7 +221,7 @@ class Rows(nn.Module):
 
 train(Rows())
 """,
-    "rollouts beside a loader": """
+    "rollouts next to a loader": """
 class Policy(nn.Module):
     def __init__(self):
         super().__init__()
@@ -252,19 +252,19 @@ train(Classifier(), [(torch.randn(16, 5, 3), torch.randint(2, (5,))) for _ in ra
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_guilty(run_reports, script):
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
+def test_run_reports_it(run_reports, script):
     (found,) = run_reports(HEAD + script).findings
-    assert "takes the batch for time" in found.message
+    assert "treats the batch dimension as time" in found.message
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_are_not_reported(run, script):
     assert "MDL010" not in {found.code for found in run(HEAD + script).findings}
 
 
-def test_the_numbers_are_told(run_reports):
-    (found,) = run_reports(HEAD + GUILTY["an LSTM in a class"]).findings
+def test_message_has_the_numbers(run_reports):
+    (found,) = run_reports(HEAD + BROKEN["an LSTM in a class"]).findings
     assert "16 time steps of 10 sequences" in found.message
-    (found,) = run_reports(HEAD + GUILTY["features without time"]).findings
+    (found,) = run_reports(HEAD + BROKEN["features without time"]).findings
     assert "16 and 12 time steps" in found.message

@@ -1,4 +1,4 @@
-"""MDL003, a note: one sample where there were more."""
+"""MDL003, a note: a batch of one sample after larger batches."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def update(a, b):
     optimizer.step()
 """
 
-GUILTY = {
+BROKEN = {
     "a ragged loader": "for a, b in DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True):\n    update(a, b)\n",
     "split by hand": "for a, b in zip(x.split(4), y.split(4)):\n    update(a, b)\n",
     "a generator": """
@@ -38,7 +38,7 @@ for a, b in DataLoader(TensorDataset(x, y), batch_size=4):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "drop_last": "for a, b in DataLoader(TensorDataset(x, y), batch_size=8, drop_last=True):\n    update(a, b)\n",
     "always one": "for a, b in DataLoader(TensorDataset(x, y), batch_size=1):\n    update(a, b)\n",
     "one sample in eval mode": "update(x[:8], y[:8])\nmodel.eval()\nmodel(x[:1])\n",
@@ -50,14 +50,14 @@ def notes(ran):
     return [found for found in ran.findings if found.code == "MDL003"]
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_noted(run, script):
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
+def test_run_reports_a_note(run, script):
     ran = run(HEAD + script)
     assert len(notes(ran)) == 1
     assert "from one sample" in notes(ran)[0].message
     assert not ran.places
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_are_not_reported(run, script):
     assert not notes(run(HEAD + script))

@@ -1,4 +1,4 @@
-"""MDL007: a number in the place of epsilon, and everything that only looks like it."""
+"""MDL007: a large number as eps, and correct programs that look like it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ for _ in range(2):
 """
 CHAIN = "model = nn.Sequential(nn.Linear(6, 8), {}, nn.ReLU(), nn.Linear(8, 1))\n"
 
-QUIET = {
-    "torch's own": CHAIN.format("nn.BatchNorm1d(8)") + LOOP,
+CORRECT = {
+    "the default": CHAIN.format("nn.BatchNorm1d(8)") + LOOP,
     "another framework's": CHAIN.format("nn.BatchNorm1d(8, 1e-3, 0.01)") + LOOP,
     "a hundredth": CHAIN.format("nn.BatchNorm1d(8, eps=0.01)") + LOOP,
     "a momentum": CHAIN.format("nn.BatchNorm1d(8, momentum=0.2)") + LOOP,
@@ -33,7 +33,7 @@ QUIET = {
     "        return self.net(x)\nmodel = BatchNorm(8, 0.8)\n" + LOOP,
 }
 
-GUILTY = {
+BROKEN = {
     "a chain": "model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, 0.8), nn.Linear(8, 1))  # T"
     + LOOP.replace("backward()", "backward()  # R"),
     "a number of channels": """
@@ -90,15 +90,15 @@ for _ in range(2):
 }
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, lint_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_are_not_reported(run_is_clean, lint_is_clean, script):
     run_is_clean(HEAD + script)
     lint_is_clean(HEAD + script, "MDL007")
 
 
-@pytest.mark.parametrize("name", GUILTY)
-def test_it_is_found_where_the_model_is_called_and_where_the_layer_is_written(run_reports, lint_reports, name):
-    script = HEAD + GUILTY[name]
+@pytest.mark.parametrize("name", BROKEN)
+def test_run_reports_the_call_and_lint_the_layer(run_reports, lint_reports, name):
+    script = HEAD + BROKEN[name]
     (found,) = run_reports(script.replace("# R", "# <- MDL007")).findings
     assert "features of variance 1 are divided by" in found.message
     lint_reports(script.replace("# T", "# <- MDL007"))

@@ -1,4 +1,4 @@
-"""MDL002: a model with hooks is trained through its method ``forward``."""
+"""MDL002: a model with hooks is trained through direct calls of ``forward``."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def train(call, *models, steps=6):
         optimizer.step()
 """
 
-GUILTY = {
+BROKEN = {
     "a chain of layers, in a loop": """
 model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
 model.register_forward_hook(record)
@@ -107,7 +107,7 @@ for _ in range(4):
     (-critic(fake()).mean()).backward()
     for_g.step()
 """,
-    "a part with hooks, called by a function": """
+    "a submodule with hooks, called by a function": """
 class Two(nn.Module):
     def __init__(self):
         super().__init__()
@@ -124,8 +124,8 @@ train(both, model)
 """,
 }
 
-QUIET = {
-    "called as it should be": """
+CORRECT = {
+    "called normally": """
 model = Net()
 model.register_forward_hook(record)
 train(model, model)
@@ -134,7 +134,7 @@ train(model, model)
 model = Net()
 train(lambda a: model.forward(a), model)
 """,
-    "hooks on what is within it, which is called": """
+    "hooks on a submodule that is called": """
 model = Net()
 model.body.register_forward_hook(record)
 train(lambda a: model.forward(a), model)
@@ -148,7 +148,7 @@ model = Scaled()
 model.register_forward_hook(record)
 train(model, model)
 """,
-    "a training step of its own": """
+    "its own training step": """
 class Module(Net):
     def training_step(self, a):
         return self.shared(a)
@@ -180,7 +180,7 @@ model.register_forward_hook(record)
 names = dict(model.named_parameters())
 train(lambda a: torch.func.functional_call(model, names, (a,)), model)
 """,
-    "gradient checkpointing of a part": """
+    "gradient checkpointing of a submodule": """
 from torch.utils.checkpoint import checkpoint
 
 class Saving(nn.Module):
@@ -212,7 +212,7 @@ for _ in range(4):
     a = x.clone().requires_grad_()
     model.forward(a).sum().backward(inputs=[a])
 """,
-    "past the hooks now and then": """
+    "hooks skipped now and then": """
 model = Net()
 model.register_forward_hook(record)
 steps = iter(range(100))
@@ -224,14 +224,14 @@ handle = model.register_forward_hook(record)
 train(lambda a: model.forward(a), model, steps=1)
 train(model, model)
 """,
-    "hooks that are taken off": """
+    "hooks that are removed": """
 model = Net()
 handle = model.register_forward_hook(record)
 model(x)
 handle.remove()
 train(lambda a: model.forward(a), model)
 """,
-    "a call of its own": """
+    "its own __call__": """
 class Own(Net):
     def __call__(self, x):
         return self.forward(x)
@@ -245,7 +245,7 @@ model = Net()
 model.register_forward_hook(record)
 train(lambda a: model.head(model.encode(a)), model)
 """,
-    "forward of what is no module": """
+    "forward of a class that is no module": """
 class Pipeline:
     def __init__(self, model):
         self.model = model
@@ -282,19 +282,19 @@ train(lambda a: model(Straight.apply(model, a)), model)
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_guilty(run_reports, script):
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
+def test_run_reports_it(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_are_not_reported(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
 @pytest.mark.slow(reason="torch.compile")
-@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # dynamo asks for that of a result within a hook
-def test_a_compiled_model(run_is_clean):
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # dynamo reads it in a hook
+def test_compiled_model_is_not_reported(run_is_clean):
     run_is_clean(
         HEAD
         + """
@@ -307,9 +307,9 @@ train(torch.compile(model, backend="eager"), model)
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-SILENT = set[str]()
+MISSED_BY_LINT = set[str]()
 
-WRITTEN = {
+LINT_BROKEN = {
     "past DistributedDataParallel": """
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -342,7 +342,7 @@ def predict(inputs):
     with torch.no_grad():
         return model.forward(inputs)  # <- MDL002
 """,
-    "a note on an argument, over several lines": """
+    "a note on a parameter, over several lines": """
 def run(model: nn.Module, batches) -> list:
     return [
         model(batch)
@@ -353,15 +353,15 @@ def run(model: nn.Module, batches) -> list:
 """,
 }
 
-UNWRITTEN = {
-    "a hook that is taken off": """
+LINT_CORRECT = {
+    "a hook that is removed": """
 def extract(inputs, targets):
     net, kept = Net(), {}
     handle = net.body.register_forward_hook(lambda module, given, made: kept.update(made=made))
     net.forward(inputs)
     handle.remove()
 """,
-    "a hook put on in a branch": """
+    "a hook registered in a branch": """
 import argparse
 arguments = argparse.ArgumentParser().parse_args()
 model = Net()
@@ -380,7 +380,7 @@ def main(rank, distributed, loader):
         nn.functional.mse_loss(net.forward(a), b).backward()
         optimizer.step()
 """,
-    "gradients that are averaged by hand": """
+    "gradients averaged by the program": """
 import torch.distributed as dist
 
 def main(rank, loader):
@@ -406,7 +406,7 @@ def main(rank, loader, held_out):
     with torch.no_grad():
         return [ddp.module.forward(a) for a, _ in held_out]
 """,
-    "a module of Lightning's": """
+    "a LightningModule": """
 import lightning.pytorch as pl
 
 class Task(pl.LightningModule):
@@ -422,19 +422,19 @@ class Task(pl.LightningModule):
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    found = lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*(BROKEN.keys() - MISSED_BY_LINT), *LINT_BROKEN])
+def test_lint_reports_it(lint_reports, name):
+    found = lint_reports(HEAD + {**BROKEN, **LINT_BROKEN}[name])
     assert all((each.severity == "note") is name.startswith("a note") for each in found)
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*MISSED_BY_LINT, *CORRECT, *LINT_CORRECT])
+def test_lint_ignores_correct_programs(lint_is_clean, name):
+    lint_is_clean(HEAD + {**BROKEN, **CORRECT, **LINT_CORRECT}[name])
 
 
 @pytest.mark.parametrize(
-    "name", ["super().forward", "a training step of its own", "within the forward of another", "a call of its own"]
+    "name", ["super().forward", "its own training step", "within the forward of another", "its own __call__"]
 )
-def test_what_a_module_does_to_itself_is_not_even_a_note(lint_is_clean, name):
-    lint_is_clean(HEAD + QUIET[name], "MDL002")
+def test_calls_within_a_module_are_not_even_a_note(lint_is_clean, name):
+    lint_is_clean(HEAD + CORRECT[name], "MDL002")

@@ -1,4 +1,4 @@
-"""MDL012: layers that every forward makes anew."""
+"""MDL012: layers that every forward call creates."""
 
 import pytest
 
@@ -14,7 +14,7 @@ class Net(nn.Module):
         self.head = nn.Linear(size, 1)
 """
 
-GUILTY = {
+BROKEN = {
     "called on the spot": """
     def forward(self, x):
         x = F.relu(nn.Linear(8, self.size)(x))  # <- MDL012
@@ -26,7 +26,7 @@ GUILTY = {
         first = nn.Conv2d(self.size, 8, 1).to(x.device)  # <- MDL012
         return self.head(first(conv(x)).mean((2, 3)))
 """,
-    "set anew on the model": """
+    "assigned to the model in every call": """
     def forward(self, x):
         h = x.flatten(1)
         self.out = nn.Sequential(
@@ -53,19 +53,19 @@ GUILTY = {
 """,
 }
 
-QUIET = {
-    "what has no weights, or none that matter": """
+CORRECT = {
+    "layers without random weights": """
     def forward(self, x):
         x = nn.ReLU()(nn.LayerNorm(x.shape[1:])(x))
         return nn.Dropout(0.1)(nn.MaxPool1d(2)(x)), nn.CrossEntropyLoss()(x, x), nn.BatchNorm1d(8)(x)
 """,
-    "made once, when it is known how": """
+    "created once, when the size is known": """
     def forward(self, x):
         if self.first is None:
             self.first = nn.Linear(x.shape[1], self.size).to(x.device)
         return self.head(self.first(x))
 """,
-    "made once, left early": """
+    "created once, with an early return": """
     def forward(self, x):
         if hasattr(self, "first"):
             return self.head(self.first(x))
@@ -94,7 +94,7 @@ QUIET = {
     def forward(self, x):
         return self.head(nn.Conv2d(3, 3, 3).requires_grad_(False)(x))
 """,
-    "handed on": """
+    "passed on": """
     def forward(self, sizes):
         layer = nn.Linear(*sizes)
         self.made.append(layer)
@@ -114,7 +114,7 @@ QUIET = {
         project = project or nn.Linear(8, 8)
         return (project if self.size else nn.Linear(8, 8))(x)
 """,
-    "where layers are made": """
+    "created in __init__": """
         self.body = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
         self.first = self.body(torch.zeros(8))
 
@@ -124,17 +124,17 @@ QUIET = {
 }
 
 
-@pytest.mark.parametrize("method", GUILTY.values(), ids=GUILTY)
-def test_told(lint_reports, method):
-    assert "a new nn." in lint_reports(CLASS + method)[0].message
+@pytest.mark.parametrize("method", BROKEN.values(), ids=BROKEN)
+def test_lint_reports_it(lint_reports, method):
+    assert "a new `nn." in lint_reports(CLASS + method)[0].message
 
 
-@pytest.mark.parametrize("method", QUIET.values(), ids=QUIET)
-def test_look_alikes(lint_is_clean, method):
+@pytest.mark.parametrize("method", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_are_not_reported(lint_is_clean, method):
     lint_is_clean(CLASS + method, "MDL012")
 
 
-def test_a_function_named_forward_is_no_module(lint_is_clean):
+def test_function_named_forward_is_not_reported(lint_is_clean):
     lint_is_clean(
         "import torch\nfrom torch import nn\nModule = 1\ndef forward(x):\n    return nn.Linear(2, 2)(x)\n", "MDL012"
     )

@@ -1,4 +1,4 @@
-"""MDL001: layers that their model does not hold."""
+"""MDL001: layers that are not registered in their model."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def fit(model, steps=8, extra=()):
         optimizer.step()
 """
 
-GUILTY = {
+BROKEN = {
     "a list": """
 class Net(nn.Module):
     def __init__(self):
@@ -68,7 +68,7 @@ fit(Net())
 """,
 }
 
-QUIET = {
+CORRECT = {
     "a ModuleList": """
 class Net(nn.Module):
     def __init__(self):
@@ -81,7 +81,7 @@ class Net(nn.Module):
         return self.head(x)
 fit(Net())
 """,
-    "held by the optimizer": """
+    "parameters in the optimizer": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -133,7 +133,7 @@ class Net(nn.Module):
         return self.head(self.views[0](x))
 fit(Net())
 """,
-    "two networks in turn": """
+    "two networks, one after the other": """
 one, two = nn.Linear(6, 6), nn.Linear(6, 1)
 optimizers = [torch.optim.SGD(net.parameters(), lr=0.01) for net in (one, two)]
 for _ in range(6):
@@ -146,24 +146,24 @@ for _ in range(6):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(run_reports, script):
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
+def test_run_reports_it(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_are_not_reported(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-def test_a_block_counts_once(run_reports):
-    found = run_reports(HEAD + GUILTY["a dictionary of blocks"]).findings[0]
+def test_block_is_counted_once(run_reports):
+    found = run_reports(HEAD + BROKEN["a dictionary of blocks"]).findings[0]
     assert found.message.startswith("A module (Sequential) with 2 parameters")
 
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-SILENT = {"a closure"}
+MISSED_BY_LINT = {"a closure"}
 
 NET = """
 import copy
@@ -191,7 +191,7 @@ class Net(nn.Module):
         return self.head(x)
 """
 
-WRITTEN = {
+LINT_BROKEN = {
     "heads for several tasks, in a dictionary": """
 class MultiTask(nn.Module):
     def __init__(self, tasks: list[str], width: int = 64) -> None:
@@ -208,7 +208,7 @@ class MultiTask(nn.Module):
 
 model = MultiTask(["age", "sex"])
 """,
-    "blocks of one's own, appended": """
+    "user-defined blocks, appended": """
 class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
@@ -276,32 +276,32 @@ class Net(nn.Module):
     "copies of a block": NET.format(
         "block = Block(); self.layers = [copy.deepcopy(block) for _ in range(3)]", "layer(x)  # <- MDL001"
     ),
-    "copies of a chain that it holds itself": NET.format(
+    "copies of a registered Sequential": NET.format(
         "self.first = nn.Sequential(nn.Linear(6, 6)); self.layers = [copy.deepcopy(self.first) for _ in range(2)]",
         "layer(x)  # <- MDL001",
     ),
     "copies by a function": NET.format("self.layers = clones(Block(), 3)", "layer(x)  # <- MDL001"),
-    "one layer, again and again": NET.format("self.layers = [nn.Linear(6, 6)] * 3", "layer(x)  # <- MDL001"),
+    "one layer repeated": NET.format("self.layers = [nn.Linear(6, 6)] * 3", "layer(x)  # <- MDL001"),
 }
 
-UNWRITTEN = {
-    "copies that are held": NET.format("self.layers = nn.ModuleList(clones(Block(), 3))", "layer(x)"),
-    "one layer again and again, that is held": NET.format(
+LINT_CORRECT = {
+    "registered copies": NET.format("self.layers = nn.ModuleList(clones(Block(), 3))", "layer(x)"),
+    "one registered layer repeated": NET.format(
         "self.first = nn.Linear(6, 6); self.layers = [self.first] * 3", "layer(x)"
     ),
-    "shallow copies have the parameters that are held": NET.format(
+    "shallow copies share registered parameters": NET.format(
         "self.first = nn.Linear(6, 6); self.layers = [copy.copy(self.first) for _ in range(3)]", "layer(x)"
     ),
     "a frozen copy": NET.format(
         "self.first = Block(); self.layers = [copy.deepcopy(self.first).requires_grad_(False)]", "layer(x)"
     ),
-    "copies of what is frozen": NET.format("self.layers = clones(Block().requires_grad_(False), 2)", "layer(x)"),
+    "copies of a frozen block": NET.format("self.layers = clones(Block().requires_grad_(False), 2)", "layer(x)"),
     "a teacher in eval mode": NET.format(
         "self.first = Block(); self.layers = [copy.deepcopy(self.first).eval()]", "layer(x)"
     ),
-    "copies that somebody else has too": NET.format("self.layers = noted(Block(), 2)", "layer(x)")
+    "copies that other code has too": NET.format("self.layers = noted(Block(), 2)", "layer(x)")
     + "fit(Net(), extra=EXTRA)",
-    "copies for an optimizer of their own": NET.format("self.layers = clones(Block(), 2)", "layer(x)")
+    "copies with their own optimizer": NET.format("self.layers = clones(Block(), 2)", "layer(x)")
     + """
 net = Net()
 fit(net, extra=[p for layer in net.layers for p in layer.parameters()])
@@ -332,7 +332,7 @@ class Net(nn.Module):
         return x
 fit(Net(3))
 """,
-    "parameters given out by hand": """
+    "parameters yielded explicitly": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -362,7 +362,7 @@ class Perceptual(nn.Module):
     def forward(self, a, b):
         return (self.net[0](a) - self.net[0](b)).abs().mean()
 """,
-    "a network of somebody else's, out of the state": """
+    "a third-party network outside the state": """
 class Student(nn.Module):
     def __init__(self, teacher: nn.Module):
         super().__init__()
@@ -393,7 +393,7 @@ class Net(nn.Module):
         return self.net(x)
 fit(Net())
 """,
-    "stepped by an optimizer of its own": """
+    "stepped by its own optimizer": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -419,20 +419,20 @@ class Net(nn.Module):
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*(BROKEN.keys() - MISSED_BY_LINT), *LINT_BROKEN])
+def test_lint_reports_it(lint_reports, name):
+    lint_reports(HEAD + {**BROKEN, **LINT_BROKEN}[name])
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*MISSED_BY_LINT, *CORRECT, *LINT_CORRECT])
+def test_lint_ignores_correct_programs(lint_is_clean, name):
+    lint_is_clean(HEAD + {**BROKEN, **CORRECT, **LINT_CORRECT}[name])
 
 
-def test_the_list_becomes_a_module_list(lint_reports):
-    from trueloop.core.source_text import Text, applied
+def test_fix_turns_the_list_into_a_module_list(lint_reports):
+    from trueloop.core.source_text import SourceText, apply_fixes
 
-    text = HEAD + GUILTY["a list"]
+    text = HEAD + BROKEN["a list"]
     (finding,) = lint_reports(text)
-    fixed = applied(Text(text), [finding.repair])[0].source
+    fixed = apply_fixes(SourceText(text), [finding.autofix])[0].source
     assert "self.layers = nn.ModuleList([nn.Linear(6, 6) for _ in range(3)])\n" in fixed

@@ -1,4 +1,4 @@
-"""MDL004: one layer in a list several times, and everything that only looks like it."""
+"""MDL004: one layer repeated in a list, and correct programs that look like it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import ModuleList, Sequential, Linear
 """
 
-LOOK_ALIKES = {
+CORRECT = {
     "a comprehension": "layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])\n",
     "layers without weights": "layers = nn.Sequential(*[nn.ReLU()] * 3, *[nn.Sequential(nn.Dropout(0.1))] * 2)\n",
     "a module of this file without weights": """
@@ -33,7 +33,7 @@ model = Shared()
 """,
     "once": "layers = nn.ModuleList([nn.Linear(4, 4)] * 1)\n",
     "sizes, not layers": "layers = nn.ModuleList([nn.Linear(a, b) for a, b in zip([4] * 3, [4] * 3)])\n",
-    "a list that is nobody's layers": "probes = [nn.Linear(4, 4)] * 3\n",
+    "a list that is not part of a model": "probes = [nn.Linear(4, 4)] * 3\n",
     "a list that is filled afterwards": """
 def make(depth):
     layers = [nn.Linear(4, 4)] * depth
@@ -42,7 +42,7 @@ def make(depth):
 """,
 }
 
-GUILTY = {
+BROKEN = {
     "a class": """
 class Net(nn.Module):
     def __init__(self, depth):
@@ -75,7 +75,7 @@ def make_body(depth: int) -> nn.Module:
     return Sequential(*body)
 optimizer = torch.optim.AdamW(make_body(2).parameters())
 """,
-    "beside others, imported by name": """
+    "next to other layers, imported by name": """
 heads = ModuleList([Linear(4, 1), *[Linear(4, 2)] * 3])  # <- MDL004
 optimizers = [torch.optim.SGD(head.parameters(), lr=0.1) for head in heads]
 """,
@@ -83,12 +83,12 @@ optimizers = [torch.optim.SGD(head.parameters(), lr=0.1) for head in heads]
 }
 
 
-@pytest.mark.parametrize("script", LOOK_ALIKES.values(), ids=LOOK_ALIKES)
-def test_look_alikes_are_left_alone(lint_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_are_not_reported(lint_is_clean, script):
     lint_is_clean(HEAD + script, "MDL004")
 
 
-@pytest.mark.parametrize("name", GUILTY)
-def test_it_is_found_in_the_text(lint_reports, name):
-    (found,) = lint_reports(HEAD + GUILTY[name], fixes=name != "several at a time")
+@pytest.mark.parametrize("name", BROKEN)
+def test_lint_reports_it(lint_reports, name):
+    (found,) = lint_reports(HEAD + BROKEN[name], fixes=name != "several at a time")
     assert "share its weights" in found.message

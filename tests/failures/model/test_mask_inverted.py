@@ -1,4 +1,4 @@
-"""MDL006: masks the wrong way round, and everything that only looks like it."""
+"""MDL006: inverted masks, and correct programs that look like it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ layer = nn.TransformerEncoderLayer(8, 2, batch_first=True)
 encoder, attention = nn.TransformerEncoder(layer, 2), nn.MultiheadAttention(8, 2, batch_first=True)
 """
 
-LOOK_ALIKES = {
-    "the past takes part": "F.scaled_dot_product_attention(q, k, v, attn_mask=torch.tril(torch.ones(5, 5)).bool())\n",
-    "the future is left out": "encoder(q, mask=torch.triu(torch.ones(5, 5, dtype=torch.bool), diagonal=1))\n",
+CORRECT = {
+    "attends to the past": "F.scaled_dot_product_attention(q, k, v, attn_mask=torch.tril(torch.ones(5, 5)).bool())\n",
+    "ignores the future": "encoder(q, mask=torch.triu(torch.ones(5, 5, dtype=torch.bool), diagonal=1))\n",
     "inverted already": "mask = torch.triu(torch.ones(5, 5), 1).bool()\n"
     "F.scaled_dot_product_attention(q, k, v, attn_mask=~mask)\n"
     "encoder(q, mask=torch.ones(5, 5).tril() == 0)\n",
     "additive": "mask = torch.triu(torch.full((5, 5), float('-inf')), diagonal=1)\n"
     "F.scaled_dot_product_attention(q, k, v, attn_mask=mask)\nencoder(q, mask)\n"
     "encoder(q, mask=torch.triu(torch.ones(5, 5), 1).masked_fill(torch.ones(5, 5).triu(1) == 1, float('-inf')))\n",
-    "torch's own": "encoder(q, mask=nn.Transformer.generate_square_subsequent_mask(5), is_causal=True)\n"
+    "from nn.Transformer": "encoder(q, mask=nn.Transformer.generate_square_subsequent_mask(5), is_causal=True)\n"
     "F.scaled_dot_product_attention(q, k, v, is_causal=True)\n",
-    "padding is left out": "encoder(q, src_key_padding_mask=tokens == PAD)\n"
+    "ignores padding": "encoder(q, src_key_padding_mask=tokens == PAD)\n"
     "attention(q, k, v, key_padding_mask=tokens.eq(PAD))\n"
     "def run(batch):\n    return encoder(q, src_key_padding_mask=~batch['attention_mask'].bool())\n",
-    "padding does not take part": "F.scaled_dot_product_attention(q, k, v, attn_mask=(tokens != PAD)[:, None])\n",
-    "attention of one's own": """
+    "does not attend to padding": "F.scaled_dot_product_attention(q, k, v, attn_mask=(tokens != PAD)[:, None])\n",
+    "user-defined attention": """
 class Own(nn.Module):
     def __init__(self):
         super().__init__()
@@ -43,10 +43,10 @@ Own()(q, mask=torch.tril(torch.ones(5, 5)), key_padding_mask=tokens != PAD)
     "    mask = mask[None]\n    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)\n",
 }
 
-GUILTY = {
+BROKEN = {
     "a function": "out = F.scaled_dot_product_attention(  # <- MDL006\n"
     "    q, k, v, torch.triu(torch.ones(5, 5), diagonal=1).bool())\n",
-    "a buffer, as a book has it": """
+    "a buffer, from a book": """
 class Attention(nn.Module):
     def __init__(self, length):
         super().__init__()
@@ -82,12 +82,12 @@ def step(batch, x):
 }
 
 
-@pytest.mark.parametrize("script", LOOK_ALIKES.values(), ids=LOOK_ALIKES)
-def test_look_alikes_are_left_alone(lint_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_are_not_reported(lint_is_clean, script):
     lint_is_clean(HEAD + script, "MDL006")
 
 
-@pytest.mark.parametrize("name", GUILTY)
-def test_it_is_found_in_the_text(lint_reports, name):
-    (found,) = lint_reports(HEAD + GUILTY[name], fixes=True)
+@pytest.mark.parametrize("name", BROKEN)
+def test_lint_reports_it(lint_reports, name):
+    (found,) = lint_reports(HEAD + BROKEN[name], fixes=True)
     assert ("the padding only" if "padding" in name or "token" in name else "the future only") in found.message

@@ -1,4 +1,4 @@
-"""MDL009: statements that are called for what they return, which nobody takes."""
+"""MDL009: operations whose result is discarded, and correct programs that look like it."""
 
 import pytest
 
@@ -42,19 +42,19 @@ def _train(*lines):
     return TRAIN.format("\n".join(f"    {line}" for line in lines))
 
 
-GUILTY = {
+BROKEN = {
     "functions": _net(
         "F.relu(x)  # <- MDL009", "torch.tanh(x)  # <- MDL009", "F.dropout(x, 0.5, self.training)  # <- MDL009"
     ),
     "methods": _net("x.relu()  # <- MDL009", "x.softmax(1)  # <- MDL009"),
     "layers": _net("self.act(x)  # <- MDL009", "self.drop(x)  # <- MDL009", act="nn.LeakyReLU(0.1)"),
-    "a layer that is told not to": _net("self.act(x)  # <- MDL009", act="nn.ReLU(inplace=False)"),
+    "a layer with inplace=False": _net("self.act(x)  # <- MDL009", act="nn.ReLU(inplace=False)"),
     "on a condition, under autocast": _net(
         "with torch.autocast('cpu', torch.bfloat16):",
         "    if self.training:",
         "        F.gelu(x)  # <- MDL009",
     ),
-    "a model nobody calls here, beside a buffer": """
+    "a model that is not called here, next to a buffer": """
 class Block(nn.Module):
     def __init__(self, p):
         super().__init__()
@@ -102,8 +102,8 @@ Trainer().fit(loader)
 """,
 }
 
-QUIET = {
-    "kept": _net("x = F.relu(x)", "x = self.drop(self.act(x))", "y = x.tanh()", "x = x + y.detach()"),
+CORRECT = {
+    "assigned results": _net("x = F.relu(x)", "x = self.drop(self.act(x))", "y = x.tanh()", "x = x + y.detach()"),
     "in place": _net(
         "F.relu(x, inplace=True)",
         "F.relu(x, True)",
@@ -117,7 +117,7 @@ QUIET = {
     "layers in place": _net("self.act(x)", act="nn.ReLU(True)"),
     "layers in place, by a keyword": _net("self.act(x)", act="nn.LeakyReLU(0.1, inplace=True)"),
     "layers that may be in place": _net("self.act(x)", act="nn.ReLU(inplace)"),
-    "layers of which the text does not tell": _net("self.act(x)", act="get_activation()"),
+    "layers of an unknown class": _net("self.act(x)", act="get_activation()"),
     "one of two layers": _net("self.act(x)", act="nn.ReLU() if torch.rand(1) > 0.5 else nn.ReLU(True)"),
     "a chain that ends in place": _net("x.view(-1).relu_()", "x.detach().zero_()"),
     "a layer called for its hook": _net("self.act(x)") + "net.act.register_forward_hook(print)\n",
@@ -132,7 +132,7 @@ class Net(nn.Module):
         self.seen(x)
         return x
 """,
-    "tried": _net("try:", "    F.softmax(x, dim=5)", "except IndexError:", "    pass"),
+    "in try": _net("try:", "    F.softmax(x, dim=5)", "except IndexError:", "    pass"),
     "measured": _net("with torch.profiler.profile():", "    F.relu(x)"),
     "a test of a function": """
 def test_relu():
@@ -143,7 +143,7 @@ def test_relu():
 test_relu()
 """,
     "a module moves itself": _train("model.to(device)", "model.float()"),
-    "a whole batch may move itself": """
+    "a batch object may move itself": """
 for batch in loader:
     batch.to(device)
     loss = model(batch["x"]).mean()
@@ -151,14 +151,14 @@ for batch in loader:
     optimizer.step()
     optimizer.zero_grad()
 """,
-    "a batch of a class of one's own": """
+    "a batch of a user-defined class": """
 loader = DataLoader(TensorDataset(torch.randn(32, 6)), batch_size=8, collate_fn=collate)
 """
     + _train("x.to(device)"),
     "another library's loader": "from torch_geometric.loader import DataLoader\nloader = DataLoader(data)\n"
     + _train("x.to(device)"),
     "samples that are not collated": "loader = DataLoader(data, batch_size=None)\n" + _train("x.to(device)"),
-    "the way to a device is timed": """
+    "the transfer to a device is timed": """
 import time
 start = time.perf_counter()
 for x, y in loader:
@@ -166,7 +166,7 @@ for x, y in loader:
     y.cuda()
 print(time.perf_counter() - start)
 """,
-    "a state of a class of one's own": """
+    "a state of a user-defined class": """
 class State:
     def __init__(self, value):
         self.value = value
@@ -177,27 +177,26 @@ state = State(torch.zeros(6))
     + _train("state.detach()", "x = x + state.value"),
     "another model's output, which may move itself": "from other import Encoder\nencoder = Encoder()\n"
     + _train("codes = encoder(x)", "codes.to(device)", "codes.detach()"),
-    "waited for": _train("loss = model(x).mean()", "loss.cpu()", "loss.item()"),
+    "synchronised": _train("loss = model(x).mean()", "loss.cpu()", "loss.item()"),
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_in_the_text(lint_reports, script):
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
+def test_lint_reports_it(lint_reports, script):
     lint_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_its_look_alikes_are_left_in_peace(lint_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_are_not_reported(lint_is_clean, script):
     lint_is_clean(HEAD + script, "MDL009")
 
 
-def test_the_result_is_kept_by_the_fix(lint_reports):
-    found = lint_reports(HEAD + GUILTY["layers"], fixes=True)
+def test_fix_assigns_the_result(lint_reports):
+    found = lint_reports(HEAD + BROKEN["layers"], fixes=True)
     assert [str(each.message) for each in found] == [
-        f"What self.{layer} returns is thrown away, and the tensor that it is given stays as it is."
-        for layer in ("act", "drop")
+        f"The result of `self.{layer}()` is discarded: its input stays unchanged." for layer in ("act", "drop")
     ]
 
 
-def test_a_batch_by_key_has_no_fix(lint_reports):
-    lint_reports(HEAD + GUILTY["a batch by key, in a function"], fixes=False)
+def test_batch_by_key_has_no_fix(lint_reports):
+    lint_reports(HEAD + BROKEN["a batch by key, in a function"], fixes=False)

@@ -1,4 +1,4 @@
-"""MDL008: layers whose units begin alike, and stay so."""
+"""MDL008: layers whose units start identical and stay identical."""
 
 import pytest
 
@@ -39,7 +39,7 @@ class Net(nn.Module):
         return self.head(F.relu(self.norm(self.conv(x[:, None]))).flatten(1))
 """
 
-GUILTY = {
+BROKEN = {
     "a helper for every layer": NET.format(16)
     + """
 def init(module):
@@ -84,7 +84,7 @@ def train():
             optimizer.zero_grad()
 train()
 """,
-    "weights of one's own, in a closure": """
+    "user-defined weights, in a closure": """
 w1, b1 = nn.Parameter(torch.ones(5, 6) / 6), nn.Parameter(torch.zeros(5))
 w2, b2 = nn.Parameter(torch.ones(1, 5) / 5), nn.Parameter(torch.zeros(1))
 optimizer = torch.optim.SGD([w1, b1, w2, b2], lr=0.05)
@@ -125,14 +125,14 @@ class Net(nn.Module):
 model = Net()
 """
 
-QUIET = {
-    "an output layer that begins at zero": NET.format(8) + "nn.init.zeros_(model[2].weight)\n" + SGD + TRAINED,
+CORRECT = {
+    "an output layer that starts at zero": NET.format(8) + "nn.init.zeros_(model[2].weight)\n" + SGD + TRAINED,
     "constants behind random weights": NET.format(8) + "nn.init.constant_(model[2].weight, 0.1)\n" + SGD + TRAINED,
     "constants before random weights": NET.format(8) + "nn.init.constant_(model[0].weight, 0.1)\n" + SGD + TRAINED,
     "a linear model": "model = nn.Linear(6, 1)\nnn.init.zeros_(model.weight)\n" + SGD + TRAINED,
     "outputs with the same targets": "model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))\n"
     "nn.init.zeros_(model[2].weight)\nnn.init.zeros_(model[2].bias)\ny = y.expand(96, 3)\n" + SGD + TRAINED,
-    "a branch and gates that begin at zero": BRANCH + SGD + TRAINED,
+    "a branch and gates that start at zero": BRANCH + SGD + TRAINED,
     "constants in normalisations and biases": """
 model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 1))
 for p in model.parameters():
@@ -141,7 +141,7 @@ for p in model.parameters():
 """
     + SGD
     + TRAINED,
-    "constants that dropout tells apart": """
+    "constants that dropout separates": """
 model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 1))
 for p in model.parameters():
     nn.init.constant_(p, 0.1)
@@ -152,7 +152,7 @@ for p in model.parameters():
     + "for p in model.parameters():\n    p.data.fill_(0.1).add_(0.01 * torch.randn_like(p))\n"
     + SGD
     + TRAINED,
-    "a low rank whose second half begins at zero": """
+    "a low rank whose second half starts at zero": """
 class LoRA(nn.Module):
     def __init__(self, layer, rank):
         super().__init__()
@@ -181,7 +181,7 @@ model = Blurred()
 optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
 """
     + TRAINED,
-    "signs of gradients move all rows alike for a while": """
+    "sign updates keep all rows equal for a while": """
 model = nn.Sequential(nn.Linear(6, 8), nn.Softplus(), nn.Linear(8, 1))
 nn.init.constant_(model[0].weight, 0.5)
 nn.init.constant_(model[2].weight, 0.5)
@@ -191,7 +191,7 @@ for step in range(1):
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 """
     + TRAINED,
-    "an ensemble in one parameter that begins alike": """
+    "an ensemble in one parameter with equal starts": """
 first, last = nn.Parameter(torch.full((3, 6, 3), 0.1)), nn.Parameter(torch.full((3, 3, 1), 0.1))
 optimizer = torch.optim.SGD([first, last], lr=0.05)
 for _ in range(40):
@@ -200,7 +200,7 @@ for _ in range(40):
     F.mse_loss(torch.tanh(x[rows] @ first) @ last, y[rows]).backward()
     optimizer.step()
 """,
-    "an embedding that begins at zero, and tied to the output": """
+    "an embedding that starts at zero, and tied to the output": """
 table = nn.Embedding(4, 6)
 nn.init.zeros_(table.weight)
 body = nn.Linear(6, 6)
@@ -211,7 +211,7 @@ for _ in range(40):
     F.cross_entropy(F.linear(torch.tanh(body(table(words))), table.weight), (words + 1) % 4).backward()
     optimizer.step()
 """,
-    "too few updates to tell": NET.format(8)
+    "too few updates": NET.format(8)
     + "for p in model.parameters():\n    nn.init.constant_(p, 0.1)\n"
     + SGD
     + LOOP.format(12, ""),
@@ -223,34 +223,34 @@ for _ in range(40):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
+def test_run_reports_it(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_its_look_alikes_are_left_in_peace(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_are_not_reported(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-def test_every_layer_is_named_with_its_units(run_reports):
+def test_message_names_every_layer_and_its_units(run_reports):
     deep = "model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 1))\n"
     constant = "for p in model.parameters():\n    nn.init.constant_(p, 0.1)\n"
     [found] = run_reports(HEAD + deep + constant + SGD + HERE).findings
     assert found.message == (
-        "After 17 updates all 8 rows of 0.weight and all 4 rows of 2.weight are the same, their gradients are, and "
-        "so is what leads on from them: those layers are one unit wide."
+        "After 17 updates all 8 rows of 0.weight and all 4 rows of 2.weight are identical, and so are their gradients "
+        "and the weights that read them: each of these layers has the effect of a single unit."
     )
 
 
-def test_what_was_not_compared_is_not_judged(run):
+def test_too_few_updates_are_not_judged(run):
     report = run(HEAD + NET.format(8) + SGD + LOOP.format(4, "")).report
-    [verdict] = [each for each in report.judged if each.code == "MDL008"]
+    [verdict] = [each for each in report.verdicts if each.code == "MDL008"]
     assert str(verdict.verdict) == "not judged"
     assert "too few updates" in verdict.reason
 
 
-def test_two_layers_of_zeros_are_told_of_once(run):
+def test_two_layers_of_zeros_are_reported_once(run):
     zeros = "for p in model.parameters():\n    nn.init.zeros_(p)\n"
     found = run(HEAD + NET.format(8) + zeros + SGD + LOOP.format(100, "")).findings
     assert [each.code for each in found] == ["GRD006"]

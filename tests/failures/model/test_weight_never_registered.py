@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch.autograd import Variable
 """
 
-GUILTY = {
+BROKEN = {
     "a matrix": """
 class Net(nn.Module):
     def __init__(self, size):
@@ -30,7 +30,7 @@ class Contrast(nn.Module):
     def forward(self, a, b):
         return F.cross_entropy(self.similarity(self.encoder(a), self.encoder(b)), torch.arange(len(a)))
 """,
-    "asked for afterwards": """
+    "requires_grad_ afterwards": """
 class Prompted(nn.Module):
     def __init__(self, body):
         super().__init__()
@@ -39,7 +39,7 @@ class Prompted(nn.Module):
     def forward(self, x):
         return self.body(torch.cat((self.prompt.expand(len(x), -1, -1) * 1, x), 1)) + self.prompt.mean()
 """,
-    "a variable of old": """
+    "a torch.autograd.Variable": """
 class Attention(nn.Module):
     def __init__(self, size):
         super().__init__()
@@ -58,7 +58,7 @@ class Norm(torch.nn.Module):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "parameters": """
 class Net(nn.Module):
     def __init__(self):
@@ -68,7 +68,7 @@ class Net(nn.Module):
     def forward(self, x):
         return x @ self.weight + self.table
 """,
-    "no gradients are wanted": """
+    "no gradients required": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -77,7 +77,7 @@ class Net(nn.Module):
     def forward(self, x):
         return x @ self.weight + x @ self.fixed
 """,
-    "given to an optimizer": """
+    "passed to an optimizer": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -90,7 +90,7 @@ class Net(nn.Module):
 net = Net()
 optimizer = torch.optim.Adam([net.weight])
 """,
-    "handed out": """
+    "returned to the caller": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -157,16 +157,16 @@ class Other(Net):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_told(lint_reports, script):
-    assert "is no parameter of the module" in lint_reports(HEAD + script)[0].message
+@pytest.mark.parametrize("script", BROKEN.values(), ids=BROKEN)
+def test_lint_reports_it(lint_reports, script):
+    assert "is not an `nn.Parameter`" in lint_reports(HEAD + script)[0].message
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(lint_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_correct_programs_are_not_reported(lint_is_clean, script):
     lint_is_clean(HEAD + script, "MDL011")
 
 
-def test_the_fix_makes_it_a_parameter(lint_reports):
-    (found,) = lint_reports(HEAD + GUILTY["a matrix"], fixes=True)
-    assert found.repair is not None
+def test_fix_makes_it_a_parameter(lint_reports):
+    (found,) = lint_reports(HEAD + BROKEN["a matrix"], fixes=True)
+    assert found.autofix is not None

@@ -387,7 +387,7 @@ def test_it_is_told_while_it_runs(run):
 
 
 def test_where_it_is_not_certain_it_is_not_judged(run):
-    (verdict,) = (each for each in run(HEAD + QUIET["a probe"]).report.judged if each.code == "OPT006")
+    (verdict,) = (each for each in run(HEAD + QUIET["a probe"]).report.verdicts if each.code == "OPT006")
     assert verdict.reason == "no optimizer stepped"
 
 

@@ -296,5 +296,5 @@ def test_the_rule_leaves_others_alone(lint_is_clean, name):
 
 def test_it_is_unscaled_before_and_only_once(lint_reports):
     (found,) = lint_reports(HEAD + GUILTY["unscaled, but too late"], fixes=True)
-    assert found.repair.safe
-    assert [edit.text for edit in found.repair.edits] == ["    scaler.unscale_(optimizer)\n", ""]
+    assert found.autofix.safe
+    assert [edit.text for edit in found.autofix.edits] == ["    scaler.unscale_(optimizer)\n", ""]

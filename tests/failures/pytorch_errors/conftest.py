@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from trueloop.core.findings import Explained
+from trueloop.core.findings import ExplainedError
 from trueloop.failures.load import known_errors
 from trueloop.sanitizer.watch import Watch
 
@@ -22,7 +22,7 @@ class Ended(NamedTuple):
     """What ended one script."""
 
     error: BaseException
-    explained: Explained | None
+    explained: ExplainedError | None
     script: str
 
     def line(self, mark: str) -> int | None:
@@ -60,18 +60,18 @@ def ended(tmp_path: Path) -> Callable[[str], Ended]:
 
 
 @pytest.fixture
-def explained(ended: Callable[[str], Ended], tmp_path: Path) -> Callable[..., Explained]:
+def explained(ended: Callable[[str], Ended], tmp_path: Path) -> Callable[..., ExplainedError]:
     """Run a script whose lines end in ``# <- raised`` and ``# <- made``: these are told, and words are in the text."""
 
-    def explained(script: str, kind: str, *words: str) -> Explained:
+    def explained(script: str, kind: str, *words: str) -> ExplainedError:
         end = ended(script)
         explanation = end.explained
         assert explanation is not None, repr(end.error)
         assert explanation.kind == kind
         path = str(tmp_path / "train.py")
-        assert explanation.site is not None
-        assert (explanation.site.path, explanation.site.line) == (path, end.line(RAISED))
-        assert (explanation.made_at and explanation.made_at.line) == end.line(MADE)
+        assert explanation.location is not None
+        assert (explanation.location.path, explanation.location.line) == (path, end.line(RAISED))
+        assert (explanation.origin and explanation.origin.line) == end.line(MADE)
         assert not [word for word in words if word not in f"{explanation.meaning} {explanation.fix}"], (
             f"{explanation.meaning} {explanation.fix}"
         )
@@ -93,13 +93,13 @@ def unexplained(ended: Callable[[str], Ended]) -> Callable[[str], BaseException]
 
 
 @pytest.fixture
-def as_torch(explained: Callable[..., Explained]) -> Callable[..., Explained]:
+def as_torch(explained: Callable[..., ExplainedError]) -> Callable[..., ExplainedError]:
     """Explain an error with the words of torch that no CPU can be made to say.
 
     A look-alike: a function that is compiled under a path of torch raises it, with torch's text word for word.
     """
 
-    def as_torch(message: str, kind: str, *words: str, error: str = "RuntimeError") -> Explained:
+    def as_torch(message: str, kind: str, *words: str, error: str = "RuntimeError") -> ExplainedError:
         source = f"import torch\ndef fail(x):\n    raise {error}({message!r})\n"
         script = (
             "import torch\n"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trueloop.core.findings import Explained
+from trueloop.core.findings import ExplainedError
 
 
-def related(explanation: Explained) -> list[tuple[int, str]]:
-    return [(site.line, words) for site, words in explanation.others]
+def related(explanation: ExplainedError) -> list[tuple[int, str]]:
+    return [(site.line, words) for site, words in explanation.other_locations]
 
 
-def test_the_same_loss(explained: Callable[..., Explained]):
+def test_the_same_loss(explained: Callable[..., ExplainedError]):
     explanation = explained(
         """
         import torch
@@ -27,7 +27,7 @@ def test_the_same_loss(explained: Callable[..., Explained]):
     assert related(explanation) == [(5, "this backward freed it")]
 
 
-def test_two_losses_of_one_forward(explained: Callable[..., Explained]):
+def test_two_losses_of_one_forward(explained: Callable[..., ExplainedError]):
     explained(
         """
         import torch
@@ -45,7 +45,7 @@ def test_two_losses_of_one_forward(explained: Callable[..., Explained]):
     )
 
 
-def test_a_hidden_state_that_is_kept(explained: Callable[..., Explained]):
+def test_a_hidden_state_that_is_kept(explained: Callable[..., ExplainedError]):
     explained(
         """
         import torch
@@ -66,7 +66,7 @@ def test_a_hidden_state_that_is_kept(explained: Callable[..., Explained]):
     )
 
 
-def test_samples_that_a_generator_made(explained: Callable[..., Explained]):
+def test_samples_that_a_generator_made(explained: Callable[..., ExplainedError]):
     explanation = explained(
         """
         import torch
@@ -85,7 +85,7 @@ def test_samples_that_a_generator_made(explained: Callable[..., Explained]):
     assert related(explanation) == [(7, "this backward freed it")]
 
 
-def test_unwatched_updates_lead_to_no_claim(explained: Callable[..., Explained]):
+def test_unwatched_updates_lead_to_no_claim(explained: Callable[..., ExplainedError]):
     explanation = explained(
         """
         import torch
@@ -101,5 +101,5 @@ def test_unwatched_updates_lead_to_no_claim(explained: Callable[..., Explained])
         "backward-twice",
         "of this loss, of another one that shares it, or of an iteration before",
     )
-    assert not explanation.others
+    assert not explanation.other_locations
     assert explanation.update == 60

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from trueloop.core.findings import Explained
+from trueloop.core.findings import ExplainedError
 
 
-def test_a_batch_that_stayed(explained: Callable[..., Explained]):
+def test_a_batch_that_stayed(explained: Callable[..., ExplainedError]):
     explained(
         """
         import torch
@@ -25,7 +25,7 @@ def test_a_batch_that_stayed(explained: Callable[..., Explained]):
     )
 
 
-def test_a_plain_attribute(explained: Callable[..., Explained]):
+def test_a_plain_attribute(explained: Callable[..., ExplainedError]):
     explained(
         """
         import torch
@@ -46,7 +46,7 @@ def test_a_plain_attribute(explained: Callable[..., Explained]):
     )
 
 
-def test_a_tensor_made_in_a_forward(explained: Callable[..., Explained]):
+def test_a_tensor_made_in_a_forward(explained: Callable[..., ExplainedError]):
     explained(
         """
         import torch
@@ -78,5 +78,5 @@ TYPES = "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor)
         "indices should be either on cpu or on the same device as the indexed tensor (cpu)",
     ],
 )
-def test_words_of_the_gpu(as_torch: Callable[..., Explained], message: str):
+def test_words_of_the_gpu(as_torch: Callable[..., ExplainedError], message: str):
     as_torch(message, "device-mismatch", "different devices", "x.to(device)")

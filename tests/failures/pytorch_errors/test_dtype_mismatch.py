@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trueloop.core.findings import Explained
+from trueloop.core.findings import ExplainedError
 
 
-def test_numbers_of_numpy(explained: Callable[..., Explained]):
+def test_numbers_of_numpy(explained: Callable[..., ExplainedError]):
     explained(
         """
         import numpy as np
@@ -23,7 +23,7 @@ def test_numbers_of_numpy(explained: Callable[..., Explained]):
     )
 
 
-def test_a_convolution(explained: Callable[..., Explained]):
+def test_a_convolution(explained: Callable[..., ExplainedError]):
     explained(
         """
         import torch
@@ -36,7 +36,7 @@ def test_a_convolution(explained: Callable[..., Explained]):
     )
 
 
-def test_class_numbers(explained: Callable[..., Explained]):
+def test_class_numbers(explained: Callable[..., ExplainedError]):
     explained(
         """
         import torch
@@ -55,7 +55,7 @@ def test_class_numbers(explained: Callable[..., Explained]):
     )
 
 
-def test_binary_targets(explained: Callable[..., Explained]):
+def test_binary_targets(explained: Callable[..., ExplainedError]):
     explained(
         """
         import torch
@@ -69,7 +69,7 @@ def test_binary_targets(explained: Callable[..., Explained]):
     )
 
 
-def test_a_model_in_bfloat16(explained: Callable[..., Explained]):
+def test_a_model_in_bfloat16(explained: Callable[..., ExplainedError]):
     explained(
         """
         import torch
@@ -83,6 +83,6 @@ def test_a_model_in_bfloat16(explained: Callable[..., Explained]):
     )
 
 
-def test_words_of_the_gpu(as_torch: Callable[..., Explained]):
+def test_words_of_the_gpu(as_torch: Callable[..., ExplainedError]):
     message = "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor) should be the same"
     as_torch(message, "dtype-mismatch", "different types of number")

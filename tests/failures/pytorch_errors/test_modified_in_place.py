@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trueloop.core.findings import Explained
+from trueloop.core.findings import ExplainedError
 
 
-def related(explanation: Explained) -> list[tuple[int, str]]:
-    return [(site.line, words) for site, words in explanation.others]
+def related(explanation: ExplainedError) -> list[tuple[int, str]]:
+    return [(site.line, words) for site, words in explanation.other_locations]
 
 
-def test_within_a_forward(explained: Callable[..., Explained]):
+def test_within_a_forward(explained: Callable[..., ExplainedError]):
     explanation = explained(
         """
         import torch
@@ -37,7 +37,7 @@ def test_within_a_forward(explained: Callable[..., Explained]):
     assert related(explanation) == [(11, "changes something in place")]
 
 
-def test_layers_that_work_in_place(explained: Callable[..., Explained]):
+def test_layers_that_work_in_place(explained: Callable[..., ExplainedError]):
     explained(
         """
         import torch
@@ -50,7 +50,7 @@ def test_layers_that_work_in_place(explained: Callable[..., Explained]):
     )
 
 
-def test_a_step_between_forward_and_backward(explained: Callable[..., Explained]):
+def test_a_step_between_forward_and_backward(explained: Callable[..., ExplainedError]):
     explanation = explained(
         """
         import torch
@@ -71,7 +71,7 @@ def test_a_step_between_forward_and_backward(explained: Callable[..., Explained]
     assert related(explanation) == [(10, "this step came in between")]
 
 
-def test_a_step_with_another_forward_behind_it(explained: Callable[..., Explained]):
+def test_a_step_with_another_forward_behind_it(explained: Callable[..., ExplainedError]):
     explanation = explained(
         """
         import torch
@@ -91,7 +91,7 @@ def test_a_step_with_another_forward_behind_it(explained: Callable[..., Explaine
     assert related(explanation) == [(8, "this step came in between")]
 
 
-def test_a_weight_of_the_same_shape_is_not_blamed(explained: Callable[..., Explained]):
+def test_a_weight_of_the_same_shape_is_not_blamed(explained: Callable[..., ExplainedError]):
     explanation = explained(
         """
         import torch

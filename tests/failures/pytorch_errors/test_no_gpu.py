@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from trueloop.core.findings import Explained
+from trueloop.core.findings import ExplainedError
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,11 @@ from trueloop.core.findings import Explained
         ("No CUDA GPUs are available", "shows no GPU", "CUDA_VISIBLE_DEVICES"),
     ],
 )  # fmt: skip
-def test_in_the_words_of_torch(message: str, meaning: str, fix: str, as_torch: Callable[..., Explained]):
+def test_in_the_words_of_torch(message: str, meaning: str, fix: str, as_torch: Callable[..., ExplainedError]):
     explanation = as_torch(message, "no-gpu", meaning, fix)
     assert "trueloop doctor" in explanation.fix
 
 
 @pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this build of torch has CUDA")
-def test_a_build_without(explained: Callable[..., Explained]):
+def test_a_build_without(explained: Callable[..., ExplainedError]):
     explained('import torch\ntorch.ones(2, device="cuda")  # <- raised\n', "no-gpu", "for the CPU only", "get-started")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from trueloop.core.findings import Explained
+from trueloop.core.findings import ExplainedError
 
 SCRIPT = """
 import threading
@@ -24,7 +24,7 @@ for batch in DataLoader(Data(), num_workers=1, multiprocessing_context="spawn"):
 
 @pytest.mark.filterwarnings("ignore:Got pickle error")  # torch says so first
 @pytest.mark.parametrize(("held", "words"), [("lambda x: x", "a lambda has none"), ("threading.Lock()", "lock")])
-def test_in_a_dataset(explained: Callable[..., Explained], held: str, words: str):
+def test_in_a_dataset(explained: Callable[..., ExplainedError], held: str, words: str):
     explained(SCRIPT.format(held=held), "not-picklable", words, "at the top of a module")
 
 

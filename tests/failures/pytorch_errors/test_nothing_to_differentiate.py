@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from trueloop.core.findings import Explained
+from trueloop.core.findings import ExplainedError
 
 MODEL = "import torch\nmodel = torch.nn.Linear(4, 1)\nx = torch.randn(8, 4)\n"
 
 
-def test_gradients_switched_off(explained: Callable[..., Explained]):
+def test_gradients_switched_off(explained: Callable[..., ExplainedError]):
     explanation = explained(
         MODEL
         + """
@@ -23,7 +23,7 @@ loss.backward()  # <- raised
         "nothing-to-differentiate",
         "gradients switched off (torch.no_grad()",
     )
-    assert [(site.line, words) for site, words in explanation.others] == [(6, "this forward ran without gradients")]
+    assert [(site.line, words) for site, words in explanation.other_locations] == [(6, "this forward ran without gradients")]
 
 
 @pytest.mark.parametrize(
@@ -35,17 +35,17 @@ loss.backward()  # <- raised
         ("out.mean().data", "`.data` takes it out of the graph"),
     ],
 )
-def test_a_value_taken_out(explained: Callable[..., Explained], made: str, words: str):
+def test_a_value_taken_out(explained: Callable[..., ExplainedError], made: str, words: str):
     script = f"{MODEL}out = model(x)\nloss = {made}  # <- made\nloss.backward()  # <- raised\n"
     explained(script, "nothing-to-differentiate", words)
 
 
-def test_everything_frozen(explained: Callable[..., Explained]):
+def test_everything_frozen(explained: Callable[..., ExplainedError]):
     script = f"{MODEL}model.requires_grad_(False)\nmodel(x).mean().backward()  # <- raised\n"
     explained(script, "nothing-to-differentiate", "no parameter of Linear has requires_grad set")
 
 
-def test_a_frozen_teacher_is_not_blamed(explained: Callable[..., Explained]):
+def test_a_frozen_teacher_is_not_blamed(explained: Callable[..., ExplainedError]):
     explanation = explained(
         MODEL
         + """
@@ -60,4 +60,4 @@ loss.backward()  # <- raised
         "leads back to no parameter that wants a gradient.",
     )
     assert "teacher" not in explanation.meaning.lower()
-    assert not explanation.others
+    assert not explanation.other_locations

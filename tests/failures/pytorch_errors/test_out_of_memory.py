@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from trueloop.core.findings import Explained
+from trueloop.core.findings import ExplainedError
 from trueloop.failures.pytorch_error import Past, Raised
 from trueloop.failures.pytorch_errors.out_of_memory import ERROR
 
@@ -28,7 +28,7 @@ def said(raised: Raised) -> str:
     return f"{explanation.meaning} {explanation.fix}"
 
 
-def test_the_numbers_and_the_order(as_torch: Callable[..., Explained]):
+def test_the_numbers_and_the_order(as_torch: Callable[..., ExplainedError]):
     words = ("2.00 GiB were asked for, and 1.12 GiB of 23.68 GiB are free", "a smaller batch", "expandable_segments")
     as_torch(MESSAGE, "out-of-memory", *words, "the first update", error="torch.OutOfMemoryError")
 
@@ -45,7 +45,7 @@ def test_later_in_the_run():
     assert "first update" not in explanation
 
 
-def test_the_machine_itself(explained: Callable[..., Explained]):
+def test_the_machine_itself(explained: Callable[..., ExplainedError]):
     explained("import torch\ntorch.empty(10**15)  # <- raised\n", "out-of-memory", "3,638.0 TiB were asked for")
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trueloop.core.findings import Explained
+from trueloop.core.findings import ExplainedError
 
 
-def related(explanation: Explained) -> list[tuple[int, str]]:
-    return [(site.line, words) for site, words in explanation.others]
+def related(explanation: ExplainedError) -> list[tuple[int, str]]:
+    return [(site.line, words) for site, words in explanation.other_locations]
 
 
-def test_the_first_linear_after_a_flatten(explained: Callable[..., Explained]):
+def test_the_first_linear_after_a_flatten(explained: Callable[..., ExplainedError]):
     explanation = explained(
         """
         import torch
@@ -42,7 +42,7 @@ def test_the_first_linear_after_a_flatten(explained: Callable[..., Explained]):
     )
 
 
-def test_a_flatten_that_is_missing(explained: Callable[..., Explained]):
+def test_a_flatten_that_is_missing(explained: Callable[..., ExplainedError]):
     explained(
         """
         import torch
@@ -56,7 +56,7 @@ def test_a_flatten_that_is_missing(explained: Callable[..., Explained]):
     )
 
 
-def test_channels_last(explained: Callable[..., Explained]):
+def test_channels_last(explained: Callable[..., ExplainedError]):
     explained(
         """
         import torch
@@ -72,7 +72,7 @@ def test_channels_last(explained: Callable[..., Explained]):
     )
 
 
-def test_a_loss_of_two_shapes(explained: Callable[..., Explained]):
+def test_a_loss_of_two_shapes(explained: Callable[..., ExplainedError]):
     explanation = explained(
         """
         import torch
@@ -89,7 +89,7 @@ def test_a_loss_of_two_shapes(explained: Callable[..., Explained]):
     assert related(explanation) == [(5, "`y` is made here")]
 
 
-def test_plain_arithmetic(explained: Callable[..., Explained]):
+def test_plain_arithmetic(explained: Callable[..., ExplainedError]):
     explained(
         """
         import torch
@@ -106,7 +106,7 @@ def test_plain_arithmetic(explained: Callable[..., Explained]):
     )
 
 
-def test_a_name_bound_in_a_branch_is_not_guessed(explained: Callable[..., Explained]):
+def test_a_name_bound_in_a_branch_is_not_guessed(explained: Callable[..., ExplainedError]):
     explained(
         """
         import torch

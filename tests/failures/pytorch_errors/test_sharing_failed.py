@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from trueloop.core.findings import Explained
+from trueloop.core.findings import ExplainedError
 
 
 @pytest.mark.parametrize(
@@ -21,5 +21,5 @@ from trueloop.core.findings import Explained
         ("received 0 items of ancdata", "set_sharing_strategy"),
     ],
 )
-def test_in_the_words_of_torch(message: str, fix: str, as_torch: Callable[..., Explained]):
+def test_in_the_words_of_torch(message: str, fix: str, as_torch: Callable[..., ExplainedError]):
     as_torch(message, "sharing-failed", "", fix)

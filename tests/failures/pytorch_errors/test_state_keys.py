@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from trueloop.core.findings import Explained
+from trueloop.core.findings import ExplainedError
 
 
 @pytest.mark.parametrize(
     ("prefix", "by"),
     [("module.", "DistributedDataParallel"), ("_orig_mod.", "torch.compile"), ("net.", 'begin with "net."')],
 )
-def test_a_prefix_in_the_checkpoint(explained: Callable[..., Explained], prefix: str, by: str):
+def test_a_prefix_in_the_checkpoint(explained: Callable[..., ExplainedError], prefix: str, by: str):
     explained(
         f"""
         import torch
@@ -27,7 +27,7 @@ def test_a_prefix_in_the_checkpoint(explained: Callable[..., Explained], prefix:
     )
 
 
-def test_a_prefix_in_the_model(explained: Callable[..., Explained]):
+def test_a_prefix_in_the_model(explained: Callable[..., ExplainedError]):
     explained(
         """
         import torch
@@ -45,7 +45,7 @@ def test_a_prefix_in_the_model(explained: Callable[..., Explained]):
     )
 
 
-def test_another_shape(explained: Callable[..., Explained]):
+def test_another_shape(explained: Callable[..., ExplainedError]):
     explained(
         """
         import torch
@@ -56,7 +56,7 @@ def test_another_shape(explained: Callable[..., Explained]):
     )
 
 
-def test_the_whole_file(explained: Callable[..., Explained]):
+def test_the_whole_file(explained: Callable[..., ExplainedError]):
     explained(
         """
         import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from trueloop.core.findings import Explained
+from trueloop.core.findings import ExplainedError
 
 LABELS = """
 import torch
@@ -16,17 +16,17 @@ for step in range(3):
 """
 
 
-def test_labels_that_count_from_one(explained: Callable[..., Explained]):
+def test_labels_that_count_from_one(explained: Callable[..., ExplainedError]):
     script = LABELS.format(labels="torch.arange(64) % 10 + 1")
     explained(script, "target-out-of-range", "A target is 10", "10 classes: 0 to 9", "subtract 1")
 
 
-def test_padding(explained: Callable[..., Explained]):
+def test_padding(explained: Callable[..., ExplainedError]):
     script = LABELS.format(labels="torch.arange(64) % 10 - 1")
     explained(script, "target-out-of-range", "A target is -1", "ignore_index=-1")
 
 
-def test_an_embedding(explained: Callable[..., Explained]):
+def test_an_embedding(explained: Callable[..., ExplainedError]):
     explanation = explained(
         """
         import torch
@@ -45,7 +45,7 @@ def test_an_embedding(explained: Callable[..., Explained]):
         "`words` (Embedding) has 100 rows",
         "0 to 99",
     )
-    assert [(site.line, words) for site, words in explanation.others] == [(7, "the table is made here")]
+    assert [(site.line, words) for site, words in explanation.other_locations] == [(7, "the table is made here")]
 
 
 def test_a_list_of_the_programs(unexplained: Callable[[str], BaseException]):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from trueloop.core.findings import Explained
+from trueloop.core.findings import ExplainedError
 
 SCRIPT = """
 import os, signal, torch
@@ -22,12 +22,12 @@ for batch in DataLoader(Data(), num_workers=1, multiprocessing_context="fork"): 
 
 
 @pytest.mark.filterwarnings("ignore")  # a fork of a process with threads, on new Pythons
-def test_it_was_killed(explained: Callable[..., Explained]):
+def test_it_was_killed(explained: Callable[..., ExplainedError]):
     explained(SCRIPT.format(dies="os.kill(os.getpid(), signal.SIGKILL)"), "worker-died", "no memory was left")
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_it_left(explained: Callable[..., Explained]):
+def test_it_left(explained: Callable[..., ExplainedError]):
     explained(SCRIPT.format(dies="os._exit(3)"), "worker-died", "ended by itself", "num_workers=0")
 
 

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import describe
+from trueloop.core.untrusted_input import describe_fields
 from trueloop.lab.arena.entry import Entry, entry_of
 
 
@@ -76,6 +76,6 @@ def test_changes_are_what_differs_from_the_defaults():
 
 
 def test_every_setting_can_be_described_to_a_page():
-    fields = {field["name"]: field for field in describe(Entry)}
+    fields = {field["name"]: field for field in describe_fields(Entry)}
     assert all(field["help"] for field in fields.values())
     assert (fields["batch"]["lowest"], fields["batch"]["highest"]) == (1, 256)

@@ -60,7 +60,7 @@ def test_each_process_takes_the_share_that_its_loader_would_draw():
     found = step(asked)
     for rank in range(4):
         sampler = WindowSampler(1000, effective_batch=96, micro_batch=8, processes=4, rank=rank)
-        own = [cut.indices_B.tolist() for cut in sampler.cuts(0, skip_updates=2)][:3]
+        own = [cut.indices_B.tolist() for cut in sampler.micro_batches(0, skip_updates=2)][:3]
         assert [list(batch.numbers[rank::4]) for batch in found.micro_batches] == own
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import describe, read
+from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.lab.teaching.simulation import Simulation
 
 
@@ -20,12 +20,12 @@ from trueloop.lab.teaching.simulation import Simulation
 )  # fmt: skip
 def test_what_cannot_be_trained_or_would_cost_much_is_refused(given: dict[str, object]):
     with pytest.raises(InvalidConfig) as refused:
-        read(Simulation, given)
+        parse_record(Simulation, given)
     assert refused.value.fix
 
 
 def test_it_can_be_described_and_read_back():
-    fields = {field["name"]: field for field in describe(Simulation)}
+    fields = {field["name"]: field for field in describe_fields(Simulation)}
     assert fields["hidden"]["item"]["highest"] == 64
     assert all(field["help"] for field in fields.values())
-    assert read(Simulation, {name: field["default"] for name, field in fields.items()}) == Simulation()
+    assert parse_record(Simulation, {name: field["default"] for name, field in fields.items()}) == Simulation()

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("starlette")
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import describe, read
+from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.lab.arena.submission_queue import Desk
 from trueloop.lab.views import arena
 from trueloop.lab.views.arena import Asked, answer
@@ -27,7 +27,7 @@ def ask(tmp_path: Path, made_up_referee: list[Any], monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(arena, "_desk", lambda: desk)
 
     def asked(do: str, **given: Any) -> Any:
-        return json.loads(json.dumps(answer(read(Asked, {"do": do, **given})), allow_nan=False))
+        return json.loads(json.dumps(answer(parse_record(Asked, {"do": do, **given})), allow_nan=False))
 
     yield asked
     desk.close()
@@ -47,7 +47,7 @@ def text_of(lines: list[list[list[str]]]) -> str:
 
 
 def test_the_page_can_make_controls_of_it(ask: Any):
-    fields = {field["name"]: field for field in describe(Asked)}
+    fields = {field["name"]: field for field in describe_fields(Asked)}
     settings = {field["name"]: field for field in fields["entry"]["fields"]}
     tracks = ask("tracks")
     assert [track["baseline"].keys() <= settings.keys() for track in tracks["tracks"]] == [True] * 3

@@ -10,12 +10,12 @@ import pytest
 from trueloop.app.web.wire_format import written
 from trueloop.core.arithmetic import plan
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import describe, read
+from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.lab.views.arithmetic import Asked, answer
 
 
 def told(**asked: Any) -> dict[str, Any]:
-    return json.loads(written(answer(read(Asked, asked))))
+    return json.loads(written(answer(parse_record(Asked, asked))))
 
 
 def test_the_numbers_are_the_plans():
@@ -43,7 +43,7 @@ def test_moves_are_what_may_be_asked_next():
 
 
 def test_the_largest_run_that_may_be_asked_is_small_to_send_and_exact():
-    fields = {field["name"]: field for field in describe(Asked)}
+    fields = {field["name"]: field for field in describe_fields(Asked)}
     largest = {name: int(fields[name]["highest"]) for name in ("dataset", "epochs", "accumulate", "processes")}
     found = told(**largest, batch=1, room=240, iteration=10**6)
     assert len(json.dumps(found)) < 60_000

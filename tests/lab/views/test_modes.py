@@ -7,7 +7,7 @@ import pytest
 
 from trueloop.app.web.wire_format import written
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import read
+from trueloop.core.untrusted_input import parse_record
 from trueloop.lab.views.modes import Asked, answer
 
 
@@ -32,4 +32,4 @@ def test_the_ends_of_what_can_be_asked_for_are_answered(ends: tuple[float, int, 
 
 def test_what_cannot_be_met_is_named():
     with pytest.raises(InvalidConfig, match=r"dropout is 1\."):
-        read(Asked, {"dropout": 1})
+        parse_record(Asked, {"dropout": 1})

@@ -6,7 +6,7 @@ import pytest
 
 from trueloop.app.web.wire_format import written
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import read
+from trueloop.core.untrusted_input import parse_record
 from trueloop.lab.views.operations import Asked, answer
 
 
@@ -35,7 +35,7 @@ def test_the_most_that_can_be_asked_for_stays_small():
 )
 def test_what_cannot_be_met_is_named(given: dict[str, object], named: str):
     with pytest.raises(InvalidConfig, match=named.replace("+", r"\+")):
-        read(Asked, given)
+        parse_record(Asked, given)
 
 
 @pytest.mark.parametrize(

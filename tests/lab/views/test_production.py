@@ -9,14 +9,14 @@ import pytest
 
 from trueloop.app.web.wire_format import parsed, written
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import describe, read
+from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.lab.teaching.production.program import write
 from trueloop.lab.teaching.production.selection import NAMES, selected
 from trueloop.lab.views.production import Asked, answer
 
 
 def asked(**fields):
-    return parsed(written(answer(read(Asked, fields))))
+    return parsed(written(answer(parse_record(Asked, fields))))
 
 
 def text(shown):
@@ -63,7 +63,7 @@ def test_what_is_not_to_be_had_is_refused(given):
 
 
 def test_what_can_be_asked_is_described():
-    selection, before = parsed(written({"fields": describe(Asked)}))["fields"]
+    selection, before = parsed(written({"fields": describe_fields(Asked)}))["fields"]
     assert [field["name"] for field in selection["fields"]] == list(NAMES)
     assert before["optional"]
 

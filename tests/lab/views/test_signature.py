@@ -55,7 +55,7 @@ def test_who_is_out_of_time_is_asked_again_and_goes_on(monkeypatch, tmp_path, ca
 
 
 def test_what_is_kept_of_a_seed_is_what_was_run():
-    entry = signature.find("GRD001")
+    entry = signature.find_failure("GRD001")
     assert entry
     kept = signature.Kept(signature.cache_folder({"XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"]}) / "signatures")
     both = signature.pair(entry.failure.inject)

@@ -8,7 +8,7 @@ import pytest
 
 from trueloop.app.web.wire_format import written
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import describe, read
+from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.failures.load import catalogue
 from trueloop.lab.teaching.inject import fitted
 from trueloop.lab.teaching.simulation import Simulation
@@ -27,7 +27,7 @@ def test_every_failure_that_can_be_put_in_is_a_switch_in_words():
 
 
 def test_the_script_is_the_one_that_runs_and_what_a_failure_needs_is_set():
-    told = answer(read(Asked, {"bugs": ["GRD003"], "config": {"epochs": 2}}))
+    told = answer(parse_record(Asked, {"bugs": ["GRD003"], "config": {"epochs": 2}}))
     inject = catalogue()["GRD003"].failure.inject
     assert inject is not None
     loop, simulation = fitted(Simulation(epochs=2), [inject])
@@ -50,5 +50,5 @@ def test_a_code_that_is_none_is_named():
 
 
 def test_the_controls_come_from_the_record():
-    (config,) = (field for field in describe(Asked) if field["name"] == "config")
+    (config,) = (field for field in describe_fields(Asked) if field["name"] == "config")
     assert [field["name"] for field in config["fields"]][:2] == ["dataset", "samples"]

@@ -6,19 +6,19 @@ import math
 
 import pytest
 
-from trueloop.runs.live.columns import COLUMNS, LAYERS, LayerColumns
+from trueloop.runs.live.columns import MAX_COLUMNS, MAX_LAYERS, LayerNorms
 
 
 def test_nothing_is_nothing():
-    assert LayerColumns().shown() is None
+    assert LayerNorms().to_heatmap() is None
 
 
 def test_shades_follow_the_logarithm():
-    columns = LayerColumns()
+    columns = LayerNorms()
     columns.add(1, ["a", "b"], [0.01, 0.99])
     columns.add(2, ["a", "b", "c"], [100.0, None, 0.0])
     columns.add(3, ["b"], ["nan"])
-    shown = columns.shown()
+    shown = columns.to_heatmap()
     assert shown is not None
     assert (shown["updates"], shown["layers"]) == ([1, 2, 3], ["a", "b", "c"])
     assert (shown["low"], shown["high"]) == (0.01, 100.0)
@@ -28,9 +28,9 @@ def test_shades_follow_the_logarithm():
 
 
 def test_one_norm_alone_is_a_shade_too():
-    columns = LayerColumns()
+    columns = LayerNorms()
     columns.add(1, ["a"], [3.0])
-    shown = columns.shown()
+    shown = columns.to_heatmap()
     assert shown is not None
     assert shown["shades"] == [[0]]
 
@@ -38,15 +38,15 @@ def test_one_norm_alone_is_a_shade_too():
 @pytest.mark.parametrize("bad", [{}, [1], "high"])
 def test_what_is_no_norm_is_refused(bad):
     with pytest.raises((TypeError, ValueError)):
-        LayerColumns().add(1, ["a"], [bad])
+        LayerNorms().add(1, ["a"], [bad])
 
 
 def test_there_are_never_too_many():
-    columns = LayerColumns()
-    for update in range(3 * COLUMNS):
+    columns = LayerNorms()
+    for update in range(3 * MAX_COLUMNS):
         columns.add(update, [f"layer {update}" * 100], [1.0])
-    shown = columns.shown()
+    shown = columns.to_heatmap()
     assert shown is not None
-    assert len(shown["updates"]) <= COLUMNS
-    assert len(shown["layers"]) <= LAYERS
+    assert len(shown["updates"]) <= MAX_COLUMNS
+    assert len(shown["layers"]) <= MAX_LAYERS
     assert max(map(len, shown["layers"])) <= 120

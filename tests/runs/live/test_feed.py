@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from trueloop.core.findings import UpdateRate
+from trueloop.core.findings import UpdateTiming
 from trueloop.runs.live import writer as writing
-from trueloop.runs.live.feed import FeedFollower
-from trueloop.runs.live.folder import FEED, NOW
-from trueloop.runs.live.position_file import read_now, sealed
+from trueloop.runs.live.feed import FeedReader
+from trueloop.runs.live.folder import FEED_NAME, POSITION_NAME
+from trueloop.runs.live.position_file import read_position, encode_position
 from trueloop.runs.live.writer import LiveWriter
 
 
@@ -25,8 +25,8 @@ class Run:
     updates: int = 0
     layers: tuple[int, list[str], list[float | None]] | None = None
 
-    def rate(self):
-        return UpdateRate(update_s=0.01, data=0.1, forward=0.2, backward=0.3, optimizer=0.1) if self.updates else None
+    def timing(self):
+        return UpdateTiming(update_s=0.01, data_share=0.1, forward_share=0.2, backward_share=0.3, optimizer_share=0.1) if self.updates else None
 
     def newest_layers(self):
         return self.layers
@@ -35,13 +35,13 @@ class Run:
 @pytest.fixture
 def writer(tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "EVERY_S", 0.0)
-    monkeypatch.setattr(writing, "RATE_S", 0.0)
+    monkeypatch.setattr(writing, "TIMING_INTERVAL_S", 0.0)
     return LiveWriter(tmp_path / "live", {"name": "train.py"})
 
 
 def followed(writer, tmp_path):
-    follower = FeedFollower(tmp_path / "live" / writer.name)
-    while follower.advance():
+    follower = FeedReader(tmp_path / "live" / writer.name)
+    while follower.poll():
         pass
     return follower
 
@@ -56,12 +56,12 @@ def test_numbers_come_as_they_were_told(writer, tmp_path):
     assert (follower.problem, follower.about["name"]) == ("", "train.py")
     assert follower.series["loss"].updates == [0, 1, 2, 3, 4]
     assert math.isnan(follower.series["loss"].values[3])
-    layers = follower.layers.shown()
+    layers = follower.layers.to_heatmap()
     assert layers is not None
     assert layers["norms"] == [[0.1235] * 5, [2.0, *[None] * 4]]
-    now = follower.now()
+    now = follower.status()
     assert (now.updates, now.state, now.code) == (5, "running", None)
-    assert now.rate == {"update_s": 0.01, "data": 0.1, "forward": 0.2, "backward": 0.3, "optimizer": 0.1}
+    assert now.timing == {"update_s": 0.01, "data_share": 0.1, "forward_share": 0.2, "backward_share": 0.3, "optimizer_share": 0.1}
 
 
 def test_a_line_that_the_disk_takes_in_part_is_taken_back(writer, tmp_path, monkeypatch):
@@ -80,7 +80,7 @@ def test_a_line_that_the_disk_takes_in_part_is_taken_back(writer, tmp_path, monk
         with pytest.raises(OSError, match="No space"):
             writer.finding({"finding": {"code": "GRD002"}})
     writer.finding({"finding": {"code": "GRD003"}})
-    lines = (tmp_path / "live" / writer.name / FEED).read_text().splitlines()
+    lines = (tmp_path / "live" / writer.name / FEED_NAME).read_text().splitlines()
     assert [json.loads(line).get("finding") for line in lines] == [None, {"code": "GRD001"}, {"code": "GRD003"}]
 
 
@@ -88,11 +88,11 @@ def test_what_is_new_is_all_that_is_read(writer, tmp_path):
     follower, run = followed(writer, tmp_path), Run(updates=1)
     writer.value("loss", 0, 1.0)
     writer.look(run)
-    assert follower.advance()
-    assert not follower.advance()
+    assert follower.poll()
+    assert not follower.poll()
     writer.value("loss", 1, 2.0)
     writer.look(run)
-    assert follower.advance()
+    assert follower.poll()
     assert follower.series["loss"].values == [1.0, 2.0]
 
 
@@ -101,28 +101,28 @@ def test_the_end_is_told(writer, tmp_path, code, state):
     writer.finding({"finding": {"code": "GRD001"}, "excerpts": []})
     writer.end(7, code, {"report": {"headline": "words"}, "nothing": ""})
     follower = followed(writer, tmp_path)
-    assert (follower.now().state, follower.now().code, follower.now().updates) == (state, code, 7)
+    assert (follower.status().state, follower.status().code, follower.status().updates) == (state, code, 7)
     assert follower.report == {"headline": "words"}
     assert follower.findings[0]["finding"]["code"] == "GRD001"
 
 
 def test_one_that_was_killed_is_not_running(writer, tmp_path):
     folder = tmp_path / "live" / writer.name
-    (folder / NOW).write_bytes(sealed({**read_now(folder), "mark": "0"}))
-    assert FeedFollower(folder).now().state == "killed"
+    (folder / POSITION_NAME).write_bytes(encode_position({**read_position(folder), "mark": "0"}))
+    assert FeedReader(folder).status().state == "killed"
 
 
 def test_only_the_user_can_read_it(writer, tmp_path):
     folder = tmp_path / "live" / writer.name
     assert folder.stat().st_mode & 0o777 == 0o700
-    assert {(folder / name).stat().st_mode & 0o777 for name in (FEED, NOW)} == {0o600}
+    assert {(folder / name).stat().st_mode & 0o777 for name in (FEED_NAME, POSITION_NAME)} == {0o600}
 
 
 def test_nothing_stays_open_and_a_child_writes_nothing(writer, tmp_path):
     folder = tmp_path / "live" / writer.name
     handles = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
     assert not any(str(folder) in os.readlink(handle) for handle in handles if os.path.lexists(handle))
-    before = (folder / FEED).read_bytes(), (folder / NOW).read_bytes()
+    before = (folder / FEED_NAME).read_bytes(), (folder / POSITION_NAME).read_bytes()
     child = os.fork()
     if child == 0:
         try:
@@ -132,7 +132,7 @@ def test_nothing_stays_open_and_a_child_writes_nothing(writer, tmp_path):
         finally:
             os._exit(0)
     os.waitpid(child, 0)
-    assert ((folder / FEED).read_bytes(), (folder / NOW).read_bytes()) == before
+    assert ((folder / FEED_NAME).read_bytes(), (folder / POSITION_NAME).read_bytes()) == before
 
 
 def test_a_feed_is_bounded(writer, tmp_path, monkeypatch):
@@ -143,7 +143,7 @@ def test_a_feed_is_bounded(writer, tmp_path, monkeypatch):
             writer.value(name, update, update + 0.123456789)
         if update % 10 == 0:
             writer.look(run)
-    assert (tmp_path / "live" / writer.name / FEED).stat().st_size <= 20_000
+    assert (tmp_path / "live" / writer.name / FEED_NAME).stat().st_size <= 20_000
     assert followed(writer, tmp_path).problem == ""
 
 
@@ -153,13 +153,13 @@ def test_a_long_series_is_told_ever_more_rarely(writer, tmp_path):
         writer.value("loss", update, 1.0)
         if update % 500 == 0:
             writer.look(run)
-    told = (tmp_path / "live" / writer.name / FEED).read_bytes()
+    told = (tmp_path / "live" / writer.name / FEED_NAME).read_bytes()
     assert told.count(b"1.0") < 9000
     assert len(followed(writer, tmp_path).series["loss"].values) <= 4096
 
 
 def test_a_full_disk_is_the_callers_to_hear_of(writer, tmp_path):
-    for name in (FEED, NOW):
+    for name in (FEED_NAME, POSITION_NAME):
         (tmp_path / "live" / writer.name / name).unlink()
     (tmp_path / "live" / writer.name).rmdir()
     writer.value("loss", 0, 1.0)
@@ -177,10 +177,10 @@ def test_a_full_disk_is_the_callers_to_hear_of(writer, tmp_path):
     ],
 )  # fmt: skip
 def test_a_hostile_feed_is_words(tmp_path, line):
-    (tmp_path / FEED).write_text(line + "\n")
-    (tmp_path / NOW).write_bytes(sealed({}).replace(b"{}", line.encode()[:2]))
-    follower = FeedFollower(tmp_path)
-    follower.advance()
+    (tmp_path / FEED_NAME).write_text(line + "\n")
+    (tmp_path / POSITION_NAME).write_bytes(encode_position({}).replace(b"{}", line.encode()[:2]))
+    follower = FeedReader(tmp_path)
+    follower.poll()
     assert follower.problem
     assert len(follower.problem) < 300
-    assert follower.now().state == "killed"
+    assert follower.status().state == "killed"

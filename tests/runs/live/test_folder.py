@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from trueloop.runs.live.folder import FEED, NOW, clear, enter, is_name, live_folder, names, new_name
+from trueloop.runs.live.folder import FEED_NAME, POSITION_NAME, remove_ended_programs, ensure_private_folder, is_program_name, live_folder, program_names, new_program_name
 
 
 def test_it_is_where_the_system_keeps_what_ends_with_a_session(tmp_path, monkeypatch):
@@ -18,36 +18,36 @@ def test_it_is_where_the_system_keeps_what_ends_with_a_session(tmp_path, monkeyp
 
 def test_only_its_user_can_read_it(tmp_path):
     folder = tmp_path / "a" / "b"
-    enter(folder)
-    enter(folder)
+    ensure_private_folder(folder)
+    ensure_private_folder(folder)
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_one_that_others_can_read_is_refused(tmp_path):
     (tmp_path / "open").mkdir(mode=0o755)
     with pytest.raises(PermissionError):
-        enter(tmp_path / "open")
+        ensure_private_folder(tmp_path / "open")
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(NotADirectoryError):
-        enter(tmp_path / "link")
+        ensure_private_folder(tmp_path / "link")
     feed(tmp_path / "open", 1)
     feed(tmp_path, 2)
-    assert names(tmp_path / "open") == names(tmp_path / "link") == [], "nor is what lies in it believed"
+    assert program_names(tmp_path / "open") == program_names(tmp_path / "link") == [], "nor is what lies in it believed"
     (tmp_path / "open").chmod(0o700)
-    assert len(names(tmp_path / "open")) == 1
+    assert len(program_names(tmp_path / "open")) == 1
 
 
 def test_names_lead_nowhere_else():
-    assert is_name(new_name(1_700_000_000.0, rank=None))
-    assert is_name(new_name(1_700_000_000.0, rank=3))
+    assert is_program_name(new_program_name(1_700_000_000.0, rank=None))
+    assert is_program_name(new_program_name(1_700_000_000.0, rank=3))
     for word in ("", ".", "..", "../20260101-000000-1", "20260101-000000-1/..", "20260101-000000-1\n", "x"):
-        assert not is_name(word)
+        assert not is_program_name(word)
 
 
 def feed(folder, number):
     path = folder / f"20260101-00000{number}-7"
     path.mkdir()
-    for name in (FEED, NOW):
+    for name in (FEED_NAME, POSITION_NAME):
         (path / name).write_text("{}\n")
     return path
 
@@ -57,8 +57,8 @@ def test_the_newest_stay_and_what_is_not_ours_too(tmp_path):
     (paths[0] / "mine.txt").write_text("mine")
     (tmp_path / "lab.json").write_text("{}")
     (tmp_path / "20260101-000009-7").symlink_to(tmp_path)
-    assert names(tmp_path) == [path.name for path in reversed(paths)]
-    clear(tmp_path, lambda path: path == paths[1], kept=1)
+    assert program_names(tmp_path) == [path.name for path in reversed(paths)]
+    remove_ended_programs(tmp_path, lambda path: path == paths[1], keep=1)
     assert [path.exists() for path in paths] == [True, True, False, True], "one still runs, one holds something else"
     assert (paths[0] / "mine.txt").read_text() == "mine"
-    assert names(tmp_path / "none") == []
+    assert program_names(tmp_path / "none") == []

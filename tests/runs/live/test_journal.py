@@ -9,10 +9,10 @@ from itertools import islice
 import pytest
 
 from trueloop.core.protocols import UpdatesDone
-from trueloop.runs.journal import Journal, read
+from trueloop.runs.journal import Journal, read_journal
 from trueloop.runs.live import journal as module
 from trueloop.runs.live import tail as tail_module
-from trueloop.runs.live.journal import JournalFollower
+from trueloop.runs.live.journal import JournalReader
 
 STARTED = {"event": "run_started", "schema": 2, "time": 1.0, "name": "r", "epochs": 1, "updates": 9, "start_update": 0}
 UPDATES = {
@@ -22,8 +22,8 @@ UPDATES = {
 
 
 def follow(run_dir):
-    follower = JournalFollower(run_dir)
-    while follower.advance():
+    follower = JournalReader(run_dir)
+    while follower.poll():
         pass
     return follower
 
@@ -38,7 +38,7 @@ def written(folder, *records):
 
 def test_it_tells_what_reading_it_back_does(run, synthetic):
     run_dir = run(synthetic.whole_run(skipped=(40, 41)))
-    history, follower = read(run_dir), follow(run_dir)
+    history, follower = read_journal(run_dir), follow(run_dir)
     assert follower.problem == ""
     assert [row.update for row in follower.rows.rows] == history.updates.update
     assert list(follower.skipped) == history.skipped == [40, 41]
@@ -56,14 +56,14 @@ def test_what_is_appended_is_all_that_is_read(tmp_path, synthetic):
     for event in islice(events, 4):
         journal.report(event)
     follower = follow(tmp_path)
-    place, update = follower.tail.place, follower.update
+    place, update = follower.tail.offset, follower.update
     assert update == synthetic.PER_EPOCH
     for event in islice(events, 3):
         journal.report(event)
-    assert follower.advance()
+    assert follower.poll()
     assert follower.update == 2 * update
-    assert follower.tail.place > place
-    assert (follower.tail.restarts, follower.behind) == (0, False)
+    assert follower.tail.offset > place
+    assert (follower.tail.restarts, follower.has_more) == (0, False)
     journal.close()
 
 
@@ -74,11 +74,11 @@ def test_a_resume_supersedes_what_came_after_it(tmp_path, synthetic):
     follower = follow(tmp_path)
     assert len(follower.evaluations) == 2
     journal.report(synthetic.started(start_update=synthetic.PER_EPOCH))
-    follower.advance()
+    follower.poll()
     assert follower.update == synthetic.PER_EPOCH
     assert (len(follower.evaluations), len(follower.checkpoints), follower.processes) == (1, 1, 2)
     journal.report(UpdatesDone(rows=list(synthetic.rows(24, 30)), memory_mib=5.0))
-    follower.advance()
+    follower.poll()
     assert (follower.update, follower.problem) == (30, "")
     assert follower.memory.values == [5.0]
     journal.close()
@@ -86,7 +86,7 @@ def test_a_resume_supersedes_what_came_after_it(tmp_path, synthetic):
 
 def test_norms_by_layer_are_taken_in(tmp_path):
     follower = follow(written(tmp_path / "r", {**UPDATES, "layers": {"0": 0.5, "2": "nan"}}))
-    shown = follower.layers.shown()
+    shown = follower.layers.to_heatmap()
     assert shown is not None
     assert (shown["updates"], shown["layers"], shown["norms"][0]) == ([1], ["0", "2"], [0.5])
 
@@ -112,22 +112,22 @@ def test_norms_by_layer_are_taken_in(tmp_path):
 def test_a_hostile_line_ends_the_reading_with_words(tmp_path, line):
     follower = follow(written(tmp_path / "r", UPDATES, line))
     assert follower.problem
-    assert (follower.update, follower.behind) == (1, False)
+    assert (follower.update, follower.has_more) == (1, False)
     assert len(follower.problem) < 400
 
 
 def test_a_line_longer_than_any_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(tail_module, "LONGEST", tail_module.PIECE)
-    follower = follow(written(tmp_path / "r", json.dumps({**UPDATES, "x": "y" * (tail_module.PIECE + 1)})))
+    monkeypatch.setattr(tail_module, "LONGEST", tail_module.CHUNK_BYTES)
+    follower = follow(written(tmp_path / "r", json.dumps({**UPDATES, "x": "y" * (tail_module.CHUNK_BYTES + 1)})))
     assert "has a line of more than 1 MiB" in follower.problem
 
 
 def test_many_updates_in_few_bytes_are_taken_in_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "AT_ONCE", 1000)
     lines = [{**UPDATES, "update": 1 + 1000 * k, "rows": 1000} for k in range(5)]
-    follower = JournalFollower(written(tmp_path / "r", *lines))
+    follower = JournalReader(written(tmp_path / "r", *lines))
     steps = 0
-    while follower.advance() and follower.behind:
+    while follower.poll() and follower.has_more:
         steps += 1
     assert steps >= 4
     assert follower.update == 5000
@@ -139,19 +139,19 @@ def test_what_names_and_lists_take_is_bounded(tmp_path):
     noted = {"event": "noted", "time": 1.0, "update": 1, "kind": "k", "message": "m", "details": {}}
     follower = follow(written(tmp_path / "r", UPDATES, *[evaluated] * 3, *[noted] * 700))
     assert follower.problem == ""
-    assert len(follower.evaluations[0].metrics) == module.METRICS
+    assert len(follower.evaluations[0].metrics) == module.MAX_METRICS
     assert follower.evaluations[0].tables == {}
-    assert len(follower.notes) == module.LISTED
+    assert len(follower.notes) == module.MAX_LISTED
 
 
 def test_a_damaged_one_is_read_again_once_it_is_another(tmp_path):
     run_dir = written(tmp_path / "r", "damaged")
     follower = follow(run_dir)
     assert follower.problem
-    assert not follower.advance()
+    assert not follower.poll()
     other = written(tmp_path / "other", UPDATES)
     os.replace(other / "journal.jsonl", run_dir / "journal.jsonl")
-    assert follower.advance()
+    assert follower.poll()
     assert (follower.problem, follower.update) == ("", 1)
 
 
@@ -165,5 +165,5 @@ def test_a_split_for_every_evaluation_costs_no_more_than_a_few(tmp_path):
     lines = [{**one, "update": k, "split": f"s{k}", "metrics": {"loss": 1.0, "n" * 1000: 1.0}} for k in range(50)]
     follower = follow(written(tmp_path / "r", *lines))
     assert not follower.problem
-    assert [each.split for each in follower.evaluations] == [f"s{k}" for k in range(module.SPLITS)]
+    assert [each.split for each in follower.evaluations] == [f"s{k}" for k in range(module.MAX_SPLITS)]
     assert {name for each in follower.evaluations for name in each.metrics} == {"loss"}

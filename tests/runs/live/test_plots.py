@@ -8,17 +8,17 @@ import pytest
 
 from trueloop.core.downsampling import DownsampledSeries
 from trueloop.core.protocols import RunStarted, UpdateRow, UpdatesDone
-from trueloop.runs.journal import Journal, read
+from trueloop.runs.journal import Journal, read_journal
 from trueloop.runs.live import rows as rows_module
-from trueloop.runs.live.feed import FeedFollower
-from trueloop.runs.live.journal import JournalFollower
+from trueloop.runs.live.feed import FeedReader
+from trueloop.runs.live.journal import JournalReader
 from trueloop.runs.live.plots import feed_panels, run_panels
-from trueloop.runs.panels import panels
+from trueloop.runs.panels import build_panels
 
 
 def follow(run_dir):
-    follower = JournalFollower(run_dir)
-    while follower.advance():
+    follower = JournalReader(run_dir)
+    while follower.poll():
         pass
     return follower
 
@@ -26,7 +26,7 @@ def follow(run_dir):
 def test_a_run_looks_as_it_does_in_its_report(run, synthetic):
     run_dir = run(synthetic.whole_run(skipped=(40,)))
     followed = {panel.name: panel for panel in run_panels(follow(run_dir))}
-    reported = {panel.name: panel for panel in panels(read(run_dir))}
+    reported = {panel.name: panel for panel in build_panels(read_journal(run_dir))}
     assert set(followed) == set(reported)
     for name, panel in followed.items():
         other = reported[name]
@@ -75,7 +75,7 @@ def series(*points: tuple[int, float]) -> DownsampledSeries[float]:
 
 
 def test_a_program_shows_its_pace_and_what_was_not_finite(tmp_path):
-    feed = FeedFollower(tmp_path)
+    feed = FeedReader(tmp_path)
     feed.series = {
         "loss": series((0, 2.0), (1, math.nan), (2, 1.0)),
         "grad_norm": series((0, 0.0), (1, 10.0)),
@@ -90,7 +90,7 @@ def test_a_program_shows_its_pace_and_what_was_not_finite(tmp_path):
 
 
 def test_a_program_with_nothing_finite_still_has_a_plot(tmp_path):
-    feed = FeedFollower(tmp_path)
+    feed = FeedReader(tmp_path)
     feed.series = {"loss": series((0, math.nan), (1, math.inf))}
     (loss,) = feed_panels(feed)
     assert (list(loss.marks), loss.caption) == ([0, 1], "Nothing finite yet. 2 values not finite, marked below.")

@@ -6,39 +6,39 @@ import os
 
 import pytest
 
-from trueloop.runs.live.folder import NOW
-from trueloop.runs.live.position_file import WIDTH, opened, read_now, sealed, still_runs, tell_now
-from trueloop.runs.live.process_alive import mark_of
+from trueloop.runs.live.folder import POSITION_NAME
+from trueloop.runs.live.position_file import LINE_BYTES, decode_position, read_position, encode_position, is_running, write_position
+from trueloop.runs.live.process_alive import process_start_ticks
 
 
 def test_what_was_told_last_is_read(tmp_path):
-    tell_now(tmp_path, {"updates": 123456, "rate": {"data": 0.5}})
-    tell_now(tmp_path, {"updates": 7})
-    assert read_now(tmp_path) == {"updates": 7}
-    assert (tmp_path / NOW).stat().st_mode & 0o777 == 0o600
+    write_position(tmp_path, {"updates": 123456, "timing": {"data_share": 0.5}})
+    write_position(tmp_path, {"updates": 7})
+    assert read_position(tmp_path) == {"updates": 7}
+    assert (tmp_path / POSITION_NAME).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("told", [{}, {"pid": "1"}, {"pid": 2**70}, {"pid": -1}, {"pid": True}, {"ended": 0}])
 def test_who_says_nothing_of_use_does_not_run(told):
-    assert not still_runs(told)
+    assert not is_running(told)
 
 
 def test_a_program_runs_until_it_says_otherwise():
-    told = {"pid": os.getpid(), "mark": mark_of(os.getpid())}
-    assert still_runs(told)
-    assert not still_runs({**told, "ended": 0})
+    told = {"pid": os.getpid(), "mark": process_start_ticks(os.getpid())}
+    assert is_running(told)
+    assert not is_running({**told, "ended": 0})
 
 
 def test_what_is_being_written_is_not_taken_for_a_record():
-    whole = sealed({"updates": 1234, "s": 5.0})
-    assert len(whole) == len(sealed({"updates": 1, "rate": None})) == WIDTH
-    assert opened(whole) == b'{"updates":1234,"s":5.0}'
-    other = sealed({"updates": 99999, "s": 7.25})
+    whole = encode_position({"updates": 1234, "s": 5.0})
+    assert len(whole) == len(encode_position({"updates": 1, "timing": None})) == LINE_BYTES
+    assert decode_position(whole) == b'{"updates":1234,"s":5.0}'
+    other = encode_position({"updates": 99999, "s": 7.25})
     torn = [whole[:cut] + other[cut:] for cut in range(1, 40)]
-    assert {opened(each) for each in torn} <= {None, opened(whole), opened(other)}
-    assert opened(b"") is None
+    assert {decode_position(each) for each in torn} <= {None, decode_position(whole), decode_position(other)}
+    assert decode_position(b"") is None
 
 
 def test_what_is_no_file_says_nothing(tmp_path):
-    os.mkfifo(tmp_path / NOW)
-    assert read_now(tmp_path) == {}
+    os.mkfifo(tmp_path / POSITION_NAME)
+    assert read_position(tmp_path) == {}

@@ -8,28 +8,28 @@ import sys
 
 import pytest
 
-from trueloop.runs.live.process_alive import lives, mark_of, memory_mib
+from trueloop.runs.live.process_alive import is_alive, process_start_ticks, memory_mib
 
 
 def test_this_one_lives():
-    assert lives(os.getpid(), mark_of(os.getpid()))
-    assert lives(os.getpid(), "")
+    assert is_alive(os.getpid(), process_start_ticks(os.getpid()))
+    assert is_alive(os.getpid(), "")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says when a process began")
 def test_another_one_with_its_number_is_not_it():
-    assert mark_of(os.getpid())
-    assert not lives(os.getpid(), mark_of(os.getpid()) + "1")
+    assert process_start_ticks(os.getpid())
+    assert not is_alive(os.getpid(), process_start_ticks(os.getpid()) + "1")
     assert (memory_mib() or 0) > 1
 
 
 def test_one_that_has_ended_does_not():
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    assert not lives(child.pid, "")
+    assert not is_alive(child.pid, "")
 
 
 @pytest.mark.parametrize("pid", [0, -1, 2**40, 2**70])
 def test_what_is_no_process_does_not(pid):
-    assert not lives(pid, "")
-    assert mark_of(2**40) == ""
+    assert not is_alive(pid, "")
+    assert process_start_ticks(2**40) == ""

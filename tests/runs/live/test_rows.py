@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trueloop.core.protocols import UpdateRow
 from trueloop.runs.live import rows as module
-from trueloop.runs.live.rows import Rows, single
+from trueloop.runs.live.rows import Rows, row_of_update
 
 LOSSES = st.lists(st.one_of(st.floats(0, 100), st.sampled_from([math.nan, math.inf])), min_size=1, max_size=200)
 
@@ -25,7 +25,7 @@ def test_sums_counts_means_and_extremes_stay(losses):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MOST", 8)
         for number, loss in enumerate(losses, 1):
-            rows.add(single(update(number, loss, skipped=not math.isfinite(loss))))
+            rows.add(row_of_update(update(number, loss, skipped=not math.isfinite(loss))))
     kept = rows.rows
     assert len(kept) <= 8
     assert kept[-1].update == len(losses)
@@ -33,13 +33,13 @@ def test_sums_counts_means_and_extremes_stay(losses):
     assert sum(row.examples for row in kept) == 8 * len(losses)
     assert sum(row.total_s for row in kept) == pytest.approx(0.01 * len(losses))
     finite = [loss for loss in losses if math.isfinite(loss)]
-    assert sum(row.counted for row in kept) == len(finite)
+    assert sum(row.loss_count for row in kept) == len(finite)
     assert sum(row.skipped for row in kept) == len(losses) - len(finite)
     if finite:
         lows = [row.loss_low for row in kept if not math.isnan(row.loss_low)]
         highs = [row.loss_high for row in kept if not math.isnan(row.loss_high)]
         assert (min(lows), max(highs)) == (min(finite), max(finite))
-        mean = sum(row.loss * row.counted for row in kept if row.counted) / len(finite)
+        mean = sum(row.loss * row.loss_count for row in kept if row.loss_count) / len(finite)
         assert mean == pytest.approx(sum(finite) / len(finite))
 
 
@@ -47,13 +47,13 @@ def test_every_row_but_the_newest_stands_for_as_many_updates(monkeypatch):
     monkeypatch.setattr(module, "MOST", 8)
     rows = Rows()
     for number in range(1, 78):
-        rows.add(single(update(number)))
+        rows.add(row_of_update(update(number)))
     assert {row.updates for row in rows.rows[:-1]} == {rows.stride}
 
 
 def test_what_a_resume_supersedes_is_forgotten():
     rows = Rows()
     for number in range(1, 11):
-        rows.add(single(update(number)))
-    rows.forget_after(6)
+        rows.add(row_of_update(update(number)))
+    rows.drop_after(6)
     assert [row.update for row in rows.rows] == [1, 2, 3, 4, 5, 6]

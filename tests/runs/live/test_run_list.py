@@ -6,12 +6,12 @@ import fcntl
 
 import pytest
 
-from trueloop.runs.live.run_list import any_runs, listed_feed, listed_runs
+from trueloop.runs.live.run_list import any_running, read_feed_listing, list_runs
 from trueloop.runs.live.writer import LiveWriter
 
 
 def one(root):
-    ((run,), _) = listed_runs(root, "", 10)
+    ((run,), _) = list_runs(root, "", 10)
     return run
 
 
@@ -41,9 +41,9 @@ def test_the_newest_come_first_and_the_rest_is_counted(made):
 
     for number in range(5):
         os.utime(made.run(f"r{number}") / "journal.jsonl", (1000 + number, 1000 + number))
-    found, count = listed_runs(made.root, "", 2)
+    found, count = list_runs(made.root, "", 2)
     assert ([run.name for run in found], count) == (["r4", "r3"], 5)
-    found, count = listed_runs(made.root, "r1", 2)
+    found, count = list_runs(made.root, "r1", 2)
     assert ([run.name for run in found], count) == (["r1"], 1)
 
 
@@ -55,20 +55,20 @@ def test_a_spoilt_journal_is_a_line_too(tmp_path, text):
     (tmp_path / "a" / "journal.jsonl").write_bytes(text)
     run = one(tmp_path)
     assert (run.name, run.what, run.update) == ("a", "", None)
-    run.told()
+    run.as_json()
 
 
 def test_a_folder_that_is_not_there_has_no_runs(tmp_path):
-    assert listed_runs(tmp_path / "none", "", 10) == ([], 0)
-    assert not any_runs(tmp_path / "none")
+    assert list_runs(tmp_path / "none", "", 10) == ([], 0)
+    assert not any_running(tmp_path / "none")
 
 
 def test_a_program_that_runs(tmp_path):
     writer = LiveWriter(tmp_path / "live", {"name": "train.py", "command": "train.py"})
-    assert any_runs(tmp_path / "live")
+    assert any_running(tmp_path / "live")
     writer.end(3, 1, {})
-    assert not any_runs(tmp_path / "live")
-    run = listed_feed(tmp_path / "live" / writer.name)
+    assert not any_running(tmp_path / "live")
+    run = read_feed_listing(tmp_path / "live" / writer.name)
     assert (run.name, run.state, run.update) == ("train.py", "failed", 3)
     assert run.matches("TRAIN failed")
     assert not run.matches("train finished")
@@ -76,7 +76,7 @@ def test_a_program_that_runs(tmp_path):
 
 def test_a_name_cannot_turn_the_direction_of_writing(tmp_path):
     writer = LiveWriter(tmp_path / "live", {"name": "\u202eyp.niart", "command": "a\x1b[2J b"})
-    run = listed_feed(tmp_path / "live" / writer.name)
+    run = read_feed_listing(tmp_path / "live" / writer.name)
     assert (run.name, run.what) == ("\ufffdyp.niart", "a\ufffd[2J b")
 
 
@@ -84,4 +84,4 @@ def test_a_time_that_no_clock_shows_is_not_believed(tmp_path):
     writer = LiveWriter(tmp_path / "live", {"name": "train.py"})
     folder = tmp_path / "live" / writer.name
     (folder / "feed.jsonl").write_text('{"event":"begun","time":1' + "0" * 400 + "}\n")
-    assert 0 <= listed_feed(folder).changed < 10
+    assert 0 <= read_feed_listing(folder).changed < 10

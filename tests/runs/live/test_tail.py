@@ -20,18 +20,18 @@ def test_only_whole_lines_come_and_each_comes_once(tmp_path):
     path = tmp_path / "f"
     append(path, b"one\ntwo\nthr")
     tail = Tail(path)
-    assert tail.advance() == [b"one\n", b"two\n"]
-    assert (tail.advance(), tail.behind) == ([], 3)
+    assert tail.read_lines() == [b"one\n", b"two\n"]
+    assert (tail.read_lines(), tail.remaining) == ([], 3)
     append(path, b"ee\rstill\n")
-    assert tail.advance() == [b"three\rstill\n"]
-    assert (tail.behind, tail.restarts) == (0, 0)
+    assert tail.read_lines() == [b"three\rstill\n"]
+    assert (tail.remaining, tail.restarts) == (0, 0)
 
 
 def test_a_piece_at_a_time_and_a_long_line_as_a_whole(tmp_path):
     path = tmp_path / "f"
     append(path, b"a" * 10 + b"\n" + b"b" * 100 + b"\n" + b"c\n")
     tail = Tail(path)
-    pieces = [tail.advance(16) for _ in range(3)]
+    pieces = [tail.read_lines(16) for _ in range(3)]
     assert [line for piece in pieces for line in piece] == [b"a" * 10 + b"\n", b"b" * 100 + b"\n", b"c\n"]
     assert len(pieces[0]) == 1
 
@@ -40,10 +40,10 @@ def test_a_torn_line_that_is_cut_off_and_written_anew(tmp_path):
     path = tmp_path / "f"
     append(path, b"one\nto")
     tail = Tail(path)
-    tail.advance()
+    tail.read_lines()
     os.truncate(path, 4)
     append(path, b"two\n")
-    assert tail.advance() == [b"two\n"]
+    assert tail.read_lines() == [b"two\n"]
     assert tail.restarts == 0
 
 
@@ -52,13 +52,13 @@ def test_a_file_that_is_written_anew_is_read_from_its_start(tmp_path, how):
     path = tmp_path / "f"
     append(path, b"one\ntwo\n")
     tail = Tail(path)
-    tail.advance()
+    tail.read_lines()
     if how == "another":
         path.rename(tmp_path / "old")
     else:
         path.write_bytes(b"")
     append(path, b"1\n" if how == "shorter" else b"first\nsecond\n")
-    assert tail.advance()[0] in (b"1\n", b"first\n")
+    assert tail.read_lines()[0] in (b"1\n", b"first\n")
     assert tail.restarts == 1
 
 
@@ -66,14 +66,14 @@ def test_a_line_that_no_run_writes_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LONGEST", 64)
     append(tmp_path / "f", b"x" * 200)
     with pytest.raises(InvalidData, match="has a line of more than"):
-        Tail(tmp_path / "f").advance(16)
+        Tail(tmp_path / "f").read_lines(16)
 
 
 def test_what_is_no_file_is_not_opened_and_nobody_waits(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InvalidData, match="not a regular file"):
-        Tail(tmp_path / "pipe").advance()
+        Tail(tmp_path / "pipe").read_lines()
     (tmp_path / "secret").write_text("secret\n")
     (tmp_path / "link").symlink_to(tmp_path / "secret")
     with pytest.raises(OSError, match="symbolic links"):
-        Tail(tmp_path / "link").advance()
+        Tail(tmp_path / "link").read_lines()

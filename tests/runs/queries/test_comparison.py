@@ -1,11 +1,11 @@
-from trueloop.runs.journal import read
+from trueloop.runs.journal import read_journal
 from trueloop.runs.queries.comparison import ABSENT, differences, measured, modes_of
 from trueloop.runs.queries.overview import Point
 
 
 def test_what_differs_by_group(made):
-    one = read(made.run("a"))
-    other = read(
+    one = read_journal(made.run("a"))
+    other = read_journal(
         made.run(
             "b",
             facts={
@@ -34,20 +34,20 @@ def test_what_differs_by_group(made):
 
 
 def test_two_runs_of_the_same_differ_in_nothing(made):
-    assert differences([read(made.run("a")), read(made.run("b"))]) == []
+    assert differences([read_journal(made.run("a")), read_journal(made.run("b"))]) == []
 
 
 def test_true_is_not_one_and_three_runs_are_compared_at_once(made):
     runs = [
-        read(made.run(name, facts={"options": {"x": value}})) for name, value in zip("abc", (1, 1, True), strict=True)
+        read_journal(made.run(name, facts={"options": {"x": value}})) for name, value in zip("abc", (1, 1, True), strict=True)
     ]
     (found,) = [each for each in differences(runs) if each.name == "options.x"]
     assert list(found.values) == [1, 1, True]
 
 
 def test_metrics_side_by_side(made):
-    one = read(made.run("a", losses=(0.5, 0.3, 0.4)))
-    other = read(made.run("b", losses=(0.6,), accuracies=(0.9,)))
+    one = read_journal(made.run("a", losses=(0.5, 0.3, 0.4)))
+    other = read_journal(made.run("b", losses=(0.6,), accuracies=(0.9,)))
     loss, accuracy = measured([one, other], modes_of([one, other]))
     assert loss.metric == "val/loss"
     assert loss.best == [Point(0.3, 4, 2), Point(0.6, 2, 1)]
@@ -56,7 +56,7 @@ def test_metrics_side_by_side(made):
 
 
 def test_of_a_recipes_text_only_that_it_is_another_one_is_told(made):
-    runs = [read(made.run(name, facts={"source": {"recipe.py": name * 9999}})) for name in "ab"]
+    runs = [read_journal(made.run(name, facts={"source": {"recipe.py": name * 9999}})) for name in "ab"]
     (found,) = differences(runs)
     assert (found.group, found.name) == ("code", "source.recipe.py")
     assert all(value.startswith("sha256:") and len(value) == 19 for value in found.values)

@@ -4,20 +4,20 @@ import json
 import math
 
 from trueloop.core.protocols import Evaluated, RunStarted, UpdatesDone
-from trueloop.runs.journal import read
+from trueloop.runs.journal import read_journal
 from trueloop.runs.queries.export import as_csv, as_json
 from trueloop.runs.queries.overview import overview
 
 
 def table(path):
     text = io.StringIO()
-    as_csv(read(path), text)
+    as_csv(read_journal(path), text)
     return list(csv.DictReader(io.StringIO(text.getvalue())))
 
 
 def as_text(path):
     text = io.StringIO()
-    as_json(overview(path), read(path), text)
+    as_json(overview(path), read_journal(path), text)
     return text.getvalue()
 
 

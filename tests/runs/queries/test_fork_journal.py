@@ -5,7 +5,7 @@ import pytest
 
 from trueloop.core.errors import RunFolderError
 from trueloop.core.protocols import RunStarted, UpdatesDone
-from trueloop.runs.journal import read
+from trueloop.runs.journal import read_journal
 from trueloop.runs.queries.fork_journal import branch, rolled_back
 from trueloop.runs.queries.overview import Point, points
 
@@ -24,7 +24,7 @@ def test_history_up_to_the_update_and_where_it_comes_from(made, made_runs_module
     source = made.run("a")
     before = (source / "journal.jsonl").read_bytes()
     target = branched(source, tmp_path, 4)
-    told = read(target)
+    told = read_journal(target)
     assert told.updates.update == [1, 2, 3, 4]
     assert points(told.evaluations)["val/loss"] == [Point(0.5, 2, 1), Point(0.3, 4, 2)]
     assert [each.path for each in told.checkpoints] == [
@@ -54,7 +54,7 @@ def test_a_line_of_many_updates_is_cut(made, made_runs_module, tmp_path, update,
     ]
     start = RunStarted(name="x", epochs=3, updates=6, start_update=0, facts={})
     source = made.write("a", [start, UpdatesDone(rows=rows, memory_mib=5.0)])
-    whole, told = read(source), read(branched(source, tmp_path, update))
+    whole, told = read_journal(source), read_journal(branched(source, tmp_path, update))
     for field in fields(whole.updates):
         if field.name != "rates":
             assert getattr(told.updates, field.name) == getattr(whole.updates, field.name)[:update]
@@ -66,7 +66,7 @@ def test_what_a_resume_superseded_stays_superseded(made, made_runs_module, tmp_p
     source = made.run("a", losses=(0.5, 0.3, 0.4), end="")
     again = RunStarted(name="digits", epochs=3, updates=6, start_update=2, facts={"recipe": "digits"})
     made.write("a", [again, UpdatesDone(rows=[made_runs_module.row(k, 9.0) for k in (3, 4, 5)])])
-    told = read(branched(source, tmp_path, 4))
+    told = read_journal(branched(source, tmp_path, 4))
     assert told.updates.loss == [0.6, 0.5, 9.0, 9.0]
     assert told.processes == 2
     assert [each.update for each in told.evaluations] == [2]
@@ -75,7 +75,7 @@ def test_what_a_resume_superseded_stays_superseded(made, made_runs_module, tmp_p
 def test_a_later_process_is_left_out(made, made_runs_module, tmp_path):
     source = made.run("a", end="")
     made.write("a", [RunStarted(name="digits", epochs=3, updates=6, start_update=4, facts={})])
-    told = read(branched(source, tmp_path, 2))
+    told = read_journal(branched(source, tmp_path, 2))
     assert (told.processes, told.last_update, told.facts["recipe"]) == (1, 2, "digits")
 
 
@@ -83,11 +83,11 @@ def test_a_line_that_is_being_written_is_not_copied(made, tmp_path):
     source = made.run("a", end="")
     with (source / "journal.jsonl").open("a") as file:
         file.write('{"event":"update","update":7,"epo')
-    assert read(branched(source, tmp_path, 6)).last_update == 6
+    assert read_journal(branched(source, tmp_path, 6)).last_update == 6
 
 
 def test_a_path_in_a_journal_leads_nowhere_else(made, tmp_path):
-    told = read(branched(made.hostile(), tmp_path, 2))
+    told = read_journal(branched(made.hostile(), tmp_path, 2))
     assert [each.path for each in told.checkpoints] == ["runs/new/checkpoints/etc"]
 
 

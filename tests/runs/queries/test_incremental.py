@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trueloop.core.protocols import Notice, RunEnded, RunStarted, UpdatesDone
-from trueloop.runs.journal_lines import encode
+from trueloop.runs.journal_lines import encode_line
 from trueloop.runs.queries import incremental, index
 from trueloop.runs.queries.incremental import extended, place
 from trueloop.runs.queries.index import overviews
@@ -16,13 +16,13 @@ from trueloop.runs.queries.overview import record_of
 def as_kept(run_dir):
     """The record as the index has it."""
     read_to = place(run_dir)
-    return json.loads(encode({**record_of(run_dir)[0], "read": read_to}))
+    return json.loads(encode_line({**record_of(run_dir)[0], "read": read_to}))
 
 
 def assert_same(grown, anew):
-    grown, anew = dict(grown), json.loads(encode(anew))
+    grown, anew = dict(grown), json.loads(encode_line(anew))
     assert grown.pop("duration_s") == pytest.approx(anew.pop("duration_s"))
-    assert json.loads(encode({key: grown[key] for key in grown if key != "read"})) == anew
+    assert json.loads(encode_line({key: grown[key] for key in grown if key != "read"})) == anew
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -133,6 +133,6 @@ def test_a_journal_of_the_first_schema_grows_too(made):
     row = {"loss": 0.5, "grad_norm": 1.0, "lr": 0.1, "examples": 8, "wait_s": 0.1, "total_s": 0.5, "skipped": True}
     before = as_kept(path)
     with (path / "journal.jsonl").open("a") as file:
-        file.write(encode({"event": "update", "update": 7, "epoch": 4, **row}))
+        file.write(encode_line({"event": "update", "update": 7, "epoch": 4, **row}))
     assert_same(extended(path, before), record_of(path)[0])
     assert extended(path, before)["epoch"] == 4

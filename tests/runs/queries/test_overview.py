@@ -7,7 +7,7 @@ import pytest
 from trueloop.app.training.run_folder import RunFolder
 from trueloop.core.errors import InvalidData, RunFolderError
 from trueloop.core.protocols import Evaluated, Notice, RunEnded, RunStarted, UpdatesDone
-from trueloop.runs.journal import read
+from trueloop.runs.journal import read_journal
 from trueloop.runs.queries.overview import Point, dotted, monitored, overview, require, settings_of
 
 
@@ -140,7 +140,7 @@ def test_every_metric_that_was_ever_monitored_is_known(made):
 
 
 def test_settings_are_dotted(made):
-    told = settings_of(read(made.run("a")))
+    told = settings_of(read_journal(made.run("a")))
     assert (told["config.optim.lr"], told["options.width"]) == (0.001, 8)
     assert dotted({"a": {"b": {}, "c": 1}, "d": []}) == {"a.c": 1, "d": []}
 

@@ -4,7 +4,7 @@ import pytest
 from PIL import Image
 
 from trueloop.core.errors import RunFolderError
-from trueloop.runs.journal import read
+from trueloop.runs.journal import read_journal
 from trueloop.runs.queries.comparison import differences, measured, modes_of
 from trueloop.runs.queries.pages import save_html, save_png, shown_panels
 
@@ -24,7 +24,7 @@ class Tags(HTMLParser):
 
 
 def test_a_picture_of_two_runs(made, tmp_path):
-    histories = {name: read(made.run(name)) for name in ("a", "_b")}
+    histories = {name: read_journal(made.run(name)) for name in ("a", "_b")}
     save_png(histories, tmp_path / "both.png")
     with Image.open(tmp_path / "both.png") as image:
         assert image.format == "PNG"
@@ -33,12 +33,12 @@ def test_a_picture_of_two_runs(made, tmp_path):
 
 
 def test_one_run_has_the_plots_of_its_report(made):
-    names = [panel.name for panel in shown_panels({"a": read(made.run("a"))})]
+    names = [panel.name for panel in shown_panels({"a": read_journal(made.run("a"))})]
     assert names == ["loss", "lr", "grad_norm", "throughput", "waiting"]
 
 
 def test_a_page_with_what_differs(made, tmp_path):
-    one, other = read(made.run("a")), read(made.run("b", losses=(0.9, 0.2), facts={"options": {"width": 64}}))
+    one, other = read_journal(made.run("a")), read_journal(made.run("b", losses=(0.9, 0.2), facts={"options": {"width": 64}}))
     path = tmp_path / "page.html"
     histories = {"a": one, "b": other}
     told = measured([one, other], modes_of([one, other]))
@@ -53,7 +53,7 @@ def test_a_page_with_what_differs(made, tmp_path):
 
 def test_hostile_names_stay_text(made, made_runs_module, tmp_path):
     hostile, path = made_runs_module.HOSTILE, tmp_path / "page.html"
-    histories = {hostile: read(made.hostile()), "b": read(made.run("b"))}
+    histories = {hostile: read_journal(made.hostile()), "b": read_journal(made.run("b"))}
     differ = differences(list(histories.values()))
     save_html(histories, path, differences=differ, measured=measured(list(histories.values()), {}))
     page = Tags(path.read_text())
@@ -64,6 +64,6 @@ def test_hostile_names_stay_text(made, made_runs_module, tmp_path):
 
 
 def test_a_file_that_cannot_be_written_is_an_error_in_words(made, tmp_path):
-    histories = {"a": read(made.run("a", losses=()))}
+    histories = {"a": read_journal(made.run("a", losses=()))}
     with pytest.raises(RunFolderError, match="cannot be written"):
         save_html(histories, tmp_path / "nowhere" / "page.html")

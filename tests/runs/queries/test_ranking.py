@@ -2,7 +2,7 @@ import pytest
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.protocols import Evaluated, RunStarted
-from trueloop.runs.journal import read
+from trueloop.runs.journal import read_journal
 from trueloop.runs.queries.index import overviews
 from trueloop.runs.queries.overview import Point
 from trueloop.runs.queries.ranking import direction, mode_of, ranked, ranked_points
@@ -69,7 +69,7 @@ def test_runs_that_disagree_leave_it_open(made):
 
 
 def test_all_values_of_one_run_in_order(made):
-    history = read(made.run("a", losses=(0.5, float("nan"), 0.3, 0.5)))
+    history = read_journal(made.run("a", losses=(0.5, float("nan"), 0.3, 0.5)))
     assert ranked_points(history, "val/loss", "min") == [Point(0.3, 6, 3), Point(0.5, 2, 1), Point(0.5, 8, 4)]
     assert ranked_points(history, "val/loss", "max")[0] == Point(0.5, 2, 1)
     assert ranked_points(history, "val/none", "max") == []

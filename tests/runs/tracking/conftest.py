@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded, RunStarted, UpdateRow, UpdatesDone
-from trueloop.runs.journal import Journal, read
-from trueloop.runs.tracking.sink import Batch
+from trueloop.runs.journal import Journal, read_journal
+from trueloop.runs.tracking.sink import StoreBatch
 
 RUN_ID = "0123456789abcdef0123456789abcdef"
 FACTS = {
@@ -120,7 +120,7 @@ def new_run(tmp_path):
 
 def points_of(run_dir):
     """What a store must hold of a run, told from its history: {(metric, update): value}, as MLflow keeps numbers."""
-    history = read(run_dir)
+    history = read_journal(run_dir)
     u = history.updates
     points = {}
     for k, update in enumerate(u.update):
@@ -160,7 +160,7 @@ class Memory:
     """A store in memory, strict: whatever it is handed twice is there twice, unless it says that it repeats."""
 
     def __init__(self, *, repeats=True, appends=True):
-        self.repeats, self.appends = repeats, appends
+        self.is_idempotent, self.can_append = repeats, appends
         self.runs = {}
         self.calls = []
         self.fail_after = math.inf  # calls
@@ -169,40 +169,40 @@ class Memory:
         return self
 
     def _call(self, name):
-        from trueloop.runs.tracking.sink import StoreDown
+        from trueloop.runs.tracking.sink import StoreUnavailable
 
         self.calls.append(name)
         self.fail_after -= 1
         if self.fail_after < 0:
-            raise StoreDown("The store is away.")
+            raise StoreUnavailable("The store is away.")
 
-    def find(self, card):
+    def find_cursor(self, run):
         self._call("find")
-        kept = self.runs.get(card.run_id)
+        kept = self.runs.get(run.run_id)
         return kept and kept["mark"]
 
-    def begin(self, card):
+    def open_run(self, run):
         self._call("begin")
-        assert card.run_id not in self.runs or self.appends or not self.runs[card.run_id]["closed"]
-        kept = self.runs.setdefault(card.run_id, {"points": [], "saved": [], "remarks": [], "mark": None, "params": {}})
-        assert kept["params"] in ({}, card.params), "params cannot be changed"
-        kept |= {"params": card.params, "card": card, "closed": False, "state": "running"}
-        self.run_id = card.run_id
+        assert run.run_id not in self.runs or self.can_append or not self.runs[run.run_id]["closed"]
+        kept = self.runs.setdefault(run.run_id, {"points": [], "saved": [], "remarks": [], "mark": None, "params": {}})
+        assert kept["params"] in ({}, run.params), "params cannot be changed"
+        kept |= {"params": run.params, "card": run, "closed": False, "state": "running"}
+        self.run_id = run.run_id
 
-    def take(self, batch, mark):
+    def write(self, batch, cursor):
         kept = self.runs[self.run_id]
         for name in ("points", "saved", "remarks"):
             for handed in getattr(batch, name):
                 item = plain(handed) if name == "points" else handed
-                if not (self.repeats and item in kept[name]):
+                if not (self.is_idempotent and item in kept[name]):
                     kept[name].append(item)
-        if batch != Batch():
+        if batch != StoreBatch():
             self._call("take")  # between the batch and its mark
-        kept["mark"] = mark
+        kept["mark"] = cursor
 
-    def end(self, state, time_ms, mark):
+    def finish_run(self, state, time_ms, cursor):
         self._call("end")
-        self.runs[self.run_id] |= {"state": state, "end_ms": time_ms, "mark": mark, "closed": True}
+        self.runs[self.run_id] |= {"state": state, "end_ms": time_ms, "mark": cursor, "closed": True}
 
     def erase(self, card):
         self._call("erase")

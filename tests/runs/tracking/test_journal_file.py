@@ -7,7 +7,7 @@ from io import FileIO
 import pytest
 
 from trueloop.runs.tracking import journal_file
-from trueloop.runs.tracking.journal_file import held, seal, whole_lines
+from trueloop.runs.tracking.journal_file import journal_lock, checksum_before, complete_lines
 
 
 @pytest.mark.parametrize("block", [1, 3, 1 << 20])
@@ -17,20 +17,20 @@ def test_whole_lines_and_where_they_begin(tmp_path, monkeypatch, block):
     path.write_bytes(b"one\ntwo\n\nfour\ntorn")
     with FileIO(path) as file:
         lines = [(0, b"one\n"), (4, b"two\n"), (8, b"\n"), (9, b"four\n")]
-        assert list(whole_lines(file, 0)) == lines
-        assert list(whole_lines(file, 8)) == lines[2:]
-        assert list(whole_lines(file, 0, 8)) == lines[:2]
-        assert list(whole_lines(file, 0, 9)) == lines[:3]
-        assert list(whole_lines(file, 14)) == []
+        assert list(complete_lines(file, 0)) == lines
+        assert list(complete_lines(file, 8)) == lines[2:]
+        assert list(complete_lines(file, 0, 8)) == lines[:2]
+        assert list(complete_lines(file, 0, 9)) == lines[:3]
+        assert list(complete_lines(file, 14)) == []
 
 
 def test_a_torn_line_that_was_cut_off_is_not_remembered(tmp_path):
     path = tmp_path / "journal"
     path.write_bytes(b"one\nto")
     with FileIO(path) as file:
-        assert list(whole_lines(file, 0)) == [(0, b"one\n")]
+        assert list(complete_lines(file, 0)) == [(0, b"one\n")]
         path.write_bytes(b"one\nthree\n")
-        assert list(whole_lines(file, 4)) == [(4, b"three\n")]
+        assert list(complete_lines(file, 4)) == [(4, b"three\n")]
 
 
 def test_the_file_may_be_read_elsewhere_between_two_lines(tmp_path, monkeypatch):
@@ -39,8 +39,8 @@ def test_the_file_may_be_read_elsewhere_between_two_lines(tmp_path, monkeypatch)
     path.write_bytes(b"one\ntwo\nthree\n")
     with FileIO(path) as file:
         found = []
-        for place, line in whole_lines(file, 0):
-            seal(file, place)
+        for place, line in complete_lines(file, 0):
+            checksum_before(file, place)
             found.append(line)
     assert found == [b"one\n", b"two\n", b"three\n"]
 
@@ -49,12 +49,12 @@ def test_a_seal_knows_what_stands_before_a_place(tmp_path):
     path = tmp_path / "journal"
     path.write_bytes(b"one\ntwo\nthree\n")
     with FileIO(path) as file:
-        sealed = seal(file, 8)
+        sealed = checksum_before(file, 8)
         assert sealed
-        assert seal(file, 0) == seal(file, 5) == seal(file, 100) == ""
+        assert checksum_before(file, 0) == checksum_before(file, 5) == checksum_before(file, 100) == ""
     path.write_bytes(b"one\ntwO\nthree\n")
     with FileIO(path) as file:
-        assert seal(file, 8) not in ("", sealed)
+        assert checksum_before(file, 8) not in ("", sealed)
 
 
 def test_one_process_at_a_time(tmp_path):
@@ -66,7 +66,7 @@ def test_one_process_at_a_time(tmp_path):
         return subprocess.run([sys.executable, "-c", script], capture_output=True, check=False).returncode == 0
 
     with FileIO(path) as file:
-        with held(file) as mine:
+        with journal_lock(file) as mine:
             assert mine
             assert not elsewhere()
         assert elsewhere()

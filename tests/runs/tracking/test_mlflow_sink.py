@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 
 from trueloop.core.protocols import Evaluated
 from trueloop.runs.tracking.mlflow_sink import MlflowSink
-from trueloop.runs.tracking.sink import StoreDown, StoreError, StoreRefused
+from trueloop.runs.tracking.sink import StoreUnavailable, StoreError, StoreRejected
 from trueloop.runs.tracking.sync_journal import Copying, copy_run
 from trueloop.runs.tracking.target import target_of
 
@@ -62,13 +62,13 @@ def test_mlflow_holds_what_the_journal_says(tracked, new_run, store, events):
     assert (kept.info.status, tags["trueloop.state"]) == {
         "WHOLE": ("FINISHED", "finished"), "KILLED": ("KILLED", "killed"), "RESUMED": ("FINISHED", "finished"),
     }[events]  # fmt: skip
-    from trueloop.runs.journal import read
+    from trueloop.runs.journal import read_journal
 
     assert {model.tags["trueloop.checkpoint"] for model in models.values()} == {
-        checkpoint.path for checkpoint in read(run.path).checkpoints
+        checkpoint.path for checkpoint in read_journal(run.path).checkpoints
     }
     notes = [value for key, value in sorted(tags.items()) if key.startswith("trueloop.note.")]
-    assert notes == [f"update {n.update}, {n.kind}: {n.message}" for n in read(run.path).notes]
+    assert notes == [f"update {n.update}, {n.kind}: {n.message}" for n in read_journal(run.path).notes]
 
 
 def test_a_second_time_nothing_changes(tracked, new_run, store):
@@ -230,7 +230,7 @@ def test_the_schema_of_another_mlflow_is_refused(tracked, new_run, sqlite_store)
     before, journal = path.read_bytes(), (run.path / "journal.jsonl").read_bytes()
     with pytest.raises(StoreError, match="has the schema of another MLflow") as caught:
         sync(run, sqlite_store)
-    assert not isinstance(caught.value, StoreDown)
+    assert not isinstance(caught.value, StoreUnavailable)
     assert "mlflow db upgrade" in caught.value.fix
     assert path.read_bytes() == before
     assert (run.path / "journal.jsonl").read_bytes() == journal
@@ -253,7 +253,7 @@ def test_a_locked_file_is_a_store_that_is_down(tracked, new_run, sqlite_store, m
     run = new_run([tracked.started(facts=other), tracked.rows(1, 4), tracked.ended(4)])
     database = sqlite3.connect(sqlite_store.removeprefix("sqlite:///"), isolation_level=None)
     database.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(StoreDown, match="database is locked"):
+    with pytest.raises(StoreUnavailable, match="database is locked"):
         sync(run, sqlite_store)
     database.close()
     assert sync(run, sqlite_store).outcome == "copied"
@@ -261,7 +261,7 @@ def test_a_locked_file_is_a_store_that_is_down(tracked, new_run, sqlite_store, m
 
 
 def test_a_database_that_is_away_is_told_at_once_and_without_its_password(tracked, new_run):
-    with pytest.raises(StoreDown) as caught:
+    with pytest.raises(StoreUnavailable) as caught:
         sync(new_run(tracked.WHOLE), "postgresql+psycopg://me:s3cret@127.0.0.1:9/runs")
     assert "does not answer" in str(caught.value)
     assert "s3cret" not in str(caught.value)
@@ -269,7 +269,7 @@ def test_a_database_that_is_away_is_told_at_once_and_without_its_password(tracke
 
 
 def test_a_server_that_is_away_is_told_without_its_password(tracked, new_run):
-    with pytest.raises(StoreDown) as caught:
+    with pytest.raises(StoreUnavailable) as caught:
         sync(new_run(tracked.WHOLE), "http://me:s3cret@127.0.0.1:9")
     assert "does not answer" in str(caught.value)
     assert "s3cret" not in str(caught.value)
@@ -286,7 +286,7 @@ def test_an_answer_that_refuses_is_told_as_one(tracked, new_run, store, monkeypa
     monkeypatch.setattr("trueloop.runs.tracking.mlflow_sink.NAME_LENGTH", 300)
     facts = {**tracked.FACTS, "config": {"n" * 280: 1}}
     run = new_run([tracked.started(facts=facts), tracked.rows(1, 4), tracked.ended(4)])
-    with pytest.raises(StoreRefused, match="refuses what was sent.*exceeds the maximum length") as caught:
+    with pytest.raises(StoreRejected, match="refuses what was sent.*exceeds the maximum length") as caught:
         sync(run, store)
     assert "does not answer" not in caught.value.what
     assert "When that is mended" in caught.value.fix

@@ -4,13 +4,13 @@ import hashlib
 import json
 
 from trueloop.core.protocols import RunStarted
-from trueloop.runs.tracking.run_metadata import card_of, run_id_of
+from trueloop.runs.tracking.run_metadata import make_run_metadata, parse_run_id
 
 
 def card(facts, name="digits", folder="digits-1"):
     started = RunStarted(name=name, epochs=1, updates=1, start_update=0, facts=facts)
     line = json.dumps({"event": "run_started", "facts": facts}, default=str).encode() + b"\n"
-    return card_of(started, folder=folder, started_s=1.5, first_line=line)
+    return make_run_metadata(started, folder=folder, started_s=1.5, first_line=line)
 
 
 def test_settings_are_params_and_the_rest_are_tags():
@@ -44,15 +44,15 @@ def test_facts_that_are_not_what_they_should_be_make_no_trouble():
 
 
 def test_the_shape_is_what_a_store_cannot_change():
-    same = card({"config": {"a": 1}, "host": "x"}).shape
-    assert card({"config": {"a": 1}, "host": "y"}).shape == same
-    assert card({"config": {"a": 2}, "host": "x"}).shape != same
-    assert card({"config": {"a": 1}, "host": "x", "more": 1}).shape != same
+    same = card({"config": {"a": 1}, "host": "x"}).fingerprint
+    assert card({"config": {"a": 1}, "host": "y"}).fingerprint == same
+    assert card({"config": {"a": 2}, "host": "x"}).fingerprint != same
+    assert card({"config": {"a": 1}, "host": "x", "more": 1}).fingerprint != same
 
 
 def test_only_32_hex_digits_name_a_run():
     for given in ("' OR 1=1", "0" * 31, "G" * 32, "A" * 32, None, 3, ["0" * 32], "0" * 32 + "\n"):
         line = json.dumps({"facts": {"run_id": given}}).encode() + b"\n"
-        assert run_id_of(line) == hashlib.sha256(line).hexdigest()[:32]
-    assert run_id_of(b'{"facts": {"run_id": "%s"}}\n' % (b"a1" * 16)) == "a1" * 16
-    assert run_id_of(b"nonsense\n") == hashlib.sha256(b"nonsense\n").hexdigest()[:32]
+        assert parse_run_id(line) == hashlib.sha256(line).hexdigest()[:32]
+    assert parse_run_id(b'{"facts": {"run_id": "%s"}}\n' % (b"a1" * 16)) == "a1" * 16
+    assert parse_run_id(b"nonsense\n") == hashlib.sha256(b"nonsense\n").hexdigest()[:32]

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from trueloop.runs.tracking.sink import Mark, StoreDown, StoreError
+from trueloop.runs.tracking.sink import SyncCursor, StoreUnavailable, StoreError
 
-MARK = Mark(journal_bytes=7, seal="abc", shape="def", state="", memory={"clock_s": 1.25, "remarks": 3})
+MARK = SyncCursor(journal_bytes=7, checksum="abc", fingerprint="def", state="", translator_state={"clock_s": 1.25, "remarks": 3})
 
 
 def test_it_is_read_back_as_it_was_written():
-    assert Mark.of(MARK.text()) == MARK
-    assert "\n" not in MARK.text()
+    assert SyncCursor.parse(MARK.to_json()) == MARK
+    assert "\n" not in MARK.to_json()
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_it_is_read_back_as_it_was_written():
     ],
 )
 def test_what_is_no_mark_is_none(text):
-    assert Mark.of(text) is None
+    assert SyncCursor.parse(text) is None
 
 
 @pytest.mark.parametrize(
@@ -45,10 +45,10 @@ def test_what_is_no_mark_is_none(text):
     ],
 )
 def test_a_mark_with_a_field_that_makes_no_sense_is_none(field, value):
-    assert Mark.of(json.dumps({**json.loads(MARK.text()), field: value})) is None
+    assert SyncCursor.parse(json.dumps({**json.loads(MARK.to_json()), field: value})) is None
 
 
 def test_a_later_schema_is_refused():
     with pytest.raises(StoreError, match="schema 9") as caught:
-        Mark.of('{"schema": 9, "whatever": 1}')
-    assert not isinstance(caught.value, StoreDown)
+        SyncCursor.parse('{"schema": 9, "whatever": 1}')
+    assert not isinstance(caught.value, StoreUnavailable)

@@ -14,8 +14,8 @@ pytest.importorskip("mlflow")
 from trueloop import OptimConfig, TrainConfig, Trainer
 from trueloop.core.errors import InvalidConfig, MissingExtra
 from trueloop.core.protocols import Evaluated, Notice, RunEnded
-from trueloop.runs.journal import read
-from trueloop.runs.run_id import run_id
+from trueloop.runs.journal import read_journal
+from trueloop.runs.run_id import read_run_id
 from trueloop.runs.tracking import Follower, copy_run, sync_client, target_of
 
 pytestmark = pytest.mark.usefixtures("nothing_drawn")
@@ -61,7 +61,7 @@ def train(run_dir, store, after=lambda epoch: None, **settings):
 def seen(tracked, url, run_dir):
     """The points of a run in MLflow by now, else None."""
     try:
-        return tracked.in_mlflow(url, run_id(run_dir / "journal.jsonl"))[1] or None
+        return tracked.in_mlflow(url, read_run_id(run_dir / "journal.jsonl"))[1] or None
     except (AssertionError, TypeError):
         return None
 
@@ -86,13 +86,13 @@ def test_a_folder_may_be_called_anything(tracked, new_run, tmp_path, name):
 def test_a_run_is_in_the_store_when_training_is_over(tracked, sqlite_store, tmp_path):
     result, watcher = train(tmp_path / "run", sqlite_store)
     gone(tracked, tmp_path / "run")
-    kept, points, models = tracked.in_mlflow(sqlite_store, run_id(tmp_path / "run" / "journal.jsonl"))
+    kept, points, models = tracked.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
     assert points == expected(tracked, tmp_path / "run")
     assert (kept.info.status, kept.data.tags["trueloop.state"]) == ("FINISHED", "finished")
     assert kept.data.params["optim.lr"] == "0.02"
     assert kept.data.tags["trueloop.environment.host"]
     assert {model.tags["trueloop.checkpoint"] for model in models.values()} == {
-        each.path for each in read(tmp_path / "run").checkpoints
+        each.path for each in read_journal(tmp_path / "run").checkpoints
     }
     assert (result.reason, watcher.notes) == ("finished", [])
 
@@ -153,7 +153,7 @@ def test_postgres_killed_in_the_middle_leaves_the_run_unharmed(tracked, postgres
     assert [note.kind for note in notes] == ["store_down"]
     assert "s3cret" not in notes[0].message
     assert "trueloop runs sync" in notes[0].message
-    history = read(run_dir)
+    history = read_journal(run_dir)
     assert history.updates.update == list(range(1, 49))
     assert [note.kind for note in history.notes] == ["store_down"]
     assert history.end.reason == "finished"
@@ -223,7 +223,7 @@ def test_a_trainer_killed_leaves_everything_in_the_store(forker, tracked, sqlite
     run_dir = tmp_path / "run"
     start_and_kill(forker, tracked, run_dir, sqlite_store, config)
     gone(tracked, run_dir)
-    kept, points, _ = tracked.in_mlflow(sqlite_store, run_id(run_dir / "journal.jsonl"))
+    kept, points, _ = tracked.in_mlflow(sqlite_store, read_run_id(run_dir / "journal.jsonl"))
     assert (kept.info.status, kept.data.tags["trueloop.state"]) == ("KILLED", "killed")
     assert points == expected(tracked, run_dir)
     assert max(step for _, step in points) >= 16
@@ -242,11 +242,11 @@ def test_a_run_that_goes_on_is_the_same_run_in_the_store(tracked, sqlite_store, 
     result, _ = train(tmp_path / "run", sqlite_store, stop)
     assert result.reason == "preempted"
     gone(tracked, tmp_path / "run")
-    kept, _, _ = tracked.in_mlflow(sqlite_store, run_id(tmp_path / "run" / "journal.jsonl"))
+    kept, _, _ = tracked.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
     assert kept.data.tags["trueloop.state"] == "preempted"
     train(tmp_path / "run", sqlite_store)
     gone(tracked, tmp_path / "run")
-    again, points, _ = tracked.in_mlflow(sqlite_store, run_id(tmp_path / "run" / "journal.jsonl"))
+    again, points, _ = tracked.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
     assert again.data.tags["trueloop.state"] == "finished"
     assert points == expected(tracked, tmp_path / "run")
 
@@ -269,8 +269,8 @@ def test_a_store_that_is_behind_goes_on_alone(tracked, sqlite_store, tmp_path, m
     result, watcher = train(tmp_path / "run", sqlite_store)
     assert result.reason == "finished"
     assert [note.kind for note in watcher.notes] == ["store_behind"]
-    assert read(tmp_path / "run").end.reason == "finished"
-    assert [note.kind for note in read(tmp_path / "run").notes] == []
+    assert read_journal(tmp_path / "run").end.reason == "finished"
+    assert [note.kind for note in read_journal(tmp_path / "run").notes] == []
     gone(tracked, tmp_path / "run")
     assert seen(tracked, sqlite_store, tmp_path / "run") == expected(tracked, tmp_path / "run")
 
@@ -283,7 +283,7 @@ def test_a_run_that_fails_is_failed_in_the_store(tracked, sqlite_store, tmp_path
     with pytest.raises(ValueError, match="of the user's"):
         train(tmp_path / "run", sqlite_store, after)
     gone(tracked, tmp_path / "run")
-    kept, points, _ = tracked.in_mlflow(sqlite_store, run_id(tmp_path / "run" / "journal.jsonl"))
+    kept, points, _ = tracked.in_mlflow(sqlite_store, read_run_id(tmp_path / "run" / "journal.jsonl"))
     assert (kept.info.status, kept.data.tags["trueloop.state"]) == ("FAILED", "failed")
     assert points == expected(tracked, tmp_path / "run")
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trueloop.core.errors import InvalidData, RunFolderError
-from trueloop.runs.journal import read
-from trueloop.runs.tracking.sink import Mark, StoreDown, StoreError
+from trueloop.runs.journal import read_journal
+from trueloop.runs.tracking.sink import SyncCursor, StoreUnavailable, StoreError
 from trueloop.runs.tracking.sync_journal import Copying, copy_run
 from trueloop.runs.tracking.target import Target
 
@@ -25,7 +25,7 @@ def test_the_store_holds_what_the_journal_says(tracked, new_run, memory, events)
     run = new_run(getattr(tracked, events))
     assert copied(run, memory).outcome == "copied"
     assert memory.points() == tracked.points_of(run.path)
-    history, kept = read(run.path), memory.runs[tracked.RUN_ID]
+    history, kept = read_journal(run.path), memory.runs[tracked.RUN_ID]
     assert [(s.step, s.path, s.values) for s in kept["saved"]] == [
         (c.update, c.path, c.metrics) for c in history.checkpoints
     ]
@@ -107,7 +107,7 @@ def test_what_a_resume_superseded_does_not_stay(tracked, new_run, memory):
 def test_what_was_written_without_a_mark_and_then_superseded_does_not_stay(tracked, new_run, memory):
     run = new_run(tracked.KILLED)
     memory.fail_after = 3  # find, erase, begin, and then between the first batch and its mark
-    with pytest.raises(StoreDown):
+    with pytest.raises(StoreUnavailable):
         copied(run, memory)
     assert ("train/loss", 10) in memory.points()
     memory.fail_after = math.inf
@@ -234,7 +234,7 @@ def test_a_store_of_a_later_trueloop_is_left_alone(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
     copied(run, memory)
     before = memory.runs[tracked.RUN_ID]["mark"].text()
-    memory.find = lambda card: Mark.of(before.replace('"schema": 1', '"schema": 2'))
+    memory.find = lambda card: SyncCursor.parse(before.replace('"schema": 1', '"schema": 2'))
     memory.calls.clear()
     with pytest.raises(StoreError, match="schema 2, this one knows 1"):
         copied(run, memory)
@@ -253,7 +253,7 @@ def alive(tracked, new_run, sink, pieces, failing=()):
             try:
                 copying = copying or Copying(file, run.path.name, sink)
                 copying.advance()
-            except StoreDown:  # and another one goes on from there, when the journal has grown
+            except StoreUnavailable:  # and another one goes on from there, when the journal has grown
                 copying = None
         sink.fail_after = math.inf
         copying = copying or Copying(file, run.path.name, sink)
@@ -320,7 +320,7 @@ def test_whatever_happens_the_store_ends_as_the_journal_says(tracked, tmp_path_f
         patch.setattr(sync_journal, "SLICE_BYTES", slice_bytes)
         run = alive(tracked, lambda: tracked.Run(tmp_path_factory.mktemp("run")), sink, events, failures)
     assert sink.points() == tracked.points_of(run.path)
-    history, kept = read(run.path), sink.runs[tracked.RUN_ID]
+    history, kept = read_journal(run.path), sink.runs[tracked.RUN_ID]
     assert sorted(s.step for s in kept["saved"]) == sorted(c.update for c in history.checkpoints)
     times = {(name, p.step): p.time_ms for p in kept["points"] for name in p.values}
     assert all(s.time_ms == times["val/loss", s.step] for s in kept["saved"] if s.values)

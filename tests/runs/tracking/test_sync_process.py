@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from trueloop.runs.tracking import copy_run, sync_process, target_of
-from trueloop.runs.tracking.journal_file import held
+from trueloop.runs.tracking.journal_file import journal_lock
 from trueloop.runs.tracking.sink import StoreError
 from trueloop.runs.tracking.sync_process import Following
 from trueloop.runs.tracking.target import Target
@@ -139,7 +139,7 @@ def test_a_damaged_journal_ends_it(tracked, new_run, memory):
 
 def test_a_copier_before_it_is_waited_for(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
-    with (run.path / "journal.jsonl").open("rb", buffering=0) as file, held(file) as mine:
+    with (run.path / "journal.jsonl").open("rb", buffering=0) as file, journal_lock(file) as mine:
         assert mine
         process = Process(run.path, memory)
         process.thread.join(0.2)

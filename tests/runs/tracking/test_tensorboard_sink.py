@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("tensorboard")
 
-from trueloop.runs.journal import read
+from trueloop.runs.journal import read_journal
 from trueloop.runs.tracking.sink import StoreError
 from trueloop.runs.tracking.sync_journal import copy_run
 from trueloop.runs.tracking.target import target_of
@@ -62,7 +62,7 @@ def test_event_files_hold_what_the_journal_says(tracked, new_run, tmp_path, kind
     folder = tmp_path / "tb" / run.path.name
     same(scalars(folder), tracked.points_of(run.path))
     saved = texts(folder, "checkpoint")
-    assert [step for step, _ in saved] == [c.update for c in read(run.path).checkpoints]
+    assert [step for step, _ in saved] == [c.update for c in read_journal(run.path).checkpoints]
     assert all(rf"update\-{step:09d}" in text for step, text in saved)
     assert texts(folder, "state") == [(0, "killed" if kind == "KILLED" else "finished")]
 

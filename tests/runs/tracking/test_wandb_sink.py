@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("wandb")
 
-from trueloop.runs.journal import read
+from trueloop.runs.journal import read_journal
 from trueloop.runs.tracking.sink import StoreError
 from trueloop.runs.tracking.sync_journal import copy_run
 from trueloop.runs.tracking.target import target_of
@@ -88,7 +88,7 @@ def test_an_offline_run_holds_what_the_journal_says(tracked, new_run, tmp_path, 
     same(history(tmp_path / "wb"), tracked.points_of(run.path))
     told = summary(tmp_path / "wb")
     assert told["trueloop.state"] == "finished"
-    for checkpoint in read(run.path).checkpoints:
+    for checkpoint in read_journal(run.path).checkpoints:
         assert told[f"checkpoints/update-{checkpoint.update:09d}"]["path"] == checkpoint.path
     [made] = [r.run for r in records(tmp_path / "wb") if r.WhichOneof("record_type") == "run"][:1]
     assert (made.run_id, made.display_name, made.project) == (tracked.RUN_ID, run.path.name, "digits")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from trueloop.core.findings import Explained, Report
+from trueloop.core.findings import ExplainedError, Report
 from trueloop.failures.load import known_errors
 from trueloop.failures.pytorch_error import Explanation, KnownError, Raised
 from trueloop.sanitizer.watch import Watch
@@ -151,6 +151,6 @@ def test_torchs_words_are_shortened_by_sentences():
         loss.backward()
 
     explained = told(caught(program)).error
-    assert isinstance(explained, Explained)
+    assert isinstance(explained, ExplainedError)
     assert explained.message.endswith("already been freed).")
     assert len(explained.message) < 160

@@ -6,7 +6,7 @@ import torch
 
 from trueloop.sanitizer.pytorch_errors.recent_calls import Recent
 from trueloop.sanitizer.watch import Watch
-from trueloop.tracing.events import Event, Gap
+from trueloop.tracing.events import Event, TracingGap
 
 
 def hear(memory: Recent, event: Event) -> None:
@@ -53,5 +53,5 @@ def test_what_came_last():
 def test_a_gap_is_forgotten_over():
     memory = Recent()
     memory.order = 3
-    hear(memory, Gap(update=9, micro=9, time_s=0.0, updates=4))
+    hear(memory, TracingGap(update=9, backward_count=9, time_s=0.0, updates=4))
     assert memory.order is None

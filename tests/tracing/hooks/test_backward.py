@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from trueloop.tracing.events import BackwardEnded, BackwardStarted, LossesSeen, NotFinite, StepTaken
+from trueloop.tracing.events import BackwardEnded, BackwardStarted, BackwardLosses, NotFinite, StepTaken
 from trueloop.tracing.hooks.backward import SINGLE, check_taken
 
 
@@ -27,7 +27,7 @@ def test_a_simple_one(everything):
     assert (began.micro, ended.micro, attachment.stream.micro) == (0, 1, 1)
     assert ended.value == loss.item()
     assert names(ended.received) == ["0.bias", "0.weight", "1.bias", "1.weight"]
-    assert began.place.site.path == ended.place.site.path == __file__
+    assert began.location.source_location.path == ended.location.source_location.path == __file__
 
 
 def test_losses_of_updates_made_alike_are_told_a_few_times(everything):
@@ -39,7 +39,7 @@ def test_losses_of_updates_made_alike_are_told_a_few_times(everything):
         optimizer.zero_grad()
         F.cross_entropy(model(torch.ones(4, 2)), targets).backward()
         optimizer.step()
-    began, seen = told(BackwardStarted), told(LossesSeen)
+    began, seen = told(BackwardStarted), told(BackwardLosses)
     assert len(began) == 3 * SINGLE
     assert SINGLE <= len(seen) < 3 * SINGLE
     assert {each.kind for event in (*began, *seen) for each in event.losses} == {"cross_entropy"}
@@ -58,12 +58,12 @@ def test_a_loss_that_comes_later_is_read_from_its_second_time_on(everything):
             loss = F.cross_entropy(out, torch.zeros(4, dtype=torch.long))
         else:
             loss = F.mse_loss(out, torch.zeros(4, 3))
-            kinds.append(len(told(LossesSeen)))
+            kinds.append(len(told(BackwardLosses)))
         loss.backward()
         optimizer.step()
-    new = told(LossesSeen)[kinds[0] :]
+    new = told(BackwardLosses)[kinds[0] :]
     assert [each.kind for event in new for each in event.losses] == ["mse"] * (len(kinds) - 1)
-    (line,) = {each.place.site.line for event in new for each in event.losses}
+    (line,) = {each.location.source_location.line for event in new for each in event.losses}
     assert line
     assert all(len(event.losses) == 1 for event in told(BackwardStarted)[2 * SINGLE + 3 :])
 
@@ -174,7 +174,7 @@ def test_a_loss_that_is_not_finite_is_told_once_in_a_while(everything):
         optimizer.step()
     (event,) = told(NotFinite)
     assert (event.what, event.value, event.update) == ("loss", "nan", 3)
-    assert event.place.site.path == __file__
+    assert event.location.source_location.path == __file__
     assert attachment.stream.full
 
 

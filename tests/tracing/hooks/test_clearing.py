@@ -21,7 +21,7 @@ def test_what_no_step_has_used(everything, by, to_none):
     model(torch.ones(1, 2)).sum().backward()
     clear(set_to_none=to_none)
     (event,) = told(GradientsCleared)
-    assert (len(event.unconsumed), event.place.site.path) == (2, __file__)
+    assert (len(event.unused), event.location.source_location.path) == (2, __file__)
     assert all((p.grad is None) is to_none for p in model.parameters())
 
 
@@ -32,7 +32,7 @@ def test_a_part_of_the_model(everything):
     model(torch.ones(1, 2)).sum().backward()
     model[1].zero_grad()
     (event,) = told(GradientsCleared)
-    assert event.unconsumed == {attachment.stream.registry.of(model[1].weight)}
+    assert event.unused == {attachment.stream.registry.of(model[1].weight)}
 
 
 def test_an_own_zero_grad_is_told_once(everything):
@@ -61,4 +61,4 @@ def test_an_own_zero_grad_is_told_once(everything):
             optimizer.step()
         sum(parameter.sum() for parameter in model.parameters()).backward()
         model.zero_grad()
-    assert [len(event.unconsumed) for event in told(GradientsCleared)] == [2, 4]
+    assert [len(event.unused) for event in told(GradientsCleared)] == [2, 4]

@@ -52,12 +52,12 @@ def test_a_name_imported_before_is_reached_and_left_as_it_was(told):
     norm = own(setup.model.parameters(), 0.5)
     clip_grad_value_(setup.model.weight, clip_value=0.1)
     first, second = of(told, GradientsClipped)
-    assert (first.kind, first.limit, first.measured, first.probe) == ("norm", 0.5, pytest.approx(float(norm)), False)
+    assert (first.kind, first.limit, first.measured, first.only_measured) == ("norm", 0.5, pytest.approx(float(norm)), False)
     assert len(first.parameters) == 2
-    assert not first.consumed
+    assert not first.already_used
     assert not first.scaled
     assert (second.kind, second.limit, second.measured, len(second.parameters)) == ("value", 0.1, None, 1)
-    assert first.place.site.path == __file__
+    assert first.location.source_location.path == __file__
     assert own is nn.utils.clip_grad_norm_
 
 
@@ -89,9 +89,9 @@ def test_what_a_step_has_used_is_consumed_until_something_is_added(told):
     setup.loss().backward()
     clip_grad_norm_(setup.model.parameters(), 1e-3)
     late, probe, mixed = of(told, GradientsClipped)
-    assert late.consumed == late.parameters
-    assert (probe.consumed, probe.probe) == (probe.parameters, True)
-    assert not mixed.consumed
+    assert late.already_used == late.parameters
+    assert (probe.already_used, probe.only_measured) == (probe.parameters, True)
+    assert not mixed.already_used
 
 
 def test_an_error_of_torchs_own_comes_through(told):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trueloop.tracing.attach import Attachment
-from trueloop.tracing.events import DropoutUntold
+from trueloop.tracing.events import DropoutWithoutTrainingFlag
 from trueloop.tracing.hooks import all_sources
 from trueloop.tracing.hooks.dropouts import FUNCTIONS
 from trueloop.tracing.patch import UNSEEN
@@ -126,12 +126,12 @@ def test_a_call_that_is_not_told_the_mode(everything):
     for _ in range(2):  # it is looked for at the first call
         model(x)
     model.eval()(x)
-    first, second = events(DropoutUntold)
+    first, second = events(DropoutWithoutTrainingFlag)
     assert (first.training, second.training) == (True, False)
     assert (first.function, first.probability, first.values, first.again) == ("dropout", 0.5, 12, False)
     assert first.module is second.module
-    assert first.place.site == second.place.site
-    assert first.place.site.line == untold.__code__.co_firstlineno + 1
+    assert first.location.source_location == second.location.source_location
+    assert first.location.source_location.line == untold.__code__.co_firstlineno + 1
 
 
 def test_the_same_tensor_twice(everything):
@@ -143,7 +143,7 @@ def test_the_same_tensor_twice(everything):
     model = Net(twice)
     for _ in range(2):
         model(torch.ones(3, 4))
-    assert [(event.function, event.again) for event in events(DropoutUntold)] == [
+    assert [(event.function, event.again) for event in events(DropoutWithoutTrainingFlag)] == [
         ("dropout1d", False), ("dropout1d", True)
     ]  # fmt: skip
 
@@ -169,14 +169,14 @@ def test_calls_that_are_not_told_of(everything, call):
     model = Net(call)
     for _ in range(2):
         model(torch.ones(3, 4))
-    assert not events(DropoutUntold)
+    assert not events(DropoutWithoutTrainingFlag)
 
 
 def test_outside_of_a_model(everything):
     _, events = everything
     Net(untold)(torch.ones(3, 4))
     untold(None, torch.ones(3, 4))
-    assert not events(DropoutUntold)
+    assert not events(DropoutWithoutTrainingFlag)
 
 
 def test_not_again_where_a_graph_is_computed_once_more(everything):
@@ -186,9 +186,9 @@ def test_not_again_where_a_graph_is_computed_once_more(everything):
     inner = Net(untold)
     model = Net(lambda module, x: checkpoint(inner, x, use_reentrant=False))
     model(torch.ones(3, 4))
-    assert not events(DropoutUntold)
+    assert not events(DropoutWithoutTrainingFlag)
     model(torch.ones(3, 4)).sum().backward()
-    assert len(events(DropoutUntold)) == 1
+    assert len(events(DropoutWithoutTrainingFlag)) == 1
 
 
 @pytest.mark.slow(reason="torch.compile")

@@ -37,7 +37,7 @@ def test_a_trace_is_told_when_it_is_written(watched, tmp_path):
     assert not watched
     traced.save(str(tmp_path / "a.pt"))
     assert seen(watched) == [("torch.jit.trace", True, True)]
-    assert watched[0].place.site.line == 36, "where it was traced"
+    assert watched[0].location.source_location.line == 36, "where it was traced"
     traced.save(str(tmp_path / "b.pt"))
     assert len(watched) == 1, "once"
     torch.jit.save(torch.jit.trace(model.eval(), torch.ones(2, 2)), io.BytesIO())

@@ -92,7 +92,7 @@ def test_it_is_told_once_between_two_backwards(watched, hooked):
     (event,) = watched()
     assert (event.model.kind, event.hooks, event.called) == ("Net", ("forward hook",), False)
     assert len(event.parameters) == 4
-    assert event.place.site.path == __file__
+    assert event.location.source_location.path == __file__
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_graphs_that_are_kept(train):
     first, *later = train(lambda number, out: kept.append(out))
     assert first.oldest == 0
     assert first.count >= graphs.FEWEST
-    assert first.place.site.path == __file__
+    assert first.location.source_location.path == __file__
     assert any(words.startswith("kept[*] (local of test_graphs_that_are_kept") for words in first.holders)
     assert first.kept_at.path == __file__
     counts = [event.count for event in (first, *later)]

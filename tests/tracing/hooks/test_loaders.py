@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 from trueloop.tracing.attach import Attachment
-from trueloop.tracing.events import BatchDrawn, LoaderExhausted, LoaderStarted, OrderSeen, SeedRepeated
+from trueloop.tracing.events import BatchLoaded, LoaderExhausted, LoaderStarted, SampleOrderRecorded, SeedRepeated
 from trueloop.tracing.hooks.loaders import Loaders
 from trueloop.tracing.hooks.seeds import Seeds
 from trueloop.tracing.program_state import Program
@@ -60,12 +60,12 @@ def test_every_batch_of_every_epoch(watched, make):
     for _ in range(2):
         assert len(list(loader)) == batches
     assert [fields["epoch"] for fields in of(events, LoaderStarted)] == [0, 1]
-    assert [(f["epoch"], f["index"]) for f in of(events, BatchDrawn)] == [
+    assert [(f["epoch"], f["index"]) for f in of(events, BatchLoaded)] == [
         (e, i) for e in (0, 1) for i in range(batches)
     ]
     assert [(f["epoch"], f["batches"]) for f in of(events, LoaderExhausted)] == [(0, batches), (1, batches)]
     assert attachment.program.batch == 2 * batches
-    assert len(of(events, OrderSeen)) == (2 if of(events, LoaderStarted)[0]["shuffles"] else 0)
+    assert len(of(events, SampleOrderRecorded)) == (2 if of(events, LoaderStarted)[0]["shuffles"] else 0)
 
 
 def test_a_break_has_no_end_and_the_next_epoch_begins(watched):
@@ -75,7 +75,7 @@ def test_a_break_has_no_end_and_the_next_epoch_begins(watched):
         break
     next(iter(loader))
     assert not of(events, LoaderExhausted)
-    assert [fields["index"] for fields in of(events, BatchDrawn)] == [0, 0]
+    assert [fields["index"] for fields in of(events, BatchLoaded)] == [0, 0]
 
 
 def test_a_reader_that_counts_ends_a_pass_by_its_last_batch(watched):
@@ -120,11 +120,11 @@ def test_an_iterator_from_before_is_seen():
     iterator = iter(DataLoader(DATA, 5))
     events = []
     attachment = Attachment(lambda stream, program: [Loaders(stream, program)])
-    hear = lambda event: events.append((type(event), event.index if isinstance(event, BatchDrawn) else None))  # noqa: E731
+    hear = lambda event: events.append((type(event), event.index if isinstance(event, BatchLoaded) else None))  # noqa: E731
     attachment.attach(hear)
     assert len(list(iterator)) == 2
     attachment.detach(hear)
-    assert [told for told in events if told[0] is BatchDrawn] == [(BatchDrawn, 0), (BatchDrawn, 1)]
+    assert [told for told in events if told[0] is BatchLoaded] == [(BatchLoaded, 0), (BatchLoaded, 1)]
 
 
 def test_nothing_is_kept_alive(watched):

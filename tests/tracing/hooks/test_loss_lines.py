@@ -32,7 +32,7 @@ def placed() -> Iterator[Stream]:
 
 def line_of(loss: torch.Tensor) -> tuple[str, int] | None:
     (found,) = LossProbe(loss).losses()
-    return found.place and found.place.site[:2]
+    return found.location and found.location.source_location[:2]
 
 
 def this_line() -> int:
@@ -53,7 +53,7 @@ def test_two_losses_of_one_kind_keep_their_own_lines(placed: Stream):
     z = X.clone().requires_grad_()
     one = F.mse_loss(z, X)
     two = F.mse_loss(z, X + 1)
-    lines = {found.place.site.line for found in LossProbe(one + two).losses()}
+    lines = {found.location.source_location.line for found in LossProbe(one + two).losses()}
     assert lines == {this_line() - 3, this_line() - 2}
 
 

@@ -29,7 +29,7 @@ def test_one_event_for_a_model_with_children(watched):
         ("Sequential", False, True), ("Sequential", True, True), ("Sequential", True, False)
     ]  # fmt: skip
     assert all(type(event) is ModeSet and len(event.parameters) == 2 for event in events)
-    assert all(event.place.site.path == __file__ for event in events)
+    assert all(event.location.source_location.path == __file__ for event in events)
     assert all(module.training for module in model.modules())
 
 

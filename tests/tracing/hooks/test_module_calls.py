@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.data_passes import Pass
-from trueloop.tracing.events import BatchNormOfOne, ModelCalled, StrangerCalled
+from trueloop.tracing.events import BatchNormSingleSample, ModelCalled, UnregisteredModuleCalled
 from trueloop.tracing.hooks.module_calls import Forwards
 
 
@@ -48,11 +48,11 @@ def test_the_outermost_model_only(watched):
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Dropout(0.1), nn.BatchNorm1d(2)))
     model(torch.ones(3, 2))
     (event,) = of(events, ModelCalled)
-    assert (event.live, event.output) == (None, None), "kept beyond the telling"
+    assert (event.live_module, event.output) == (None, None), "kept beyond the telling"
     assert (event.training, event.dropout_active, event.batchnorm_active, event.all_eval) == (True, True, True, False)
     assert (event.grad_mode, event.has_graph, event.autocast, event.recomputed) == (True, True, None, False)
     assert len(event.parameters) == 4
-    assert event.place.site.path == __file__
+    assert event.location.source_location.path == __file__
     assert [known for known, _ in attachment.program.models.items()] == [model]
 
 
@@ -130,7 +130,7 @@ def test_a_graph_that_was_used(watched, use):
         if used:
             use(loss, inputs=[x])
     model(x)
-    assert [event.graph_used for event in of(events, ModelCalled)] == [False, False, True, False]
+    assert [event.previous_graph_used for event in of(events, ModelCalled)] == [False, False, True, False]
 
 
 def test_graphs_within_function_transforms(watched):
@@ -145,14 +145,14 @@ def test_a_stranger_is_told_once_when_it_has_gradients(watched):
     inner = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
     model = Hidden(inner)
     for _ in range(3):
-        assert not of(events, StrangerCalled)
+        assert not of(events, UnregisteredModuleCalled)
         output = model(torch.ones(1, 2))
     output.sum().backward()
     for _ in range(2):
         model(torch.ones(1, 2))
-    (event,) = of(events, StrangerCalled)
+    (event,) = of(events, UnregisteredModuleCalled)
     assert (event.model.kind, event.trainable, len(event.parameters)) == ("Hidden", True, 2)
-    assert event.place.site.function == "Hidden.forward"
+    assert event.location.source_location.function == "Hidden.forward"
 
 
 @pytest.mark.parametrize("inner", [nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 2).eval(), nn.Tanh()])
@@ -161,7 +161,7 @@ def test_no_strangers(watched, inner):
     model = Hidden(inner)
     for _ in range(3):
         model(torch.ones(1, 2)).sum().backward()
-    assert not of(events, StrangerCalled)
+    assert not of(events, UnregisteredModuleCalled)
 
 
 def test_one_sample_after_more(watched):
@@ -169,8 +169,8 @@ def test_one_sample_after_more(watched):
     model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
     for samples in (1, 4, 1, 1):
         model(torch.ones(samples, 1, 3, 3))
-    (event,) = of(events, BatchNormOfOne)
-    assert (event.values, event.before, event.module.kind) == (9, 4, "BatchNorm2d")
+    (event,) = of(events, BatchNormSingleSample)
+    assert (event.values, event.previous_batch_size, event.module.kind) == (9, 4, "BatchNorm2d")
 
 
 def test_nothing_is_kept_alive(watched):

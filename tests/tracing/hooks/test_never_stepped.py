@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from trueloop.tracing.attach import Attachment
-from trueloop.tracing.events import StepAwaited
+from trueloop.tracing.events import StepMissing
 from trueloop.tracing.hooks import all_sources
 from trueloop.tracing.hooks.never_stepped import ENOUGH
 from trueloop.tracing.program_text import attribute_readers
@@ -16,8 +16,8 @@ def heard():
     events = []
 
     def hear(event):  # while it is told, its texts can be read
-        if type(event) is StepAwaited:
-            events.append((event.ended, event.backwards, event.direct, bool(event.read(True))))
+        if type(event) is StepMissing:
+            events.append((event.watch_ended, event.backwards, event.called_by_user, bool(event.read_modules(True))))
 
     attachment = Attachment(all_sources)
     attachment.attach(hear)

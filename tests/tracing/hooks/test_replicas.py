@@ -42,7 +42,7 @@ def test_a_wrapper_is_told_with_what_it_keeps_equal(everything):
     (event,) = told(ModelReplicated)
     assert (event.wrapper.kind, event.module.kind, event.size) == ("DistributedDataParallel", "Sequential", 1)
     assert names(event.parameters) == ["0.weight", "1.bias", "1.weight", "2.weight"]
-    assert event.place.site.path == __file__
+    assert event.location.source_location.path == __file__
 
 
 def test_one_that_was_built_before_is_told_at_its_first_call():

@@ -44,8 +44,8 @@ def test_it_is_told_once_when_enough_have_gone(told):
     (event,) = told
     assert event.count == retained_graphs.ENOUGH
     assert event.update == retained_graphs.ENOUGH
-    assert event.place.site.path == __file__
-    assert event.place.site.function == "train"
+    assert event.location.source_location.path == __file__
+    assert event.location.source_location.function == "train"
 
 
 def test_too_few(told):

@@ -32,7 +32,7 @@ def test_scaled_and_stepped(everything):
     assert began.scaled
     assert step.scaler is scaled.scaler is attachment.stream.registry.of(run.scaler)
     assert told(GradientsUnscaled) == told(StepSkipped) == []
-    assert scaled.place.site.path == step.place.site.path == __file__
+    assert scaled.location.source_location.path == step.location.source_location.path == __file__
     assert attachment.program.stepping_scaler is None
 
 
@@ -70,7 +70,7 @@ def test_a_step_that_is_left_out(everything):
         run.scaler.update()
     (event,) = told(StepSkipped)
     assert (event.update, attachment.stream.update) == (1, 2)
-    assert event.place.site.path == __file__
+    assert event.location.source_location.path == __file__
     assert [step.not_finite for step in told(StepTaken)] == [frozenset()] * 2
     assert [each.scale for each in told(LossScaled)] == [8.0, 8.0, 4.0]
 

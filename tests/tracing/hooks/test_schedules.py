@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler as L
 
-from trueloop.tracing.events import ScheduleAdvanced
+from trueloop.tracing.events import SchedulerStepped
 from trueloop.tracing.hooks.schedules import Schedules
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import Known, Program
@@ -79,11 +79,11 @@ def test_one_event_for_each_step_and_none_while_it_is_made(heard: Heard, kind: s
         advance(scheduler, optimizer)
         event = heard.events.pop()
         assert heard.events == []
-        assert isinstance(event, ScheduleAdvanced)
+        assert isinstance(event, SchedulerStepped)
         assert (event.kind, event.horizon) == (kind, horizon)
         assert (event.before, event.after) == ((before,), (optimizer.param_groups[0]["lr"],))
-        assert event.place is not None
-        assert event.place.site.path == __file__
+        assert event.location is not None
+        assert event.location.source_location.path == __file__
         assert event.count == count
 
 

@@ -48,7 +48,7 @@ def test_an_optimizer_that_is_built(everything):
     events = told(OptimizerCreated)
     assert [(event.kind, event.stateful) for event in events] == [("SGD", False), ("SGD", True), ("Adam", True)]
     assert [(len(event.parameters), len(event.trainable)) for event in events] == [(2, 1)] * 3
-    assert all(event.place.site.path == __file__ and event.predecessors == () for event in events)
+    assert all(event.location.source_location.path == __file__ and event.predecessors == () for event in events)
 
 
 def test_one_that_takes_the_place_of_another(everything):
@@ -81,7 +81,7 @@ def test_a_simple_step(everything):
     assert not event.zero
     assert not event.not_finite
     assert not event.frozen
-    assert event.place.site.path == __file__
+    assert event.location.source_location.path == __file__
 
 
 def test_gradients_that_are_zero_missing_or_not_finite(everything):
@@ -169,7 +169,7 @@ def test_what_is_frozen_and_moves(everything):
     optimizer.step()
     (event,) = told(StepTaken)
     assert len(event.frozen) == 2
-    assert event.frozen_moved == {attachment.stream.registry.of(moved)}
+    assert event.frozen_changed == {attachment.stream.registry.of(moved)}
 
 
 def test_a_closure_makes_its_gradients_within(everything):

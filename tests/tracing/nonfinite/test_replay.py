@@ -73,7 +73,7 @@ def test_the_operation_and_its_module_are_named_and_nothing_is_noticed(capsys):
     assert found is not None
     assert (found.operation, found.module) == ("log", "inner.1 (Part)")
     assert "48 of 48 zero" in found.inputs
-    line = found.place.site
+    line = found.place.source_location
     assert line.path == __file__
     assert line.function == "Part.forward"
     after = state_of(net)

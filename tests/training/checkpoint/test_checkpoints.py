@@ -507,12 +507,12 @@ def test_looking_needs_no_torch(tmp_path: Path):
 
 def test_a_token_is_there_for_a_moment_and_swept_if_left(tmp_path: Path):
     folder = CheckpointFolder(tmp_path)
-    with folder.token() as token:
+    with folder.visibility_token() as token:
         assert token.is_dir()
         assert token.is_absolute()
         assert folder.leftovers() == [tmp_path / token.name]
         assert folder.checkpoints() == []
         assert folder.problems() == []
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(CheckpointError, match="could not be written"), folder.token() as token:
+    with pytest.raises(CheckpointError, match="could not be written"), folder.visibility_token() as token:
         token.rmdir()

@@ -294,7 +294,7 @@ def test_a_run_whose_mirror_comes_and_goes(tmp_path: Path):
         state = {"model": {"w": torch.full((4,), update)}}
         saver.save(state, update=update, epoch=0, metrics={})
         saver.wait()
-        notes += [event for event in saver.take() if isinstance(event, Notice)]
+        notes += [event for event in saver.drain_events() if isinstance(event, Notice)]
     saver.close()
     assert [(note.update, note.kind) for note in notes] == [(1, "mirror_down"), (3, "mirror_up")]
     assert "frail://run could not be written" in notes[0].message

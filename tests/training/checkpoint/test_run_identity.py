@@ -47,7 +47,7 @@ def identity(build, config: TrainConfig | None = None, *, model=None, objective=
     config = config or TrainConfig()
     model, objective = model or nn.Linear(2, 3), objective or nn.CrossEntropyLoss()
     parts = build(model, objective, config)
-    return identify(config, parts, objective=objective, given=given, own_optimizer=own_optimizer)
+    return identify(config, parts, objective=objective, extra=given, own_optimizer=own_optimizer)
 
 
 def test_every_setting_is_classified_and_nothing_else():
@@ -94,7 +94,7 @@ def test_settings_are_told_apart_by_consequence(changed, expected):
     saved, present = ({**flat(config)} for config in (TrainConfig(), replace(TrainConfig(), **changed)))
     found = compare(saved, present)
     assert found.all
-    assert found.all == tuple(found.of(expected))
+    assert found.all == tuple(found.with_consequence(expected))
 
 
 def flat(config: TrainConfig, above: str = "") -> dict:
@@ -110,7 +110,7 @@ def test_differences_are_shown_as_they_are_typed():
     saved = {**flat(TrainConfig()), "options.width": 4, "data.train": "10:sha256:aa"}
     present = {**flat(TrainConfig(clip=None, optim=OptimConfig(betas=(0.5, 0.9)), drop_last=True)), "data.train": "9:x"}
     with pytest.raises(CheckpointError) as refused:
-        compare(saved, present).refuse()
+        compare(saved, present).raise_if_breaking()
     assert refused.value.what.splitlines()[1:] == [
         "  drop_last: was false, is true",
         "  optim.betas: was 0.9 0.999, is 0.5 0.9",
@@ -123,13 +123,13 @@ def test_differences_are_shown_as_they_are_typed():
 
 
 def test_what_is_not_breaking_is_not_refused():
-    compare(flat(TrainConfig()), flat(TrainConfig(workers=2, micro_batch=8, epochs=90))).refuse()
+    compare(flat(TrainConfig()), flat(TrainConfig(workers=2, micro_batch=8, epochs=90))).raise_if_breaking()
 
 
 @pytest.mark.parametrize("config", [TrainConfig(epochs=11), TrainConfig(schedule=ScheduleConfig(horizon_epochs=5))])
 def test_a_longer_run_is_not_the_same_run(config: TrainConfig):
     found = compare(flat(TrainConfig()), flat(config))
-    assert found.of("breaking") == found.of("inexact") == []
+    assert found.with_consequence("breaking") == found.with_consequence("inexact") == []
     assert not found.same_run
 
 
@@ -187,7 +187,7 @@ def test_an_optimizer_of_the_users_own_is_its_defaults(build):
 
     def made(lr: float):
         parts = build(model, nn.CrossEntropyLoss(), TrainConfig(), optimizer=lambda ps: torch.optim.SGD(ps, lr=lr))
-        return identify(TrainConfig(), parts, objective=None, given={}, own_optimizer=True)
+        return identify(TrainConfig(), parts, objective=None, extra={}, own_optimizer=True)
 
     assert made(0.1) == made(0.1)
     (difference,) = compare(made(0.1), made(0.2)).all
@@ -205,7 +205,7 @@ def test_comparing_is_symmetric_and_complete(saved: dict, present: dict):
     assert {(each.name, str(each.was), str(each.now)) for each in one.all} == {
         (each.name, str(each.now), str(each.was)) for each in other.all
     }
-    assert sum(len(one.of(kind)) for kind in ("harmless", "inexact", "breaking")) == len(one.all)
+    assert sum(len(one.with_consequence(kind)) for kind in ("harmless", "inexact", "breaking")) == len(one.all)
 
 
 def test_a_checkpoint_without_an_identity_has_none(tmp_path):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from trueloop.core.errors import CheckpointError, InvalidConfig
-from trueloop.training.checkpoint.resume_epoch import Order
+from trueloop.training.checkpoint.resume_epoch import EpochOrder
 from trueloop.training.checkpoint.run_identity import identify
 from trueloop.training.checkpoint.run_state import RunState
 from trueloop.training.config import MonitorConfig, OptimConfig, ScheduleConfig, TrainConfig
@@ -39,9 +39,9 @@ def fresh(build, config: TrainConfig = CONFIG, width: int = 8, **given) -> RunSt
     torch.manual_seed(config.seed)
     objective = nn.CrossEntropyLoss()
     parts = build(network(width), objective, config, **given)
-    state = RunState(parts, Monitor(config.monitor), Order(Nothing()))
+    state = RunState(parts, Monitor(config.monitor), EpochOrder(Nothing()))
     facts = {"data": {"train": "32:sha256:aa"}, "options": {"width": width}}
-    state.identity = identify(config, parts, objective=objective, given=facts, own_optimizer="optimizer" in given)
+    state.identity = identify(config, parts, objective=objective, extra=facts, own_optimizer="optimizer" in given)
     return state
 
 

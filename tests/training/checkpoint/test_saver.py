@@ -118,7 +118,7 @@ def test_blocking_writes_the_same_bytes_on_the_training_thread(tmp_path: Path):
         saver = Saver(folder, blocking=blocking)
         save(saver, 1, state)
         if blocking:
-            (event,) = saver.take()
+            (event,) = saver.drain_events()
             assert event.blocked_s == event.seconds  # type: ignore[union-attr]
         saver.close()
         assert (folder.threads == [threading.current_thread()]) == blocking
@@ -145,20 +145,20 @@ def test_what_is_whole_is_told_once_and_in_order(tmp_path: Path):
     folder = SlowFolder(tmp_path, keep_last=9)
     saver = Saver(folder)
     save(saver, 1, **{"val/loss": 0.5})
-    assert saver.take() == []
+    assert saver.drain_events() == []
     assert os.listdir(tmp_path) == []
     folder.go.set()
     save(saver, 2)
     saver.wait()
     save(saver, 3)
     saver.close()
-    events = saver.take()
+    events = saver.drain_events()
     assert [event.update for event in events] == [1, 2, 3]
     assert all(isinstance(event, CheckpointSaved) for event in events)
     first = events[0]
     assert (first.epoch, first.path, first.metrics) == (1, str(tmp_path / "update-000000001"), {"val/loss": 0.5})  # type: ignore[union-attr]
     assert all(0 < event.blocked_s <= event.seconds for event in events)  # type: ignore[union-attr]
-    assert saver.take() == []
+    assert saver.drain_events() == []
     saver.close()
 
 
@@ -200,7 +200,7 @@ def test_an_error_of_the_thread_is_raised_on_the_training_thread_once(tmp_path: 
     if at != "close":
         save(saver, 3)
     saver.close()
-    assert [event.update for event in saver.take()] == ([] if at == "close" else [3])
+    assert [event.update for event in saver.drain_events()] == ([] if at == "close" else [3])
 
 
 def test_an_error_nobody_foresaw_is_not_swallowed(tmp_path: Path):
@@ -234,7 +234,7 @@ def test_where_a_copy_does_not_fit_training_waits_and_is_told_once(tmp_path: Pat
         if blocks:
             assert (tmp_path / f"update-{update:09d}").exists()
     saver.close()
-    events = saver.take()
+    events = saver.drain_events()
     notes = [event for event in events if isinstance(event, Notice)]
     assert [note.kind for note in notes] == ["save_blocking"] * blocks
     saved = [event for event in events if isinstance(event, CheckpointSaved)]
@@ -296,7 +296,7 @@ def test_a_mirror_that_is_down_is_a_note_and_training_goes_on(tmp_path: Path):
     saver = Saver(CheckpointFolder(tmp_path), mirror=storage)  # type: ignore[arg-type]
 
     def kinds() -> list[str]:
-        return [event.kind for event in saver.take() if isinstance(event, Notice)]
+        return [event.kind for event in saver.drain_events() if isinstance(event, Notice)]
 
     seen = []
     for update, down in enumerate(
@@ -344,7 +344,7 @@ def test_what_is_written_beside_is_whole_when_save_returns(tmp_path: Path):
         return {"shard-1.safetensors": write_synced(into / "shard-1.safetensors", [b"part"])}
 
     saver = Saver(folder)
-    saver.save({"model": {}}, update=3, epoch=1, metrics={}, beside=beside)
+    saver.save({"model": {}}, update=3, epoch=1, metrics={}, write_extra=beside)
     assert [checkpoint.update for checkpoint in folder.checkpoints()] == [3]
     assert (tmp_path / "update-000000003" / "shard-1.safetensors").read_bytes() == b"part"
     assert threads == [threading.main_thread()]

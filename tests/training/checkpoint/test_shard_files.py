@@ -14,15 +14,15 @@ from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.checkpoint import shard_files
 from trueloop.training.checkpoint.durable_files import FileStamp
 from trueloop.training.checkpoint.manifest import Checkpoint, write_folder
-from trueloop.training.checkpoint.shard_files import SHARD, read_whole, safetensors_form
-from trueloop.training.checkpoint.state_tree import InShards
+from trueloop.training.checkpoint.shard_files import SHARD, read_full_tensors, safetensors_storage
+from trueloop.training.checkpoint.state_tree import ShardReference
 from trueloop.training.checkpoint.tensor_file import write_tensors
 
 NAME = "shard-00001-model-00001-of-00001.safetensors"
 
 
 def test_a_file_is_stamped_on_its_way(tmp_path: Path):
-    files = shard_files._Stamping()
+    files = shard_files._HashingFileSystem()
     content = bytes(range(256)) * 5000
     with files.create_stream(tmp_path / "a", "wb") as stream:
         stream.write(content[:7])
@@ -37,17 +37,17 @@ def test_what_no_except_exception_sees_is_told_in_words():
     cause = ValueError("Size mismatch between saved torch.Size([5]) and current: torch.Size([6]) for w")
     with (
         pytest.raises(CheckpointError, match=r"^It failed, by process 3: Size mismatch"),
-        shard_files._in_words("It failed"),
+        shard_files._translate_errors("It failed"),
     ):
         raise CheckpointException("", {3: (cause, None)})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(OSError, match="full"), shard_files._in_words("It failed"):
+    with pytest.raises(OSError, match="full"), shard_files._translate_errors("It failed"):
         raise CheckpointException("", {0: (OSError(28, "full"), None)})  # pyright: ignore[reportArgumentType]
 
 
 def test_a_torch_without_the_safetensors_form_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torch.distributed.checkpoint.hf_storage", None)
     with pytest.raises(InvalidConfig, match="has no distributed checkpoints of safetensors"):
-        safetensors_form()
+        safetensors_storage()
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_shards_that_make_no_sense_are_damaged(tmp_path: Path, places: str):
 
     write_folder(tmp_path, {}, Checkpoint(path=tmp_path, update=1, epoch=1, metrics={}), beside)
     with pytest.raises(CheckpointError, match="is damaged: its shards"):
-        read_whole(tmp_path, {"w": InShards(name="w", shape=(2,), dtype=torch.float32)})
+        read_full_tensors(tmp_path, {"w": ShardReference(name="w", shape=(2,), dtype=torch.float32)})
 
 
 def test_another_type_is_not_converted(tmp_path: Path):
@@ -80,6 +80,6 @@ def test_another_type_is_not_converted(tmp_path: Path):
         }
 
     write_folder(tmp_path, {}, Checkpoint(path=tmp_path, update=1, epoch=1, metrics={}), beside)
-    assert read_whole(tmp_path, {"w": InShards(name="w", shape=(2,), dtype=torch.float32)})["w"].tolist() == [1, 1]
+    assert read_full_tensors(tmp_path, {"w": ShardReference(name="w", shape=(2,), dtype=torch.float32)})["w"].tolist() == [1, 1]
     with pytest.raises(CheckpointError, match=r"float32 instead of torch\.float64"):
-        read_whole(tmp_path, {"w": InShards(name="w", shape=(2,), dtype=torch.float64)})
+        read_full_tensors(tmp_path, {"w": ShardReference(name="w", shape=(2,), dtype=torch.float64)})

@@ -15,18 +15,18 @@ import torch
 
 from trueloop.core.errors import CheckpointError
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
-from trueloop.training.checkpoint.sharded import check_seen, complete, load_together, save_together, take_apart, whole
-from trueloop.training.checkpoint.state_tree import InShards
+from trueloop.training.checkpoint.sharded import check_folder_shared, load_full_state, load_on_all_ranks, save_on_all_ranks, extract_shards, gather_full_tensors
+from trueloop.training.checkpoint.state_tree import ShardReference
 from trueloop.training.checkpoint.tensor_file import write_tensors
-from trueloop.training.distributed.parallel import Alone
-from trueloop.training.distributed.processes import ALONE
+from trueloop.training.distributed.parallel import SingleProcess
+from trueloop.training.distributed.processes import SINGLE_PROCESS
 from trueloop.training.objective import as_objective
 
 WEIGHT = torch.arange(15.0, dtype=torch.float64).reshape(5, 3)
-NAMED = InShards(name="model.w", shape=(5, 3), dtype=torch.float64)
+NAMED = ShardReference(name="model.w", shape=(5, 3), dtype=torch.float64)
 STATE: dict[str, Any] = {
     "model": OrderedDict(w=NAMED, tied=NAMED, b=torch.ones(2)),
-    "optimizer": {"state": {0: {"exp_avg": InShards(name="optimizer.m", shape=(2,), dtype=torch.float32)}}, "lr": (1,)},
+    "optimizer": {"state": {0: {"exp_avg": ShardReference(name="optimizer.m", shape=(2,), dtype=torch.float32)}}, "lr": (1,)},
 }
 
 
@@ -48,14 +48,14 @@ def write_shards(folder: Path, parts: list[dict[str, tuple[list[int], torch.Tens
 
 def saved(root: Path, parts: list[dict[str, tuple[list[int], torch.Tensor]]]) -> CheckpointFolder:
     folder = CheckpointFolder(root)
-    folder.write(shards_packed(), update=4, epoch=1, metrics={}, beside=lambda into: write_shards(into, parts))
+    folder.write(shards_packed(), update=4, epoch=1, metrics={}, write_extra=lambda into: write_shards(into, parts))
     return folder
 
 
 def shards_packed() -> Any:
-    from trueloop.training.checkpoint.checkpoints import packed
+    from trueloop.training.checkpoint.checkpoints import pack_state
 
-    return packed(STATE)
+    return pack_state(STATE)
 
 
 THREE = [
@@ -68,7 +68,7 @@ THREE = [
 def test_a_tree_without_sharded_tensors_stays_as_it_is():
     state = {"model": OrderedDict(w=WEIGHT), "more": [1, (2, "x")]}
     state["model"]._metadata = {"": {"version": 2}}
-    apart, sharded = take_apart(state)
+    apart, sharded = extract_shards(state)
     assert sharded == {}
     assert apart == state
     assert apart["model"]._metadata == {"": {"version": 2}}
@@ -82,7 +82,7 @@ def test_one_process_reads_all_shards(tmp_path: Path):
     checkpoint, state = found
     assert state["model"]["w"] == NAMED
     assert sorted(path.name for path in checkpoint.path.glob("shard-*")) == [name_of(number) for number in (1, 2, 3)]
-    for read in (complete(checkpoint, state), load_together(found, Alone(torch.nn.Linear(1, 1), as_objective(len)))):
+    for read in (load_full_state(checkpoint, state), load_on_all_ranks(found, SingleProcess(torch.nn.Linear(1, 1), as_objective(len)))):
         assert read is not None
         assert torch.equal(read["model"]["w"], WEIGHT)
         assert read["model"]["tied"] is read["model"]["w"]
@@ -94,7 +94,7 @@ def test_one_process_reads_all_shards(tmp_path: Path):
 def test_only_what_is_asked_for_is_read(tmp_path: Path):
     found = saved(tmp_path, THREE).load_latest()
     assert found is not None
-    wanted = complete(found[0], {"model": found[1]["model"]})
+    wanted = load_full_state(found[0], {"model": found[1]["model"]})
     assert list(wanted) == ["model"]
     assert torch.equal(wanted["model"]["tied"], WEIGHT)
 
@@ -120,7 +120,7 @@ def test_shards_that_do_not_hold_all_are_refused(tmp_path: Path):
     found = saved(tmp_path, [THREE[0], THREE[2]]).load_latest()
     assert found is not None
     with pytest.raises(CheckpointError, match=r"do not hold all of 'model\.w'"):
-        complete(*found)
+        load_full_state(*found)
 
 
 def test_a_failed_shard_leaves_no_checkpoint(tmp_path: Path):
@@ -131,17 +131,17 @@ def test_a_failed_shard_leaves_no_checkpoint(tmp_path: Path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(CheckpointError, match="No space left"):
-        folder.write(shards_packed(), update=4, epoch=1, metrics={}, beside=torn)
+        folder.write(shards_packed(), update=4, epoch=1, metrics={}, write_extra=torn)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_shards_everything_is_as_ever():
     called: list[Any] = []
-    save_together(lambda *, beside: called.append(beside), {}, ALONE)
-    save_together(None, {}, ALONE)
+    save_on_all_ranks(lambda *, beside: called.append(beside), {}, SINGLE_PROCESS)
+    save_on_all_ranks(None, {}, SINGLE_PROCESS)
     assert called == [None]
-    alone = Alone(torch.nn.Linear(1, 1), as_objective(len))
-    assert load_together(None, alone) is None
-    check_seen(None, alone)  # one process sees its own folder
+    alone = SingleProcess(torch.nn.Linear(1, 1), as_objective(len))
+    assert load_on_all_ranks(None, alone) is None
+    check_folder_shared(None, alone)  # one process sees its own folder
     tied = {"a": WEIGHT, "b": WEIGHT}
-    assert whole(tied, ALONE)["b"] is WEIGHT
+    assert gather_full_tensors(tied, SINGLE_PROCESS)["b"] is WEIGHT

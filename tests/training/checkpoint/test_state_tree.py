@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from trueloop.core.errors import CheckpointError
-from trueloop.training.checkpoint.state_tree import MAX_DEPTH, InShards, pack, unpack
+from trueloop.training.checkpoint.state_tree import MAX_DEPTH, ShardReference, pack, unpack
 from trueloop.training.checkpoint.tensor_file import DTYPES
 
 # torch says so once per process, on the first torch.complex32 that is copied.
@@ -392,7 +392,7 @@ def test_deep_json_is_an_error_not_a_crash():
 
 
 def test_what_lies_in_shards_is_a_name():
-    named = InShards(name="model.w", shape=(5, 3), dtype=torch.bfloat16)
+    named = ShardReference(name="model.w", shape=(5, 3), dtype=torch.bfloat16)
     packed, tensors = pack({"w": named, "tied": named})
     assert tensors == {}
     assert packed["dict"]["w"] == {"sharded": "model.w", "shape": [5, 3], "dtype": "bfloat16"}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trueloop.training.compiled.compiled_step import _differing, shapes_of
+from trueloop.training.compiled.compiled_step import _differing_dimensions, shapes_of
 from trueloop.training.config import TrainConfig
 
 pytestmark = [
@@ -38,7 +38,7 @@ def test_windows_are_told_apart_by_shapes_and_dtypes_only():
 )
 def test_what_differs_from_the_ordinary_window_is_a_size_or_more(batch, open_dimensions):
     ordinary = shapes_of((torch.zeros(4, 3), torch.zeros(4)))
-    assert [dimension for _, dimension in _differing(batch, shapes_of(batch), ordinary)] == open_dimensions
+    assert [dimension for _, dimension in _differing_dimensions(batch, shapes_of(batch), ordinary)] == open_dimensions
 
 
 def hook(model: nn.Module, how: str) -> None:

@@ -31,10 +31,10 @@ def stepped(optimizer, p: torch.Tensor, g: torch.Tensor) -> None:
     group = optimizer.param_groups[0]
     formula, state = formula_of(optimizer, group), optimizer.state[p]
     settings = torch.tensor([formula.settings(group)], dtype=torch.float64).unbind(1)
-    steps = torch.stack([state["step"]]).double() + 1 if formula.counts else None
+    steps = torch.stack([state["step"]]).double() + 1 if formula.counts_steps else None
     numbers = [each[0] for each in formula.numbers(settings, steps)]
     value, after = formula.step(p.detach(), g, state, numbers)
-    if formula.counts:
+    if formula.counts_steps:
         state["step"] += 1
     p.data.copy_(value)
     for name, new in after.items():

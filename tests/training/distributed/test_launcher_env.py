@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.training.distributed.launcher_env import Launched, first_host, launched, tasks_per_node
+from trueloop.training.distributed.launcher_env import LaunchInfo, first_host, read_launch_info, tasks_per_node
 
 TORCHRUN = {
     "RANK": "5",
@@ -41,21 +41,21 @@ PODS = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "WORLD_SIZE": "3", "MASTER_ADDR":
 
 
 def test_torchrun():
-    assert launched(TORCHRUN) == Launched(
+    assert read_launch_info(TORCHRUN) == LaunchInfo(
         rank=5, size=8, local_rank=1, local_size=4, node=1, nodes=2, address="host-a", port=40001, restarts=2,
-        by="torchrun",
+        launcher="torchrun",
     )  # fmt: skip
 
 
 def test_torchrun_with_one_process_is_an_answer_too():
     alone = {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    found = launched({**alone, "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"})
+    found = read_launch_info({**alone, "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1"})
     assert found is not None
-    assert (found.size, found.by) == (1, "torchrun")
+    assert (found.size, found.launcher) == (1, "torchrun")
 
 
 def test_torchrun_inside_srun_is_torchrun():
-    assert launched({**SRUN, **TORCHRUN}) == launched(TORCHRUN)
+    assert read_launch_info({**SRUN, **TORCHRUN}) == read_launch_info(TORCHRUN)
 
 
 @pytest.mark.slow(reason="starts torchrun")
@@ -81,15 +81,15 @@ def test_what_torchrun_really_sets():
 
 
 def test_srun():
-    assert launched(SRUN) == Launched(
+    assert read_launch_info(SRUN) == LaunchInfo(
         rank=6, size=7, local_rank=0, local_size=1, node=3, nodes=4, address="node007", port=61440 + 4711 - 4096,
-        by="slurm",
+        launcher="slurm",
     )  # fmt: skip
 
 
 def test_all_tasks_of_a_step_meet_at_one_place_and_two_steps_do_not():
-    first = launched({**SRUN, "SLURM_PROCID": "0", "SLURM_NODEID": "0"})
-    last, other = launched(SRUN), launched({**SRUN, "SLURM_STEP_ID": "1"})
+    first = read_launch_info({**SRUN, "SLURM_PROCID": "0", "SLURM_NODEID": "0"})
+    last, other = read_launch_info(SRUN), read_launch_info({**SRUN, "SLURM_STEP_ID": "1"})
     assert first
     assert last
     assert other
@@ -99,30 +99,30 @@ def test_all_tasks_of_a_step_meet_at_one_place_and_two_steps_do_not():
 
 
 def test_a_batch_script_may_name_the_place_and_the_size():
-    found = launched({**SRUN, "MASTER_ADDR": "10.1.0.7", "MASTER_PORT": "1234", "WORLD_SIZE": "7"})
+    found = read_launch_info({**SRUN, "MASTER_ADDR": "10.1.0.7", "MASTER_PORT": "1234", "WORLD_SIZE": "7"})
     assert found
-    assert (found.address, found.port, found.by) == ("10.1.0.7", 1234, "slurm")
+    assert (found.address, found.port, found.launcher) == ("10.1.0.7", 1234, "slurm")
     with pytest.raises(InvalidConfig, match=r"WORLD_SIZE is 8, but srun has started 7"):
-        launched({**SRUN, "WORLD_SIZE": "8"})
+        read_launch_info({**SRUN, "WORLD_SIZE": "8"})
     with pytest.raises(InvalidConfig, match=r"MASTER_PORT is 65536, but the number of ports is 65536"):
-        launched({**SRUN, "MASTER_PORT": "65536"})
+        read_launch_info({**SRUN, "MASTER_PORT": "65536"})
 
 
 def test_a_rank_by_hand_in_a_task_of_srun_has_its_local_rank():
     by_hand = {"RANK": "1", "WORLD_SIZE": "7", "MASTER_ADDR": "10.1.0.7", "SLURM_PROCID": "1", "SLURM_LOCALID": "1"}
-    found = launched({**SRUN, **by_hand})
+    found = read_launch_info({**SRUN, **by_hand})
     assert found
-    assert (found.rank, found.local_rank, found.by) == (1, 1, "environment")
+    assert (found.rank, found.local_rank, found.launcher) == (1, 1, "environment")
 
 
 def test_a_job_of_a_federation_has_a_number_of_ten_digits():
-    found = launched({**SRUN, "SLURM_JOB_ID": "2214592513"})
+    found = read_launch_info({**SRUN, "SLURM_JOB_ID": "2214592513"})
     assert found
     assert 61440 <= found.port < 65536
 
 
 def test_a_requeued_job_counts_its_restarts():
-    found = launched({**SRUN, "SLURM_RESTART_COUNT": "3"})
+    found = read_launch_info({**SRUN, "SLURM_RESTART_COUNT": "3"})
     assert found
     assert found.restarts == 3
 
@@ -144,7 +144,7 @@ def test_a_requeued_job_counts_its_restarts():
     ],
 )
 def test_alone(lying_about: dict[str, str]):
-    assert launched(lying_about) is None
+    assert read_launch_info(lying_about) is None
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_tasks_per_node():
 
 def test_a_list_of_nodes_that_cannot_be_read():
     with pytest.raises(InvalidConfig, match=r"node\[.*no host") as error:
-        launched({**SRUN, "SLURM_STEP_NODELIST": "node[", "SLURM_JOB_NODELIST": "node["})
+        read_launch_info({**SRUN, "SLURM_STEP_NODELIST": "node[", "SLURM_JOB_NODELIST": "node["})
     assert "scontrol show hostnames" in error.value.fix
 
 
@@ -180,20 +180,20 @@ def test_a_list_of_nodes_that_cannot_be_read():
 
 
 def test_a_pytorch_job():
-    assert launched({**PODS, "RANK": "2", "MASTER_PORT": "23456"}) == Launched(
+    assert read_launch_info({**PODS, "RANK": "2", "MASTER_PORT": "23456"}) == LaunchInfo(
         rank=2, size=3, local_rank=0, local_size=1, node=2, nodes=3, address="train-0.train", port=23456,
-        by="kubernetes",
+        launcher="kubernetes",
     )  # fmt: skip
 
 
 def test_an_indexed_job_gives_the_rank_by_its_index():
-    assert launched({**PODS, "JOB_COMPLETION_INDEX": "1"}) == launched({**PODS, "RANK": "1"})
+    assert read_launch_info({**PODS, "JOB_COMPLETION_INDEX": "1"}) == read_launch_info({**PODS, "RANK": "1"})
 
 
 def test_by_hand_on_one_machine_the_rank_is_the_local_one():
-    found = launched({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"})
-    assert found == Launched(
-        rank=1, size=2, local_rank=1, local_size=2, node=0, nodes=1, address="localhost", port=29500, by="environment"
+    found = read_launch_info({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"})
+    assert found == LaunchInfo(
+        rank=1, size=2, local_rank=1, local_size=2, node=0, nodes=1, address="localhost", port=29500, launcher="environment"
     )
 
 
@@ -215,6 +215,6 @@ def test_by_hand_on_one_machine_the_rank_is_the_local_one():
 )
 def test_half_of_it_is_named_rather_than_waited_for(said: dict[str, str], word: str):
     with pytest.raises(InvalidConfig) as error:
-        launched(said)
+        read_launch_info(said)
     assert word in error.value.what
     assert "unset RANK" in error.value.fix

@@ -8,16 +8,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
-from trueloop.training.distributed.piggyback_reduce import ROOM, Carrier, fitting
+from trueloop.training.distributed.piggyback_reduce import MAX_NUMBERS, PiggybackReduce, piggyback_dtype
 
 
 def travelled(told, dtype):
     """Do to each process's numbers what DDP does: multiply by 1 / processes, and add up."""
-    carriers = [Carrier(dtype, len(told)) for _ in told]
-    averaged = sum(carrier.load(each) * (1.0 / len(told)) for carrier, each in zip(carriers, told, strict=True))
+    carriers = [PiggybackReduce(dtype, len(told)) for _ in told]
+    averaged = sum(carrier.encode(each) * (1.0 / len(told)) for carrier, each in zip(carriers, told, strict=True))
     for carrier in carriers:
         carrier.parameter.grad = averaged.clone()
-    first, *others = [carrier.unload(len(told[0])) for carrier in carriers]
+    first, *others = [carrier.decode(len(told[0])) for carrier in carriers]
     assert all(each == pytest.approx(first, nan_ok=True) for each in others)
     return first
 
@@ -55,18 +55,18 @@ def test_what_is_not_finite_is_passed_on():
 
 
 def test_a_message_is_read_once():
-    carrier = Carrier(torch.float32, 2)
-    carrier.parameter.grad = carrier.load([1.0] * ROOM)
-    assert carrier.unload(ROOM) == [2.0] * ROOM
+    carrier = PiggybackReduce(torch.float32, 2)
+    carrier.parameter.grad = carrier.encode([1.0] * MAX_NUMBERS)
+    assert carrier.decode(MAX_NUMBERS) == [2.0] * MAX_NUMBERS
     with pytest.raises(RuntimeError, match="before the backward pass"):
-        carrier.unload(1)
+        carrier.decode(1)
 
 
 def test_it_shares_the_bucket_of_most_gradients():
     single, double = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2, dtype=torch.float64))
     half = nn.Parameter(torch.zeros(9, dtype=torch.bfloat16))
-    assert fitting([single, double]) == torch.float32
-    assert fitting([double]) == torch.float64
-    assert fitting([single, half]) is None
-    assert fitting([]) is None
-    assert fitting([nn.Parameter(torch.zeros(1, device="meta"))]) is None
+    assert piggyback_dtype([single, double]) == torch.float32
+    assert piggyback_dtype([double]) == torch.float64
+    assert piggyback_dtype([single, half]) is None
+    assert piggyback_dtype([]) is None
+    assert piggyback_dtype([nn.Parameter(torch.zeros(1, device="meta"))]) is None

@@ -7,7 +7,7 @@ import torch
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.training.distributed import processes
-from trueloop.training.distributed.launcher_env import Launched
+from trueloop.training.distributed.launcher_env import LaunchInfo
 from trueloop.training.distributed.processes import Processes, local_device
 
 
@@ -17,9 +17,9 @@ def taken(monkeypatch):
     chosen = []
 
     def take(local_rank: int, gpus: int, name: str = "auto") -> str:
-        here = Launched(
+        here = LaunchInfo(
             rank=local_rank, size=4, local_rank=local_rank, local_size=4, node=0, nodes=1, address="localhost", port=1,
-            by="slurm",
+            launcher="slurm",
         )  # fmt: skip
         monkeypatch.setattr(processes, "launched", lambda: here)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
@@ -57,12 +57,12 @@ class Meeting(Processes):
         super().__init__(1, len(said), torch.device("cuda", 0))
         self.said = said
 
-    def gather(self, thing):
+    def all_gather_object(self, thing):
         assert thing == self.said[1]
         return self.said
 
 
 def test_processes_on_one_gpu_are_refused_by_name():
-    processes._refuse_shared(Meeting(["GPU-a", "GPU-b", "GPU-c"]), "GPU-b")
+    processes._refuse_shared_gpu(Meeting(["GPU-a", "GPU-b", "GPU-c"]), "GPU-b")
     with pytest.raises(InvalidConfig, match="Processes 0 and 2 have one GPU between them: GPU-a"):
-        processes._refuse_shared(Meeting(["GPU-a", "GPU-b", "GPU-a"]), "GPU-b")
+        processes._refuse_shared_gpu(Meeting(["GPU-a", "GPU-b", "GPU-a"]), "GPU-b")

@@ -13,12 +13,12 @@ import torch.distributed as dist
 
 from trueloop.core.errors import ProcessLost
 from trueloop.training.distributed import rendezvous
-from trueloop.training.distributed.launcher_env import Launched, address_towards
-from trueloop.training.distributed.rendezvous import _fresh, _interface_of, _open_sockets, look_after
+from trueloop.training.distributed.launcher_env import LaunchInfo, local_address_for
+from trueloop.training.distributed.rendezvous import _fresh_store, _interface_of, _open_sockets, enable_keepalive
 
 
-def place(rank: int, size: int) -> Launched:
-    return Launched(
+def place(rank: int, size: int) -> LaunchInfo:
+    return LaunchInfo(
         rank=rank,
         size=size,
         local_rank=rank,
@@ -27,7 +27,7 @@ def place(rank: int, size: int) -> Launched:
         nodes=1,
         address="localhost",
         port=1,
-        by="torchrun",
+        launcher="torchrun",
     )
 
 
@@ -36,7 +36,7 @@ def meet(store: dist.Store, size: int, patience_s: float = 20) -> list[dist.Stor
     found: list[dist.Store] = [store] * size
 
     def come(rank: int) -> None:
-        found[rank] = _fresh(store, place(rank, size), patience_s)
+        found[rank] = _fresh_store(store, place(rank, size), patience_s)
 
     threads = [threading.Thread(target=come, args=(rank,)) for rank in range(size)]
     for thread in threads:
@@ -64,7 +64,7 @@ def test_all_share_one_part_and_no_attempt_sees_an_earlier_one(store: dist.Store
 def test_who_does_not_come_is_named_although_an_earlier_one_of_that_rank_did(store: dist.Store):
     meet(store, 2)
     with pytest.raises(ProcessLost, match=r"2 processes of 3 did not come to localhost:1: rank 1, 2\.") as lost:
-        _fresh(store, place(0, 3), 0.1)
+        _fresh_store(store, place(0, 3), 0.1)
     assert "patience_s" in lost.value.why
 
 
@@ -73,7 +73,7 @@ def test_the_kernel_looks_after_new_connections_only():
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as earlier:
         before = _open_sockets()
         with socket.create_connection(server.getsockname()) as later:
-            look_after(_open_sockets() - before, silence_s=8)
+            enable_keepalive(_open_sockets() - before, keepalive_timeout_s=8)
             kept = [each.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) for each in (earlier, later)]
             assert [bool(value) for value in kept] == [False, True]
             assert later.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 8000
@@ -82,8 +82,8 @@ def test_the_kernel_looks_after_new_connections_only():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
 def test_the_way_to_another_machine_has_an_address_and_an_interface():
-    assert address_towards("127.0.0.1", 80) == "127.0.0.1"
-    assert address_towards("no.such.host.invalid", 80) == ""
+    assert local_address_for("127.0.0.1", 80) == "127.0.0.1"
+    assert local_address_for("no.such.host.invalid", 80) == ""
     assert _interface_of("127.0.0.1") == "lo"
     assert _interface_of("203.0.113.9") == ""
 
@@ -93,7 +93,7 @@ def test_connections_made_later_are_looked_after_too(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(rendezvous, "_NEW_EVERY_S", 0.01)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        rendezvous.looking_after(8),
+        rendezvous.keepalive_for_new_connections(8),
         socket.create_connection(server.getsockname()) as later,
     ):
         deadline = time.monotonic() + 20

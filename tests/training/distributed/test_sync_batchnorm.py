@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from trueloop.core.errors import InvalidConfig, InvalidModel
-from trueloop.training.distributed.processes import ALONE, Processes
-from trueloop.training.distributed.sync_batchnorm import synchronise_batchnorm
+from trueloop.training.distributed.processes import SINGLE_PROCESS, Processes
+from trueloop.training.distributed.sync_batchnorm import convert_sync_batchnorm
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 TWO = Processes(0, 2, CPU)
@@ -21,27 +21,27 @@ def net() -> nn.Sequential:
 def test_layers_are_replaced_and_parameters_and_buffers_stay():
     model = net()
     before = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    assert synchronise_batchnorm(model, CUDA, TWO) == ["1", "2.1"]
+    assert convert_sync_batchnorm(model, CUDA, TWO) == ["1", "2.1"]
     assert isinstance(model[1], nn.SyncBatchNorm)
     after = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     assert after.keys() == before.keys()
     assert all(after[name] is before[name] for name in before)
-    assert synchronise_batchnorm(model, CUDA, TWO) == []
+    assert convert_sync_batchnorm(model, CUDA, TWO) == []
 
 
 def test_one_process_or_no_batchnorm_is_left_alone():
     model, plain = net(), nn.Linear(2, 2)
-    assert synchronise_batchnorm(model, CPU, ALONE) == []
+    assert convert_sync_batchnorm(model, CPU, SINGLE_PROCESS) == []
     assert isinstance(model[1], nn.BatchNorm2d)
-    assert synchronise_batchnorm(plain, CPU, TWO) == []
+    assert convert_sync_batchnorm(plain, CPU, TWO) == []
 
 
 def test_the_cpu_is_refused():
     with pytest.raises(InvalidConfig, match="device is 'cpu'") as caught:
-        synchronise_batchnorm(net(), CPU, TWO)
+        convert_sync_batchnorm(net(), CPU, TWO)
     assert "own micro-batch" in caught.value.fix
 
 
 def test_a_model_that_is_a_layer_itself_is_refused():
     with pytest.raises(InvalidModel, match="BatchNorm1d"):
-        synchronise_batchnorm(nn.BatchNorm1d(3), CUDA, TWO)
+        convert_sync_batchnorm(nn.BatchNorm1d(3), CUDA, TWO)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.config import MonitorConfig
-from trueloop.training.evaluation.monitor import Judgement, Monitor
+from trueloop.training.evaluation.monitor import MonitorDecision, Monitor
 
 values = st.lists(st.floats(-5, 5) | st.sampled_from([math.nan, math.inf, -math.inf]), max_size=30)
 
@@ -64,19 +64,19 @@ def test_resuming_anywhere_changes_no_judgement(history, cut):
 
 def test_an_improvement_of_exactly_min_delta_is_the_best_but_does_not_restart_patience():
     judged = judgements(Monitor(MonitorConfig(min_delta=0.5, patience=1)), [2.0, 1.5, 1.4375])
-    assert judged == [Judgement(True, False), Judgement(True, True), Judgement(True, False)]
+    assert judged == [MonitorDecision(True, False), MonitorDecision(True, True), MonitorDecision(True, False)]
 
 
 def test_it_says_why_it_stopped():
     monitor = Monitor(MonitorConfig(patience=2))
     judgements(monitor, [math.nan, math.nan])
-    assert monitor.why_stopped() == "val/loss did not improve in 2 evaluations; it was never finite."
+    assert monitor.stop_message() == "val/loss did not improve in 2 evaluations; it was never finite."
     judgements(monitor, [0.5, 1.0])
-    assert "the best is 0.5, after update" in monitor.why_stopped()
+    assert "the best is 0.5, after update" in monitor.stop_message()
 
 
 def test_a_nan_counts_against_patience():
-    assert judgements(Monitor(MonitorConfig(patience=2)), [1.0, math.nan, math.nan])[-1] == Judgement(False, True)
+    assert judgements(Monitor(MonitorConfig(patience=2)), [1.0, math.nan, math.nan])[-1] == MonitorDecision(False, True)
 
 
 def test_an_unknown_metric_is_named_with_the_known_ones():

@@ -15,7 +15,7 @@ from trueloop.training.assemble import assemble
 from trueloop.training.config import OptimConfig, ParallelConfig, TrainConfig
 from trueloop.training.distributed.processes import Processes
 from trueloop.training.loop import train_epoch
-from trueloop.training.memory.channels_last import lay_out_moments, use_channels_last
+from trueloop.training.memory.channels_last import match_state_layout, use_channels_last
 
 CONFIG = TrainConfig(effective_batch=8, optim=OptimConfig(name="adamw", lr=0.05))
 
@@ -73,7 +73,7 @@ def trained(build: Any, cut: Any, config: TrainConfig, state: Any = None) -> Any
     if state:
         parts.model.load_state_dict(state["model"])
         parts.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
-        lay_out_moments(parts.optimizer)
+        match_state_layout(parts.optimizer)
     for _ in train_epoch(parts, cut(*images(), effective=8).epoch(0), update=1 if state else 0):
         pass
     return parts

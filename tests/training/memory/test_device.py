@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.training.memory import device as module
-from trueloop.training.memory.device import move, resolve_device
+from trueloop.training.memory.device import move_to_device, resolve_device
 
 CPU = torch.device("cpu")
 META = torch.device("meta")  # another device that every machine has
@@ -78,12 +78,12 @@ BATCHES = [
 
 @pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: type(batch).__name__)
 def test_a_batch_already_there_is_the_very_same_object(batch: Any):
-    assert move(batch, CPU) is batch
+    assert move_to_device(batch, CPU) is batch
 
 
 def test_tensors_move_in_any_nest_and_the_batch_is_not_modified():
     batch = {"a": one(), "b": [one(), (one(), "x")], "n": 1}
-    moved = move(batch, META)
+    moved = move_to_device(batch, META)
     assert moved["a"].device == moved["b"][0].device == moved["b"][1][0].device == META
     assert (moved["b"][1][1], moved["n"]) == ("x", 1)
     assert (type(moved), type(moved["b"]), type(moved["b"][1])) == (dict, list, tuple)
@@ -92,33 +92,33 @@ def test_tensors_move_in_any_nest_and_the_batch_is_not_modified():
 
 def test_what_does_not_move_is_shared():
     kept = [1, 2]
-    moved = move((one(), kept), META)
+    moved = move_to_device((one(), kept), META)
     assert moved[1] is kept
 
 
 def test_named_tuples_and_dataclasses_keep_their_type():
-    pair, frozen, opened = move(Pair(one(), "n"), META), move(Frozen(one(), "n"), META), move(Open([one()]), META)
+    pair, frozen, opened = move_to_device(Pair(one(), "n"), META), move_to_device(Frozen(one(), "n"), META), move_to_device(Open([one()]), META)
     assert (type(pair), pair.inputs.device, pair.name) == (Pair, META, "n")
     assert (type(frozen), frozen.inputs.device, frozen.total.device, frozen.name) == (Frozen, META, META, "n")
     assert (type(opened), opened.inputs[0].device) == (Open, META)
 
 
 def test_mappings_keep_their_type_and_extras():
-    moved = move(defaultdict(list, {"a": one()}), META)
+    moved = move_to_device(defaultdict(list, {"a": one()}), META)
     assert (type(moved), moved.default_factory, moved["a"].device) == (defaultdict, list, META)
-    user = move(UserDict(a=one()), META)
+    user = move_to_device(UserDict(a=one()), META)
     assert (type(user), user["a"].device) == (UserDict, META)
-    assert list(move(OrderedDict(b=one(), a=one()), META)) == ["b", "a"]
+    assert list(move_to_device(OrderedDict(b=one(), a=one()), META)) == ["b", "a"]
 
 
 def test_objects_that_move_themselves_are_asked_to():
-    assert move([Graph(one())], META)[0].nodes.device == META
-    packed = move(pack_sequence([torch.ones(3), torch.ones(1)]), META)
+    assert move_to_device([Graph(one())], META)[0].nodes.device == META
+    packed = move_to_device(pack_sequence([torch.ones(3), torch.ones(1)]), META)
     assert (type(packed), packed.data.device, packed.batch_sizes.device) == (PackedSequence, META, CPU)
 
 
 def test_results_of_torch_move():
-    moved = move(torch.max(torch.ones(2, 2), dim=0), META)
+    moved = move_to_device(torch.max(torch.ones(2, 2), dim=0), META)
     assert (moved.values.device, moved.indices.device) == (META, META)
 
 
@@ -181,7 +181,7 @@ def test_a_build_without_cuda_says_so(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_a_batch_reaches_the_gpu_from_pinned_memory():
     device = resolve_device("cuda")
-    moved = move({"a": torch.arange(5).pin_memory(), "b": torch.arange(5)}, device)
+    moved = move_to_device({"a": torch.arange(5).pin_memory(), "b": torch.arange(5)}, device)
     assert moved["a"].device == moved["b"].device == device
     assert moved["a"].tolist() == moved["b"].tolist() == [0, 1, 2, 3, 4]
-    assert move(moved, device) is moved
+    assert move_to_device(moved, device) is moved

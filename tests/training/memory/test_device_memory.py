@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trueloop.training.memory.device_memory import is_out_of_memory, peak_memory_mib, taken_by
+from trueloop.training.memory.device_memory import is_out_of_memory, peak_memory_mib, format_model_size
 
 
 def test_the_peak_rises_with_what_is_taken_and_stays():
@@ -44,4 +44,4 @@ def test_torchs_word_on_the_cpu_is_the_one_looked_for():
 def test_tied_weights_are_counted_once():
     model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 10, bias=False))
     model[1].weight = model[0].weight
-    assert taken_by(model) == "160 bytes"
+    assert format_model_size(model) == "160 bytes"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from trueloop.training.memory.transfer import Beside, bringing
+from trueloop.training.memory.transfer import PrefetchStream, make_device_transfer
 
 CPU = torch.device("cpu")
 
@@ -63,7 +63,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
 
 
 def test_the_copy_is_queued_aside_and_the_work_waits_for_it(streams: Streams):
-    bring = Beside(CPU, streams)
+    bring = PrefetchStream(CPU, streams)
     x, y = torch.zeros(2).as_subclass(Told), torch.ones(2).as_subclass(Told)
     for batch in ((x, y), {"x": x, "deep": [y, "text"]}):
         streams.log.clear()
@@ -80,22 +80,22 @@ def test_a_batch_that_hides_its_tensors_is_copied_in_line(streams: Streams):
             streams.log.append(f"copied on {streams.current.name}")
             return self
 
-    Beside(CPU, streams)((Graph(), torch.zeros(1)))
+    PrefetchStream(CPU, streams)((Graph(), torch.zeros(1)))
     assert streams.log == ["copied on work"]
 
 
 def test_on_the_cpu_a_batch_is_the_very_same():
     batch = object()
-    assert bringing(CPU)(batch) is batch
-    assert isinstance(bringing(torch.device("cuda", 0)), Beside)
-    moved = bringing(torch.device("meta"))({"x": torch.zeros(1)})
+    assert make_device_transfer(CPU)(batch) is batch
+    assert isinstance(make_device_transfer(torch.device("cuda", 0)), PrefetchStream)
+    moved = make_device_transfer(torch.device("meta"))({"x": torch.zeros(1)})
     assert moved["x"].is_meta
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_on_a_real_device_the_values_arrive_while_it_works():
     device = torch.device("cuda", 0)
-    bring = bringing(device)
+    bring = make_device_transfer(device)
     busy = torch.randn(2000, 2000, device=device)
     totals = []
     for number in range(50):

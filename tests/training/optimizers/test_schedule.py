@@ -11,7 +11,7 @@ from torch.optim import lr_scheduler
 
 from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.config import ScheduleConfig
-from trueloop.training.optimizers.schedule import GivenSchedule, Schedule
+from trueloop.training.optimizers.schedule import UserSchedule, Schedule
 
 PEAKS = (0.1, 0.003)
 NAMES = ("constant", "step", "cosine", "linear", "onecycle")
@@ -249,7 +249,7 @@ def test_an_empty_horizon_is_refused():
 
 def test_a_given_scheduler_is_stepped_once_per_update():
     built, reference = optimizer(), optimizer()
-    adapter = GivenSchedule(lr_scheduler.ExponentialLR(built, 0.9))
+    adapter = UserSchedule(lr_scheduler.ExponentialLR(built, 0.9))
     expected = torch_rates(lr_scheduler.ExponentialLR(reference, 0.9), reference, 6)
     seen = []
     for update in range(6):
@@ -263,10 +263,10 @@ def test_a_given_scheduler_is_stepped_once_per_update():
 
 def test_a_given_scheduler_keeps_its_own_state():
     built = optimizer()
-    adapter = GivenSchedule(lr_scheduler.StepLR(built, 2))
+    adapter = UserSchedule(lr_scheduler.StepLR(built, 2))
     built.step()
     adapter.advance()
-    fresh = GivenSchedule(lr_scheduler.StepLR(optimizer(), 2))
+    fresh = UserSchedule(lr_scheduler.StepLR(optimizer(), 2))
     fresh.load_state_dict(adapter.state_dict())
     assert fresh.state_dict() == adapter.state_dict()
     assert fresh.scheduler.last_epoch == 1
@@ -274,7 +274,7 @@ def test_a_given_scheduler_keeps_its_own_state():
 
 def test_a_plateau_scheduler_hears_evaluations_and_not_updates():
     built = optimizer()
-    adapter = GivenSchedule(lr_scheduler.ReduceLROnPlateau(built, factor=0.5, patience=1))
+    adapter = UserSchedule(lr_scheduler.ReduceLROnPlateau(built, factor=0.5, patience=1))
     for value in (1.0, 1.0, 1.0):
         adapter.advance()
         adapter.after_evaluation(value)
@@ -284,7 +284,7 @@ def test_a_plateau_scheduler_hears_evaluations_and_not_updates():
 def test_a_first_update_that_is_skipped_is_no_wrong_order():
     built = optimizer()
     parts = [lr_scheduler.LinearLR(built, 0.5, total_iters=2), lr_scheduler.ExponentialLR(built, 0.9)]
-    adapter = GivenSchedule(lr_scheduler.SequentialLR(built, parts, [1]))
+    adapter = UserSchedule(lr_scheduler.SequentialLR(built, parts, [1]))
     for update in range(2):  # nothing was finite, so nothing was stepped: torch would warn, which here is an error
         adapter.set(update)
         adapter.advance()
@@ -293,4 +293,4 @@ def test_a_first_update_that_is_skipped_is_no_wrong_order():
 
 def test_something_else_is_refused_as_a_scheduler():
     with pytest.raises(InvalidConfig, match="is a function, not"):
-        GivenSchedule(lambda update: 0.1)
+        UserSchedule(lambda update: 0.1)

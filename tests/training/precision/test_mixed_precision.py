@@ -62,19 +62,19 @@ def test_the_scale_resumes():
 def test_scaling_cancels_exactly():
     scale = LossScale(CPU, enabled=True)
     weight = torch.tensor([1.5], requires_grad=True)
-    scale.open(torch.tensor(300))
-    scale.root((weight * 3.0).sum()).backward()
-    assert float(weight.grad / scale.divide(torch.tensor(300))) == pytest.approx(3.0 / 300, rel=1e-7)
+    scale.begin_window(torch.tensor(300))
+    scale.scale_root((weight * 3.0).sum()).backward()
+    assert float(weight.grad / scale.gradient_divisor(torch.tensor(300))) == pytest.approx(3.0 / 300, rel=1e-7)
 
 
 def test_without_float16_nothing_is_scaled():
     scale = LossScale(CPU, enabled=False)
     root = torch.ones((), requires_grad=True)
-    scale.open(7)
+    scale.begin_window(7)
     scale.update(1.0)
-    assert scale.root(root) is root
-    assert scale.divide(7) == 7
-    assert not scale.settling
+    assert scale.scale_root(root) is root
+    assert scale.gradient_divisor(7) == 7
+    assert not scale.is_calibrating
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

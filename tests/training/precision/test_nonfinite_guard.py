@@ -52,10 +52,10 @@ def test_buffers_are_put_back_on_the_device_too():
     model = network()
     guard = Guard(model, GuardConfig())
     for skipped in (1.0, 0.0):
-        guard.remember()
+        guard.snapshot()
         kept = state(model)
         model(torch.full((4, 4), math.nan if skipped else 1.0))
-        guard.undo(Outcome(torch.tensor(1.0), torch.tensor(skipped)))
+        guard.restore_if_skipped(Outcome(torch.tensor(1.0), torch.tensor(skipped)))
         same = all(torch.equal(kept[name], value) for name, value in state(model).items())
         assert same == bool(skipped)
 
@@ -178,7 +178,7 @@ def test_a_window_that_is_done_again_finds_buffers_and_random_numbers_as_they_we
     guard = Guard(model, GuardConfig(enabled=False))  # which only leaves undone what is skipped
     for _ in range(2):
         torch.manual_seed(5)
-        guard.remember()
+        guard.snapshot()
         kept, buffer = state(model), model[1].running_mean
         first = model(torch.ones(4, 4))
         model[1].running_mean = torch.zeros(8)  # another tensor in its place

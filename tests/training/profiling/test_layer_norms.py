@@ -33,7 +33,7 @@ def layer_norm(layer) -> float:
 
 def test_each_layer_has_its_own(model):
     whole = math.hypot(layer_norm(model[0]), layer_norm(model[2]))
-    norms = LayerNorms(model).now_and_then(whole)
+    norms = LayerNorms(model).read_if_due(whole)
     assert norms == pytest.approx({"0": layer_norm(model[0]), "2": layer_norm(model[2])})
 
 
@@ -42,15 +42,15 @@ def test_what_an_update_did_to_the_gradient_does_not_show(model):
     expected = {"0": layer_norm(model[0]) / 5, "2": layer_norm(model[2]) / 5}
     for parameter in model.parameters():  # clipped, after the division by the window's count
         parameter.grad /= 40
-    assert LayerNorms(model).now_and_then(whole) == pytest.approx(expected)
+    assert LayerNorms(model).read_if_due(whole) == pytest.approx(expected)
 
 
 def test_a_layer_that_is_not_finite_is_named_and_the_others_keep_their_size(model):
     norms = LayerNorms(model)
     whole = math.hypot(layer_norm(model[0]), layer_norm(model[2])) / 2
-    norms.now_and_then(whole)
+    norms.read_if_due(whole)
     model[0].weight.grad[0, 0] = math.nan
-    told = norms.now_and_then(math.nan)
+    told = norms.read_if_due(math.nan)
     assert told is not None
     assert math.isnan(told["0"])
     assert told["2"] == pytest.approx(layer_norm(model[2]) / 2)
@@ -58,22 +58,22 @@ def test_a_layer_that_is_not_finite_is_named_and_the_others_keep_their_size(mode
 
 def test_frozen_layers_and_those_without_a_gradient_are_left_out(model):
     model[0].requires_grad_(False)
-    assert list(LayerNorms(model).now_and_then(1.0) or ()) == ["2"]
+    assert list(LayerNorms(model).read_if_due(1.0) or ()) == ["2"]
     model.zero_grad()
-    assert LayerNorms(model).now_and_then(1.0) is None
+    assert LayerNorms(model).read_if_due(1.0) is None
 
 
 def test_there_are_never_too_many(monkeypatch, model):
     monkeypatch.setattr(module, "LAYERS", 1)
-    assert list(LayerNorms(model).now_and_then(1.0) or ()) == ["0"]
+    assert list(LayerNorms(model).read_if_due(1.0) or ()) == ["0"]
 
 
 def test_it_is_not_read_before_it_is_due(monkeypatch, model):
     monkeypatch.setattr(module, "EVERY_S", 3600.0)
     norms = LayerNorms(model)
-    assert norms.now_and_then(1.0)
+    assert norms.read_if_due(1.0)
     monkeypatch.setattr(norms, "_read", lambda: pytest.fail("it was read again"))
-    assert norms.now_and_then(1.0) is None
+    assert norms.read_if_due(1.0) is None
 
 
 def test_shards_are_left_alone(model):
@@ -81,9 +81,9 @@ def test_shards_are_left_alone(model):
         pass
 
     model[0].weight.grad = model[0].weight.grad.as_subclass(Shard)
-    assert LayerNorms(model).now_and_then(1.0) is None
+    assert LayerNorms(model).read_if_due(1.0) is None
 
 
 def test_sparse_gradients_are_left_alone(model):
     model[0].weight.grad = model[0].weight.grad.to_sparse()
-    assert LayerNorms(model).now_and_then(1.0) is None
+    assert LayerNorms(model).read_if_due(1.0) is None

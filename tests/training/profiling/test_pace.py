@@ -10,7 +10,7 @@ from torch import nn
 
 from trueloop.core.errors import InvalidData
 from trueloop.training.config import TrainConfig
-from trueloop.training.profiling.pace import Windows, pace
+from trueloop.training.profiling.pace import WindowRunner, measure_throughput
 
 X = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(20) % 3
@@ -30,7 +30,7 @@ def test_examples_and_waiting_are_those_of_the_updates(cut, build):
                 time.sleep(0.005)
                 yield micro
 
-    seen = pace(parts(build), Slow(), seconds=0.1)
+    seen = measure_throughput(parts(build), Slow(), seconds=0.1)
     assert seen.updates >= 1
     assert seen.examples_per_s * seen.update_s == pytest.approx(4)
     assert seen.waiting > 0.5
@@ -38,8 +38,8 @@ def test_examples_and_waiting_are_those_of_the_updates(cut, build):
 
 
 def test_epochs_follow_one_another_and_one_update_is_enough(cut, build):
-    assert pace(parts(build), cut(X[:4], Y[:4], effective=4), seconds=1e-9).updates == 1
-    windows = Windows(parts(build), cut(X, Y, effective=8))
+    assert measure_throughput(parts(build), cut(X[:4], Y[:4], effective=4), seconds=1e-9).updates == 1
+    windows = WindowRunner(parts(build), cut(X, Y, effective=8))
     examples = [done.examples for done, _ in zip(windows.train(), range(7), strict=False)]
     assert examples == [8, 8, 4, 8, 8, 4, 8]
 
@@ -52,4 +52,4 @@ def test_without_a_window_there_is_nothing_to_measure(build):
             return iter(())
 
     with pytest.raises(InvalidData, match="no window to train on"):
-        pace(parts(build), Empty(), seconds=1.0)
+        measure_throughput(parts(build), Empty(), seconds=1.0)

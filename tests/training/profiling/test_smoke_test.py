@@ -8,7 +8,7 @@ from torch import nn
 
 from trueloop.core.errors import InvalidModel
 from trueloop.training.config import OptimConfig, ScheduleConfig, TrainConfig
-from trueloop.training.profiling.smoke_test import smoke
+from trueloop.training.profiling.smoke_test import run_smoke_test
 
 X = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long()
@@ -21,20 +21,20 @@ def parts(build, lr: float):
 
 
 def test_a_model_that_learns_passes(cut, build):
-    seen = smoke(parts(build, 0.01), cut(X, Y, effective=8, micro=3))
+    seen = run_smoke_test(parts(build, 0.01), cut(X, Y, effective=8, micro=3))
     assert len(seen.first_pass) == len(seen.second_pass) == 5
-    assert 0 < seen.fell_by < 1
+    assert 0 < seen.loss_decrease < 1
 
 
 def test_a_short_epoch_is_enough(cut, build):
-    assert len(smoke(parts(build, 0.01), cut(X[:16], Y[:16], effective=8)).first_pass) == 2
+    assert len(run_smoke_test(parts(build, 0.01), cut(X[:16], Y[:16], effective=8)).first_pass) == 2
 
 
 def test_a_model_that_does_not_learn_is_refused_with_its_losses(cut, build):
     with pytest.raises(InvalidModel, match="does not fall: 0.5353"):
-        smoke(parts(build, 1e-12), cut(X, Y, effective=8))
+        run_smoke_test(parts(build, 1e-12), cut(X, Y, effective=8))
 
 
 def test_a_loss_that_is_not_finite_is_refused(cut, build):
     with pytest.raises(InvalidModel, match="nan"):
-        smoke(parts(build, 0.01), cut(X * float("nan"), Y, effective=8))
+        run_smoke_test(parts(build, 0.01), cut(X * float("nan"), Y, effective=8))

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from trueloop.analysis.abstract_value import LEAF, NO_GRAPH, PART, RETURNED, WRAPPER, AbstractValue, Kind, unknown
+from trueloop.analysis.abstract_value import LEAF, NO_GRAPH, PART, RETURNED, WRAPPER, AbstractValue, ValueKind, unknown
 from trueloop.analysis.interpreter.functions import Functions
 from trueloop.analysis.interpreter.methods import Methods
 from trueloop.analysis.interpreter.qualified_names import FROM_VALUES, PARAMETERS, WRAPPERS, harmless, is_loss, kind_of
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trueloop.analysis.interpreter.interpreter import Reader
 
 MODULE_BASES: Final = frozenset(("Module", "LightningModule", "PreTrainedModel"))
-FIRST: Final = {Kind.OPTIMIZER: "params", Kind.SCHEDULER: "optimizer", Kind.LOADER: "dataset"}
+FIRST: Final = {ValueKind.OPTIMIZER: "params", ValueKind.SCHEDULER: "optimizer", ValueKind.LOADER: "dataset"}
 """What their constructors call the first argument."""
 CHAINS: Final = frozenset(("torch.nn.Sequential",))
 
@@ -66,18 +66,18 @@ class Calls:
             return self._super(node)
         owner, name = values.of(node.func.value), node.func.attr
         arguments = self._arguments(node)
-        if owner.kind is Kind.CLASS and arguments.given:
+        if owner.kind is ValueKind.CLASS and arguments.given:
             found = self._unbound(owner, name, node, arguments)
             if found is not None:
                 return found
-        if owner.kind is not Kind.NAME:
+        if owner.kind is not ValueKind.NAME:
             method = self.method_of(owner, name)
-            if method is not None and name == "forward" and owner.kind is Kind.MODEL and owner is not self._self():
-                return self.model(owner, node, arguments, OpKind.FORWARD)
+            if method is not None and name == "forward" and owner.kind is ValueKind.MODEL and owner is not self._self():
+                return self.model(owner, node, arguments, OpKind.FORWARD_CALL)
             if method is not None:
                 return self.reader.function(method, node, arguments.given, arguments.named)
             held = owner.attributes.get(name)
-            if held is None or held.kind is Kind.UNKNOWN:
+            if held is None or held.kind is ValueKind.UNKNOWN:
                 return self.methods.run(owner, name, node, arguments)
         return self.call(values.attribute(owner, node.func), node, arguments)
 
@@ -88,10 +88,10 @@ class Calls:
             if method is None:
                 continue
             first = arguments.given[0]
-            if name == "forward" and first.kind is Kind.MODEL and first is not self._self():
-                return self.model(first, node, Arguments(arguments.given[1:], arguments.named), OpKind.FORWARD)
+            if name == "forward" and first.kind is ValueKind.MODEL and first is not self._self():
+                return self.model(first, node, Arguments(arguments.given[1:], arguments.named), OpKind.FORWARD_CALL)
             to = (kind,) if "classmethod" in _words(method) else ()
-            bound = AbstractValue(kind=Kind.FUNCTION, name=name, node=method, scope=base.scope, of=to)
+            bound = AbstractValue(kind=ValueKind.FUNCTION, name=name, node=method, scope=base.scope, sources=to)
             return self.reader.function(bound, node, arguments.given, arguments.named)
         return None
 
@@ -100,25 +100,25 @@ class Calls:
         given = list[AbstractValue]()
         for each in node.args:
             thing = values.of(each)
-            apart = isinstance(each, ast.Starred) and isinstance(thing.node, ast.Tuple) and thing.kind is Kind.SEQUENCE
-            given += thing.of if apart else (thing,)
+            apart = isinstance(each, ast.Starred) and isinstance(thing.node, ast.Tuple) and thing.kind is ValueKind.SEQUENCE
+            given += thing.sources if apart else (thing,)
         named = {each.arg or "**": values.of(each.value) for each in node.keywords}
         return Arguments(given, named)
 
     def call(self, callee: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         """Return what a call of a thing returns."""
         match callee.kind:
-            case Kind.NAME:
+            case ValueKind.NAME:
                 return self._by_name(callee.name, node, arguments)
-            case Kind.FUNCTION:
+            case ValueKind.FUNCTION:
                 return self.reader.function(callee, node, arguments.given, arguments.named)
-            case Kind.CLASS:
+            case ValueKind.CLASS:
                 return self.instance(callee, node, arguments.given, arguments.named)
-            case Kind.MODEL:
-                return self.model(callee, node, arguments, OpKind.CALLED)
-            case Kind.LOSS:
+            case ValueKind.MODEL:
+                return self.model(callee, node, arguments, OpKind.MODEL_CALL)
+            case ValueKind.LOSS:
                 return self._loss(callee, callee.name, node, arguments)
-            case Kind.INSTANCE:
+            case ValueKind.INSTANCE:
                 method = self.method_of(callee, "__call__")
                 if method is not None:
                     return self.reader.function(method, node, arguments.given, arguments.named)
@@ -128,9 +128,9 @@ class Calls:
 
     def escaped(self, node: ast.AST, *things: AbstractValue) -> AbstractValue:
         """Take note of what is handed to code that is not shown; return what it returns."""
-        given = [each for each in things if each.kind is not Kind.CONSTANT]
+        given = [each for each in things if each.kind is not ValueKind.CONSTANT]
         if any(_matters(each) for each in given):
-            self.reader.recording.add(OpKind.ESCAPED, node, unknown(node), *_spread(given))
+            self.reader.recording.add(OpKind.ESCAPE, node, unknown(node), *_spread(given))
         return unknown(node, *given)
 
     # By name ---------------------------------------------------------------------------------------------------------
@@ -159,57 +159,57 @@ class Calls:
             wants = name in PARAMETERS if wanted is None else wanted.constant()
             facts = {NO_GRAPH} if wants is False else {LEAF} if wants else set[str]()
         else:
-            plain = (Kind.CONSTANT, Kind.NAME)
+            plain = (ValueKind.CONSTANT, ValueKind.NAME)
             graphs = [each for each in _spread(inputs) if each.kind not in plain and NO_GRAPH not in each.facts]
             facts = {NO_GRAPH} if recording.grad is False or not graphs else set[str]()
         result = AbstractValue(
-            kind=Kind.TENSOR, name=name, node=node, of=inputs, options=arguments.options(), facts=facts
+            kind=ValueKind.TENSOR, name=name, node=node, sources=inputs, arguments=arguments.options(), facts=facts
         )  # fmt: skip
         recording.add(
-            OpKind.TORCH,
+            OpKind.TORCH_CALL,
             node,
             inputs[0] if inputs else unknown(node),
             result=result,
-            word=name,
+            name=name,
             options=arguments.options(),
         )
         return result
 
-    def made(self, kind: Kind, name: str, node: ast.AST, arguments: Arguments) -> AbstractValue:
+    def made(self, kind: ValueKind, name: str, node: ast.AST, arguments: Arguments) -> AbstractValue:
         """Return a new thing of a known kind."""
-        thing = AbstractValue(kind=kind, name=name, node=node, of=tuple(arguments.given), options=arguments.options())
+        thing = AbstractValue(kind=kind, name=name, node=node, sources=tuple(arguments.given), arguments=arguments.options())
         first = arguments.get(0, FIRST.get(kind, ""))
-        if kind in (Kind.OPTIMIZER, Kind.SCHEDULER, Kind.LOADER) and first is not None:
+        if kind in (ValueKind.OPTIMIZER, ValueKind.SCHEDULER, ValueKind.LOADER) and first is not None:
             sampler = [each for word in ("sampler", "batch_sampler") if (each := arguments.named.get(word))]
-            thing.of = (*_parameters(first), *sampler) if kind is Kind.OPTIMIZER else (first, *sampler)
-        if kind is Kind.MODEL:
+            thing.sources = (*_parameters(first), *sampler) if kind is ValueKind.OPTIMIZER else (first, *sampler)
+        if kind is ValueKind.MODEL:
             last = name.rpartition(".")[2]
             if last in WRAPPERS:
                 thing.facts = thing.facts | {WRAPPER}
             elif name.startswith("torch.nn."):
                 layers = (
-                    arguments.given[0].of if len(arguments.given) == 1 and arguments.given[0].of else arguments.given
+                    arguments.given[0].sources if len(arguments.given) == 1 and arguments.given[0].sources else arguments.given
                 )
-                thing.of = tuple(layers) if name in CHAINS or last.startswith("Module") else ()
-                thing.attributes = {f"[{number}]": each for number, each in enumerate(thing.of)}
-                for each in thing.of:
-                    each.holders = (*each.holders, thing)
-        self.reader.recording.add(OpKind.MADE, node, thing, *arguments.all(), word=name, options=arguments.options())
+                thing.sources = tuple(layers) if name in CHAINS or last.startswith("Module") else ()
+                thing.attributes = {f"[{number}]": each for number, each in enumerate(thing.sources)}
+                for each in thing.sources:
+                    each.owners = (*each.owners, thing)
+        self.reader.recording.add(OpKind.CREATE, node, thing, *arguments.all(), name=name, options=arguments.options())
         return thing
 
     def _loss(self, criterion: AbstractValue, name: str, node: ast.AST, arguments: Arguments) -> AbstractValue:
         options = {
             **arguments.options(),
-            **{word: each for word, each in criterion.options.items() if not word.isdigit()},
+            **{word: each for word, each in criterion.arguments.items() if not word.isdigit()},
         }
         first, second = arguments.get(0, "input"), arguments.get(1, "target")
         both = [] if first is None else [first] if second is None else [first, second]
-        graphs = [each for each in arguments.all() if each.kind is not Kind.CONSTANT and NO_GRAPH not in each.facts]
+        graphs = [each for each in arguments.all() if each.kind is not ValueKind.CONSTANT and NO_GRAPH not in each.facts]
         facts = {NO_GRAPH} if self.reader.recording.grad is False or not graphs else set[str]()
         result = AbstractValue(
-            kind=Kind.TENSOR, name=name or "loss", node=node, of=tuple(arguments.all()), options=options, facts=facts
+            kind=ValueKind.TENSOR, name=name or "loss", node=node, sources=tuple(arguments.all()), arguments=options, facts=facts
         )
-        self.reader.recording.add(OpKind.LOSS, node, criterion, *both, result=result, word=name, options=options)
+        self.reader.recording.add(OpKind.LOSS, node, criterion, *both, result=result, name=name, options=options)
         return result
 
     # Models ----------------------------------------------------------------------------------------------------------
@@ -217,23 +217,23 @@ class Calls:
     def model(self, model: AbstractValue, node: ast.AST, arguments: Arguments, act: OpKind) -> AbstractValue:
         """Return the output of a model: of one defined in this file by going through its forward."""
         recording = self.reader.recording
-        result = AbstractValue(kind=Kind.TENSOR, name=model.name or "model", node=node, of=(model, *arguments.all()))
+        result = AbstractValue(kind=ValueKind.TENSOR, name=model.name or "model", node=node, sources=(model, *arguments.all()))
         operation = recording.add(act, node, model, *arguments.all(), result=result, options=arguments.options())
         wrapped = model
-        while WRAPPER in wrapped.facts and wrapped.of:
-            wrapped = wrapped.of[0]
+        while WRAPPER in wrapped.facts and wrapped.sources:
+            wrapped = wrapped.sources[0]
         forward = self.method_of(wrapped, "forward")
         if forward is not None:
             inner = self.reader.function(forward, node, arguments.given, arguments.named)
-            if inner.kind is Kind.TENSOR:
-                result.name, result.of = inner.name, (model, inner, *arguments.all())
-                result.options, result.attributes = inner.options, {RETURNED: inner}
-            elif inner.kind is Kind.SEQUENCE:
+            if inner.kind is ValueKind.TENSOR:
+                result.name, result.sources = inner.name, (model, inner, *arguments.all())
+                result.arguments, result.attributes = inner.arguments, {RETURNED: inner}
+            elif inner.kind is ValueKind.SEQUENCE:
                 operation.result = inner
                 return inner
-        elif not wrapped.either:
+        elif not wrapped.union:
             last = wrapped.last_layer()
-            result.name, result.options = last.name or result.name, last.options
+            result.name, result.arguments = last.name or result.name, last.arguments
             result.attributes = {RETURNED: wrapped}
         if recording.grad is False:
             result.facts = result.facts | {NO_GRAPH}
@@ -244,7 +244,7 @@ class Calls:
     def class_of(self, node: ast.ClassDef) -> AbstractValue:
         """Return the class a definition makes."""
         bases = tuple(self.reader.values.of(each) for each in node.bases)
-        thing = AbstractValue(kind=Kind.CLASS, name=node.name, node=node, of=bases, scope=self.reader.scope)
+        thing = AbstractValue(kind=ValueKind.CLASS, name=node.name, node=node, sources=bases, scope=self.reader.scope)
         for each in node.body:
             if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._class_of[each] = thing
@@ -258,9 +258,9 @@ class Calls:
     def is_module(self, kind: AbstractValue) -> bool:
         """True for a class that derives from a module of torch's."""
         return any(
-            self.is_module(base) if base.kind is Kind.CLASS
-            else base.name.rpartition(".")[2] in MODULE_BASES or kind_of(base.name) in (Kind.MODEL, Kind.LOSS)
-            for base in kind.of
+            self.is_module(base) if base.kind is ValueKind.CLASS
+            else base.name.rpartition(".")[2] in MODULE_BASES or kind_of(base.name) in (ValueKind.MODEL, ValueKind.LOSS)
+            for base in kind.sources
         )  # fmt: skip
 
     def instance(
@@ -268,14 +268,14 @@ class Calls:
     ) -> AbstractValue:
         """Return a new object of a class of this file, with what its constructor gives it."""
         module = self.is_module(kind)
-        known = next((found for base in _bases(kind) if (found := kind_of(base.name)) and base.kind is Kind.NAME), None)
-        what = Kind.MODEL if module else known or Kind.INSTANCE
-        thing = AbstractValue(kind=what, name=kind.name, node=node, options=Arguments(given, named).options())
+        known = next((found for base in _bases(kind) if (found := kind_of(base.name)) and base.kind is ValueKind.NAME), None)
+        what = ValueKind.MODEL if module else known or ValueKind.INSTANCE
+        thing = AbstractValue(kind=what, name=kind.name, node=node, arguments=Arguments(given, named).options())
         thing.scope = kind
-        if what is Kind.OPTIMIZER:
-            thing.of = tuple(each for first in given[:1] for each in _parameters(first))
-        elif what in (Kind.LOADER, Kind.SCHEDULER):
-            thing.of = tuple(given[:1])
+        if what is ValueKind.OPTIMIZER:
+            thing.sources = tuple(each for first in given[:1] for each in _parameters(first))
+        elif what in (ValueKind.LOADER, ValueKind.SCHEDULER):
+            thing.sources = tuple(given[:1])
         for each in reversed([kind, *_bases(kind)]):
             self._class_attributes(each, thing)
         method = self.method_of(thing, "__init__")
@@ -284,12 +284,12 @@ class Calls:
         elif kind.node.decorator_list:  # a dataclass
             self._fields(kind, thing, given, named)
         self.reader.recording.add(
-            OpKind.MADE, node, thing, *given, *named.values(), word=kind.name, options=dict(thing.options)
+            OpKind.CREATE, node, thing, *given, *named.values(), name=kind.name, options=dict(thing.arguments)
         )
         return thing
 
     def _class_attributes(self, kind: AbstractValue, thing: AbstractValue) -> None:
-        if kind.kind is not Kind.CLASS:
+        if kind.kind is not ValueKind.CLASS:
             return
         for each in kind.node.body:
             if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
@@ -314,20 +314,20 @@ class Calls:
         """Return a method that this file defines for an object, bound to it."""
         for each in owner.alternatives():
             kind = each.scope
-            if each.kind is Kind.FUNCTION or not isinstance(kind, AbstractValue):
+            if each.kind is ValueKind.FUNCTION or not isinstance(kind, AbstractValue):
                 continue
             for base in (kind, *_bases(kind)):
                 method = self._method(base, name)
                 if method is not None:
                     static = "staticmethod" in _words(method)
                     return AbstractValue(
-                        kind=Kind.FUNCTION, name=name, node=method, scope=base.scope, of=() if static else (each,)
+                        kind=ValueKind.FUNCTION, name=name, node=method, scope=base.scope, sources=() if static else (each,)
                     )
         return None
 
     @staticmethod
     def _method(kind: AbstractValue, name: str) -> Any:
-        body: Sequence[ast.stmt] = kind.node.body if kind.kind is Kind.CLASS else ()
+        body: Sequence[ast.stmt] = kind.node.body if kind.kind is ValueKind.CLASS else ()
         return next((m for m in body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef) and m.name == name), None)
 
     def _super(self, node: ast.Call) -> AbstractValue:
@@ -339,7 +339,7 @@ class Calls:
         for base in _bases(kind) if kind is not None and owner is not None else ():
             method = self._method(base, name)
             if method is not None and owner is not None:
-                bound = AbstractValue(kind=Kind.FUNCTION, name=name, node=method, scope=base.scope, of=(owner,))
+                bound = AbstractValue(kind=ValueKind.FUNCTION, name=name, node=method, scope=base.scope, sources=(owner,))
                 return self.reader.function(bound, node, arguments.given, arguments.named)
         return unknown(node, *arguments.all())
 
@@ -362,18 +362,18 @@ def _is_super(node: ast.expr) -> bool:
 
 
 def _bases(kind: AbstractValue) -> list[AbstractValue]:
-    found, queue = list[AbstractValue](), list(kind.of)
+    found, queue = list[AbstractValue](), list(kind.sources)
     while queue and len(found) < 20:
         each = queue.pop(0)
         found.append(each)
-        queue.extend(each.of if each.kind is Kind.CLASS else ())
+        queue.extend(each.sources if each.kind is ValueKind.CLASS else ())
     return found
 
 
 def _parameters(thing: AbstractValue) -> list[AbstractValue]:
     """Return the parameters in what an optimizer was given."""
-    if thing.kind is Kind.SEQUENCE:
-        return [inner for each in thing.of for inner in _parameters(each)]
+    if thing.kind is ValueKind.SEQUENCE:
+        return [inner for each in thing.sources for inner in _parameters(each)]
     return [thing]
 
 
@@ -384,18 +384,18 @@ def _spread(things: Sequence[AbstractValue]) -> list[AbstractValue]:
     while queue and len(found) < 100:
         each = queue.pop(0)
         found.append(each)
-        if each.kind in (Kind.SEQUENCE, Kind.FUNCTION):
-            queue.extend(each.of)
-        elif each.kind is Kind.INSTANCE:
+        if each.kind in (ValueKind.SEQUENCE, ValueKind.FUNCTION):
+            queue.extend(each.sources)
+        elif each.kind is ValueKind.INSTANCE:
             queue.extend(inner for inner in each.attributes.values() if inner not in found)
-        elif each.kind is Kind.UNKNOWN:
+        elif each.kind is ValueKind.UNKNOWN:
             queue.extend(
                 inner
-                for inner in each.of
-                if inner.kind is not Kind.TENSOR and PART not in inner.facts and inner not in found
+                for inner in each.sources
+                if inner.kind is not ValueKind.TENSOR and PART not in inner.facts and inner not in found
             )
     return found
 
 
 def _matters(thing: AbstractValue) -> bool:
-    return thing.kind not in (Kind.CONSTANT, Kind.NAME)
+    return thing.kind not in (ValueKind.CONSTANT, ValueKind.NAME)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 
 if TYPE_CHECKING:
     from trueloop.analysis.interpreter.interpreter import Reader
@@ -33,7 +33,7 @@ def enter(reader: Reader, node: ast.expr) -> AbstractValue:
     if isinstance(node, ast.Call) and not name and isinstance(node.func, ast.Attribute):
         owner = reader.values.of(node.func.value)
         name = f"{owner.kind}.{node.func.attr}"  # "accelerator.accumulate", "model.no_sync"
-    if not name and not isinstance(node, ast.Call) and not thing.either and thing.name in MADE_BEFORE:
+    if not name and not isinstance(node, ast.Call) and not thing.union and thing.name in MADE_BEFORE:
         name = thing.name  # autocast = torch.autocast("cuda"); with autocast: ...
     switch = _switch(thing)
     if name in OFF:
@@ -57,13 +57,13 @@ def enter(reader: Reader, node: ast.expr) -> AbstractValue:
 
 def _switch(thing: AbstractValue) -> bool | None:
     """Return the one argument of a switch: ``set_grad_enabled(False)``; None where it is not written out."""
-    given = thing.options.get("0") or thing.options.get("mode") or thing.options.get("enabled")
+    given = thing.arguments.get("0") or thing.arguments.get("mode") or thing.arguments.get("enabled")
     value = None if given is None else given.constant()
     return value if isinstance(value, bool) else None
 
 
 def _autocast(name: str, thing: AbstractValue) -> str | None:
-    options = thing.options
+    options = thing.arguments
     enabled = options.get("enabled")
     if enabled is not None and enabled.constant() is False:
         return None
@@ -72,4 +72,4 @@ def _autocast(name: str, thing: AbstractValue) -> str | None:
     dtype = options.get("dtype") or options.get("1")
     if dtype is None:
         return "torch.bfloat16" if ".cpu." in name or (device and device.constant() == "cpu") else default
-    return dtype.name if dtype.kind is Kind.NAME else ""
+    return dtype.name if dtype.kind is ValueKind.NAME else ""

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from trueloop.analysis.abstract_value import COPIED, GRAD, NO_GRAPH, AbstractValue, Kind, owner_of, unknown
+from trueloop.analysis.abstract_value import COPIED, GRAD, NO_GRAPH, AbstractValue, ValueKind, parameters_of_gradient, unknown
 from trueloop.analysis.operations import OpKind
 
 if TYPE_CHECKING:
@@ -66,15 +66,15 @@ class Functions:
         if name in PASSING and arguments.given:
             return arguments.given[0]
         if name in NUMBERS:
-            return AbstractValue(kind=Kind.UNKNOWN, name=name, node=node, of=tuple(arguments.all()), facts={NO_GRAPH})
+            return AbstractValue(kind=ValueKind.UNKNOWN, name=name, node=node, sources=tuple(arguments.all()), facts={NO_GRAPH})
         if name in CLIPS:
             subject = arguments.get(0, "parameters") or unknown(node)
-            result = AbstractValue(kind=Kind.TENSOR, name=name, node=node, of=(subject,), facts={NO_GRAPH})
-            recording.add(OpKind.CLIPPED, node, subject, result=result, word=name, options=arguments.options())
+            result = AbstractValue(kind=ValueKind.TENSOR, name=name, node=node, sources=(subject,), facts={NO_GRAPH})
+            recording.add(OpKind.CLIP_GRADIENTS, node, subject, result=result, name=name, options=arguments.options())
             return result
         if name in SEEDS:
-            recording.add(OpKind.SEEDED, node, unknown(node), *arguments.given, word=name)
-            return AbstractValue(kind=Kind.UNKNOWN, name="torch.Generator", node=node)
+            recording.add(OpKind.SEED, node, unknown(node), *arguments.given, name=name)
+            return AbstractValue(kind=ValueKind.UNKNOWN, name="torch.Generator", node=node)
         if name.startswith("torch.") and name.endswith("_"):
             self._in_place(name, node, arguments)
         return None
@@ -82,13 +82,13 @@ class Functions:
     def _in_place(self, name: str, node: ast.Call, arguments: Arguments) -> None:
         """Take note of gradients that a function writes into: ``torch._foreach_zero_([p.grad for p in ...])``."""
         given = arguments.given[0] if arguments.given else unknown(node)
-        for each in given.of if given.kind is Kind.SEQUENCE else (given,):
-            if each.kind is Kind.TENSOR and each.name == GRAD:
-                self.reader.recording.add(OpKind.GRADIENTS, node, owner_of(each), word=name)
+        for each in given.sources if given.kind is ValueKind.SEQUENCE else (given,):
+            if each.kind is ValueKind.TENSOR and each.name == GRAD:
+                self.reader.recording.add(OpKind.ACCESS_GRADIENTS, node, parameters_of_gradient(each), name=name)
 
     def _enumerate(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         over = arguments.get(0, "iterable") or unknown(node)
-        counted = AbstractValue(kind=Kind.UNKNOWN, name="builtins.enumerate", node=node, facts={NO_GRAPH})
+        counted = AbstractValue(kind=ValueKind.UNKNOWN, name="builtins.enumerate", node=node, facts={NO_GRAPH})
         return self._turns(node, over, counted)
 
     def _zip(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
@@ -104,11 +104,11 @@ class Functions:
         parts = [element(each, node) for each in overs if each is not counted]
         items = [counted, *parts] if counted is not None else parts
         turn = AbstractValue(
-            kind=Kind.SEQUENCE, node=node, of=tuple(items),
+            kind=ValueKind.SEQUENCE, node=node, sources=tuple(items),
             attributes={f"[{number}]": each for number, each in enumerate(items)},
         )  # fmt: skip
         return AbstractValue(
-            kind=Kind.SEQUENCE, name="turns", node=node, of=(turn,), options={"over": overs[0]} if overs else {}
+            kind=ValueKind.SEQUENCE, name="turns", node=node, sources=(turn,), arguments={"over": overs[0]} if overs else {}
         )
 
     def _next(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
@@ -130,17 +130,17 @@ class Functions:
         with self.reader.recording.loop(node, over):
             result = self.reader.calls.call(arguments.given[0], node, Given([element(over, node)], {}))
         return AbstractValue(
-            kind=Kind.SEQUENCE, name="comprehension", node=node, of=(result,), attributes={"[?]": result}
+            kind=ValueKind.SEQUENCE, name="comprehension", node=node, sources=(result,), attributes={"[?]": result}
         )
 
     def _sum(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         held = arguments.given[0] if arguments.given else unknown(node)
-        parts = held.of if held.kind is Kind.SEQUENCE else (held,)
-        if not any(each.kind is Kind.TENSOR for each in parts):
+        parts = held.sources if held.kind is ValueKind.SEQUENCE else (held,)
+        if not any(each.kind is ValueKind.TENSOR for each in parts):
             return unknown(node, held)
-        graphs = any(each.kind is Kind.TENSOR and NO_GRAPH not in each.facts for each in parts)
+        graphs = any(each.kind is ValueKind.TENSOR and NO_GRAPH not in each.facts for each in parts)
         return AbstractValue(
-            kind=Kind.TENSOR, name="builtins.sum", node=node, of=parts, facts=set() if graphs else {NO_GRAPH}
+            kind=ValueKind.TENSOR, name="builtins.sum", node=node, sources=parts, facts=set() if graphs else {NO_GRAPH}
         )
 
     def _getattr(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
@@ -154,57 +154,57 @@ class Functions:
         if len(arguments.given) > 2:
             owner, word, thing = arguments.given[:3]
             owner.attributes[str(word.constant(f"?{len(owner.attributes)}"))] = thing
-            self.reader.recording.add(OpKind.BOUND, node, owner, thing, word=str(word.constant("")))
-        return AbstractValue(kind=Kind.CONSTANT, node=node)
+            self.reader.recording.add(OpKind.SET_ATTRIBUTE, node, owner, thing, name=str(word.constant("")))
+        return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _dict(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         held = {f"[{word!r}]": each for word, each in arguments.named.items()}
         parameters = held.get("['params']")
-        if parameters is not None and parameters.kind is Kind.PARAMETERS:
-            return AbstractValue(kind=Kind.PARAMETERS, node=node, of=parameters.of)
-        return AbstractValue(kind=Kind.SEQUENCE, name="dict", node=node, of=tuple(arguments.all()), attributes=held)
+        if parameters is not None and parameters.kind is ValueKind.PARAMETERS:
+            return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=parameters.sources)
+        return AbstractValue(kind=ValueKind.SEQUENCE, name="dict", node=node, sources=tuple(arguments.all()), attributes=held)
 
     def _chain(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        if arguments.given and all(each.kind is Kind.PARAMETERS for each in arguments.given):
-            of = {id(one): one for each in arguments.given for one in each.of}
-            return AbstractValue(kind=Kind.PARAMETERS, node=node, of=tuple(of.values()))
-        return AbstractValue(kind=Kind.SEQUENCE, node=node, of=tuple(arguments.given))
+        if arguments.given and all(each.kind is ValueKind.PARAMETERS for each in arguments.given):
+            of = {id(one): one for each in arguments.given for one in each.sources}
+            return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=tuple(of.values()))
+        return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(arguments.given))
 
     def _copied(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if not arguments.given:
             return unknown(node)
         one = arguments.given[0]
         deep = self.reader.values.name_of(node.func) == "copy.deepcopy"
-        thing = AbstractValue(kind=one.kind, name=one.name, node=node, of=one.of, options=one.options, value=one.value)
+        thing = AbstractValue(kind=one.kind, name=one.name, node=node, sources=one.sources, arguments=one.arguments, value=one.value)
         thing.scope, thing.attributes = one.scope, dict(one.attributes)
-        thing.holders = () if deep else one.holders  # a shallow copy has the very parameters
+        thing.owners = () if deep else one.owners  # a shallow copy has the very parameters
         thing.facts = {*one.facts, COPIED} if deep else set(one.facts)
         return thing
 
     def _partial(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         first = arguments.given[0] if arguments.given else unknown(node)
-        if first.kind is Kind.FUNCTION and len(arguments.given) == 1 and not arguments.named:
+        if first.kind is ValueKind.FUNCTION and len(arguments.given) == 1 and not arguments.named:
             return first
         return self.reader.calls.escaped(node, *arguments.all())
 
     def _save(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        self.reader.recording.add(OpKind.SAVED, node, unknown(node), *arguments.given[:1], options=arguments.options())
-        return AbstractValue(kind=Kind.CONSTANT, node=node)
+        self.reader.recording.add(OpKind.SAVE, node, unknown(node), *arguments.given[:1], options=arguments.options())
+        return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _load(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        result = AbstractValue(kind=Kind.UNKNOWN, name="torch.load", node=node, options=arguments.options())
-        self.reader.recording.add(OpKind.READ, node, unknown(node), result=result, options=arguments.options())
+        result = AbstractValue(kind=ValueKind.UNKNOWN, name="torch.load", node=node, arguments=arguments.options())
+        self.reader.recording.add(OpKind.LOAD, node, unknown(node), result=result, options=arguments.options())
         return result
 
     def _backward(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         root = arguments.get(0, "tensors") or unknown(node)
         self.reader.recording.add(OpKind.BACKWARD, node, root, options=arguments.options())
-        return AbstractValue(kind=Kind.CONSTANT, node=node)
+        return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _split(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         whole = arguments.get(0, "dataset") or unknown(node)
         parts = {
-            f"[{number}]": AbstractValue(kind=Kind.DATASET, name="torch.utils.data.Subset", node=node, of=(whole,))
+            f"[{number}]": AbstractValue(kind=ValueKind.DATASET, name="torch.utils.data.Subset", node=node, sources=(whole,))
             for number in range(4)
         }
-        return AbstractValue(kind=Kind.SEQUENCE, node=node, of=tuple(parts.values()), attributes=parts)
+        return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(parts.values()), attributes=parts)

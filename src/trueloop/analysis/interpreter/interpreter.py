@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import GIVEN, GRAD, AbstractValue, Kind, joined, unknown
+from trueloop.analysis.abstract_value import EXTERNAL, GRAD, AbstractValue, ValueKind, join_values, unknown
 from trueloop.analysis.interpreter.calls import Calls
 from trueloop.analysis.interpreter.contexts import enter
 from trueloop.analysis.interpreter.recording import DEEPEST, Exhausted, Recording
@@ -15,14 +15,14 @@ from trueloop.analysis.interpreter.scope import Scope
 from trueloop.analysis.interpreter.targets import Targets
 from trueloop.analysis.interpreter.values import Values, element
 from trueloop.analysis.operations import Branch, OpKind
-from trueloop.analysis.source_file import Source
-from trueloop.core.source_text import Text
+from trueloop.analysis.source_file import SourceFile
+from trueloop.core.source_text import SourceText
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _ENDS: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
-def read(text: Text, tree: ast.Module, *, notebook: bool = False) -> Source:
+def read(text: SourceText, tree: ast.Module, *, notebook: bool = False) -> SourceFile:
     """Return what a file does.
 
     Args:
@@ -35,7 +35,7 @@ def read(text: Text, tree: ast.Module, *, notebook: bool = False) -> Source:
         reader.run()
     except (Exhausted, RecursionError):
         reader.recording.operations.clear()  # half a program proves nothing
-    return Source(text, tree, reader.recording.operations, reader.recording.names, notebook=notebook)
+    return SourceFile(text, tree, reader.recording.operations, reader.recording.names, notebook=notebook)
 
 
 class Reader:
@@ -68,9 +68,9 @@ class Reader:
     def _functions(self) -> Iterator[tuple[AbstractValue, Function]]:
         """Yield every function of the module with itself, and every method with its class."""
         for thing in self.module.names.values():
-            if thing.kind is Kind.FUNCTION and isinstance(thing.node, Function):
+            if thing.kind is ValueKind.FUNCTION and isinstance(thing.node, Function):
                 yield thing, thing.node
-            elif thing.kind is Kind.CLASS:
+            elif thing.kind is ValueKind.CLASS:
                 yield from ((thing, each) for each in thing.node.body if isinstance(each, Function))
 
     def _alone(self, thing: AbstractValue, node: Function) -> None:
@@ -78,11 +78,11 @@ class Reader:
         if node in self.entered or not (node.name in ("forward", "__init__") or self.uses.trains(node)):
             return
         self.recording.root += 1
-        if thing.kind is Kind.CLASS:
+        if thing.kind is ValueKind.CLASS:
             instance = self.calls.instance(thing, node, [], {})
             if node.name == "__init__":
                 return
-            thing = AbstractValue(kind=Kind.FUNCTION, node=node, scope=thing.scope, of=(instance,))
+            thing = AbstractValue(kind=ValueKind.FUNCTION, node=node, scope=thing.scope, sources=(instance,))
         self.function(thing, node, [], {})
 
     # Functions -------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Reader:
         """Run a function of this file; return what it returns."""
         node: Any = function.node
         if len(self._running) >= DEEPEST or node in self._running:
-            self.recording.add(OpKind.ESCAPED, call, function, *given, *named.values(), *function.of)
+            self.recording.add(OpKind.ESCAPE, call, function, *given, *named.values(), *function.sources)
             return unknown(call, *given, *named.values())
         self.entered.add(node)
         scope = Scope(function.scope)
@@ -113,9 +113,9 @@ class Reader:
             finally:
                 self._running.pop()
                 self.scope, self._returns = before
-        result = returned[0] if returned else AbstractValue(kind=Kind.CONSTANT, node=call)
+        result = returned[0] if returned else AbstractValue(kind=ValueKind.CONSTANT, node=call)
         for each in returned[1:]:
-            result = joined(result, each)
+            result = join_values(result, each)
         return result
 
     def _bind(
@@ -130,7 +130,7 @@ class Reader:
         node: Any = function.node
         arguments: ast.arguments = node.args
         places = [*arguments.posonlyargs, *arguments.args]
-        values = [*function.of[:1], *given]
+        values = [*function.sources[:1], *given]
         defaults = dict(zip([each.arg for each in reversed(places)], reversed(arguments.defaults), strict=False))
         defaults |= {
             each.arg: default
@@ -162,7 +162,7 @@ class Reader:
     def _guessed(self, argument: ast.arg, node: Any) -> AbstractValue:
         """Return what an argument nobody gives in this file is, by its annotation."""
         thing = unknown(argument)
-        thing.facts = thing.facts | {GIVEN}
+        thing.facts = thing.facts | {EXTERNAL}
         annotation = argument.annotation
         if annotation is not None:
             kind = self.values.annotated(annotation)
@@ -172,7 +172,7 @@ class Reader:
 
     def used(self, thing: AbstractValue, path: str, within: Any) -> AbstractValue:
         """Return a thing, and let it be what its use tells, where nothing else does."""
-        if thing.kind is Kind.UNKNOWN and within is not None:
+        if thing.kind is ValueKind.UNKNOWN and within is not None:
             kind = kind_by_use(self.uses.of(path, within))
             if kind is not None:
                 thing.kind = kind
@@ -210,12 +210,12 @@ class Reader:
     def _delete(self, node: ast.Delete) -> None:
         for target in node.targets:
             if isinstance(target, ast.Attribute) and target.attr == GRAD:
-                self.targets.assign(target, AbstractValue(kind=Kind.CONSTANT, node=target))
+                self.targets.assign(target, AbstractValue(kind=ValueKind.CONSTANT, node=target))
             else:
                 self.values.of(target)
 
     def _functiondef(self, node: Function) -> None:
-        self.scope.put(node.name, AbstractValue(kind=Kind.FUNCTION, name=node.name, node=node, scope=self.scope))
+        self.scope.put(node.name, AbstractValue(kind=ValueKind.FUNCTION, name=node.name, node=node, scope=self.scope))
 
     _asyncfunctiondef = _functiondef
 
@@ -225,13 +225,13 @@ class Reader:
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:
             name = alias.name if alias.asname else alias.name.partition(".")[0]
-            self.scope.put(alias.asname or name, AbstractValue(kind=Kind.NAME, name=name, node=node))
+            self.scope.put(alias.asname or name, AbstractValue(kind=ValueKind.NAME, name=name, node=node))
 
     def _importfrom(self, node: ast.ImportFrom) -> None:
         module = "." * node.level + (node.module or "")
         for alias in node.names:
             self.scope.put(
-                alias.asname or alias.name, AbstractValue(kind=Kind.NAME, name=f"{module}.{alias.name}", node=node)
+                alias.asname or alias.name, AbstractValue(kind=ValueKind.NAME, name=f"{module}.{alias.name}", node=node)
             )
 
     def _global(self, node: ast.Global) -> None:
@@ -256,13 +256,13 @@ class Reader:
             return
         kind = self.values.annotated(node.annotation)
         if kind is not None and isinstance(node.target, ast.Name):
-            self.scope.put(node.target.id, AbstractValue(kind=kind, node=node, facts={GIVEN}))
+            self.scope.put(node.target.id, AbstractValue(kind=kind, node=node, facts={EXTERNAL}))
 
     def _augassign(self, node: ast.AugAssign) -> None:
         self.targets.augmented(node)
 
     def _return(self, node: ast.Return) -> None:
-        self.returned(self.values.of(node.value) if node.value else AbstractValue(kind=Kind.CONSTANT, node=node))
+        self.returned(self.values.of(node.value) if node.value else AbstractValue(kind=ValueKind.CONSTANT, node=node))
 
     def _if(self, node: ast.If) -> None:
         decided = self.values.decided(node.test)
@@ -312,7 +312,7 @@ class Reader:
 
     def _for(self, node: ast.For | ast.AsyncFor) -> None:
         over = self.values.of(node.iter)
-        self.recording.add(OpKind.ITERATED, node, over)
+        self.recording.add(OpKind.ITERATE, node, over)
         before = self.scope.copied()
         with self.recording.loop(node, over):
             self.targets.assign(node.target, element(over, node))

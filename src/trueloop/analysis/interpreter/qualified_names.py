@@ -6,7 +6,7 @@ import re
 import sys
 from typing import Final
 
-from trueloop.analysis.abstract_value import Kind
+from trueloop.analysis.abstract_value import ValueKind
 
 WRAPPERS: Final = frozenset((
     "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DistributedDataParallelCPU",
@@ -55,7 +55,7 @@ def canonical(name: str) -> str:
     return name
 
 
-def kind_of(name: str) -> Kind | None:
+def kind_of(name: str) -> ValueKind | None:
     """Return what a call of this makes; None where nobody knows.
 
     Args:
@@ -72,46 +72,46 @@ def kind_of(name: str) -> Kind | None:
     return None
 
 
-def _of_torch(package: str, last: str) -> Kind | None:
+def _of_torch(package: str, last: str) -> ValueKind | None:
     if last == "GradScaler":
-        return Kind.SCALER
+        return ValueKind.SCALER
     if package == "torch.optim.lr_scheduler" or last == "SWALR":
-        return Kind.SCHEDULER
+        return ValueKind.SCHEDULER
     if package == "torch.optim":
-        return Kind.OPTIMIZER
+        return ValueKind.OPTIMIZER
     if last == "AveragedModel" or last in WRAPPERS:
-        return Kind.MODEL
+        return ValueKind.MODEL
     if package == "torch.nn":
         if last in ("Parameter", "ParameterList", "ParameterDict", "Buffer", "UninitializedParameter"):
             return None
-        return Kind.LOSS if last.endswith("Loss") else Kind.MODEL
+        return ValueKind.LOSS if last.endswith("Loss") else ValueKind.MODEL
     if package == "torch.utils.data":
         return _by_common_name(last)
     return None
 
 
-def _surroundings(root: str, package: str, last: str) -> Kind | None:
+def _surroundings(root: str, package: str, last: str) -> ValueKind | None:
     if package.startswith(("torchvision.models", "segmentation_models_pytorch")) and last[:1].islower() is True:
-        return Kind.MODEL if not last.startswith(("list_", "get_")) or last == "get_model" else None
+        return ValueKind.MODEL if not last.startswith(("list_", "get_")) or last == "get_model" else None
     if (root, last) in {("timm", "create_model"), ("transformers", "from_pretrained"), ("transformers", "from_config")}:
-        return Kind.MODEL if root == "timm" or "Model" in package or "For" in package else None
+        return ValueKind.MODEL if root == "timm" or "Model" in package or "For" in package else None
     if root == "transformers" and last.startswith("get_") and "schedule" in last:
-        return Kind.SCHEDULER
+        return ValueKind.SCHEDULER
     if last in ("Accelerator", "Fabric") and root in ("accelerate", "lightning", "lightning_fabric"):
-        return Kind.ACCELERATOR
+        return ValueKind.ACCELERATOR
     if package.startswith("torchvision.datasets") and _CAMEL.fullmatch(last):
-        return Kind.DATASET
+        return ValueKind.DATASET
     return None
 
 
-def _by_common_name(last: str) -> Kind | None:
+def _by_common_name(last: str) -> ValueKind | None:
     if last.endswith("DataLoader"):
-        return Kind.LOADER
+        return ValueKind.LOADER
     if last.endswith("Sampler"):
-        return Kind.SAMPLER
+        return ValueKind.SAMPLER
     if last.endswith("Dataset") or last == "Subset":
-        return Kind.DATASET
-    return Kind.OPTIMIZER if _OPTIM.fullmatch(last) else None
+        return ValueKind.DATASET
+    return ValueKind.OPTIMIZER if _OPTIM.fullmatch(last) else None
 
 
 def is_loss(name: str) -> bool:

@@ -48,7 +48,7 @@ class Recording:
         if len(self.operations) >= MOST_OPERATIONS:
             raise Exhausted
         operation = Op(
-            act=act, node=node, index=len(self.operations), root=self.root, subject=subject, things=things,
+            kind=act, node=node, index=len(self.operations), entry_point=self.root, subject=subject, inputs=things,
             loops=self.loops, branches=self.branches, calls=self.calls,
             function=self.functions[-1] if self.functions else None, functions=self.functions,
             statement=self.statement,

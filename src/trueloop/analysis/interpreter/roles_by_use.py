@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Set
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import Kind
-from trueloop.core.source_text import dotted
+from trueloop.analysis.abstract_value import ValueKind
+from trueloop.core.source_text import dotted_name
 
 CALLED: Final = "()"
 _OF_MODULES: Final = frozenset((
@@ -90,9 +90,9 @@ class Uses:
         start = bisect_left(self._lines, first)
         end = len(self._lines) if last is None else bisect_right(self._lines, last)
         for node in self.calls[start:end]:
-            if path := dotted(node.func):
+            if path := dotted_name(node.func):
                 found[path].add(CALLED)
-            if isinstance(node.func, ast.Attribute) and (path := dotted(node.func.value)):
+            if isinstance(node.func, ast.Attribute) and (path := dotted_name(node.func.value)):
                 found[path].add(node.func.attr)
         return found
 
@@ -110,14 +110,14 @@ def walk(tree: ast.AST) -> Iterator[ast.AST]:
                 stack.append(value)
 
 
-def kind_by_use(methods: Set[str]) -> Kind | None:
+def kind_by_use(methods: Set[str]) -> ValueKind | None:
     """Return what has these methods; None where many a thing has."""
     if methods & {"backward", "fit"}:
         return None
     if {"scale", "update"} <= methods and methods & {"step", "unscale_"}:
-        return Kind.SCALER
+        return ValueKind.SCALER
     if {"zero_grad", "step"} <= methods and CALLED not in methods:
-        return Kind.OPTIMIZER
+        return ValueKind.OPTIMIZER
     if CALLED in methods and methods & _OF_MODULES and not methods & (_OF_TENSORS | {"step"}):
-        return Kind.MODEL
+        return ValueKind.MODEL
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trueloop.analysis.abstract_value import AbstractValue, joined
+from trueloop.analysis.abstract_value import AbstractValue, join_values
 
 
 class Scope:
@@ -50,4 +50,4 @@ class Scope:
         for name, thing in other.items():
             mine = self.names.get(name)
             if mine is not thing:
-                self.names[name] = thing if mine is None else joined(mine, thing)
+                self.names[name] = thing if mine is None else join_values(mine, thing)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from trueloop.analysis.abstract_value import FROZEN, GRAD, NO_GRAPH, PART, AbstractValue, Kind, joined, unknown
+from trueloop.analysis.abstract_value import FROZEN, GRAD, NO_GRAPH, PART, AbstractValue, ValueKind, join_values, unknown
 from trueloop.analysis.interpreter.values import element
 from trueloop.analysis.operations import OpKind
-from trueloop.core.source_text import dotted
+from trueloop.core.source_text import dotted_name
 
 if TYPE_CHECKING:
     from trueloop.analysis.interpreter.interpreter import Reader
@@ -33,7 +33,7 @@ class Targets:
                 owner, word = self.reader.values.of(target.value), self.reader.values.of(target.slice).constant()
                 if isinstance(word, str | int):
                     owner.attributes[f"[{word!r}]"] = thing
-                self.reader.recording.add(OpKind.KEPT, target, owner, thing)
+                self.reader.recording.add(OpKind.STORE_ITEM, target, owner, thing)
             case ast.Tuple() | ast.List():
                 for number, each in enumerate(target.elts):
                     if isinstance(each, ast.Starred):
@@ -48,40 +48,40 @@ class Targets:
         found = thing.attributes.get(f"[{number}]")
         if found is not None:
             return found
-        if thing.kind is Kind.TENSOR:  # a batch, the outputs of a model
+        if thing.kind is ValueKind.TENSOR:  # a batch, the outputs of a model
             return AbstractValue(
-                kind=Kind.TENSOR, name=thing.name, node=node, of=(thing,), facts=thing.facts & {NO_GRAPH}
+                kind=ValueKind.TENSOR, name=thing.name, node=node, sources=(thing,), facts=thing.facts & {NO_GRAPH}
             )
-        if thing.kind is Kind.PARAMETERS:  # (name, parameter)
-            return AbstractValue(kind=Kind.PARAMETERS, node=node, of=thing.of)
-        return element(thing, node) if thing.kind is Kind.SEQUENCE else unknown(node, thing)
+        if thing.kind is ValueKind.PARAMETERS:  # (name, parameter)
+            return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=thing.sources)
+        return element(thing, node) if thing.kind is ValueKind.SEQUENCE else unknown(node, thing)
 
     def _assign_attribute(self, target: ast.Attribute, thing: AbstractValue) -> None:
         owner, name = self.reader.values.of(target.value), target.attr
         recording = self.reader.recording
         if name == GRAD:
-            recording.add(OpKind.CLEARED, target, owner, thing, word=GRAD)
+            recording.add(OpKind.CLEAR_GRADIENTS, target, owner, thing, name=GRAD)
             return
         if name == "requires_grad":
             self.freeze(target, owner, thing.constant())
             return
-        thing = self.reader.used(thing, dotted(target), self.reader.values.around())
+        thing = self.reader.used(thing, dotted_name(target), self.reader.values.around())
         before = owner.attributes.get(name)
         inside = recording.branches and before is not None and PART not in before.facts
-        owner.attributes[name] = joined(before, thing) if inside and before is not None else thing
-        if owner.kind is Kind.MODEL:
-            thing.holders = (*thing.holders, owner)
-        if name == "data" and owner.kind in (Kind.PARAMETERS, Kind.TENSOR):
+        owner.attributes[name] = join_values(before, thing) if inside and before is not None else thing
+        if owner.kind is ValueKind.MODEL:
+            thing.owners = (*thing.owners, owner)
+        if name == "data" and owner.kind in (ValueKind.PARAMETERS, ValueKind.TENSOR):
             return
-        recording.add(OpKind.BOUND, target, owner, thing, word=name)
+        recording.add(OpKind.SET_ATTRIBUTE, target, owner, thing, name=name)
 
     def freeze(self, node: ast.AST, owner: AbstractValue, value: Any) -> None:
         """Take note that something wants gradients, or does not."""
         wants = value if isinstance(value, bool) else None
-        self.reader.recording.add(OpKind.FROZEN, node, owner, value=wants)
+        self.reader.recording.add(OpKind.SET_REQUIRES_GRAD, node, owner, value=wants)
         if wants is not True:
             owner.facts = owner.facts | {FROZEN}
-            for each in owner.of if owner.kind is Kind.PARAMETERS else ():
+            for each in owner.sources if owner.kind is ValueKind.PARAMETERS else ():
                 each.facts = each.facts | {FROZEN}
 
     def augmented(self, node: ast.AugAssign) -> None:
@@ -89,12 +89,12 @@ class Targets:
         target: Any = node.target
         reading = ast.copy_location(_loaded(target), target)
         before, thing = self.reader.values.of(reading), self.reader.values.of(node.value)
-        if before.kind is Kind.TENSOR and before.name == GRAD:
-            self.reader.recording.add(OpKind.GRADIENTS, node, before, thing)
+        if before.kind is ValueKind.TENSOR and before.name == GRAD:
+            self.reader.recording.add(OpKind.ACCESS_GRADIENTS, node, before, thing)
             return
         result = self.reader.values.computed(node.value, f"binary {type(node.op).__name__}", before, thing)
-        self.reader.recording.add(OpKind.KEPT, node, before, thing, result=result, word="+=")
-        if before.kind is not Kind.SEQUENCE:
+        self.reader.recording.add(OpKind.STORE_ITEM, node, before, thing, result=result, name="+=")
+        if before.kind is not ValueKind.SEQUENCE:
             self.assign(target, result)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any, Final
 
-from trueloop.analysis.abstract_value import GRAD, NO_GRAPH, PART, WRAPPER, AbstractValue, Kind, joined, unknown
+from trueloop.analysis.abstract_value import GRAD, NO_GRAPH, PART, WRAPPER, AbstractValue, ValueKind, join_values, unknown
 from trueloop.analysis.interpreter.qualified_names import canonical, kind_of
 from trueloop.analysis.operations import OpKind
-from trueloop.core.source_text import dotted
+from trueloop.core.source_text import dotted_name
 
 if TYPE_CHECKING:
     from trueloop.analysis.interpreter.interpreter import Reader
@@ -40,7 +40,7 @@ class Values:
     def _named(self, node: ast.expr, name: str) -> AbstractValue:
         name = canonical(name)
         self.reader.recording.names[id(node)] = name
-        return AbstractValue(kind=Kind.NAME, name=name, node=node)
+        return AbstractValue(kind=ValueKind.NAME, name=name, node=node)
 
     # Names and what belongs to them ----------------------------------------------------------------------------------
 
@@ -48,7 +48,7 @@ class Values:
         found = self.reader.scope.get(node.id)
         if found is None:
             return self._named(node, f"builtins.{node.id}") if node.id in BUILTINS else unknown(node)
-        if found.kind is Kind.NAME:
+        if found.kind is ValueKind.NAME:
             self.reader.recording.names[id(node)] = found.name
         return found
 
@@ -61,23 +61,23 @@ class Values:
         if name in owner.attributes:
             return owner.attributes[name]
         match owner.kind:
-            case Kind.NAME:
+            case ValueKind.NAME:
                 return self._named(node, f"{owner.name}.{name}")
-            case Kind.MODEL:
+            case ValueKind.MODEL:
                 return self._of_model(owner, node)
-            case Kind.TENSOR | Kind.PARAMETERS:
+            case ValueKind.TENSOR | ValueKind.PARAMETERS:
                 return self._of_tensor(owner, node)
-            case Kind.OPTIMIZER if name == "param_groups":
-                return AbstractValue(kind=Kind.PARAMETERS, node=node, of=owner.of)
-            case Kind.SCHEDULER if name == "optimizer" and owner.of:
-                return owner.of[0]
-            case Kind.LOADER if name in ("dataset", "sampler"):
-                return _first(owner.of, Kind.DATASET if name == "dataset" else Kind.SAMPLER) or unknown(node, owner)
+            case ValueKind.OPTIMIZER if name == "param_groups":
+                return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=owner.sources)
+            case ValueKind.SCHEDULER if name == "optimizer" and owner.sources:
+                return owner.sources[0]
+            case ValueKind.LOADER if name in ("dataset", "sampler"):
+                return _first(owner.sources, ValueKind.DATASET if name == "dataset" else ValueKind.SAMPLER) or unknown(node, owner)
             case _:
                 pass
         thing = unknown(node, owner)
-        if owner.kind in (Kind.UNKNOWN, Kind.INSTANCE):
-            owner.attributes[name] = self.reader.used(thing, dotted(node), self.around())
+        if owner.kind in (ValueKind.UNKNOWN, ValueKind.INSTANCE):
+            owner.attributes[name] = self.reader.used(thing, dotted_name(node), self.around())
         return thing
 
     def around(self) -> Any:
@@ -86,14 +86,14 @@ class Values:
         return self.reader.calls.class_around(functions[-1]) if functions else None
 
     def _of_model(self, owner: AbstractValue, node: ast.Attribute) -> AbstractValue:
-        if WRAPPER in owner.facts and node.attr == "module" and owner.of:
-            return owner.of[0]
+        if WRAPPER in owner.facts and node.attr == "module" and owner.sources:
+            return owner.sources[0]
         if node.attr in ("training", "device", "dtype", "config"):
             return unknown(node)
         for each in owner.alternatives():
             if each is not owner and node.attr in each.attributes:
                 return each.attributes[node.attr]
-        part = AbstractValue(kind=Kind.MODEL, node=node, of=(owner,), facts={PART})
+        part = AbstractValue(kind=ValueKind.MODEL, node=node, sources=(owner,), facts={PART})
         if self.reader.calls.method_of(owner, node.attr) is not None:
             return part  # a property or a method: not kept, it is looked up for each call
         owner.attributes[node.attr] = part
@@ -101,16 +101,16 @@ class Values:
 
     def _of_tensor(self, owner: AbstractValue, node: ast.Attribute) -> AbstractValue:
         if node.attr == GRAD:
-            return AbstractValue(kind=Kind.TENSOR, name=GRAD, node=node, of=(owner,), facts={NO_GRAPH})
+            return AbstractValue(kind=ValueKind.TENSOR, name=GRAD, node=node, sources=(owner,), facts={NO_GRAPH})
         if node.attr in PLAIN:
             return unknown(node)
         facts = {NO_GRAPH} if node.attr == "data" else owner.facts & {NO_GRAPH}
-        return AbstractValue(kind=Kind.TENSOR, name=owner.name, node=node, of=(owner,), facts=set(facts))
+        return AbstractValue(kind=ValueKind.TENSOR, name=owner.name, node=node, sources=(owner,), facts=set(facts))
 
     # Plain expressions -----------------------------------------------------------------------------------------------
 
     def _constant(self, node: ast.Constant) -> AbstractValue:
-        return AbstractValue(kind=Kind.CONSTANT, node=node, value=node.value)
+        return AbstractValue(kind=ValueKind.CONSTANT, node=node, value=node.value)
 
     def _call(self, node: ast.Call) -> AbstractValue:
         return self.reader.calls.run(node)
@@ -131,59 +131,59 @@ class Values:
         self.of(node.test)
         if decided is not None:
             return self.of(node.body if decided else node.orelse)
-        return joined(self.of(node.body), self.of(node.orelse))
+        return join_values(self.of(node.body), self.of(node.orelse))
 
     def _boolop(self, node: ast.BoolOp) -> AbstractValue:
         things = [self.of(value) for value in node.values]
         result = things[0]
         for each in things[1:]:
-            result = joined(result, each)
+            result = join_values(result, each)
         return result
 
     def _lambda(self, node: ast.Lambda) -> AbstractValue:
-        return AbstractValue(kind=Kind.FUNCTION, name="<lambda>", node=node, scope=self.reader.scope)
+        return AbstractValue(kind=ValueKind.FUNCTION, name="<lambda>", node=node, scope=self.reader.scope)
 
     def _unaryop(self, node: ast.UnaryOp) -> AbstractValue:
         thing = self.of(node.operand)
-        if thing.kind is Kind.CONSTANT:
+        if thing.kind is ValueKind.CONSTANT:
             value = thing.value
             if isinstance(node.op, ast.Not):
-                return AbstractValue(kind=Kind.CONSTANT, node=node, value=not value)
+                return AbstractValue(kind=ValueKind.CONSTANT, node=node, value=not value)
             if isinstance(node.op, ast.USub) and isinstance(value, int | float):
-                return AbstractValue(kind=Kind.CONSTANT, node=node, value=-value)
+                return AbstractValue(kind=ValueKind.CONSTANT, node=node, value=-value)
         return self.computed(node, f"unary {type(node.op).__name__}", thing)
 
     def _binop(self, node: ast.BinOp) -> AbstractValue:
         left, right = self.of(node.left), self.of(node.right)
-        if Kind.PARAMETERS in (left.kind, right.kind):  # list(a.parameters()) + list(b.parameters())
-            return AbstractValue(kind=Kind.PARAMETERS, node=node, of=(*left.of, *right.of))
-        if left.kind is right.kind is Kind.SEQUENCE:
-            return AbstractValue(kind=Kind.SEQUENCE, node=node, of=(*left.of, *right.of))
-        again = isinstance(node.op, ast.Mult) and left.kind is Kind.SEQUENCE and left.of  # [layer] * 3
-        if again and all(each.kind is Kind.MODEL for each in left.of):
-            return AbstractValue(kind=Kind.SEQUENCE, node=node, of=left.of)
-        if left.kind is right.kind is Kind.CONSTANT:
-            return AbstractValue(kind=Kind.CONSTANT, node=node, value=_folded(node.op, left.value, right.value))
+        if ValueKind.PARAMETERS in (left.kind, right.kind):  # list(a.parameters()) + list(b.parameters())
+            return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=(*left.sources, *right.sources))
+        if left.kind is right.kind is ValueKind.SEQUENCE:
+            return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=(*left.sources, *right.sources))
+        again = isinstance(node.op, ast.Mult) and left.kind is ValueKind.SEQUENCE and left.sources  # [layer] * 3
+        if again and all(each.kind is ValueKind.MODEL for each in left.sources):
+            return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=left.sources)
+        if left.kind is right.kind is ValueKind.CONSTANT:
+            return AbstractValue(kind=ValueKind.CONSTANT, node=node, value=_folded(node.op, left.value, right.value))
         return self.computed(node, f"binary {type(node.op).__name__}", left, right)
 
     def _compare(self, node: ast.Compare) -> AbstractValue:
         parts = [self.of(each) for each in (node.left, *node.comparators)]
         plain = any(isinstance(each, ast.Is | ast.IsNot | ast.In | ast.NotIn) for each in node.ops)
-        kind = Kind.TENSOR if not plain and any(each.kind is Kind.TENSOR for each in parts) else Kind.UNKNOWN
-        return AbstractValue(kind=kind, name="compare", node=node, of=tuple(parts), facts={NO_GRAPH})
+        kind = ValueKind.TENSOR if not plain and any(each.kind is ValueKind.TENSOR for each in parts) else ValueKind.UNKNOWN
+        return AbstractValue(kind=kind, name="compare", node=node, sources=tuple(parts), facts={NO_GRAPH})
 
     def computed(self, node: ast.expr, name: str, *inputs: AbstractValue) -> AbstractValue:
         """Return the result of an operation on tensors, if any of its inputs is one."""
-        if not any(each.kind in (Kind.TENSOR, Kind.PARAMETERS) for each in inputs):
+        if not any(each.kind in (ValueKind.TENSOR, ValueKind.PARAMETERS) for each in inputs):
             return unknown(node, *inputs)
-        graphs = [each for each in inputs if each.kind is not Kind.CONSTANT and NO_GRAPH not in each.facts]
-        return AbstractValue(kind=Kind.TENSOR, name=name, node=node, of=inputs, facts=set() if graphs else {NO_GRAPH})
+        graphs = [each for each in inputs if each.kind is not ValueKind.CONSTANT and NO_GRAPH not in each.facts]
+        return AbstractValue(kind=ValueKind.TENSOR, name=name, node=node, sources=inputs, facts=set() if graphs else {NO_GRAPH})
 
     def _joinedstr(self, node: ast.JoinedStr) -> AbstractValue:
         for each in node.values:
             if isinstance(each, ast.FormattedValue):
                 self.of(each.value)
-        return AbstractValue(kind=Kind.UNKNOWN, node=node, facts={NO_GRAPH})
+        return AbstractValue(kind=ValueKind.UNKNOWN, node=node, facts={NO_GRAPH})
 
     # Sequences -------------------------------------------------------------------------------------------------------
 
@@ -195,10 +195,10 @@ class Values:
     _list = _set = _tuple
 
     def _sequence(self, node: ast.expr, things: list[AbstractValue]) -> AbstractValue:
-        if things and all(each.kind is Kind.PARAMETERS for each in things):
-            return AbstractValue(kind=Kind.PARAMETERS, node=node, of=_together(each.of for each in things))
+        if things and all(each.kind is ValueKind.PARAMETERS for each in things):
+            return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=_together(each.sources for each in things))
         held = {f"[{number}]": each for number, each in enumerate(things)}
-        return AbstractValue(kind=Kind.SEQUENCE, node=node, of=tuple(things), attributes=held)
+        return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(things), attributes=held)
 
     def _dict(self, node: ast.Dict) -> AbstractValue:
         if len(node.values) > MOST_ITEMS:
@@ -209,9 +209,9 @@ class Values:
             word = self.of(key).constant() if key is not None else None
             held[f"[{word!r}]" if isinstance(word, str | int) else f"[?{len(held)}]"] = thing
         parameters = held.get("['params']")
-        if parameters is not None and parameters.kind is Kind.PARAMETERS:
-            return AbstractValue(kind=Kind.PARAMETERS, node=node, of=parameters.of)
-        return AbstractValue(kind=Kind.SEQUENCE, name="dict", node=node, of=tuple(held.values()), attributes=held)
+        if parameters is not None and parameters.kind is ValueKind.PARAMETERS:
+            return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=parameters.sources)
+        return AbstractValue(kind=ValueKind.SEQUENCE, name="dict", node=node, sources=tuple(held.values()), attributes=held)
 
     def _listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> AbstractValue:
         return self._comprehension(node, node.generators, node.elt)
@@ -224,7 +224,7 @@ class Values:
     def _comprehension(self, node: ast.expr, generators: list[ast.comprehension], value: ast.expr) -> AbstractValue:
         first, *rest = generators
         over = self.of(first.iter)
-        self.reader.recording.add(OpKind.ITERATED, node, over)
+        self.reader.recording.add(OpKind.ITERATE, node, over)
         before = self.reader.scope.copied()
         with self.reader.recording.loop(first, over):
             self.reader.targets.assign(first.target, element(over, first.iter))
@@ -234,10 +234,10 @@ class Values:
         self.reader.scope.names = before
         if rest:
             return result
-        if result.kind is Kind.PARAMETERS:
-            return AbstractValue(kind=Kind.PARAMETERS, node=node, of=result.of)
+        if result.kind is ValueKind.PARAMETERS:
+            return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=result.sources)
         return AbstractValue(
-            kind=Kind.SEQUENCE, name="comprehension", node=node, of=(result,), attributes={"[?]": result}
+            kind=ValueKind.SEQUENCE, name="comprehension", node=node, sources=(result,), attributes={"[?]": result}
         )
 
     def _subscript(self, node: ast.Subscript) -> AbstractValue:
@@ -245,17 +245,17 @@ class Values:
         key = f"[{word!r}]"
         if isinstance(word, str | int) and key in owner.attributes:
             return owner.attributes[key]
-        if owner.kind in (Kind.SEQUENCE, Kind.UNKNOWN, Kind.LOADER) and not isinstance(node.slice, ast.Slice):
-            thing = element(owner, node) if owner.kind is not Kind.UNKNOWN else unknown(node, owner)
+        if owner.kind in (ValueKind.SEQUENCE, ValueKind.UNKNOWN, ValueKind.LOADER) and not isinstance(node.slice, ast.Slice):
+            thing = element(owner, node) if owner.kind is not ValueKind.UNKNOWN else unknown(node, owner)
             if isinstance(word, str | int):
                 owner.attributes[key] = thing
             return thing
-        if owner.kind is Kind.TENSOR:
+        if owner.kind is ValueKind.TENSOR:
             return self.computed(node, owner.name, owner)
-        if owner.kind is Kind.MODEL:  # a layer of Sequential or ModuleList
+        if owner.kind is ValueKind.MODEL:  # a layer of Sequential or ModuleList
             layer = owner.attributes.get(key)
-            return layer or AbstractValue(kind=Kind.MODEL, node=node, of=(owner,), facts={PART})
-        if owner.kind in (Kind.PARAMETERS, Kind.SEQUENCE):
+            return layer or AbstractValue(kind=ValueKind.MODEL, node=node, sources=(owner,), facts={PART})
+        if owner.kind in (ValueKind.PARAMETERS, ValueKind.SEQUENCE):
             return owner
         return unknown(node, owner)
 
@@ -274,7 +274,7 @@ class Values:
             return self._told(test)
         if isinstance(test, ast.Name):
             found = self.reader.scope.get(test.id)
-            if found is not None and found.kind is Kind.CONSTANT and not found.either and self.reader.recording.calls:
+            if found is not None and found.kind is ValueKind.CONSTANT and not found.union and self.reader.recording.calls:
                 return bool(found.value)
         return None
 
@@ -282,14 +282,14 @@ class Values:
         """Return the truth of ``task == "depth"``, where the call that is being run says which word it is."""
         functions, left, right = self.reader.recording.functions, test.left, test.comparators[0]
         found = self.reader.scope.names.get(left.id) if functions and isinstance(left, ast.Name) else None
-        if found is None or found.either or len(test.ops) > 1 or not isinstance(test.ops[0], ast.Eq | ast.NotEq):
+        if found is None or found.union or len(test.ops) > 1 or not isinstance(test.ops[0], ast.Eq | ast.NotEq):
             return None
         told, asked = found.constant(), getattr(right, "value", None)
         if not (isinstance(told, str) and isinstance(asked, str)) or found.node in ast.walk(functions[-1]):
             return None  # a default, or a word of the function's own, is not all that it may be
         return (told == asked) is isinstance(test.ops[0], ast.Eq)
 
-    def annotated(self, node: ast.expr) -> Kind | None:
+    def annotated(self, node: ast.expr) -> ValueKind | None:
         """Return the kind of thing an annotation promises."""
         if isinstance(node, ast.BinOp):  # optimizer: Optimizer | None
             return self.annotated(node.left) or self.annotated(node.right)
@@ -299,40 +299,40 @@ class Values:
             except (SyntaxError, ValueError):
                 return None
         if isinstance(node, ast.Subscript):  # Optional[Optimizer], DataLoader[Batch]
-            return self.annotated(node.slice) if dotted(node.value).endswith("Optional") else self.annotated(node.value)
+            return self.annotated(node.slice) if dotted_name(node.value).endswith("Optional") else self.annotated(node.value)
         if not isinstance(node, ast.Name | ast.Attribute):
             return None
         thing = self.of(node)
-        if thing.kind is Kind.CLASS:
-            return Kind.MODEL if self.reader.calls.is_module(thing) else None
+        if thing.kind is ValueKind.CLASS:
+            return ValueKind.MODEL if self.reader.calls.is_module(thing) else None
         if thing.name in ("torch.Tensor", "torch.FloatTensor", "torch.LongTensor"):
-            return Kind.TENSOR
+            return ValueKind.TENSOR
         if thing.name.endswith((".LRScheduler", "._LRScheduler")):
-            return Kind.SCHEDULER
-        return kind_of(thing.name) if thing.kind is Kind.NAME else None
+            return ValueKind.SCHEDULER
+        return kind_of(thing.name) if thing.kind is ValueKind.NAME else None
 
 
 def element(over: AbstractValue, node: Any) -> AbstractValue:
     """Return what a loop over something gives in one turn."""
     match over.kind:
-        case Kind.LOADER | Kind.DATASET:
-            return AbstractValue(kind=Kind.TENSOR, name="batch", node=node, of=(over,), facts={NO_GRAPH})
-        case Kind.SEQUENCE if over.of:
-            result = over.of[0]
-            for each in over.of[1:]:
-                result = joined(result, each)
+        case ValueKind.LOADER | ValueKind.DATASET:
+            return AbstractValue(kind=ValueKind.TENSOR, name="batch", node=node, sources=(over,), facts={NO_GRAPH})
+        case ValueKind.SEQUENCE if over.sources:
+            result = over.sources[0]
+            for each in over.sources[1:]:
+                result = join_values(result, each)
             return result
-        case Kind.PARAMETERS:
+        case ValueKind.PARAMETERS:
             return over
-        case Kind.TENSOR:
-            return AbstractValue(kind=Kind.TENSOR, name=over.name, node=node, of=(over,), facts=over.facts & {NO_GRAPH})
-        case Kind.MODEL:
-            return AbstractValue(kind=Kind.MODEL, node=node, of=(over,), facts={PART})
+        case ValueKind.TENSOR:
+            return AbstractValue(kind=ValueKind.TENSOR, name=over.name, node=node, sources=(over,), facts=over.facts & {NO_GRAPH})
+        case ValueKind.MODEL:
+            return AbstractValue(kind=ValueKind.MODEL, node=node, sources=(over,), facts={PART})
         case _:
             return unknown(node, over)
 
 
-def _first(things: tuple[AbstractValue, ...], kind: Kind) -> AbstractValue | None:
+def _first(things: tuple[AbstractValue, ...], kind: ValueKind) -> AbstractValue | None:
     return next((each for each in things if each.kind is kind), None)
 
 

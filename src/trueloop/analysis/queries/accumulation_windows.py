@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from typing import Any, Final, NamedTuple
 
-from trueloop.analysis.abstract_value import MANAGED, AbstractValue, Kind
-from trueloop.analysis.loop_invariance import words
+from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind
+from trueloop.analysis.loop_invariance import names_in
 from trueloop.analysis.operations import Branch, Loop, Op, OpKind
-from trueloop.analysis.source_file import Source
+from trueloop.analysis.source_file import SourceFile
 
 SIZED: Final = frozenset(("torch.randn", "torch.rand", "torch.zeros", "torch.ones"))
 
@@ -67,28 +67,28 @@ def _remainder(parts: list[Any], branch: Branch) -> Window | None:
 def _value(test: AbstractValue | None, remainder: ast.BinOp) -> Any:
     if isinstance(remainder.right, ast.Constant):
         return remainder.right.value
-    for each in test.lineage() if test is not None else ():
-        if each.node is remainder and len(each.of) > 1:
-            return each.of[1].constant()
+    for each in test.ancestors() if test is not None else ():
+        if each.node is remainder and len(each.sources) > 1:
+            return each.sources[1].constant()
     return None
 
 
 def _counts(counter: ast.expr, operation: Op, loop: Loop) -> bool:
     """True where a counter surely goes on from turn to turn of a loop."""
-    asked = words(counter)
+    asked = names_in(counter)
     target = getattr(loop.node, "target", None)
-    if target is not None and asked & words(target):
+    if target is not None and asked & names_in(target):
         return True
     inside = {id(each) for each in ast.walk(loop.node)}
     called = [f for call, f in zip(operation.calls, operation.functions, strict=True) if id(call) in inside]
     return any(
-        isinstance(each, ast.AugAssign) and words(each.target) & asked
+        isinstance(each, ast.AugAssign) and names_in(each.target) & asked
         for node in (loop.node, *called)
         for each in ast.walk(node)
     )
 
 
-def divides(source: Source, size: ast.expr) -> bool:
+def divides(source: SourceFile, size: ast.expr) -> bool:
     """True where something in the file is divided by the size of a window, or multiplied by it or by its inverse."""
     wanted = _end(size)
     for each in source.nodes:
@@ -108,7 +108,7 @@ def _end(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else repr(node.value) if isinstance(node, ast.Constant) else "?"
 
 
-def by_hand(source: Source) -> bool:
+def by_hand(source: SourceFile) -> bool:
     """True where the text itself reads or writes the ``.grad`` of something."""
     return any(
         isinstance(each, ast.Attribute)
@@ -121,18 +121,18 @@ def by_hand(source: Source) -> bool:
 
 def batches(loader: AbstractValue) -> int | None:
     """Return how many batches a loader has, where its data is made in the text with its size written out."""
-    options = loader.options
-    if loader.kind is not Kind.LOADER or loader.either or {"sampler", "batch_sampler", "2", "3", "4"} & options.keys():
+    options = loader.arguments
+    if loader.kind is not ValueKind.LOADER or loader.union or {"sampler", "batch_sampler", "2", "3", "4"} & options.keys():
         return None
     size = options.get("batch_size") or options.get("1")
     drop = options.get("drop_last")
-    dataset = loader.of[0] if loader.of else None
-    if dataset is None or dataset.name != "torch.utils.data.TensorDataset" or not dataset.of:
+    dataset = loader.sources[0] if loader.sources else None
+    if dataset is None or dataset.name != "torch.utils.data.TensorDataset" or not dataset.sources:
         return None
-    rows = dataset.of[0]
-    first = rows.options.get("0") if rows.name in SIZED and not rows.either else None
-    if first is not None and first.kind is Kind.SEQUENCE and first.of:
-        first = first.of[0]
+    rows = dataset.sources[0]
+    first = rows.arguments.get("0") if rows.name in SIZED and not rows.union else None
+    if first is not None and first.kind is ValueKind.SEQUENCE and first.sources:
+        first = first.sources[0]
     samples, batch = first.constant() if first is not None else None, size.constant() if size is not None else 1
     dropped = drop.constant() if drop is not None else False
     if not isinstance(samples, int) or not isinstance(batch, int) or batch < 1 or not isinstance(dropped, bool):
@@ -140,15 +140,15 @@ def batches(loader: AbstractValue) -> int | None:
     return samples // batch if dropped else -(-samples // batch)
 
 
-def repeated(source: Source, loop: Loop) -> ast.expr | None:
+def repeated(source: SourceFile, loop: Loop) -> ast.expr | None:
     """Return ``k`` of ``for _ in range(k)``, where that is more than one."""
     call = getattr(loop.node, "iter", None)
     if not isinstance(call, ast.Call) or source.name(call.func) != "builtins.range" or len(call.args) != 1:
         return None
-    return call.args[0] if loop.turns() is None or (loop.turns() or 0) > 1 else None
+    return call.args[0] if loop.trip_count() is None or (loop.trip_count() or 0) > 1 else None
 
 
-def mean_of_batch(source: Source, backward: Op, loop: Loop, *, drawn: bool = False) -> bool:
+def mean_of_batch(source: SourceFile, backward: Op, loop: Loop, *, drawn: bool = False) -> bool:
     """True where a backward's root is one of torch's losses, a mean, over what the loop gives in this turn.
 
     Args:
@@ -160,23 +160,23 @@ def mean_of_batch(source: Source, backward: Op, loop: Loop, *, drawn: bool = Fal
     root = backward.subject
     if {"0", "gradient", "grad_tensors", "create_graph"} & backward.options.keys() or MANAGED in root.facts:
         return False
-    made = source.makers.get(id(root))
-    if made is None or made.act is not OpKind.LOSS or not made.word.startswith("torch.nn."):
+    made = source.created_by.get(id(root))
+    if made is None or made.kind is not OpKind.LOSS or not made.name.startswith("torch.nn."):
         return False
-    options = {**made.options, **made.subject.options}
+    options = {**made.options, **made.subject.arguments}
     reduction = options.get("reduction")
     legacy = {"size_average", "reduce"} & options.keys() or any(
         isinstance(e.constant(), bool) for e in options.values()
     )
     if legacy or (reduction is not None and reduction.constant() != "mean"):
         return False
-    changed = source.within(loop, OpKind.TORCH, root=backward.root)
-    if any(each.subject is root and each.word.endswith("_") for each in changed):
+    changed = source.ops_in_loop(loop, OpKind.TORCH_CALL, root=backward.entry_point)
+    if any(each.subject is root and each.name.endswith("_") for each in changed):
         return False  # loss.div_(k)
-    return any(_fresh(source, each, loop, drawn=drawn) for each in root.lineage(2000))
+    return any(_fresh(source, each, loop, drawn=drawn) for each in root.ancestors(2000))
 
 
-def _fresh(source: Source, thing: AbstractValue, loop: Loop, *, drawn: bool) -> bool:
+def _fresh(source: SourceFile, thing: AbstractValue, loop: Loop, *, drawn: bool) -> bool:
     node = thing.node
     if drawn:
         return isinstance(node, ast.Call) and source.name(node.func) == "builtins.next"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import Final
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
-from trueloop.analysis.source_file import Source
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
+from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import Fix
 
 SOFTMAX: Final = frozenset((
@@ -28,11 +28,11 @@ VIEWS: Final = frozenset(f"{owner}.{name}" for owner in ("torch", "torch.Tensor"
 
 def affine(made: AbstractValue) -> bool:
     """True for the results of a linear layer with a bias or of a convolution."""
-    bias = made.options.get("bias") or made.options.get("2")
+    bias = made.arguments.get("bias") or made.arguments.get("2")
     return made.name in _LAYERS and (made.name != "torch.nn.Linear" or bias is None or bias.constant() is True)
 
 
-def left_out(source: Source, made: AbstractValue, word: str) -> Fix | None:
+def left_out(source: SourceFile, made: AbstractValue, word: str) -> Fix | None:
     """Return the fix that leaves an operation or layer out; None where it is not in a form that shows how.
 
     Args:
@@ -41,11 +41,11 @@ def left_out(source: Source, made: AbstractValue, word: str) -> Fix | None:
         word: what it is called.
     """
     words = f"Leave the {word} out"
-    if made.kind is Kind.TENSOR:
-        edits = source.text.unwrapped(made.node, method=made.name.startswith("torch.Tensor."))
-        return Fix(edits, safe=False, words=words) if edits else None
-    chain = next((each for each in made.holders if each.of and each.of[-1] is made), None)
+    if made.kind is ValueKind.TENSOR:
+        edits = source.text.unwrap_call(made.node, method=made.name.startswith("torch.Tensor."))
+        return Fix(edits, safe=False, description=words) if edits else None
+    chain = next((each for each in made.owners if each.sources and each.sources[-1] is made), None)
     if chain is None or not isinstance(chain.node, ast.Call) or chain.node.args[-1:] != [made.node]:
         return None
-    edit = source.text.without_last_argument(chain.node)
-    return Fix((edit,), safe=False, words=words) if edit else None
+    edit = source.text.drop_last_argument(chain.node)
+    return Fix((edit,), safe=False, description=words) if edit else None

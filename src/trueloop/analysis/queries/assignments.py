@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from typing import Any, Final
 
-from trueloop.analysis.source_file import Source
+from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import encloses
 
 FUNCTIONS: Final = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def assigned(source: Source, place: ast.AST, name: str) -> ast.expr | None:
+def assigned(source: SourceFile, place: ast.AST, name: str) -> ast.expr | None:
     """Return what a name stands for in the function around a place; None where it is assigned never, or repeatedly.
 
     Args:
@@ -27,7 +27,7 @@ def assigned(source: Source, place: ast.AST, name: str) -> ast.expr | None:
     return found[0] if len(found) == 1 else None
 
 
-def held(source: Source, place: ast.AST, name: str) -> ast.expr | None:
+def held(source: SourceFile, place: ast.AST, name: str) -> ast.expr | None:
     """Return what ``self.name`` is in the class around a place: assigned once, or registered as a buffer."""
     within = around(source, place, ast.ClassDef)
     found = [value for to, value in _assignments(within) if isinstance(to, ast.Attribute) and to.attr == name]
@@ -38,7 +38,7 @@ def held(source: Source, place: ast.AST, name: str) -> ast.expr | None:
     return found[0] if len(found) == 1 else None
 
 
-def around(source: Source, place: Any, kind: Any) -> Any:
+def around(source: SourceFile, place: Any, kind: Any) -> Any:
     """Return the innermost definition of a kind around a place; the module where there is none."""
     found = source.tree
     nodes: list[Any] = source.nodes  # outer definitions before inner ones

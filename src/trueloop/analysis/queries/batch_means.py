@@ -6,15 +6,15 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from trueloop.analysis.abstract_value import Kind
+from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.evaluation_loops import loader_of
-from trueloop.analysis.queries.loops import stands_in
-from trueloop.analysis.source_file import Source
-from trueloop.core.source_text import dotted
+from trueloop.analysis.queries.loops import is_inside
+from trueloop.analysis.source_file import SourceFile
+from trueloop.core.source_text import dotted_name
 
 
-def means_of_means(source: Source) -> Iterator[tuple[ast.BinOp, Op]]:
+def means_of_means(source: SourceFile) -> Iterator[tuple[ast.BinOp, Op]]:
     """Yield the divisions of a sum of batches' means by the number of batches, with the loss that is a mean.
 
     Only for a loader that the text makes, with a last batch that may be smaller, and where nothing is trained.
@@ -23,20 +23,20 @@ def means_of_means(source: Source) -> Iterator[tuple[ast.BinOp, Op]]:
         each for each in source.nodes
         if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div) and length_of(source, each.right) is not None
     ]  # fmt: skip
-    for loss in source.acts(OpKind.LOSS) if quotients else ():
+    for loss in source.ops(OpKind.LOSS) if quotients else ():
         reduction = loss.options.get("reduction")
         mean = reduction is None or reduction.constant() == "mean"
         if not mean or not loss.loops or not _ragged(loss.loops[-1]):
             continue
-        if source.within(loss.loops[-1], OpKind.BACKWARD, OpKind.STEPPED):
+        if source.ops_in_loop(loss.loops[-1], OpKind.BACKWARD, OpKind.STEP):
             continue  # a running figure of training
         loop = loss.loops[-1].node
         for quotient in quotients:
-            if _sums(source, quotient, loop, loss) and not stands_in(quotient, loop):
+            if _sums(source, quotient, loop, loss) and not is_inside(quotient, loop):
                 yield quotient, loss
 
 
-def length_of(source: Source, node: ast.expr) -> Any:
+def length_of(source: SourceFile, node: ast.expr) -> Any:
     """Return what ``len()`` is asked of; None for anything else."""
     if isinstance(node, ast.Call) and source.name(node.func) == "builtins.len" and len(node.args) == 1:
         return node.args[0]
@@ -45,28 +45,28 @@ def length_of(source: Source, node: ast.expr) -> Any:
 
 def _ragged(loop: Loop) -> bool:
     loader = loader_of(loop)
-    if loader is None or loader.kind is not Kind.LOADER or loader.either or not loader.options:
+    if loader is None or loader.kind is not ValueKind.LOADER or loader.union or not loader.arguments:
         return False
-    last, size = loader.options.get("drop_last"), loader.options.get("batch_size") or loader.options.get("1")
+    last, size = loader.arguments.get("drop_last"), loader.arguments.get("batch_size") or loader.arguments.get("1")
     several = size is not None and size.constant(2) not in (None, 1)
-    plain = not {"batch_sampler", "**"} & loader.options.keys()
+    plain = not {"batch_sampler", "**"} & loader.arguments.keys()
     return several and plain and (last is None or last.constant() is False)
 
 
-def _sums(source: Source, quotient: ast.BinOp, loop: Any, loss: Op) -> bool:
+def _sums(source: SourceFile, quotient: ast.BinOp, loop: Any, loss: Op) -> bool:
     """True where a quotient's dividend is what a loop has added up, and its divisor the number of turns."""
-    of = dotted(length_of(source, quotient.right))
+    of = dotted_name(length_of(source, quotient.right))
     if isinstance(loop, ast.comprehension):
         dividend, statement = quotient.left, loss.statement
         summed = isinstance(dividend, ast.Call) and source.name(dividend.func) == "builtins.sum" and dividend.args
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-        return bool(of and summed and dotted(summed[0]) == of == dotted(target)) and _item_of(statement, loss)
-    through = {dotted(each) for each in ast.walk(loop.iter)} - {""} if isinstance(loop, ast.For) else set[str]()
+        return bool(of and summed and dotted_name(summed[0]) == of == dotted_name(target)) and _item_of(statement, loss)
+    through = {dotted_name(each) for each in ast.walk(loop.iter)} - {""} if isinstance(loop, ast.For) else set[str]()
     added = [
-        dotted(each.target) for each in ast.walk(loop)
+        dotted_name(each.target) for each in ast.walk(loop)
         if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add) and _plain(each.value, loss)
     ]  # fmt: skip
-    return of in through and dotted(quotient.left) in added
+    return of in through and dotted_name(quotient.left) in added
 
 
 def _item_of(statement: Any, loss: Op) -> bool:
@@ -83,5 +83,5 @@ def _plain(value: Any, loss: Op) -> bool:
             return False
         value = method.value
     made = loss.statement
-    named = isinstance(made, ast.Assign) and made.value is loss.node and dotted(made.targets[0])
-    return value is loss.node or (bool(named) and dotted(value) == named)
+    named = isinstance(made, ast.Assign) and made.value is loss.node and dotted_name(made.targets[0])
+    return value is loss.node or (bool(named) and dotted_name(value) == named)

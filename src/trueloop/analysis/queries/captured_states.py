@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.queries.loops import stands_in
-from trueloop.analysis.source_file import Source
-from trueloop.core.source_text import Edit, Fix, dotted
+from trueloop.analysis.queries.loops import is_inside
+from trueloop.analysis.source_file import SourceFile
+from trueloop.core.source_text import Edit, Fix, dotted_name
 
 _ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 
@@ -24,7 +24,7 @@ def holds(thing: AbstractValue, state: AbstractValue) -> bool:
         if id(each) not in seen:
             seen.add(id(each))
             queue += [way for way in each.alternatives() if way is not each]
-            queue += each.of if each.kind is Kind.SEQUENCE and each.name != "comprehension" else ()
+            queue += each.sources if each.kind is ValueKind.SEQUENCE and each.name != "comprehension" else ()
     return False
 
 
@@ -34,13 +34,13 @@ def keeps_the_best(taken: Op, loop: Loop) -> bool:
     ``if loss < best: best, state = loss, model.state_dict()``.
     """
     for branch in taken.branches:
-        if not isinstance(branch.node, ast.If) or stands_in(loop.node, branch.node):
+        if not isinstance(branch.node, ast.If) or is_inside(loop.node, branch.node):
             continue
         arm = branch.node.body if branch.arm == 0 else branch.node.orelse
         written = {path for statement in arm for path in _written(statement)}
         for compared in ast.walk(branch.node.test):
             if isinstance(compared, ast.Compare) and isinstance(compared.ops[0], _ORDERS):
-                sides = {dotted(each) for each in (compared.left, *compared.comparators)}
+                sides = {dotted_name(each) for each in (compared.left, *compared.comparators)}
                 if sides & written - {""}:
                     return True
     return False
@@ -49,57 +49,57 @@ def keeps_the_best(taken: Op, loop: Loop) -> bool:
 def _written(statement: ast.stmt) -> Iterator[str]:
     for each in ast.walk(statement):
         if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store):
-            yield dotted(each)
+            yield dotted_name(each)
 
 
-def resumed(source: Source) -> Iterator[tuple[Op, Op]]:
+def resumed(source: SourceFile) -> Iterator[tuple[Op, Op]]:
     """Yield where a model's state is loaded, and that of its scheduler or scaler, while its optimizer's is left.
 
     Only where the text saves states of optimizers, and every ``load_state_dict`` in it is understood.
     """
-    loads = source.acts(OpKind.STATE_LOADED)
+    loads = source.ops(OpKind.LOAD_STATE_DICT)
     known = {id(each.node) for each in loads}
     unread = any(
         getattr(call.func, "attr", "") == "load_state_dict" and id(call) not in known for call in source.all_calls
     )
-    if unread or any(each.subject.kind not in (Kind.MODEL, Kind.SCHEDULER, Kind.SCALER) for each in loads):
+    if unread or any(each.subject.kind not in (ValueKind.MODEL, ValueKind.SCHEDULER, ValueKind.SCALER) for each in loads):
         return
-    saved = [each for save in source.acts(OpKind.SAVED) for thing in save.things for each in thing.lineage()]
-    if not any(each.kind is Kind.STATE and each.of and each.of[0].kind is Kind.OPTIMIZER for each in saved):
+    saved = [each for save in source.ops(OpKind.SAVE) for thing in save.inputs for each in thing.ancestors()]
+    if not any(each.kind is ValueKind.STATE and each.sources and each.sources[0].kind is ValueKind.OPTIMIZER for each in saved):
         return
-    read = {id(each.result) for each in source.acts(OpKind.READ)}
+    read = {id(each.result) for each in source.ops(OpKind.LOAD)}
     for model in loads:
-        files = _files(model, read) if model.subject.kind is Kind.MODEL else set[int]()
+        files = _files(model, read) if model.subject.kind is ValueKind.MODEL else set[int]()
         for other in loads if files else ():
-            same = other.root == model.root and other.branches == model.branches and files & _files(other, read)
-            if same and other.subject.kind is not Kind.MODEL and _averages(source, model):
+            same = other.entry_point == model.entry_point and other.branches == model.branches and files & _files(other, read)
+            if same and other.subject.kind is not ValueKind.MODEL and _averages(source, model):
                 yield model, other
                 break
 
 
 def _files(load: Op, read: set[int]) -> set[int]:
-    return {id(each) for thing in load.things for each in thing.lineage()} & read
+    return {id(each) for thing in load.inputs for each in thing.ancestors()} & read
 
 
-def _averages(source: Source, load: Op) -> bool:
+def _averages(source: SourceFile, load: Op) -> bool:
     """True where the optimizers of a model remember something: all do, but for SGD without momentum.
 
     Not where other code gets hold of them, which may load their states.
     """
     optimizers = [
-        each.subject for each in source.acts(OpKind.MADE)
-        if each.subject.kind is Kind.OPTIMIZER and each.root in (0, load.root) and each.subject.covers(load.subject)
+        each.subject for each in source.ops(OpKind.CREATE)
+        if each.subject.kind is ValueKind.OPTIMIZER and each.entry_point in (0, load.entry_point) and each.subject.covers(load.subject)
     ]  # fmt: skip
-    run = [each for each in source.acts(OpKind.ESCAPED) if each.root in (0, load.root)]
-    if any(source.handed_out(each, run) for each in optimizers):
+    run = [each for each in source.ops(OpKind.ESCAPE) if each.entry_point in (0, load.entry_point)]
+    if any(source.escapes(each, run) for each in optimizers):
         return False
     return bool(optimizers) and all(
-        not each.name.endswith("SGD") or ("momentum" in each.options and each.options["momentum"].constant(1) != 0)
+        not each.name.endswith("SGD") or ("momentum" in each.arguments and each.arguments["momentum"].constant(1) != 0)
         for each in optimizers
     )
 
 
-def copied(source: Source, node: ast.Call) -> Fix | None:
+def copied(source: SourceFile, node: ast.Call) -> Fix | None:
     """Return the fix: ``copy.deepcopy(...)`` around a capture, with the import where it is missing."""
     start, end = source.text.span(node)
     name, edits = _name_of_deepcopy(source), list[Edit]()
@@ -108,15 +108,15 @@ def copied(source: Source, node: ast.Call) -> Fix | None:
         imports = [each for each in source.tree.body if isinstance(each, ast.Import | ast.ImportFrom)]
         first = next((each for each in imports if getattr(each, "module", "") != "__future__"), None)
         taken = any(isinstance(each, ast.Name) and each.id == "copy" for each in source.nodes)
-        line = source.text.before(first, "import copy") if first is not None and not taken else None
+        line = source.text.insert_before(first, "import copy") if first is not None and not taken else None
         if line is None:
             return None
         edits.append(line)
     edits += [Edit(start, start, f"{name}("), Edit(end, end, ")")]
-    return Fix(tuple(edits), safe=True, words="Copy the state")
+    return Fix(tuple(edits), safe=True, description="Copy the state")
 
 
-def _name_of_deepcopy(source: Source) -> str:
+def _name_of_deepcopy(source: SourceFile) -> str:
     for each in source.tree.body:
         if isinstance(each, ast.Import | ast.ImportFrom):
             for alias in each.names:

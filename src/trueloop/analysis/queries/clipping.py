@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.source_file import Source
+from trueloop.analysis.source_file import SourceFile
 
 _INFINITE = frozenset(("builtins.float", "math.inf", "torch.inf", "numpy.inf"))
 
@@ -24,35 +24,35 @@ def limit_of(clip: Op) -> AbstractValue | None:
 
 def scaler_of(operation: Op) -> AbstractValue | None:
     """Return the scaler that a backward went through, or that steps."""
-    held = [*operation.things]
-    if operation.act is OpKind.BACKWARD:
-        held += [part for each in operation.subject.graph() if each.name == "scaled" for part in each.of]
-    return next((each for each in held if each.kind is Kind.SCALER), None)
+    held = [*operation.inputs]
+    if operation.kind is OpKind.BACKWARD:
+        held += [part for each in operation.subject.autograd_graph() if each.name == "scaled" for part in each.sources]
+    return next((each for each in held if each.kind is ValueKind.SCALER), None)
 
 
 def scales(scaler: AbstractValue) -> bool:
     """True for a scaler that is made in the text, and surely not switched off."""
-    enabled = scaler.options.get("enabled")
-    made_here = scaler.kind is Kind.SCALER and scaler.name.startswith("torch.") and not scaler.either
-    by_place = {"4", "5"} & scaler.options.keys()
+    enabled = scaler.arguments.get("enabled")
+    made_here = scaler.kind is ValueKind.SCALER and scaler.name.startswith("torch.") and not scaler.union
+    by_place = {"4", "5"} & scaler.arguments.keys()
     return made_here and not by_place and (enabled is None or enabled.constant() is True)
 
 
-def unscaling(source: Source, step: Op) -> tuple[str, ...] | None:
+def unscaling(source: SourceFile, step: Op) -> tuple[str, ...] | None:
     """Return what has to be written before a clipping in front of a step: nothing, or a call of ``unscale_``.
 
     Returns:
         The lines; None where the text of that call cannot be told.
     """
-    if not step.things:
+    if not step.inputs:
         return ()
-    run = source.run_of(step)
+    run = source.ops_of_run(step)
     for each in reversed(run[: run.index(step)]):
-        if each.act is OpKind.UNSCALED and each.subject.may_be(step.subject):
+        if each.kind is OpKind.UNSCALE and each.subject.may_be(step.subject):
             return ()
-        if each.act is OpKind.BACKWARD:
+        if each.kind is OpKind.BACKWARD:
             break
     call = step.node
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or len(call.args) != 1:
         return None
-    return (f"{source.text.of(call.func.value)}.unscale_({source.text.of(call.args[0])})",)
+    return (f"{source.text.segment(call.func.value)}.unscale_({source.text.segment(call.args[0])})",)

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trueloop.analysis.abstract_value import MANAGED, AbstractValue, Kind
-from trueloop.analysis.loop_invariance import over_loader
+from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind
+from trueloop.analysis.loop_invariance import iterated_loader
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.source_file import Source
+from trueloop.analysis.source_file import SourceFile
 
 
-def epochs(source: Source) -> Iterator[tuple[Op, AbstractValue]]:
+def epochs(source: SourceFile) -> Iterator[tuple[Op, AbstractValue]]:
     """Yield each start of a loop over a loader in which an optimizer steps, with the loader.
 
     Around it stands another loop, which may take more than one turn and in which the training goes on: no turn builds
     the model or the optimizer anew, or loads their states.
     """
-    for start in source.acts(OpKind.ITERATED):
-        loader = over_loader(Loop(start.node, start.subject))
-        if loader is None or not start.loops or MANAGED in loader.facts or start.loops[-1].once():
+    for start in source.ops(OpKind.ITERATE):
+        loader = iterated_loader(Loop(start.node, start.subject))
+        if loader is None or not start.loops or MANAGED in loader.facts or start.loops[-1].runs_at_most_once():
             continue
-        inside = source.within(start.loops[-1], root=start.root)
-        begun = (OpKind.MADE, OpKind.STATE_LOADED)
-        anew = [each.subject for each in inside if each.act in begun and each.subject.kind is not Kind.LOADER]
+        inside = source.ops_in_loop(start.loops[-1], root=start.entry_point)
+        begun = (OpKind.CREATE, OpKind.LOAD_STATE_DICT)
+        anew = [each.subject for each in inside if each.kind in begun and each.subject.kind is not ValueKind.LOADER]
         batches = Loop(start.node, None)
-        steps = [each.subject for each in inside if each.act is OpKind.STEPPED and each.within(batches)]
+        steps = [each.subject for each in inside if each.kind is OpKind.STEP and each.within(batches)]
         if steps and not any(one.may_be(each) or one.covers(each) for one in anew for each in steps):
             yield start, loader

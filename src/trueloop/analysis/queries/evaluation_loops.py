@@ -5,31 +5,31 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.queries.loops import is_statement, stands_in
+from trueloop.analysis.queries.loops import is_statement, is_inside
 from trueloop.analysis.queries.modes import frozen, in_eval_mode, trains
-from trueloop.analysis.source_file import Source
+from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import Fix
 
 
 def loader_of(loop: Loop) -> AbstractValue | None:
     """Return the loader a loop goes through; None where it goes through something else."""
     over = loop.over
-    while over is not None and over.kind is Kind.SEQUENCE:
-        over = over.options.get("over")
+    while over is not None and over.kind is ValueKind.SEQUENCE:
+        over = over.arguments.get("over")
     ways = list(over.alternatives()) if over is not None else []
-    return over if ways and all(each.kind is Kind.LOADER for each in ways) else None
+    return over if ways and all(each.kind is ValueKind.LOADER for each in ways) else None
 
 
-def sweeps(source: Source, *, grad: bool | None) -> Iterator[Op]:
+def sweeps(source: SourceFile, *, grad: bool | None) -> Iterator[Op]:
     """Yield the calls of whole models, one per batch of a loader, while nothing is trained.
 
     Args:
         source: the file.
         grad: with gradients, or without; None = either.
     """
-    calls = source.acts(OpKind.CALLED)
+    calls = source.ops(OpKind.MODEL_CALL)
     whole = {id(each.node) for each in calls}
     for call in calls:
         inner = any(id(each) in whole for each in call.calls)  # a layer, in the forward of a model
@@ -37,27 +37,27 @@ def sweeps(source: Source, *, grad: bool | None) -> Iterator[Op]:
             yield call
 
 
-def _swept(source: Source, call: Op) -> bool:
+def _swept(source: SourceFile, call: Op) -> bool:
     """True where a model is called once per batch of a loader, for its output, and nothing is trained meanwhile.
 
     Not where the same loader is gone through several times for one model, as for Monte Carlo dropout.
     """
     loop = call.loops[-1]
     model = call.subject
-    if loader_of(loop) is None or model.kind is not Kind.MODEL or _for_nothing(call):
+    if loader_of(loop) is None or model.kind is not ValueKind.MODEL or _for_nothing(call):
         return False
-    run = source.run_of(call)
+    run = source.ops_of_run(call)
     inside = [each for each in run if any(one is loop for one in each.loops)]  # not when its function is called again
-    if any(each.act in (OpKind.BACKWARD, OpKind.STEPPED) for each in inside):
+    if any(each.kind in (OpKind.BACKWARD, OpKind.STEP) for each in inside):
         return False
-    called = [each for each in run if each.act is OpKind.CALLED and each.subject.may_be(model)]
+    called = [each for each in run if each.kind is OpKind.MODEL_CALL and each.subject.may_be(model)]
     if sum(each in inside for each in called) != 1 or any(_again(source, call, each, run) for each in called):
         return False
-    around = (source.within(each, root=call.root) for each in call.loops[:-1])
+    around = (source.ops_in_loop(each, root=call.entry_point) for each in call.loops[:-1])
     return all(any(trains(source, each, model, operations) for each in operations) for operations in around)
 
 
-def _again(source: Source, call: Op, other: Op, run: Sequence[Op]) -> bool:
+def _again(source: SourceFile, call: Op, other: Op, run: Sequence[Op]) -> bool:
     """True where a model goes through what may be the same loader in the same turn, untrained since."""
     first, last = sorted((call.index, other.index))
     mine, its = (loader_of(each.loops[-1]) if each.loops else None for each in (call, other))
@@ -73,10 +73,10 @@ def _for_nothing(call: Op) -> bool:
     return isinstance(call.statement, ast.Expr) and call.statement.value is call.node
 
 
-def trained_on(source: Source, call: Op) -> Op | None:
+def trained_on(source: SourceFile, call: Op) -> Op | None:
     """Return a step that trains the called model on another loader, before; None where there may be none."""
     loader = loader_of(call.loops[-1])
-    run = [each for each in source.operations if each.root == call.root]
+    run = [each for each in source.operations if each.entry_point == call.entry_point]
     steps = [each for each in run if trains(source, each, call.subject, run)]
     before = [each for each in steps if each.index < call.index]
     if loader is None or not before:
@@ -95,24 +95,24 @@ def _loaders(step: Op) -> Iterator[AbstractValue | None]:
             yield loader
 
 
-def graphs_for_nothing(source: Source) -> Iterator[Op]:
+def graphs_for_nothing(source: SourceFile) -> Iterator[Op]:
     """Yield the calls of sweeps in eval mode that build graphs which nothing in the text goes back through."""
     for call in sweeps(source, grad=True):
-        model, inside = call.subject, source.within(call.loops[-1], root=call.root)
+        model, inside = call.subject, source.ops_in_loop(call.loops[-1], root=call.entry_point)
         wanted = any(
-            each.act in (OpKind.ESCAPED, OpKind.FROZEN)
-            or (each.act is OpKind.TORCH and each.word.startswith("torch.autograd"))
+            each.kind in (OpKind.ESCAPE, OpKind.SET_REQUIRES_GRAD)
+            or (each.kind is OpKind.TORCH_CALL and each.name.startswith("torch.autograd"))
             for each in inside
         )
         if wanted or not in_eval_mode(source, call) or frozen(source, model):
             continue
         results = {id(each.result) for each in inside if each.result is not None}
-        backwards = [each for each in source.acts(OpKind.BACKWARD) if each.root == call.root]
-        if not any(results & {id(thing) for thing in each.subject.lineage()} for each in backwards):
+        backwards = [each for each in source.ops(OpKind.BACKWARD) if each.entry_point == call.entry_point]
+        if not any(results & {id(thing) for thing in each.subject.ancestors()} for each in backwards):
             yield call
 
 
-def without_graphs(source: Source, call: Op) -> Fix | None:
+def without_graphs(source: SourceFile, call: Op) -> Fix | None:
     """Return the fix: ``with torch.no_grad():`` around the loop or statement of a call."""
     names = [
         alias.asname or alias.name for each in source.tree.body if isinstance(each, ast.Import)
@@ -121,7 +121,7 @@ def without_graphs(source: Source, call: Op) -> Fix | None:
     loop = call.loops[-1].node
     plain = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Return
     statement = loop if is_statement(loop) else call.statement if isinstance(call.statement, plain) else None
-    if not names or statement is None or not stands_in(call.node, statement):
+    if not names or statement is None or not is_inside(call.node, statement):
         return None
-    edits = source.text.within(statement, f"with {names[0]}.no_grad():")
-    return Fix(edits, safe=False, words="Measure without gradients") if edits else None
+    edits = source.text.indent_under(statement, f"with {names[0]}.no_grad():")
+    return Fix(edits, safe=False, description="Measure without gradients") if edits else None

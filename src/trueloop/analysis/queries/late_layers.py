@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from trueloop.analysis.abstract_value import FROZEN, MANAGED, NO_GRAPH, PART, AbstractValue, Kind
-from trueloop.analysis.loop_invariance import stored, words
+from trueloop.analysis.abstract_value import FROZEN, MANAGED, NO_GRAPH, PART, AbstractValue, ValueKind
+from trueloop.analysis.loop_invariance import assigned_names, names_in
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.statement_moves import moved_behind
-from trueloop.analysis.source_file import Source
+from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import Fix
 
 WEIGHTED: Final = frozenset((
@@ -34,7 +34,7 @@ class Change(NamedTuple):
 
 def weighs(thing: AbstractValue) -> bool:
     """Return True where a module surely has parameters that want gradients."""
-    if FROZEN in thing.facts or thing.kind is not Kind.MODEL:
+    if FROZEN in thing.facts or thing.kind is not ValueKind.MODEL:
         return False
     package, _, last = thing.name.rpartition(".")
     if package == "torch.nn" and last in WEIGHTED:
@@ -42,14 +42,14 @@ def weighs(thing: AbstractValue) -> bool:
     inner = (
         thing.attributes.values()
         if isinstance(thing.scope, AbstractValue)
-        else thing.of
+        else thing.sources
         if last == "Sequential"
         else ()
     )
-    return any(weighs(each) for each in inner if each.kind is Kind.MODEL and each is not thing)
+    return any(weighs(each) for each in inner if each.kind is ValueKind.MODEL and each is not thing)
 
 
-def changes(source: Source, made: Op) -> Iterator[Change]:
+def changes(source: SourceFile, made: Op) -> Iterator[Change]:
     """Yield what a model got after an optimizer was built over it, and what no optimizer was told of.
 
     Args:
@@ -59,47 +59,47 @@ def changes(source: Source, made: Op) -> Iterator[Change]:
     optimizer = made.subject
     if not optimizer.models() or MANAGED in optimizer.facts:
         return
-    run = [each for each in source.operations if each.root == made.root and each.index > made.index]
+    run = [each for each in source.operations if each.entry_point == made.entry_point and each.index > made.index]
     if any(_told(each, optimizer) for each in run):
         return
-    built = {id(each.subject) for each in run if each.act is OpKind.MADE}
+    built = {id(each.subject) for each in run if each.kind is OpKind.CREATE}
     for change in run:
-        if change.act not in (OpKind.BOUND, OpKind.KEPT) or change.subject.kind is not Kind.MODEL:
+        if change.kind not in (OpKind.SET_ATTRIBUTE, OpKind.STORE_ITEM) or change.subject.kind is not ValueKind.MODEL:
             continue
-        parts = [part for each in change.things for part in (each.of if each.kind is Kind.SEQUENCE else (each,))]
+        parts = [part for each in change.inputs for part in (each.sources if each.kind is ValueKind.SEQUENCE else (each,))]
         fresh = any(_new(part) or (id(part) in built and weighs(part) and _alone(part, built)) for part in parts)
-        frozen = any(FROZEN in each.facts for each in change.subject.within())
+        frozen = any(FROZEN in each.facts for each in change.subject.with_enclosing_modules())
         if fresh and not frozen and optimizer.covers(change.subject):
             step = _first_step(run, change, optimizer)
             if step is not None and not _grows_by_hand(source):
                 yield Change(change, step, _replaces(source, change))
 
 
-def rebuilt_behind(source: Source, made: Op, change: Op) -> Fix | None:
+def rebuilt_behind(source: SourceFile, made: Op, change: Op) -> Fix | None:
     """Return the fix: the line that builds the optimizer goes behind the change of the model; else None."""
     block = source.block(made.statement)
     ends = [number for number, each in enumerate(block) if each in (made.statement, change.statement)]
     if len(ends) != 2 or made.statement is None or block[ends[0]] is not made.statement:
         return None
-    name = stored(made.statement)
-    if any(words(each) & name for each in block[ends[0] + 1 : ends[1]]):
+    name = assigned_names(made.statement)
+    if any(names_in(each) & name for each in block[ends[0] + 1 : ends[1]]):
         return None
     return moved_behind(source, made, change, "Build the optimizer after the last change of the model")
 
 
 def _told(operation: Op, optimizer: AbstractValue) -> bool:
     """Return True where an optimizer may get to know of other parameters."""
-    given = operation.act is OpKind.ESCAPED and any(each.may_be(optimizer) for each in operation.things)
-    return given or operation.word == "add_param_group"
+    given = operation.kind is OpKind.ESCAPE and any(each.may_be(optimizer) for each in operation.inputs)
+    return given or operation.name == "add_param_group"
 
 
-def _grows_by_hand(source: Source) -> bool:
-    return any("param_groups" in words(each.func) for each in source.all_calls if isinstance(each.func, ast.Attribute))
+def _grows_by_hand(source: SourceFile) -> bool:
+    return any("param_groups" in names_in(each.func) for each in source.all_calls if isinstance(each.func, ast.Attribute))
 
 
 def _new(part: AbstractValue) -> bool:
     """Return True for ``nn.Parameter(...)`` that wants gradients."""
-    wants = part.options.get("requires_grad") or part.options.get("1")
+    wants = part.arguments.get("requires_grad") or part.arguments.get("1")
     made = part.name == "torch.nn.Parameter" and isinstance(part.node, ast.Call)
     return made and (wants is None or wants.constant() is True)
 
@@ -108,33 +108,33 @@ def _alone(part: AbstractValue, built: set[int]) -> bool:
     """Return True where a new part does not stand around an old one."""
     if part.name.rpartition(".")[2] in WEIGHTED:
         return True
-    inner = part.of if part.name == "torch.nn.Sequential" else (*part.options.values(), *part.attributes.values())
-    return not any(each.kind in (Kind.MODEL, Kind.UNKNOWN) and id(each) not in built for each in inner)
+    inner = part.sources if part.name == "torch.nn.Sequential" else (*part.arguments.values(), *part.attributes.values())
+    return not any(each.kind in (ValueKind.MODEL, ValueKind.UNKNOWN) and id(each) not in built for each in inner)
 
 
 def _first_step(run: list[Op], change: Op, optimizer: AbstractValue) -> Op | None:
     """Return the first step after a change that the changed model was called for, on the change's conditions."""
     later = [each for each in run if each.index > change.index]
-    step = next((each for each in later if each.act is OpKind.STEPPED and each.subject.may_be(optimizer)), None)
-    anew = any(each.act is OpKind.MADE and each.subject.kind is Kind.OPTIMIZER for each in later)
-    asked = [each.asks() for each in step.branches] if step is not None else []
-    if step is None or anew or any(each.asks() not in asked for each in change.branches):
+    step = next((each for each in later if each.kind is OpKind.STEP and each.subject.may_be(optimizer)), None)
+    anew = any(each.kind is OpKind.CREATE and each.subject.kind is ValueKind.OPTIMIZER for each in later)
+    asked = [each.condition_key() for each in step.branches] if step is not None else []
+    if step is None or anew or any(each.condition_key() not in asked for each in change.branches):
         return None
-    above = change.subject.within()
-    called = any(each.act is OpKind.CALLED and any(each.subject.may_be(one) for one in above) for each in later)
-    backward = any(each.act is OpKind.BACKWARD and each.index < step.index for each in later)
+    above = change.subject.with_enclosing_modules()
+    called = any(each.kind is OpKind.MODEL_CALL and any(each.subject.may_be(one) for one in above) for each in later)
+    backward = any(each.kind is OpKind.BACKWARD and each.index < step.index for each in later)
     return step if called and backward else None
 
 
-def _replaces(source: Source, change: Op) -> bool:
-    if change.act is OpKind.KEPT:  # model[2] is there before; heads["new"] most likely not
+def _replaces(source: SourceFile, change: Op) -> bool:
+    if change.kind is OpKind.STORE_ITEM:  # model[2] is there before; heads["new"] most likely not
         return not change.subject.name.endswith("Dict")
-    if change.word in GROWING:
+    if change.name in GROWING:
         return False
-    owner, word = change.subject, change.word
-    before = (each for each in source.acts(OpKind.BOUND) if each.index < change.index and each.root == change.root)
+    owner, word = change.subject, change.name
+    before = (each for each in source.ops(OpKind.SET_ATTRIBUTE) if each.index < change.index and each.entry_point == change.entry_point)
     return not isinstance(owner.scope, AbstractValue) or any(
-        each.word == word and each.subject is owner for each in before
+        each.name == word and each.subject is owner for each in before
     )
 
 
@@ -146,18 +146,18 @@ class Missing(NamedTuple):
     step: Op
 
 
-def missing(source: Source, made: Op) -> Iterator[Missing]:
+def missing(source: SourceFile, made: Op) -> Iterator[Missing]:
     """Yield layers of a model of this file that an optimizer over other parts of it leaves out, and all others do."""
     held = [each for each in made.subject.models() if PART not in each.facts]
-    wholes = {id(whole): whole for each in held for whole in each.holders if isinstance(whole.scope, AbstractValue)}
-    optimizers = [each.subject for each in source.acts(OpKind.MADE) if each.subject.kind is Kind.OPTIMIZER]
-    run = [each for each in source.operations if each.root == made.root]
+    wholes = {id(whole): whole for each in held for whole in each.owners if isinstance(whole.scope, AbstractValue)}
+    optimizers = [each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.OPTIMIZER]
+    run = [each for each in source.operations if each.entry_point == made.entry_point]
     for whole in wholes.values():
         layers = [
             each for each in whole.attributes.values() if each.name.rpartition(".")[2] in WEIGHTED and weighs(each)
         ]
         left = [each for each in layers if not any(_may_hold(one, each) for one in optimizers)]
-        if not left or source.handed_out(whole, run) or any(_set_by_hand(each, whole) for each in run):
+        if not left or source.escapes(whole, run) or any(_set_by_hand(each, whole) for each in run):
             continue
         for layer in left:
             step = _step_around(run, layer, made.subject, held)
@@ -167,29 +167,29 @@ def missing(source: Source, made: Op) -> Iterator[Missing]:
 
 def _may_hold(optimizer: AbstractValue, layer: AbstractValue) -> bool:
     """Return True where an optimizer has a layer, or some part of its model that the text does not tell."""
-    above = layer.within()
+    above = layer.with_enclosing_modules()
     some = (each for each in optimizer.models() if PART in each.facts)
-    return optimizer.covers(layer) or any(whole is one for each in some for whole in each.within() for one in above)
+    return optimizer.covers(layer) or any(whole is one for each in some for whole in each.with_enclosing_modules() for one in above)
 
 
 def _set_by_hand(operation: Op, whole: AbstractValue) -> bool:
     """Return True where the weights of a model or of a part of it are loaded, or looked at one by one."""
-    if operation.act is OpKind.STATE_LOADED:
+    if operation.kind is OpKind.LOAD_STATE_DICT:
         return operation.subject.covers(whole) or whole.covers(operation.subject)
-    looked = operation.subject.lineage() if operation.act in (OpKind.TORCH, OpKind.KEPT, OpKind.GRADIENTS) else ()
-    return any(each.kind is Kind.PARAMETERS and whole.covers(each) for each in looked)
+    looked = operation.subject.ancestors() if operation.kind in (OpKind.TORCH_CALL, OpKind.STORE_ITEM, OpKind.ACCESS_GRADIENTS) else ()
+    return any(each.kind is ValueKind.PARAMETERS and whole.covers(each) for each in looked)
 
 
 def _step_around(run: list[Op], layer: AbstractValue, optimizer: AbstractValue, held: list[AbstractValue]) -> Op | None:
     """Return the optimizer's first step behind a backward through a layer, and through others before it."""
-    called = [each for each in run if each.act is OpKind.CALLED and each.subject is layer and each.result is not None]
+    called = [each for each in run if each.kind is OpKind.MODEL_CALL and each.subject is layer and each.result is not None]
     after = [
-        each for each in called if any(one is part for given in each.things for one in _flow(given) for part in held)
+        each for each in called if any(one is part for given in each.inputs for one in _flow(given) for part in held)
     ]
-    for backward in (each for each in run if each.act is OpKind.BACKWARD and after):
+    for backward in (each for each in run if each.kind is OpKind.BACKWARD and after):
         through = {id(one) for one in _flow(backward.subject)}
         if any(id(each.result) in through for each in after):
-            behind = (each for each in run if each.act is OpKind.STEPPED and each.index > backward.index)
+            behind = (each for each in run if each.kind is OpKind.STEP and each.index > backward.index)
             return next((each for each in behind if each.subject is optimizer), None)
     return None
 
@@ -202,6 +202,6 @@ def _flow(thing: AbstractValue) -> Iterator[AbstractValue]:
         if NO_GRAPH in each.facts:
             continue
         yield each
-        fresh = [one for one in (*each.of, *each.either) if id(one) not in seen]
+        fresh = [one for one in (*each.sources, *each.union) if id(one) not in seen]
         seen.update(id(one) for one in fresh)
-        queue += fresh if each.kind is not Kind.MODEL else ()
+        queue += fresh if each.kind is not ValueKind.MODEL else ()

@@ -6,7 +6,7 @@ import ast
 from typing import Any, Final
 
 from trueloop.analysis.operations import Op
-from trueloop.analysis.source_file import Source
+from trueloop.analysis.source_file import SourceFile
 
 BATCH_NORMS: Final = tuple(
     f"torch.nn.{name}"
@@ -14,7 +14,7 @@ BATCH_NORMS: Final = tuple(
 )
 
 
-def place_of_epsilon(source: Source, call: ast.Call) -> int:
+def place_of_epsilon(source: SourceFile, call: ast.Call) -> int:
     """Return where a normalisation takes its epsilon, and momentum behind it; lazy ones take no number of features."""
     return 0 if source.name(call.func).startswith("torch.nn.Lazy") else 1
 
@@ -35,5 +35,5 @@ def value_of(expression: ast.expr | None, made: Op | None, name: str, place: int
     """
     if isinstance(expression, ast.Name) and made is not None:
         given = made.options.get(name) or made.options.get(str(place))
-        return given.constant() if given is not None and not given.either else None
+        return given.constant() if given is not None and not given.union else None
     return expression.value if isinstance(expression, ast.Constant) else None

@@ -14,12 +14,12 @@ def is_statement(node: Any) -> bool:
     return isinstance(node, ast.For | ast.While)
 
 
-def stands_in(inner: Any, outer: Any) -> bool:
+def is_inside(inner: Any, outer: Any) -> bool:
     """True where one node of the syntax tree is a part of another."""
     return any(each is inner for each in ast.walk(outer))
 
 
-def comes_back(operation: Op, other: Op, loop: Loop) -> bool:
+def recurs_with(operation: Op, other: Op, loop: Loop) -> bool:
     """True where an operation happens in every turn of a loop in which another does, or in every so many of them."""
     one, two = operation.branches, other.branches
     if any(mine.node is its.node and mine.arm != its.arm for mine in one for its in two):
@@ -40,9 +40,9 @@ def _recurs(branch: Branch, loop: Loop) -> bool:
         return not any(isinstance(each, ast.And | ast.Or) for each in ast.walk(test))
     plain = all(isinstance(each, ast.Name | ast.Compare | ast.Constant | ast.Is | ast.IsNot | ast.UnaryOp | ast.Not
                            | ast.expr_context) for each in ast.walk(test))  # fmt: skip
-    return plain and not names & written_in(loop.node)
+    return plain and not names & assigned_names(loop.node)
 
 
-def written_in(node: Any) -> set[str]:
+def assigned_names(node: Any) -> set[str]:
     """Return the names that are assigned within a node."""
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}

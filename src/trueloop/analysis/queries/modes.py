@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterable
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import WRAPPER, AbstractValue, Kind
+from trueloop.analysis.abstract_value import WRAPPER, AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.queries.loops import is_statement, stands_in, written_in
-from trueloop.analysis.source_file import Source
-from trueloop.core.source_text import Fix, dotted, encloses
+from trueloop.analysis.queries.loops import is_statement, is_inside, assigned_names
+from trueloop.analysis.source_file import SourceFile
+from trueloop.core.source_text import Fix, dotted_name, encloses
 
 _DROPOUT: Final = ("Dropout", "AlphaDropout", "FeatureAlphaDropout")
 _NORMALISED: Final = ("BatchNorm", "SyncBatchNorm", "LazyBatchNorm")
@@ -20,15 +20,15 @@ _NETWORKS: Final = (
     "mnasnet", "regnet", "vgg", "alexnet", "squeezenet",
 )  # fmt: skip
 """Of torchvision: those with dropout or batch normalisation."""
-LIVELY: Final = "ropout|BatchNorm|Transformer|LSTM|GRU|RNN|MultiheadAttention|torchvision"
-"""One of these stands in each text with a model that is `lively` for certain."""
+MODE_DEPENDENT: Final = "ropout|BatchNorm|Transformer|LSTM|GRU|RNN|MultiheadAttention|torchvision"
+"""One of these stands in each text with a model that is `has_mode_dependent_layers` for certain."""
 _OF_TORCH: Final = "torch.nn."
 _FUNCTIONS: Final = tuple(f"torch.nn.functional.dropout{kind}" for kind in ("", "1d", "2d", "3d"))
 
 
 def sets(mode: Op, model: AbstractValue) -> bool:
     """True where a change of mode is one of a whole model."""
-    return any(mode.subject.may_be(each) for each in model.within())
+    return any(mode.subject.may_be(each) for each in model.with_enclosing_modules())
 
 
 def touches(mode: Op, model: AbstractValue) -> bool:
@@ -36,7 +36,7 @@ def touches(mode: Op, model: AbstractValue) -> bool:
     return not mode.subject.models() or mode.subject.covers(model) or model.covers(mode.subject)
 
 
-def unread(source: Source, method: str) -> list[ast.expr]:
+def unread(source: SourceFile, method: str) -> list[ast.expr]:
     """Return where the text does not tell whose mode is set: by ``train`` or ``eval``, or by ``module.training = ``."""
     by_hand: list[ast.expr] = [
         each
@@ -46,28 +46,28 @@ def unread(source: Source, method: str) -> list[ast.expr]:
     called = [call for call in source.all_calls if isinstance(call.func, ast.Attribute) and call.func.attr == method]
     if not called:
         return by_hand
-    read = {id(each.node) for each in source.acts(OpKind.MODE)}
+    read = {id(each.node) for each in source.ops(OpKind.SET_MODE)}
     read |= {id(call) for each in source.operations for call in each.calls}
     return by_hand + [call for call in called if id(call) not in read]
 
 
-def unused(source: Source, node: Any) -> bool:
+def unused(source: SourceFile, node: Any) -> bool:
     """True for what stands in a function of the file whose name stands nowhere else in it."""
     for each in source.tree.body:
-        if isinstance(each, ast.FunctionDef) and stands_in(node, each):
+        if isinstance(each, ast.FunctionDef) and is_inside(node, each):
             named = (getattr(other, "id", getattr(other, "value", None)) for other in source.nodes)
             return not each.decorator_list and each.name not in named
     return False
 
 
-def left_from_training(source: Source, call: Op) -> bool:
+def left_from_training(source: SourceFile, call: Op) -> bool:
     """True where a model surely is in train mode when it is called, as it was put into for training it.
 
     Where every turn of the loops around both puts it back into eval mode afterwards, the call may be meant to see it
     in train mode, as the re-estimation of batch normalisation's statistics does.
     """
-    run = source.run_of(call)
-    modes = [each for each in run if each.act is OpKind.MODE and touches(each, call.subject)]
+    run = source.ops_of_run(call)
+    modes = [each for each in run if each.kind is OpKind.SET_MODE and touches(each, call.subject)]
     for mode in (each for each in modes if each.value is True and sets(each, call.subject)):
         around = zip(mode.loops, (*call.loops, *mode.loops), strict=False)
         if mode.index > call.index or not mode.implied_by(call) or any(one is not other for one, other in around):
@@ -79,30 +79,30 @@ def left_from_training(source: Source, call: Op) -> bool:
     return False
 
 
-def in_eval_mode(source: Source, call: Op) -> bool:
+def in_eval_mode(source: SourceFile, call: Op) -> bool:
     """True where a model as a whole is in eval mode when it is called."""
     model = call.subject
-    modes = [each for each in source.acts(OpKind.MODE) if each.root == call.root and touches(each, model)]
+    modes = [each for each in source.ops(OpKind.SET_MODE) if each.entry_point == call.entry_point and touches(each, model)]
     if any(each.value is not False and not sets(each, model) for each in modes):
         return False  # a part of it is switched by itself
     before = [each for each in modes if each.index < call.index and sets(each, model)]
     return bool(before) and before[-1].value is False and before[-1].branches == call.branches
 
 
-def trains(source: Source, step: Op, model: AbstractValue, operations: Iterable[Op]) -> bool:
+def trains(source: SourceFile, step: Op, model: AbstractValue, operations: Iterable[Op]) -> bool:
     """True for a step of a model's parameters that a backward among operations has reached."""
-    if step.act is not OpKind.STEPPED or step.subject.kind is not Kind.OPTIMIZER:
+    if step.kind is not OpKind.STEP or step.subject.kind is not ValueKind.OPTIMIZER:
         return False
     if step.subject.models() and not step.subject.covers(model):
         return False
-    return any(each.act is OpKind.BACKWARD and source.reaches(each, model) for each in operations)
+    return any(each.kind is OpKind.BACKWARD and source.reaches(each, model) for each in operations)
 
 
-def frozen(source: Source, model: AbstractValue) -> bool:
+def frozen(source: SourceFile, model: AbstractValue) -> bool:
     """True where gradients of a model or of parts of it are switched off somewhere."""
     return any(
         each.value is not True and (model.covers(each.subject) or each.subject.covers(model))
-        for each in source.acts(OpKind.FROZEN)
+        for each in source.ops(OpKind.SET_REQUIRES_GRAD)
     )
 
 
@@ -114,49 +114,49 @@ def renewed(loop: Loop, model: AbstractValue, inside: Iterable[Op]) -> bool:
     if any(place is not node and encloses(place, node) for node in nodes for place in places):
         return True
     return any(
-        (each.act is OpKind.MADE and each.subject.may_be(model))
-        or (each.act is OpKind.BOUND and any(thing.may_be(model) for thing in each.things))
+        (each.kind is OpKind.CREATE and each.subject.may_be(model))
+        or (each.kind is OpKind.SET_ATTRIBUTE and any(thing.may_be(model) for thing in each.inputs))
         for each in inside
     )
 
 
-def set_back(source: Source, mode: Op, loop: Loop) -> Fix | None:
+def set_back(source: SourceFile, mode: Op, loop: Loop) -> Fix | None:
     """Return the fix: train mode at the beginning of every turn, or of the loop over batches in it."""
     call = next(
-        (each for each in source.within(loop, OpKind.CALLED, root=mode.root) if each.subject.may_be(mode.subject)), None
+        (each for each in source.ops_in_loop(loop, OpKind.MODEL_CALL, root=mode.entry_point) if each.subject.may_be(mode.subject)), None
     )
     nearest: Any = call.loops[-1].node if call and call.loops else None
-    text = dotted(call.node.func) if call else ""
-    if call is None or nearest is None or not is_statement(nearest) or not stands_in(call.node, nearest):
+    text = dotted_name(call.node.func) if call else ""
+    if call is None or nearest is None or not is_statement(nearest) or not is_inside(call.node, nearest):
         return None
-    if not text or text.partition(".")[0] in written_in(nearest):
+    if not text or text.partition(".")[0] in assigned_names(nearest):
         return None
-    edit = source.text.before(nearest.body[0] if nearest is loop.node else nearest, f"{text}.train()")
-    return Fix((edit,), safe=True, words=f"Insert {text}.train()") if edit else None
+    edit = source.text.insert_before(nearest.body[0] if nearest is loop.node else nearest, f"{text}.train()")
+    return Fix((edit,), safe=True, description=f"Insert {text}.train()") if edit else None
 
 
-def evaluated(source: Source, call: Op) -> Fix | None:
+def evaluated(source: SourceFile, call: Op) -> Fix | None:
     """Return the fix: eval mode before the loop or statement of a call that measures, train mode after it."""
-    loop, text = call.loops[-1].node, dotted(call.node.func)
-    if is_statement(loop) and stands_in(call.node, loop):
+    loop, text = call.loops[-1].node, dotted_name(call.node.func)
+    if is_statement(loop) and is_inside(call.node, loop):
         statement = loop
     elif isinstance(call.statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr):
         statement = call.statement
     else:
         return None
-    if not text or text.partition(".")[0] in written_in(loop) or not stands_in(call.node, statement):
+    if not text or text.partition(".")[0] in assigned_names(loop) or not is_inside(call.node, statement):
         return None
-    before, after = source.text.before(statement, f"{text}.eval()"), source.text.after(statement, f"{text}.train()")
+    before, after = source.text.insert_before(statement, f"{text}.eval()"), source.text.insert_after(statement, f"{text}.train()")
     words = f"Insert {text}.eval() and {text}.train()"
-    return Fix((before, after), safe=True, words=words) if before and after else None
+    return Fix((before, after), safe=True, description=words) if before and after else None
 
 
-def lively(source: Source, model: AbstractValue) -> bool | None:
+def has_mode_dependent_layers(source: SourceFile, model: AbstractValue) -> bool | None:
     """Return whether a model has dropout or batch normalisation; None where the text does not tell."""
     return _lively(source, model, set())
 
 
-def _lively(source: Source, model: AbstractValue, seen: set[int]) -> bool | None:
+def _lively(source: SourceFile, model: AbstractValue, seen: set[int]) -> bool | None:
     if id(model) in seen:
         return False
     seen.add(id(model))
@@ -165,8 +165,8 @@ def _lively(source: Source, model: AbstractValue, seen: set[int]) -> bool | None
         told = {_lively(source, each, seen) for each in ways}
         return told.pop() if len(told) == 1 else None
     model = ways[0]
-    if WRAPPER in model.facts and model.of:
-        return _lively(source, model.of[0], seen)
+    if WRAPPER in model.facts and model.sources:
+        return _lively(source, model.sources[0], seen)
     if isinstance(model.scope, AbstractValue):
         return _of_class(source, model, model.scope, seen)
     if model.name.startswith(_OF_TORCH):
@@ -175,7 +175,7 @@ def _lively(source: Source, model: AbstractValue, seen: set[int]) -> bool | None
     return True if package.startswith("torchvision.models") and name.startswith(_NETWORKS) else None
 
 
-def _of_torch(source: Source, model: AbstractValue, name: str, seen: set[int]) -> bool | None:
+def _of_torch(source: SourceFile, model: AbstractValue, name: str, seen: set[int]) -> bool | None:
     if name.startswith(_NORMALISED):
         return True
     if name.startswith(_DROPOUT):
@@ -186,21 +186,21 @@ def _of_torch(source: Source, model: AbstractValue, name: str, seen: set[int]) -
         return _rate(model, "dropout", "", default=0.0)
     written = len(getattr(model.node, "args", ())) + len(getattr(model.node, "keywords", ()))
     if name in ("Sequential", "ModuleList", "ModuleDict"):
-        return _any([None] * (written > 0 and not model.of), (_lively(source, each, seen) for each in model.of))
+        return _any([None] * (written > 0 and not model.sources), (_lively(source, each, seen) for each in model.sources))
     return False
 
 
 def _rate(model: AbstractValue, word: str, place: str, *, default: float) -> bool:
-    given = model.options.get(word) or model.options.get(place)
+    given = model.arguments.get(word) or model.arguments.get(place)
     rate = default if given is None else given.constant(default or 0.1)
     return rate != 0
 
 
-def _of_class(source: Source, model: AbstractValue, kind: AbstractValue, seen: set[int]) -> bool | None:
+def _of_class(source: SourceFile, model: AbstractValue, kind: AbstractValue, seen: set[int]) -> bool | None:
     told: list[bool | None] = []
     called = set[str]()
     for each in _classes(kind):
-        if each.kind is not Kind.CLASS:
+        if each.kind is not ValueKind.CLASS:
             told.append(False if each.name in ("torch.nn.Module", "builtins.object") else None)
             continue
         first, last = each.node.lineno, each.node.end_lineno
@@ -208,9 +208,9 @@ def _of_class(source: Source, model: AbstractValue, kind: AbstractValue, seen: s
         told += [True for call in within if source.name(call.func) in _FUNCTIONS and _drops(call)]
         called |= {call.func.attr for call in within if isinstance(call.func, ast.Attribute)}
     for name, part in model.attributes.items():
-        if part.kind is Kind.MODEL:
+        if part.kind is ValueKind.MODEL:
             told.append(_lively(source, part, seen))
-        elif part.kind is Kind.UNKNOWN and name in called:
+        elif part.kind is ValueKind.UNKNOWN and name in called:
             told.append(None)  # called, so it may be a module
     return _any(told, ())
 
@@ -224,7 +224,7 @@ def _drops(call: ast.Call) -> bool:
 def _classes(kind: AbstractValue) -> list[AbstractValue]:
     found = [kind]
     for each in found:
-        found += [base for base in (each.of if each.kind is Kind.CLASS else ()) if base not in found]
+        found += [base for base in (each.sources if each.kind is ValueKind.CLASS else ()) if base not in found]
     return found
 
 

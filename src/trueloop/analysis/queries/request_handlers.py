@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.source_file import Source
-from trueloop.core.source_text import dotted
+from trueloop.analysis.source_file import SourceFile
+from trueloop.core.source_text import dotted_name
 
 FRAMEWORKS: Final = frozenset((
     "fastapi.FastAPI", "fastapi.APIRouter", "flask.Flask", "flask.Blueprint", "quart.Quart", "sanic.Sanic",
@@ -55,7 +55,7 @@ class Served:
     """Gradients are on, as far as the functions on the way tell."""
 
 
-def served(source: Source) -> Iterator[Served]:
+def served(source: SourceFile) -> Iterator[Served]:
     """Yield the calls of whole models in handlers of requests, and in functions of the file that those call.
 
     Only of models that the module itself makes, once and for all requests, under a name that nothing changes.
@@ -74,9 +74,9 @@ def served(source: Source) -> Iterator[Served]:
                     yield each
 
 
-def _models(source: Source) -> dict[str, AbstractValue]:
+def _models(source: SourceFile) -> dict[str, AbstractValue]:
     """Return the models that names of the module stand for, where each name is written once."""
-    made = {id(each.node): each.subject for each in source.acts(OpKind.MADE) if each.subject.kind is Kind.MODEL}
+    made = {id(each.node): each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.MODEL}
     written: dict[str, list[Any]] = {}
     for node in source.nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -175,5 +175,5 @@ def imported(tree: ast.Module) -> dict[str, str]:
 
 def qualified(expression: ast.expr, names: dict[str, str]) -> str:
     """Return the qualified name of what an expression is, or calls; "" where the imports do not tell."""
-    head, dot, rest = dotted(expression.func if isinstance(expression, ast.Call) else expression).partition(".")
+    head, dot, rest = dotted_name(expression.func if isinstance(expression, ast.Call) else expression).partition(".")
     return f"{names[head]}{dot}{rest}" if head in names else ""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 
 from trueloop.analysis.operations import Loop, Op
-from trueloop.analysis.source_file import Source
+from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import Fix
 
 
-def moved_behind(source: Source, one: Op, other: Op, words: str, *, safe: bool = False) -> Fix | None:
+def moved_behind(source: SourceFile, one: Op, other: Op, words: str, *, safe: bool = False) -> Fix | None:
     """Return the fix that moves the statement of one operation behind that of another.
 
     Where the other stands deeper, the first comes to stand on the same conditions; where it is in another loop or
@@ -26,30 +26,30 @@ def moved_behind(source: Source, one: Op, other: Op, words: str, *, safe: bool =
     if statement is None or behind is None or not _whole(one) or len(body := source.block(statement)) < 2:
         return None
     if one.function is other.function and one.loops == other.loops:
-        edits = source.text.moved(statement, behind=behind)
+        edits = source.text.move_statement(statement, behind=behind)
     elif one.loops and body is getattr(one.loops[-1].node, "body", None) and not _goes_on(body):
-        edits = source.text.moved(statement, behind=body[-1])
+        edits = source.text.move_statement(statement, behind=body[-1])
     else:
         return None
-    return Fix(edits, safe=safe, words=words) if edits else None
+    return Fix(edits, safe=safe, description=words) if edits else None
 
 
-def moved_within(source: Source, one: Op, other: Op, words: str) -> Fix | None:
+def moved_within(source: SourceFile, one: Op, other: Op, words: str) -> Fix | None:
     """Return the fix that moves a statement behind one in a loop beside it, in the same function; else None."""
     statement, behind = one.statement, other.statement
     if statement is None or behind is None or one.function is not other.function or not _whole(one):
         return None
-    edits = source.text.moved(statement, behind=behind) if len(source.block(statement)) > 1 else None
-    return Fix(edits, safe=False, words=words) if edits else None
+    edits = source.text.move_statement(statement, behind=behind) if len(source.block(statement)) > 1 else None
+    return Fix(edits, safe=False, description=words) if edits else None
 
 
-def moved_out(source: Source, one: Op, loop: Loop, words: str) -> Fix | None:
+def moved_out(source: SourceFile, one: Op, loop: Loop, words: str) -> Fix | None:
     """Return the fix that moves a statement in front of the loop whose body it is a part of; else None."""
     body = source.block(one.statement)
     if one.statement is None or not _whole(one) or body is not getattr(loop.node, "body", None) or len(body) < 2:
         return None
-    edits = source.text.moved(one.statement, before=loop.node)
-    return Fix(edits, safe=False, words=words) if edits else None
+    edits = source.text.move_statement(one.statement, before=loop.node)
+    return Fix(edits, safe=False, description=words) if edits else None
 
 
 def _whole(one: Op) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Final
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op
 
 LENGTHS: Final = {
@@ -25,19 +25,19 @@ ROUNDED: Final = frozenset(("int", "round", "max", "min", "ceil", "floor"))
 def turns_of(step: Op, loop: Loop) -> AbstractValue | None:
     """Return K where an update is made in every K-th turn of a loop, on the condition ``i % K``; else None."""
     for branch in step.conditions(loop) if step.loops[-1].node is loop.node else ():
-        for each in branch.test.lineage() if branch.test is not None else ():
-            if isinstance(each.node, ast.BinOp) and isinstance(each.node.op, ast.Mod) and len(each.of) == 2:
-                return each.of[1]
+        for each in branch.test.ancestors() if branch.test is not None else ():
+            if isinstance(each.node, ast.BinOp) and isinstance(each.node.op, ast.Mod) and len(each.sources) == 2:
+                return each.sources[1]
     return None
 
 
 def lengths(scheduler: AbstractValue) -> list[AbstractValue]:
     """Return the numbers of advances that a schedule, or those it is put together from, are made for."""
     names = LENGTHS.get(scheduler.name.rpartition(".")[2], ())
-    found = [each for name, each in scheduler.options.items() if name in names]
-    for each in scheduler.options.values():
-        for inner in each.of if each.kind is Kind.SEQUENCE else ():
-            found += lengths(inner) if inner.kind is Kind.SCHEDULER and inner is not scheduler else ()
+    found = [each for name, each in scheduler.arguments.items() if name in names]
+    for each in scheduler.arguments.values():
+        for inner in each.sources if each.kind is ValueKind.SEQUENCE else ():
+            found += lengths(inner) if inner.kind is ValueKind.SCHEDULER and inner is not scheduler else ()
     return found
 
 
@@ -52,9 +52,9 @@ def power(number: AbstractValue, unit: AbstractValue, deep: int = 0) -> int | No
     Returns:
         None where the text does not tell.
     """
-    if number is unit or number.either or deep > DEEPEST:
+    if number is unit or number.union or deep > DEEPEST:
         return 1 if number is unit else None
-    parts = [power(each, unit, deep + 1) for each in number.of if each.kind in (Kind.UNKNOWN, Kind.CONSTANT)]
+    parts = [power(each, unit, deep + 1) for each in number.sources if each.kind in (ValueKind.UNKNOWN, ValueKind.CONSTANT)]
     known = [each for each in parts if each is not None]
     if len(known) < len(parts):
         return None

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from trueloop.analysis.abstract_value import COPIED, FROZEN, AbstractValue, Kind
+from trueloop.analysis.abstract_value import COPIED, FROZEN, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.loops import stands_in
-from trueloop.analysis.source_file import Source
-from trueloop.core.source_text import Edit, Fix, dotted
+from trueloop.analysis.queries.loops import is_inside
+from trueloop.analysis.source_file import SourceFile
+from trueloop.core.source_text import Edit, Fix, dotted_name
 
 _WITH_WEIGHTS: Final = (
     "Linear", "Bilinear", "Conv", "Embedding", "LSTM", "GRU", "RNN", "BatchNorm", "LayerNorm", "GroupNorm",
@@ -30,19 +30,19 @@ class Unheld(NamedTuple):
     """Where one of them takes part in the forward pass."""
 
 
-def unheld(source: Source) -> Iterator[Unheld]:
+def unheld(source: SourceFile) -> Iterator[Unheld]:
     """Yield the attributes whose layers train with nobody: called with gradients, and used in no other way."""
-    calls = source.acts(OpKind.CALLED)
+    calls = source.ops(OpKind.MODEL_CALL)
     seen = set[int]()
-    for bound in source.acts(OpKind.BOUND):
-        model, kept = bound.subject, bound.things[0] if bound.things else None
+    for bound in source.ops(OpKind.SET_ATTRIBUTE):
+        model, kept = bound.subject, bound.inputs[0] if bound.inputs else None
         kind = model.scope.node if isinstance(model.scope, AbstractValue) else None
-        plain = kept is not None and kept.kind is Kind.SEQUENCE and kept.name != "turns"
-        if model.kind is not Kind.MODEL or kind is None or not plain or kept is None or id(bound.node) in seen:
+        plain = kept is not None and kept.kind is ValueKind.SEQUENCE and kept.name != "turns"
+        if model.kind is not ValueKind.MODEL or kind is None or not plain or kept is None or id(bound.node) in seen:
             continue
         layers = [each for each in _layers(kept) if _made_for(source, each, bound, kind) and _is_free(source, each)]
         used = [each for each in calls if any(each.subject.may_be(layer) for layer in layers)]
-        if not used or not layers or not _only_called(source, bound.word, kind, used):
+        if not used or not layers or not _only_called(source, bound.name, kind, used):
             continue
         seen.add(id(bound.node))
         trained = [each for each in used if each.grad is not False and not _detached(source, each.node)]
@@ -50,11 +50,11 @@ def unheld(source: Source) -> Iterator[Unheld]:
             yield Unheld(bound, layers[0], trained[0])
 
 
-def _made_for(source: Source, layer: AbstractValue, bound: Op, kind: ast.ClassDef) -> bool:
+def _made_for(source: SourceFile, layer: AbstractValue, bound: Op, kind: ast.ClassDef) -> bool:
     """True for a layer that a class makes, and for copies that a function makes for it: ``clones(layer, 3)``."""
-    if stands_in(layer.node, kind):
+    if is_inside(layer.node, kind):
         return True
-    asked = dotted(getattr(getattr(bound.statement, "value", None), "func", None))
+    asked = dotted_name(getattr(getattr(bound.statement, "value", None), "func", None))
     returned = (
         each.value
         for function in source.tree.body
@@ -63,7 +63,7 @@ def _made_for(source: Source, layer: AbstractValue, bound: Op, kind: ast.ClassDe
         if isinstance(each, ast.Return)
     )
     return COPIED in layer.facts and any(
-        isinstance(each, ast.ListComp) and each is bound.things[0].node and each.elt is layer.node for each in returned
+        isinstance(each, ast.ListComp) and each is bound.inputs[0].node and each.elt is layer.node for each in returned
     )
 
 
@@ -74,23 +74,23 @@ def _layers(kept: AbstractValue) -> Iterator[AbstractValue]:
         if id(each) in seen:
             continue
         seen.add(id(each))
-        if each.kind is Kind.MODEL and not each.either:
+        if each.kind is ValueKind.MODEL and not each.union:
             yield each
-        elif each.kind is Kind.SEQUENCE or each.either:
-            queue += [*each.of, *each.either]
+        elif each.kind is ValueKind.SEQUENCE or each.union:
+            queue += [*each.sources, *each.union]
 
 
-def _is_free(source: Source, layer: AbstractValue) -> bool:
+def _is_free(source: SourceFile, layer: AbstractValue) -> bool:
     """True for a layer with weights that nothing holds, freezes or steps."""
-    if layer.holders or not has_weights(layer) or any(FROZEN in each.facts for each in _inside(layer)):
+    if layer.owners or not has_weights(layer) or any(FROZEN in each.facts for each in _inside(layer)):
         return False
     own = list(_inside(layer, copies=False))
     ids = {id(each) for each in own}
-    if any(id(holder) not in ids for each in own for holder in each.holders):
+    if any(id(holder) not in ids for each in own for holder in each.owners):
         return False
     return not any(
-        (each.act in (OpKind.MODE, OpKind.FROZEN) and each.subject.may_be(layer))
-        or (each.act is OpKind.MADE and each.subject.kind is Kind.OPTIMIZER and each.subject.covers(layer))
+        (each.kind in (OpKind.SET_MODE, OpKind.SET_REQUIRES_GRAD) and each.subject.may_be(layer))
+        or (each.kind is OpKind.CREATE and each.subject.kind is ValueKind.OPTIMIZER and each.subject.covers(layer))
         for each in source.operations
     )
 
@@ -117,11 +117,11 @@ def _inside(layer: AbstractValue, *, copies: bool = True) -> Iterator[AbstractVa
         if id(each) not in seen:
             seen.add(id(each))
             yield each
-            parts = (*each.of, *each.attributes.values()) if copies or COPIED not in each.facts else ()
-            queue += [part for part in parts if part.kind is Kind.MODEL]
+            parts = (*each.sources, *each.attributes.values()) if copies or COPIED not in each.facts else ()
+            queue += [part for part in parts if part.kind is ValueKind.MODEL]
 
 
-def _only_called(source: Source, word: str, kind: ast.ClassDef, used: list[Op]) -> bool:
+def _only_called(source: SourceFile, word: str, kind: ast.ClassDef, used: list[Op]) -> bool:
     """True where an attribute is only written, appended to, and read where its layers are called."""
     if any(
         (getattr(call.func, "attr", "") or getattr(call.func, "id", "")) in _REGISTERING for call in source.all_calls
@@ -137,28 +137,28 @@ def _only_called(source: Source, word: str, kind: ast.ClassDef, used: list[Op]) 
         if not isinstance(each, ast.Attribute) or each.attr != word:
             continue
         written = isinstance(each.ctx, ast.Store) or id(each) in appended
-        read = any(stands_in(each, caller) for caller in callers)
-        if not stands_in(each, kind) or not (written or read):
+        read = any(is_inside(each, caller) for caller in callers)
+        if not is_inside(each, kind) or not (written or read):
             return False
     return True
 
 
-def _before_backward(source: Source, call: Op) -> bool:
+def _before_backward(source: SourceFile, call: Op) -> bool:
     """True where a backward comes behind it; that the layers are measured without gradients elsewhere is no excuse."""
-    return any(each.act is OpKind.BACKWARD and each.index > call.index for each in source.run_of(call))
+    return any(each.kind is OpKind.BACKWARD and each.index > call.index for each in source.ops_of_run(call))
 
 
-def _detached(source: Source, node: Any) -> bool:
+def _detached(source: SourceFile, node: Any) -> bool:
     return any(
-        isinstance(call.func, ast.Attribute) and call.func.attr == "detach" and stands_in(node, call.func.value)
+        isinstance(call.func, ast.Attribute) and call.func.attr == "detach" and is_inside(node, call.func.value)
         for call in source.all_calls
     )
 
 
-def registered(source: Source, found: Unheld) -> Fix | None:
+def registered(source: SourceFile, found: Unheld) -> Fix | None:
     """Return the fix: ``nn.ModuleList([...])`` or ``nn.ModuleDict({...})`` where the list is written out."""
     statement, layer = found.bound.statement, getattr(found.layer.node, "func", None)
-    package, _, name = dotted(layer).rpartition(".")
+    package, _, name = dotted_name(layer).rpartition(".")
     if not isinstance(statement, ast.Assign) or not package or found.layer.name != f"torch.nn.{name}":
         return None
     value = statement.value
@@ -169,4 +169,4 @@ def registered(source: Source, found: Unheld) -> Fix | None:
         kind = "ModuleList" if isinstance(value, ast.List | ast.ListComp) else ""
     start, end = source.text.span(value)
     edits = Edit(start, start, f"{package}.{kind}("), Edit(end, end, ")")
-    return Fix(edits, safe=False, words=f"Keep them in {package}.{kind}") if kind else None
+    return Fix(edits, safe=False, description=f"Keep them in {package}.{kind}") if kind else None

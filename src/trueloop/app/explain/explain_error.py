@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from trueloop.app.explain.tracebacks import ErrorText, errors_in, plain
 from trueloop.core.findings import SourceLocation
-from trueloop.failures.load import Entry, error_page, find, known_errors
+from trueloop.failures.load import Entry, error_page, find_failure, known_errors
 from trueloop.failures.pytorch_error import KnownError, Past, Raised
-from trueloop.failures.warning_search import warned_of
+from trueloop.failures.warning_search import find_failures_in_warnings
 
 ORDER: Final = ("raised", "worker", "cause", "context")
 """What ended the program comes first, what was only being handled when that came last."""
@@ -90,7 +90,7 @@ def answer_to(text: str) -> Answer:
     explained = [told.error for told in errors]
     ours = [error for error in seen if error.module == _OURS]
     rest = [error for error in seen if error not in explained and error not in ours]
-    failures = {entry.code: entry for entry in (*map(find, _CODE.findall(bare)), *warned_of(bare)) if entry}
+    failures = {entry.code: entry for entry in (*map(find_failure, _CODE.findall(bare)), *find_failures_in_warnings(bare)) if entry}
     return Answer(
         errors=errors,
         failures=list(failures.values()),

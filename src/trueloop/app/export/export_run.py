@@ -21,7 +21,7 @@ from trueloop.export.write import Exported, Order, export
 from trueloop.training.checkpoint.durable_files import sync
 from trueloop.training.evaluation.evaluate import eval_mode
 from trueloop.training.objective import as_objective
-from trueloop.training.seeding import preserved_generators
+from trueloop.training.seeding import preserve_generators
 from trueloop.version import __version__
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def export_run(source: Shipped, kind: Kind, out: Path | None, *, dynamic_batch: 
     """
     model = source.parts.model
     place = _place(source.weights.run, kind, out)
-    with eval_mode(model), preserved_generators():
+    with eval_mode(model), preserve_generators():
         names, batches, outputs = samples(source.parts)
         order = Order(
             kind=kind,

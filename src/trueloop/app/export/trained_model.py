@@ -12,13 +12,13 @@ from trueloop.core.errors import CheckpointError, InvalidConfig, InvalidModel
 from trueloop.core.paths import is_file
 from trueloop.recipes import registry
 from trueloop.runs.history import History
-from trueloop.runs.journal import read
+from trueloop.runs.journal import read_journal
 from trueloop.runs.queries.resolve import find_run
-from trueloop.runs.run_id import run_id
+from trueloop.runs.run_id import read_run_id
 from trueloop.training.checkpoint.checkpoints import FOLDER, CheckpointFolder
 from trueloop.training.checkpoint.manifest import MANIFEST, read_folder, read_manifest
 from trueloop.training.checkpoint.weights import load_weights
-from trueloop.training.code_version import source_code
+from trueloop.training.code_version import fingerprint_sources
 from trueloop.training.seeding import prepare_generators
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def shipped(word: str, root: Path, *, recipe: str = "") -> Shipped:
     given = Path(word)
     checkpoint = given if FOLDER.fullmatch(given.name) and is_file(given / MANIFEST) else None
     run = find_run(str(checkpoint.resolve().parents[1]) if checkpoint else word, root)
-    history = read(run)
+    history = read_journal(run)
     weights = _of_checkpoint(run, checkpoint) if checkpoint else _of_run(run, history)
     made = _recipe(run, history.facts, recipe)
     prepare_generators(made.train)
@@ -79,7 +79,7 @@ def shipped(word: str, root: Path, *, recipe: str = "") -> Shipped:
         recipe=made,
         parts=replace(parts, model=parts.model.cpu()),
         weights=weights,
-        run_id=run_id(run / "journal.jsonl") or "",
+        run_id=read_run_id(run / "journal.jsonl") or "",
         notes=_changed(history.facts, made, parts.model),
     )
 
@@ -179,7 +179,7 @@ def _changed(facts: Mapping[str, Any], recipe: Recipe, model: nn.Module) -> tupl
     saved = facts.get("code")
     if not isinstance(saved, dict):
         return ()
-    now = source_code([recipe.assemble, model])
+    now = fingerprint_sources([recipe.assemble, model])
     files = [
         name
         for name, word in now.items()

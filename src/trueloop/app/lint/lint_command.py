@@ -18,7 +18,7 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import Severity
 from trueloop.core.formatting import format_count
 from trueloop.core.suppression import named
-from trueloop.failures.selection import Choice, choose, patterns
+from trueloop.failures.selection import FailureSelection, select_failures, read_config_list
 from trueloop.lint.add_ignores import with_ignores
 from trueloop.lint.baseline import Key, key, load
 from trueloop.lint.baseline import write as write_baseline
@@ -69,7 +69,7 @@ def lint(paths: Sequence[str], wishes: Wishes) -> int:
         InvalidConfig: a path that does not exist, a code that does not.
     """
     base = Path.cwd()
-    choice = choose(wishes.select, wishes.ignore, folder=base)
+    choice = select_failures(wishes.select, wishes.ignore, folder=base)
     job = Job(rules_of(choice), fix=wishes.fix or wishes.unsafe_fixes or wishes.diff, unsafe=wishes.unsafe_fixes)
     known = load(wishes.baseline) if wishes.baseline else Counter[Key]()
     total = Total()
@@ -77,7 +77,7 @@ def lint(paths: Sequence[str], wishes: Wishes) -> int:
         if len(paths) > 1:
             raise InvalidConfig("Standard input (-) goes with no other path.")
         return _stdin(job, wishes, total, base)
-    files = discover(_existing(paths), exclude=patterns(base, "exclude"))
+    files = discover(_existing(paths), exclude=read_config_list(base, "exclude"))
     for read in read_files(files, job, jobs=wishes.jobs):
         _take(read, total, known, base)
         if read.after is not None:
@@ -93,14 +93,14 @@ def lint(paths: Sequence[str], wishes: Wishes) -> int:
     return _code(total, wishes)
 
 
-def rules_of(choice: Choice) -> list[Ruled]:
+def rules_of(choice: FailureSelection) -> list[Ruled]:
     """Return the rules to ask: matters of style only where they are named."""
     return [
         Ruled(entry.failure, entry.slug, rule)
         for entry in choice.entries()
         if (rule := entry.failure.rule) is not None
         and not named(entry.code, choice.ignore)
-        and (not rule.asked or (choice.select and named(entry.code, choice.select)))
+        and (not rule.opt_in or (choice.select and named(entry.code, choice.select)))
     ]
 
 
@@ -124,7 +124,7 @@ def _take(read: Read, total: Total, known: Counter[Key], base: Path) -> None:
     elif linted.found:
         linecache.checkcache(linted.path)
     for finding in linted.found:
-        site = finding.site
+        site = finding.location
         words = linecache.getline(site.path, site.line) if site else ""
         found = key(finding, words, base)
         total.keys.append(found)

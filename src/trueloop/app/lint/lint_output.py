@@ -45,7 +45,7 @@ class Total:
         return Report(
             findings=tuple(self.findings),
             files=self.files,
-            silenced=self.silenced,
+            suppressed=self.silenced,
             problems=tuple(f"{path}: {problem}" for path, problem in self.problems),
         )
 
@@ -107,7 +107,7 @@ def _summary(total: Total, base: Path) -> Iterator[str]:
     yield f"{headline(total.report())}." if total.files else "Not judged: there is no Python file and no notebook."
     done = ((total.fixed, "fixed"), (total.ignored, "silenced by a comment"))
     quiet = ((total.silenced, "silenced by comments"), (total.known, "known to the baseline"))
-    repairs = [finding.repair for finding in total.findings if finding.repair]
+    repairs = [finding.autofix for finding in total.findings if finding.autofix]
     safe = sum(repair.safe for repair in repairs)
     ways = ((safe, "can be fixed by --fix"), (len(repairs) - safe, "by --unsafe-fixes (look at them: add --diff)"))
     for parts in (done, quiet, ways):

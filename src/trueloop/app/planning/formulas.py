@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trueloop.core.arithmetic import Plan
-from trueloop.core.formatting import format_count, duration, format_number, format_size
+from trueloop.core.formatting import format_count, format_duration, format_number, format_size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,9 +62,9 @@ def goals(plan: Plan, *, updates: int | None = None, update_ms: float | None = N
             Row(
                 key="duration",
                 name="time for all updates",
-                value=duration(seconds),
+                value=format_duration(seconds),
                 formula=f"= {format_number(plan.updates)} × {update_ms:g} ms",
-                says=f"{format_count(plan.updates, 'update')} at {update_ms:g} ms each take {duration(seconds)}; evaluation "
+                says=f"{format_count(plan.updates, 'update')} at {update_ms:g} ms each take {format_duration(seconds)}; evaluation "
                 "and saving come on top.",
                 group="run",
             )

@@ -9,7 +9,7 @@ from typing import Any
 
 from trueloop.core.errors import CheckpointError, TrueloopError
 from trueloop.runs.history import History
-from trueloop.runs.journal import read
+from trueloop.runs.journal import read_journal
 from trueloop.runs.queries.overview import Overview, Point
 from trueloop.runs.queries.ranking import Mode, ranked, ranked_points
 from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder, NewerSchemaError
@@ -100,7 +100,7 @@ def _next_best(runs: Sequence[Overview], metric: str, mode: Mode) -> Answer | No
 def _best_whole(run: Overview, metric: str, mode: Mode) -> Answer | None:
     try:
         there = {checkpoint.update for checkpoint in saved(run.path)}
-        history = read(run.path) if there else None
+        history = read_journal(run.path) if there else None
     except TrueloopError:  # whatever stands in the way, nothing of this run can be offered
         return None
     for point in ranked_points(history, metric, mode) if history else ():
@@ -117,7 +117,7 @@ def _weights_update(run: Overview, point: Point, metric: str, history: History |
     """
     if not metric.startswith("test/"):
         return point.update
-    history = history or read(run.path)
+    history = history or read_journal(run.path)
     config: Any = history.facts.get("config")
     ships = config.get("checkpoint") if isinstance(config, dict) else None
     last = isinstance(ships, dict) and ships.get("final") == "last"

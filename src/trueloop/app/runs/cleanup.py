@@ -19,7 +19,7 @@ from typing import Any, Literal
 from trueloop.app.runs.rollback import BESIDE
 from trueloop.app.training.run_folder import OWN, RunFolder
 from trueloop.core.errors import InvalidConfig, TrueloopError
-from trueloop.runs.journal import read
+from trueloop.runs.journal import read_journal
 from trueloop.runs.queries.overview import Overview, monitored, overview
 from trueloop.runs.queries.ranking import ranked_points
 from trueloop.runs.queries.running import held
@@ -183,14 +183,14 @@ def _abandoned(run: Overview) -> str:
 
 def _mirrored(run: Overview) -> bool:
     """A run may be continued from its mirror, without a checkpoint here."""
-    config: Any = read(run.path).facts.get("config")
+    config: Any = read_journal(run.path).facts.get("config")
     checkpoint: Any = config.get("checkpoint") if isinstance(config, dict) else None
     return bool(checkpoint.get("mirror")) if isinstance(checkpoint, dict) else False
 
 
 def _kept(run: Overview, whole: Sequence[Checkpoint], best: int) -> set[int]:
     """Return the updates whose checkpoints stay: the last, and the best by each metric that was ever monitored."""
-    history = read(run.path)
+    history = read_journal(run.path)
     kept = {whole[-1].update}
     there = {checkpoint.update for checkpoint in whole}
     for metric, mode in monitored(run.path):

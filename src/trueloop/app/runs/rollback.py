@@ -15,11 +15,11 @@ from typing import Any, cast
 from trueloop.app.training.run_folder import RunFolder, numbered
 from trueloop.core.errors import CheckpointError, InvalidConfig, RunFolderError
 from trueloop.runs.history import History
-from trueloop.runs.journal import FILE_NAME, read
+from trueloop.runs.journal import JOURNAL_NAME, read_journal
 from trueloop.runs.queries.fork_journal import branch, rolled_back
 from trueloop.runs.queries.overview import monitor_of, overview, require
 from trueloop.runs.queries.ranking import ranked_points
-from trueloop.runs.run_id import run_id
+from trueloop.runs.run_id import read_run_id
 from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder
 from trueloop.training.checkpoint.durable_files import sync
 from trueloop.training.checkpoint.manifest import verify
@@ -62,14 +62,14 @@ def roll_back(source: Path, to: str, run_dir: Path | None = None) -> RolledBack:
         CheckpointError: there is no such checkpoint, or it is not whole; says which there are.
     """
     require(overview(source))
-    history = read(source)
+    history = read_journal(source)
     place = _check_free(run_dir) if run_dir else _new_place(source)
     beside = place.parent / f".rolling-back-{secrets.token_hex(4)}"
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with RunFolder(beside).held():
             target, notes = _copied(source, history, to, beside)
-            history = read(source)  # of a run that trains, at least up to what was copied
+            history = read_journal(source)  # of a run that trains, at least up to what was copied
             number = _write_journal(source, beside, place, target.update)
             if (source / "config.json").is_file():
                 shutil.copyfile(source / "config.json", beside / "config.json")
@@ -215,16 +215,16 @@ def _copy(checkpoint: Checkpoint, into: Path) -> None:
 
 def _write_journal(source: Path, beside: Path, place: Path, update: int) -> str:
     number = secrets.token_hex(16)
-    note = rolled_back(source=source, run_id=run_id(source / FILE_NAME) or "", update=update)
+    note = rolled_back(source=source, run_id=read_run_id(source / JOURNAL_NAME) or "", update=update)
     branch(source, beside, update=update, run_id=number, note=note, lies_in=place)
-    told = read(beside)
+    told = read_journal(beside)
     if told.last_update != update:
         raise RunFolderError(
             f"The journal of {source} ends at update {told.last_update}, its checkpoint at {update}.",
             why="The new run would have a gap in its history.",
             fix="Choose another checkpoint, with --to.",
         )
-    sync(beside / FILE_NAME)
+    sync(beside / JOURNAL_NAME)
     sync(beside)
     return number
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from trueloop.core.errors import InvalidConfig, RunFolderError, TrueloopError
 from trueloop.runs.queries.index import names
 from trueloop.runs.queries.resolve import find_run
-from trueloop.runs.tracking import Copied, StoreDown, StoreRefused, copy_run, target_of
+from trueloop.runs.tracking import Copied, StoreUnavailable, StoreRejected, copy_run, target_of
 from trueloop.runs.tracking.target import FORMS
 
 
@@ -59,6 +59,6 @@ def _synced(runs: Sequence[Path], store: str, *, again: bool) -> Iterator[Synced
         try:
             yield Synced(run=run, store=target.shown, copied=copy_run(run, target, again=again))
         except TrueloopError as error:
-            if isinstance(error, StoreDown) and not isinstance(error, StoreRefused):
+            if isinstance(error, StoreUnavailable) and not isinstance(error, StoreRejected):
                 raise
             yield Synced(run=run, store=target.shown, copied=None, problem=" ".join((error.what, error.fix)).strip())

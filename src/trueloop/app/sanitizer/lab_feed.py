@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from trueloop.app.lab_address import address, started
 from trueloop.app.sanitizer.rank_reports import Ranks
-from trueloop.core.findings import Explained, Finding, Report
+from trueloop.core.findings import ExplainedError, Finding, Report
 from trueloop.reporting.excerpt import excerpts
 from trueloop.reporting.json_report import finding_to_json, to_json
 from trueloop.reporting.summary import shown
@@ -83,7 +83,7 @@ class Broadcast:
     def _lost(self, error: Exception) -> None:
         self.problem = f"the lab hears nothing more of this run: {error}"
 
-    def _excerpts(self, finding: Finding | Explained) -> list[dict[str, Any]]:
+    def _excerpts(self, finding: Finding | ExplainedError) -> list[dict[str, Any]]:
         return [
             {
                 "path": f"{shown(excerpt.site.path, self._base)}:{excerpt.site.line}",

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from trueloop.core.findings import Finding, Severity, SourceLocation
-from trueloop.core.formatting import sentence
+from trueloop.core.formatting import to_single_line
 from trueloop.reporting.summary import shown
 
 MOST: Final = 10  # lines of a program that has everything wrong; the report has them all
@@ -33,7 +33,7 @@ class Live:
 
     def tell(self, finding: Finding) -> None:
         """Tell one finding; never raises, and does nothing where nobody can read it."""
-        key = (finding.code, finding.site)
+        key = (finding.code, finding.location)
         if finding.severity == Severity.NOTE or key in self._told or len(self._told) > MOST:
             return
         self._told.add(key)
@@ -43,15 +43,15 @@ class Live:
             self._write(self._lines(finding))
 
     def _lines(self, finding: Finding) -> Text:
-        site = finding.site
+        site = finding.location
         where = f" {shown(site.path, self._base)}:{site.line}" if site else ""
         rank = "" if self._rank is None else f" rank {self._rank}"
         text = Text.assemble(
             ("trueloop", "bold"), f"{rank}: ", (f"{finding.severity} {finding.code}", COLOURS[finding.severity]),
-            (where, "cyan"), f": {sentence(finding.message)}",
+            (where, "cyan"), f": {to_single_line(finding.message)}",
         )  # fmt: skip
         if finding.fix:
-            text.append("\n  fix: ", style="bold green").append(sentence(finding.fix))
+            text.append("\n  fix: ", style="bold green").append(to_single_line(finding.fix))
         return text
 
     def _write(self, text: Text) -> None:

@@ -16,7 +16,7 @@ from trueloop.app.sanitizer.live_findings import Live
 from trueloop.app.sanitizer.rank_reports import Ranks, ranks
 from trueloop.app.sanitizer.report_output import Files, print_page
 from trueloop.core.findings import Finding, Report, Severity
-from trueloop.failures.selection import choose
+from trueloop.failures.selection import select_failures
 from trueloop.sanitizer.launch import FOUND, Launched, launch
 from trueloop.sanitizer.run_program import Program
 
@@ -58,7 +58,7 @@ def sanitize(program: Program, wishes: Wishes) -> int:
     """
     base = Path.cwd()
     files = Files(json=wishes.json, html=wishes.html, sarif=wishes.sarif).checked()
-    choice = choose(wishes.select, wishes.ignore, folder=base)
+    choice = select_failures(wishes.select, wishes.ignore, folder=base)
     group, trouble = _enter(ranks(os.environ))
     page = _in_lab(program, base, group) if wishes.lab else None
     if page is not None and not (wishes.quiet or (group is not None and group.local)):
@@ -80,7 +80,7 @@ def sanitize(program: Program, wishes: Wishes) -> int:
 
     def tell(report: Report) -> None:
         nonlocal found
-        found = report.worst() not in (None, Severity.NOTE)
+        found = report.highest_severity() not in (None, Severity.NOTE)
         _flush()
         if not wishes.quiet:
             _print(ended, report, base)

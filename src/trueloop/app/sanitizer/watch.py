@@ -15,7 +15,7 @@ from trueloop.app.sanitizer.report_output import page, print_page, text
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import Finding, Report, Severity
 from trueloop.failures.load import known_errors
-from trueloop.failures.selection import choose
+from trueloop.failures.selection import select_failures
 from trueloop.reporting.summary import headline
 from trueloop.sanitizer.finding_bus import pass_on
 
@@ -56,7 +56,7 @@ class Watching:
 
         parts = tuple(parts)
         models = _models(parts)
-        choice = choose(_words(select), _words(ignore), folder=folder)
+        choice = select_failures(_words(select), _words(ignore), folder=folder)
         self._base = folder
         self._process = os.getpid()
         self._live = Live(folder)
@@ -64,7 +64,7 @@ class Watching:
         self._watch = Watch(
             [Watched(entry.failure, entry.slug) for entry in choice.entries()],
             found=self._take,
-            silenced=choice.silenced,
+            silenced=choice.is_suppressed,
             errors=known_errors(),
         )
         for model in models:
@@ -90,7 +90,7 @@ class Watching:
     @property
     def ok(self) -> bool:
         """True where nothing of severity warning or worse was found."""
-        return self.report.worst() in (None, Severity.NOTE)
+        return self.report.highest_severity() in (None, Severity.NOTE)
 
     def stop(self) -> Report:
         """End the watching; torch becomes as it was. Stopping twice is harmless."""

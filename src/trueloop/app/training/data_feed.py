@@ -10,10 +10,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from trueloop.core.errors import InvalidConfig, InvalidData
 from trueloop.core.protocols import BatchSource, MicroBatch
-from trueloop.data import GivenBatches, Loader, ShardLoader, Shards, class_weights, fingerprint
-from trueloop.data.ready_batches import deals_itself
+from trueloop.data import IterableSource, Loader, ShardLoader, Shards, class_weights, fingerprint
+from trueloop.data.ready_batches import shards_across_processes
 from trueloop.training.config import TrainConfig
-from trueloop.training.distributed.processes import ALONE, Processes
+from trueloop.training.distributed.processes import SINGLE_PROCESS, Processes
 
 Sampler = Literal["random", "sequential", "weighted"]
 
@@ -34,7 +34,7 @@ class Feed:
         *,
         collate: Callable[[list[Any]], Any] | None,
         pin: bool,
-        processes: Processes = ALONE,
+        processes: Processes = SINGLE_PROCESS,
     ) -> None:
         self._config = config
         self._processes = processes
@@ -59,7 +59,7 @@ class Feed:
             self._refuse_order(data, sampler=sampler, labels=labels)
             if self._config.epochs > 1:
                 _refuse_iterator("train", data)
-            source = GivenBatches(
+            source = IterableSource(
                 data, accumulate=accumulate, processes=self._processes.size, rank=self._processes.rank
             )
             self._plan = {"accumulate": accumulate, "updates_per_epoch": source.updates_per_epoch}
@@ -94,7 +94,7 @@ class Feed:
         }
         return loader
 
-    def held_out(self, split: str, data: Any, processes: Processes = ALONE) -> Iterable[Any]:
+    def held_out(self, split: str, data: Any, processes: Processes = SINGLE_PROCESS) -> Iterable[Any]:
         """Return batches to evaluate on, in order, every item once over all processes; iterable again and again."""
         if not is_dataset(data):
             if split != "test":  # which is measured once
@@ -102,7 +102,7 @@ class Feed:
             _refuse_repeated(split, data, self._processes.size)
             self._sampled[split] = data
             size, rank = processes.size, processes.rank
-            return Batches(GivenBatches(data, accumulate=size, processes=size, rank=rank))
+            return Batches(IterableSource(data, accumulate=size, processes=size, rank=rank))
         self._datasets[split] = data
         return Batches(self._loader(data, "sequential", processes, drop_last=False))
 
@@ -173,7 +173,7 @@ class Feed:
 def batches_of(data: Any, *, batch: int, collate: Callable[[list[Any]], Any] | None) -> Iterable[Any]:
     """Return batches to evaluate on, in order: those of a dataset, or ``data`` itself where it yields batches."""
     if not is_dataset(data):
-        return Batches(GivenBatches(data))
+        return Batches(IterableSource(data))
     return Batches(_cut(data, "sequential", effective_batch=batch, workers=0, collate=collate))
 
 
@@ -237,7 +237,7 @@ def _check_shares(config: TrainConfig, processes: Processes) -> None:
 
 
 def _refuse_repeated(split: str, data: Any, processes: int) -> None:
-    if deals_itself(data, processes):
+    if shards_across_processes(data, processes):
         raise InvalidData(
             f"The {split} data come through a DistributedSampler.",
             why="It repeats samples until every process has as many, and they would be counted twice.",

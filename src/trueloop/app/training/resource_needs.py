@@ -30,11 +30,11 @@ def need_of(word: str, root: Path) -> tuple[Need, Path]:
     Cost: a recipe is built, and its data are read; nothing is trained.
     """
     from trueloop.recipes import registry
-    from trueloop.runs.journal import FILE_NAME
+    from trueloop.runs.journal import JOURNAL_NAME
     from trueloop.runs.queries.resolve import find_run
 
     recipes = [listing.name for listing in registry.listings()]
-    if word in recipes or (".py" in word and not is_file(Path(word) / FILE_NAME)):
+    if word in recipes or (".py" in word and not is_file(Path(word) / JOURNAL_NAME)):
         return need_of_recipe(registry.load(word)), root
     try:
         run = find_run(word, root)
@@ -80,9 +80,9 @@ def need_of_run(run: Path) -> Need:
     Args:
         run: its folder.
     """
-    from trueloop.runs.journal import read
+    from trueloop.runs.journal import read_journal
 
-    facts = read(run).facts
+    facts = read_journal(run).facts
     config = _mapping(facts.get("config"))
     kept = _mapping(config.get("checkpoint"))
     saved = [each for each in run.glob("checkpoints/*") if each.is_dir()]

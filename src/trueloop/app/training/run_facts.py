@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from trueloop.training.distributed.launcher_env import launched
+from trueloop.training.distributed.launcher_env import read_launch_info
 from trueloop.training.loop import Assembly
 from trueloop.version import __version__
 
@@ -29,7 +29,7 @@ def describe_run(parts: Assembly, config: Mapping[str, Any], code: Mapping[str, 
         config: the settings, as nested mappings.
         code: fingerprint of each of the user's files.
     """
-    place = launched()
+    place = read_launch_info()
     trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
     return {
         "config": config,

@@ -26,7 +26,7 @@ from typing import Any
 
 from trueloop.core.errors import RunFolderError
 from trueloop.core.fork_safety import handles_closed_after_fork
-from trueloop.runs.run_id import run_id
+from trueloop.runs.run_id import read_run_id
 
 # .lock is not among them: removed while it is held, it would let a second process lock a new one.
 OWN = ("journal.jsonl", "config.json", "checkpoints", "final", "curves.png", "report.html")
@@ -112,7 +112,7 @@ class RunFolder:
 
     def run_id(self) -> str:
         """Return the number that the run here has had since it began; a new one where none has begun."""
-        return run_id(self.journal) or secrets.token_hex(16)
+        return read_run_id(self.journal) or secrets.token_hex(16)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write the settings for people; nothing is read back from it."""

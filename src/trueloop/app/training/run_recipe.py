@@ -16,7 +16,7 @@ from trueloop.app.training.trainer import Trainer
 from trueloop.core.protocols import Reporter
 from trueloop.recipes.recipe import Parts, Recipe
 from trueloop.training.checkpoint.run_identity import Identity
-from trueloop.training.code_version import source_code
+from trueloop.training.code_version import fingerprint_sources
 from trueloop.training.memory.device import resolve_device
 from trueloop.training.result import FitResult
 from trueloop.training.seeding import prepare_generators
@@ -89,7 +89,7 @@ def run_recipe(
         name=recipe.name,
         facts=_facts(recipe, parts),
         fresh=fresh,
-        identity={"options": _options(recipe), "code": source_code([recipe.assemble])},
+        identity={"options": _options(recipe), "code": fingerprint_sources([recipe.assemble])},
         allow_change=allow_change,
         store=store,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from trueloop.app.training.run_folder import RunFolder, numbered
 from trueloop.core.errors import CheckpointError, RunFolderError
 from trueloop.core.json_text import parse_json
-from trueloop.runs.journal import FILE_NAME
+from trueloop.runs.journal import JOURNAL_NAME
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 from trueloop.training.checkpoint.run_identity import Differences, Identity, compare, saved_identity
 
@@ -104,7 +104,7 @@ def _look(path: Path, identity: Identity) -> tuple[int, Differences] | None:
 def _ended(path: Path) -> str:
     """Return how the newest process said the run ended; "" where it never said."""
     try:
-        with (path / FILE_NAME).open("rb") as file:
+        with (path / JOURNAL_NAME).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             last = file.read().splitlines(keepends=True)[-1:]
     except OSError:

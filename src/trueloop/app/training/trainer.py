@@ -21,26 +21,26 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import Finding
 from trueloop.core.protocols import BatchSource, Notice, Reporter
 from trueloop.reporting.json_report import finding_to_json
-from trueloop.runs import Journal, read, save_curves, write_report
+from trueloop.runs import Journal, read_journal, save_curves, write_report
 from trueloop.runs.tracking import target_of
 from trueloop.sanitizer.finding_bus import heard
-from trueloop.training.assemble import Given, MakeOptimizer, MakeScheduler, assemble
+from trueloop.training.assemble import UserComponents, MakeOptimizer, MakeScheduler, assemble
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 from trueloop.training.checkpoint.mirror import Mirror
 from trueloop.training.checkpoint.run_identity import Identity, identify
-from trueloop.training.checkpoint.sharded import whole
+from trueloop.training.checkpoint.sharded import gather_full_tensors
 from trueloop.training.checkpoint.weights import save_weights
-from trueloop.training.code_version import source_code
+from trueloop.training.code_version import fingerprint_sources
 from trueloop.training.config import ScheduleConfig, TrainConfig
-from trueloop.training.distributed.processes import ALONE, Processes, join, local_device, refuse_several
-from trueloop.training.evaluation.evaluate import Evaluation, MetricFactories, evaluate, measuring
+from trueloop.training.distributed.processes import SINGLE_PROCESS, Processes, join_processes, local_device, require_single_process
+from trueloop.training.evaluation.evaluate import Evaluation, MetricFactories, evaluate, evaluation_processes
 from trueloop.training.fit import Fit
 from trueloop.training.loop import Assembly
 from trueloop.training.memory.device import resolve_device
 from trueloop.training.precision.mixed_precision import autocast
-from trueloop.training.profiling.pace import Pace, pace
+from trueloop.training.profiling.pace import Throughput, measure_throughput
 from trueloop.training.profiling.profile import Profile, profile_updates
-from trueloop.training.profiling.smoke_test import Smoke, smoke
+from trueloop.training.profiling.smoke_test import SmokeResult, run_smoke_test
 from trueloop.training.result import FitResult
 from trueloop.training.seeding import prepare_generators, seed_process
 from trueloop.training.validate import validate
@@ -127,12 +127,12 @@ class Trainer:
         processes = self._join(device)
         feed = Feed(self.config, collate=collate, pin=device.type == "cuda", processes=processes)
         source = feed.training(train, sampler=sampler, labels=labels, accumulate=accumulate)
-        shared = measuring(self.metrics, processes)
+        shared = evaluation_processes(self.metrics, processes)
         held_out = {"val": feed.held_out("val", val, shared)} if val is not None else {}
         tested = feed.held_out("test", test, shared) if test is not None else None
         parts = self._assemble(device, source.updates_per_epoch, processes=processes)
         identity = self._identity(parts, feed, made_by=(train, val, collate, *feed.readers))
-        folder = self._folder(identity) if processes.first else None
+        folder = self._folder(identity) if processes.is_first else None
         held = folder.held(fresh=self.fresh) if folder else nullcontext()
         with held, self._reporting(folder, processes) as (reporters, journal):
             fit = Fit(
@@ -150,7 +150,7 @@ class Trainer:
                 _draw(folder)
             return result
 
-    def smoke(self, train: Any, *, collate: Callable[[list[Any]], Any] | None = None, accumulate: int = 1) -> Smoke:
+    def smoke(self, train: Any, *, collate: Callable[[list[Any]], Any] | None = None, accumulate: int = 1) -> SmokeResult:
         """Train on five batches twice and see whether the loss falls; nothing is written, the weights change.
 
         Args:
@@ -168,7 +168,7 @@ class Trainer:
         )
         steady = replace(self.config, schedule=ScheduleConfig(name="constant"))
         parts = self._assemble(device, source.updates_per_epoch, config=steady, processes=processes)
-        return smoke(parts, source)
+        return run_smoke_test(parts, source)
 
     def profile(self, train: Any, *, updates: int = 20, trace: Path | None = None, **data: Any) -> Profile:
         """Train a few updates under torch's profiler; nothing is written but a trace, and the weights change.
@@ -182,7 +182,7 @@ class Trainer:
         parts, source = self._ready(train, **data)
         return profile_updates(parts, source, updates=updates, trace=trace)
 
-    def pace(self, train: Any, *, seconds: float = 2.0, **data: Any) -> Pace:
+    def pace(self, train: Any, *, seconds: float = 2.0, **data: Any) -> Throughput:
         """Train for a few seconds and say how fast it went; nothing is written, and the weights change.
 
         Args:
@@ -191,10 +191,10 @@ class Trainer:
             data: those of `fit` named above.
         """
         parts, source = self._ready(train, **data)
-        return pace(parts, source, seconds=seconds)
+        return measure_throughput(parts, source, seconds=seconds)
 
     def _ready(self, train: Any, *, collate: Any = None, **order: Any) -> tuple[Assembly, BatchSource]:
-        refuse_several("What is measured here")
+        require_single_process("What is measured here")
         device = self._prepare()
         feed = Feed(self.config, collate=collate, pin=device.type == "cuda")
         source = feed.training(train, **order)
@@ -230,16 +230,16 @@ class Trainer:
 
     def _join(self, device: torch.device) -> Processes:
         waiting = self.config.parallel
-        return join(device, patience_s=waiting.patience_s, silence_s=waiting.silence_s)
+        return join_processes(device, timeout_s=waiting.timeout_s, keepalive_timeout_s=waiting.keepalive_timeout_s)
 
     def _assemble(
         self,
         device: torch.device,
         updates_per_epoch: int | None,
         config: TrainConfig | None = None,
-        processes: Processes = ALONE,
+        processes: Processes = SINGLE_PROCESS,
     ) -> Assembly:
-        given = Given(optimizer=self.optimizer, scheduler=self.scheduler, counts=self.counts)
+        given = UserComponents(optimizer=self.optimizer, scheduler=self.scheduler, counts=self.counts)
         parts = assemble(
             self.model,
             self.objective,
@@ -256,14 +256,14 @@ class Trainer:
     def _identity(self, parts: Assembly, feed: Feed, *, made_by: Sequence[object]) -> Identity:
         users = (self.model, self.objective, self.optimizer, self.scheduler, self.counts, *made_by)
         given = {**self.identity, "data": feed.identity()}
-        given["code"] = {**given.get("code", {}), **source_code(users)}
+        given["code"] = {**given.get("code", {}), **fingerprint_sources(users)}
         own_optimizer = self.optimizer is not None
-        return identify(self.config, parts, objective=self.objective, given=given, own_optimizer=own_optimizer)
+        return identify(self.config, parts, objective=self.objective, extra=given, own_optimizer=own_optimizer)
 
     def _facts(self, parts: Assembly, feed: Feed, identity: Identity, folder: RunFolder | None) -> dict[str, Any]:
         code = {key.removeprefix("code."): word for key, word in identity.items() if key.startswith("code.")}
         number: dict[str, Any] = {"run_id": folder.run_id()} if folder else {}
-        if parts.parallel.processes.first:
+        if parts.parallel.processes.is_first:
             number["doctor"] = look_around(parts, self.config, folder.path if folder else None)
         return {**number, **describe_run(parts, asdict(self.config), code), **feed.facts(), **self.facts}
 
@@ -279,7 +279,7 @@ class Trainer:
         """Open journal and store, and close every reporter at the end; of several processes only the first is heard."""
         target = target_of(self.store, folder.path.parent) if folder and self.store else None
         journal = Journal(folder.journal) if folder else None
-        watchers = self.reporters if processes.first else ()
+        watchers = self.reporters if processes.is_first else ()
         with following(journal, target, watchers=watchers) as reporters:
             try:
                 yield reporters, journal
@@ -314,11 +314,11 @@ class Trainer:
             self.model.load_state_dict(weights)
             if test is not None:
                 result = replace(result, metrics={**result.metrics, **fit.test(test)})
-            gathered = whole(weights, fit.parts.parallel.processes)
+            gathered = gather_full_tensors(weights, fit.parts.parallel.processes)
             if folder:
                 save_weights(gathered, folder.weights)
         fit.end(result.reason)
-        return replace(result, run_dir=fit.parts.parallel.processes.share(folder.path if folder else None))
+        return replace(result, run_dir=fit.parts.parallel.processes.broadcast_object(folder.path if folder else None))
 
 
 def _journaled(finding: Finding, fit: Fit, journal: Journal | None) -> None:
@@ -331,6 +331,6 @@ def _journaled(finding: Finding, fit: Fit, journal: Journal | None) -> None:
 
 def _draw(folder: RunFolder) -> None:
     """Draw curves and report from the journal."""
-    history = read(folder.journal)
+    history = read_journal(folder.journal)
     save_curves(history, folder.curves)
     write_report(folder.path, history)

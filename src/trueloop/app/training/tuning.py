@@ -14,8 +14,8 @@ from trueloop.recipes.recipe import Parts, Recipe
 from trueloop.training.config import ScheduleConfig, TrainConfig
 from trueloop.training.memory.device import resolve_device
 from trueloop.training.memory.device_memory import is_out_of_memory
-from trueloop.training.memory.oom_retry import REMEDIES, normalises_batches
-from trueloop.training.profiling.pace import Pace
+from trueloop.training.memory.oom_retry import REMEDIES, has_active_batchnorm
+from trueloop.training.profiling.pace import Throughput
 from trueloop.training.seeding import prepare_generators
 from trueloop.training.validate import validate
 
@@ -32,7 +32,7 @@ class Trial:
     setting: str
     """The one that is being tried; "" for the settings as they are."""
     value: Any
-    pace: Pace | None
+    pace: Throughput | None
     """None where it could not be trained so."""
     problem: str = ""
 
@@ -44,9 +44,9 @@ class Tuned:
     trials: Sequence[Trial]
     chosen: Mapping[str, Any]
     """Settings that differ from the recipe's, by name."""
-    before: Pace | None
+    before: Throughput | None
     """None where the recipe's own micro-batch does not fit into the memory."""
-    after: Pace
+    after: Throughput
     largest: int | None = None
     """The largest micro-batch found to fit, at most the effective batch; None where none was tried."""
     left_alone: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -106,7 +106,7 @@ class _Tuning:
         self.trials: list[Trial] = []
         self.chosen: dict[str, Any] = {}
         self.left_alone: dict[str, str] = {}
-        self.best: Pace | None = None
+        self.best: Throughput | None = None
         self._fits = True
         self._refusal: OutOfMemory
 
@@ -151,7 +151,7 @@ class _Tuning:
             return
         self.choose("workers", _workers(), enough=lambda pace: pace.waiting < VANISHES)
 
-    def choose(self, setting: str, values: Sequence[Any], enough: Callable[[Pace], bool] = lambda pace: False) -> None:
+    def choose(self, setting: str, values: Sequence[Any], enough: Callable[[Throughput], bool] = lambda pace: False) -> None:
         """Try some values of a setting; keep one that is worth it, and stop where one is good enough."""
         current = self._micro_batch if setting == "micro_batch" else getattr(self.config, setting)
         for value in values:
@@ -192,7 +192,7 @@ class _Tuning:
 
     def _batch_normalised(self) -> bool:
         """Say so where another micro-batch would not be the same run."""
-        if normalised := normalises_batches(self.parts.model):
+        if normalised := has_active_batchnorm(self.parts.model):
             self.left_alone["micro_batch"] = (
                 "batch normalisation sees one micro-batch at a time, so another one learns otherwise"
             )
@@ -213,7 +213,7 @@ class _Tuning:
         self.trials.append(trial)
         self._told(trial)
 
-    def _pace(self, config: TrainConfig) -> Pace:
+    def _pace(self, config: TrainConfig) -> Throughput:
         import torch
 
         parts, threads = self.parts, torch.get_num_threads()

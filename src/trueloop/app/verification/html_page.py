@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.resources import files
 
-from trueloop.core.formatting import format_count, duration
+from trueloop.core.formatting import format_count, format_duration
 from trueloop.core.html import Markup, element, section
 from trueloop.verification.evidence import Evidence, Verdict
 from trueloop.verification.plots import drawn
@@ -58,7 +58,7 @@ def to_html(found: Sequence[Evidence], spec: str) -> str:
         element("p", f"trueloop verify {spec}", class_="kicker"),
         element("h1", headline(found), class_="error" if bad else "good"),
         element(
-            "p", f"{format_count(len(found), 'proof')} in {duration(sum(each.seconds for each in found))}.", class_="soft"
+            "p", f"{format_count(len(found), 'proof')} in {format_duration(sum(each.seconds for each in found))}.", class_="soft"
         ),
     )
     order = (Verdict.BROKEN, Verdict.NOT_JUDGED, Verdict.HOLDS)
@@ -81,7 +81,7 @@ def _article(each: Evidence) -> Markup:
         *(element("p", remark, class_="soft") for remark in each.remarks),
         *([element("p", element("strong", "Fix: "), each.fix)] if each.fix else []),
         *map(drawn, each.pictures),
-        element("p", element("code", each.proof), f", {duration(each.seconds)}", class_="where"),
+        element("p", element("code", each.proof), f", {format_duration(each.seconds)}", class_="where"),
         class_=f"finding {tone}",
         id=each.proof,
     )

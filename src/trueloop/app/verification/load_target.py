@@ -81,7 +81,7 @@ def _loss(objective: Any) -> Any:
 def _step(objective: Any, recipe: Recipe) -> Any:
     """Return one window of trueloop's loop, over the optimizer that is handed in."""
     from trueloop.core.protocols import MicroBatch
-    from trueloop.training.assemble import Given, assemble
+    from trueloop.training.assemble import UserComponents, assemble
     from trueloop.training.config import ScheduleConfig
     from trueloop.training.loop import train_epoch
 
@@ -89,7 +89,7 @@ def _step(objective: Any, recipe: Recipe) -> Any:
 
     def step(model: nn.Module, optimizer: Any, batches: list[Any]) -> None:
         device = next(model.parameters()).device
-        given = Given(optimizer=lambda _parameters: optimizer)  # pyright: ignore[reportUnknownLambdaType]
+        given = UserComponents(optimizer=lambda _parameters: optimizer)  # pyright: ignore[reportUnknownLambdaType]
         run = assemble(model, objective, config, device=device, updates_per_epoch=None, components=given)
         last = len(batches) - 1
         micros = (MicroBatch(batch, number == last, None) for number, batch in enumerate(batches))

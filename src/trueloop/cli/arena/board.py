@@ -12,7 +12,7 @@ from trueloop.cli.columns import say
 from trueloop.lab.arena.leaderboard_path import board_at
 from trueloop.lab.arena.ranking import By, Standing, standings
 from trueloop.lab.arena.tracks import TRACKS, track_named
-from trueloop.runs.journal_lines import encode
+from trueloop.runs.journal_lines import encode_line
 
 
 def board_command(*, track: str | None = None, by: By = "updates", board: BoardPath = None, json: Flag = False) -> None:
@@ -34,7 +34,7 @@ def board_command(*, track: str | None = None, by: By = "updates", board: BoardP
         boards = {name: [as_record(row) for row in found] for name, found in rows.items()}
         told = {"board": str(base.path), "by": by, "waiting": base.waiting(), "tracks": boards}
         print(
-            encode(told | {"refused": [asdict(each) for track in tracks for each in base.refused(track.name)]}), end=""
+            encode_line(told | {"refused": [asdict(each) for track in tracks for each in base.refused(track.name)]}), end=""
         )
         return
     for each in tracks:

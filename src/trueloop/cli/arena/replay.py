@@ -11,7 +11,7 @@ from trueloop.lab.arena.judge_client import Referee, check_installed
 from trueloop.lab.arena.leaderboard_path import board_at
 from trueloop.lab.arena.replay import Replayed, replay
 from trueloop.lab.arena.tracks import track_named
-from trueloop.runs.journal_lines import encode
+from trueloop.runs.journal_lines import encode_line
 
 
 def replay_command(entry: Count, *, board: BoardPath = None, json: Flag = False) -> int:
@@ -35,7 +35,7 @@ def replay_command(entry: Count, *, board: BoardPath = None, json: Flag = False)
         again = replay(row, referee, told)
     if json:
         seeds = [{**asdict(seed), "same": seed.same} for seed in again.seeds]
-        print(encode({"entry": row.id, "same": again.same, "seeds": seeds, "differing": again.differing}), end="")
+        print(encode_line({"entry": row.id, "same": again.same, "seeds": seeds, "differing": again.differing}), end="")
         return 0 if again.same else 1
     for name, (then, now) in again.differing.items():
         say(f"{name} was {then} then and is {now} now.")

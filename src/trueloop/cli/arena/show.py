@@ -14,7 +14,7 @@ from trueloop.lab.arena.entry import entry_of
 from trueloop.lab.arena.leaderboard_path import board_at
 from trueloop.lab.arena.script import script as script_of
 from trueloop.lab.arena.tracks import track_named
-from trueloop.runs.journal_lines import encode
+from trueloop.runs.journal_lines import encode_line
 
 
 def show_command(entry: Count, *, script: Flag = False, board: BoardPath = None, json: Flag = False) -> None:
@@ -35,7 +35,7 @@ def show_command(entry: Count, *, script: Flag = False, board: BoardPath = None,
         print(script_of(track, config, row.seeds[0]), end="")
         return
     if json:
-        print(encode(as_record(row)), end="")
+        print(encode_line(as_record(row)), end="")
         return
     when = datetime.fromtimestamp(row.submitted, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     rows = [

@@ -13,7 +13,7 @@ from trueloop.cli.arena_entry_text import as_record, outcome, table
 from trueloop.cli.columns import say
 from trueloop.cli.judging_display import JudgingDisplay
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import shown
+from trueloop.core.untrusted_input import safe_repr
 from trueloop.lab.arena.entry import entry_of
 from trueloop.lab.arena.judge_client import check_installed
 from trueloop.lab.arena.judging import hand_in
@@ -22,7 +22,7 @@ from trueloop.lab.arena.leaderboard_path import usual_board
 from trueloop.lab.arena.queue_worker import see_through
 from trueloop.lab.arena.ranking import standings
 from trueloop.lab.arena.tracks import TRACKS, track_named
-from trueloop.runs.journal_lines import encode
+from trueloop.runs.journal_lines import encode_line
 
 NOT_RANKED = 3
 
@@ -52,7 +52,7 @@ def submit_command(
     with JudgingDisplay(sys.stderr, quiet=json) as display:
         row = see_through(where, number, display.show)
     if json:
-        print(encode(as_record(row)), end="")
+        print(encode_line(as_record(row)), end="")
     else:
         say(f"Entry {row.id}. {outcome(row)}\n")
         say(table(standings(where.judged_on(on.name, on.mark), "updates"), "updates"))
@@ -74,6 +74,6 @@ def _read(config: Path) -> dict[str, Any]:
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        said = f"{name} is {shown(value)}." if value is not None else f"No {name} is named."
+        said = f"{name} is {safe_repr(value)}." if value is not None else f"No {name} is named."
         raise InvalidConfig(said, fix=f"--{name}, or {name} = ... in the file; tracks are {', '.join(TRACKS)}.")
     return value

@@ -5,12 +5,12 @@ from __future__ import annotations
 from trueloop.app.option_types import Flag
 from trueloop.cli.arena_entry_text import settings
 from trueloop.cli.columns import aligned, say, width
-from trueloop.core.formatting import percent
-from trueloop.core.untrusted_input import describe
+from trueloop.core.formatting import format_percent
+from trueloop.core.untrusted_input import describe_fields
 from trueloop.lab.arena.entry import Entry
 from trueloop.lab.arena.job import SEEDS
 from trueloop.lab.arena.tracks import TRACKS, Track
-from trueloop.runs.journal_lines import encode
+from trueloop.runs.journal_lines import encode_line
 
 
 def tracks_command(*, json: Flag = False) -> None:
@@ -19,9 +19,9 @@ def tracks_command(*, json: Flag = False) -> None:
     Args:
         json: Print one JSON object and nothing else.
     """
-    fields = describe(Entry)
+    fields = describe_fields(Entry)
     if json:
-        print(encode({"tracks": [as_record(track) for track in TRACKS.values()], "settings": fields}), end="")
+        print(encode_line({"tracks": [as_record(track) for track in TRACKS.values()], "settings": fields}), end="")
         return
     for track in TRACKS.values():
         say(f"{track.name}: {track.title}")
@@ -40,7 +40,7 @@ def as_record(track: Track) -> dict[str, object]:
         "title": track.title,
         "told": track.told,
         "target": track.target,
-        "goal": f"{percent(track.target)} on two held-out splits",
+        "goal": f"{format_percent(track.target)} on two held-out splits",
         "examples": track.examples,
         "baseline": track.baseline.changes(),
         "mark": track.mark,

@@ -10,8 +10,8 @@ from trueloop.app.runs.best_run import Answer, best_of
 from trueloop.cli.columns import aligned, say
 from trueloop.cli.runs import Root
 from trueloop.core.errors import InvalidConfig, RunFolderError
-from trueloop.core.formatting import short
-from trueloop.runs.journal_lines import encode
+from trueloop.core.formatting import format_float
+from trueloop.runs.journal_lines import encode_line
 from trueloop.runs.queries.index import overviews
 from trueloop.runs.queries.overview import Overview
 from trueloop.runs.queries.ranking import mode_of
@@ -42,7 +42,7 @@ def best_command(
     if json:
         offered = found.offered.as_json() if found.offered else None
         print(
-            encode({"metric": metric, "mode": found.mode, "best": found.answer.as_json(), "offered": offered}), end=""
+            encode_line({"metric": metric, "mode": found.mode, "best": found.answer.as_json(), "offered": offered}), end=""
         )
     else:
         _print(metric, found.answer)
@@ -67,7 +67,7 @@ def _runs(root: Path, recipe: str | None) -> list[Overview]:
 
 def _print(metric: str, answer: Answer) -> None:
     rows = [
-        [metric, short(answer.point.value, 6)],
+        [metric, format_float(answer.point.value, 6)],
         ["run", answer.run.name],
         ["epoch", str(answer.point.epoch)],
         ["update", str(answer.point.update)],

@@ -10,8 +10,8 @@ from trueloop.cli.columns import aligned, say, width
 from trueloop.cli.run_cells import labels_of
 from trueloop.cli.runs import Root
 from trueloop.core.errors import InvalidConfig
-from trueloop.runs.journal import read
-from trueloop.runs.journal_lines import encode
+from trueloop.runs.journal import read_journal
+from trueloop.runs.journal_lines import encode_line
 from trueloop.runs.queries.comparison import Difference, Measured, differences, measured, modes_of
 from trueloop.runs.queries.overview import Overview, overview, require
 from trueloop.runs.queries.pages import point_text, save_html, save_png, value_text
@@ -34,7 +34,7 @@ def compare_command(
     if len(runs) < 2:
         raise InvalidConfig("There is nothing to compare.", fix="Name two runs: trueloop runs compare A B.")
     seen = [require(overview(find_run(word, root))) for word in runs]
-    histories = [read(run.path) for run in seen]
+    histories = [read_journal(run.path) for run in seen]
     differ = differences(histories)
     named: dict[str, Mode | None] = {name: direction(name, seen) for run in seen for name in run.metrics}
     told = measured(histories, {**named, **modes_of(histories)})
@@ -44,7 +44,7 @@ def compare_command(
     if html:
         save_html(drawn, html, differences=differ, measured=told)
     if json:
-        print(encode(_record(seen, differ, told, files=[png, html])), end="")
+        print(encode_line(_record(seen, differ, told, files=[png, html])), end="")
         return
     _print(list(drawn), differ, told)
     for word, file in (("png", png), ("html", html)):

@@ -13,7 +13,7 @@ from trueloop.cli.columns import say
 from trueloop.cli.runs import Root
 from trueloop.core.errors import InvalidConfig, RunFolderError
 from trueloop.runs.history import History
-from trueloop.runs.journal import read
+from trueloop.runs.journal import read_journal
 from trueloop.runs.queries.export import as_csv, as_json
 from trueloop.runs.queries.overview import overview, require
 from trueloop.runs.queries.resolve import find_run
@@ -39,7 +39,7 @@ def export_command(
             "How to export is not clear.", fix="Say either --csv FILE (- for standard output) or --json."
         )
     seen = require(overview(find_run(run, root)))
-    history = read(seen.path)
+    history = read_journal(seen.path)
     if json:
         as_json(seen, history, sys.stdout)
     elif csv == "-":

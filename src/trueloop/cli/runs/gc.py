@@ -9,7 +9,7 @@ from trueloop.app.option_types import Count, Flag
 from trueloop.app.runs.cleanup import Plan, Wishes, look, remove
 from trueloop.cli.columns import aligned, say, width
 from trueloop.cli.runs import Root
-from trueloop.core.formatting import format_count, printable, format_size
+from trueloop.core.formatting import format_count, replace_unprintable, format_size
 from trueloop.runs.queries.index import overviews
 from trueloop.runs.queries.overview import overview
 from trueloop.runs.queries.resolve import find_run
@@ -59,7 +59,7 @@ def _print(plan: Plan, *, done: bool) -> None:
     if rows:
         say("\n".join(aligned(["what", "size", "path", "why"], rows, right={1}, whole={2}, most=width())))
     for path, reason in plan.spared:
-        say(printable(f"left alone  {path}: {reason}"))
+        say(replace_unprintable(f"left alone  {path}: {reason}"))
     told = f"{format_count(len(rows), 'thing')}, {format_size(sum(item.bytes for item in plan.items))}"
     if done:
         say(f"Removed {told}.")

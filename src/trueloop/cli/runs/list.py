@@ -13,7 +13,7 @@ from trueloop.cli.columns import aligned, say, width
 from trueloop.cli.run_cells import best, progress, text, time, when
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import format_count
-from trueloop.runs.journal_lines import encode
+from trueloop.runs.journal_lines import encode_line
 from trueloop.runs.queries.filters import FIELDS, chosen, condition, in_state, ordered, reader
 from trueloop.runs.queries.index import overviews
 from trueloop.runs.queries.overview import Overview
@@ -51,7 +51,7 @@ def list_command(
     most = limit if limit is not None else 0 if json else SHOWN
     shown = found[:most] if most > 0 else found
     if json:
-        print(encode([run.as_json() for run in shown]), end="")
+        print(encode_line([run.as_json() for run in shown]), end="")
         return
     asked = [name for name in dict.fromkeys(names) if name not in FIELDS]
     _print(shown, {name: [text(reader(name, runs)(run)) for run in shown] for name in asked})

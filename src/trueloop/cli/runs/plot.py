@@ -10,8 +10,8 @@ from trueloop.cli.run_cells import labels_of
 from trueloop.cli.runs import Root
 from trueloop.cli.sparks import ASCII, BLOCKS, drawn
 from trueloop.core.errors import InvalidConfig
-from trueloop.runs.journal import read
-from trueloop.runs.journal_lines import encode
+from trueloop.runs.journal import read_journal
+from trueloop.runs.journal_lines import encode_line
 from trueloop.runs.queries.overview import overview, require
 from trueloop.runs.queries.pages import save_html, save_png, shown_panels
 from trueloop.runs.queries.resolve import find_run
@@ -34,7 +34,7 @@ def plot_command(
             "No run is named.", fix="trueloop runs plot RUN; `trueloop runs list` shows which there are."
         )
     seen = [require(overview(find_run(word, root))) for word in runs]
-    histories = dict(zip(labels_of(seen), (read(run.path) for run in seen), strict=True))
+    histories = dict(zip(labels_of(seen), (read_journal(run.path) for run in seen), strict=True))
     if png:
         save_png(histories, png)
     if html:
@@ -50,7 +50,7 @@ def plot_command(
             }
             for panel in panels
         ]
-        print(encode({"files": files, "panels": shown}), end="")
+        print(encode_line({"files": files, "panels": shown}), end="")
         return
     for word, file in files.items():
         say(f"{word}  {file}")

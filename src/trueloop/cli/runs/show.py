@@ -9,10 +9,10 @@ from trueloop.app.option_types import Flag
 from trueloop.cli.columns import aligned, say, width
 from trueloop.cli.run_cells import at, best, progress, time, when
 from trueloop.cli.runs import Root
-from trueloop.core.formatting import format_count, printable, short
+from trueloop.core.formatting import format_count, replace_unprintable, format_float
 from trueloop.runs.history import History
-from trueloop.runs.journal import read
-from trueloop.runs.journal_lines import encode
+from trueloop.runs.journal import read_journal
+from trueloop.runs.journal_lines import encode_line
 from trueloop.runs.queries.overview import Overview, dotted, overview, require, settings_of
 from trueloop.runs.queries.pages import value_text
 from trueloop.runs.queries.ranking import direction
@@ -32,20 +32,20 @@ def show_command(run: str, *, root: Root = Path("runs"), json: Flag = False) -> 
         json: Print one JSON object and nothing else.
     """
     seen = require(overview(find_run(run, root)))
-    history = read(seen.path)
+    history = read_journal(seen.path)
     folder = CheckpointFolder(seen.path / "checkpoints", writing=False)
     checkpoints, problems = folder.checkpoints(), folder.problems()
     if json:
         there = [{"path": str(c.path), "update": c.update, "epoch": c.epoch, "metrics": c.metrics} for c in checkpoints]
         notes = [{"update": n.update, "kind": n.kind, "message": n.message} for n in history.notes]
         more: dict[str, Any] = {"checkpoints": there, "problems": problems, "notes": notes, "facts": history.facts}
-        print(encode(seen.as_json() | more), end="")
+        print(encode_line(seen.as_json() | more), end="")
         return
     _table("", ["", ""], _head(seen, history))
     _table("Metrics", ["", "best", "last"], [_metric(seen, name) for name in seen.metrics])
     _table("Checkpoints", ["update", "epoch", "", "folder"], [_checkpoint(seen, each) for each in checkpoints])
     for problem in problems:
-        say(f"  {printable(problem)}")
+        say(f"  {replace_unprintable(problem)}")
     _table("Notes", ["update", "", ""], [[str(n.update), n.kind, n.message] for n in history.notes[-NOTES:]])
     _table("Settings", ["", ""], _pairs(settings_of(history)))
     rest = dotted({name: value for name, value in history.facts.items() if name not in APART})
@@ -84,6 +84,6 @@ def _metric(seen: Overview, name: str) -> list[str]:
 def _checkpoint(seen: Overview, each: Checkpoint) -> list[str]:
     metric, mode = seen.monitor
     found = seen.best(metric, mode)
-    told = f"{metric} {short(each.metrics[metric], 4)}" if metric in each.metrics else ""
+    told = f"{metric} {format_float(each.metrics[metric], 4)}" if metric in each.metrics else ""
     star = " (best)" if found and found.update == each.update else ""
     return [str(each.update), str(each.epoch), told + star, each.path.name]

@@ -10,7 +10,7 @@ from pathlib import Path
 from trueloop.app.option_types import Flag
 from trueloop.app.runs.sync import Synced, sync_runs
 from trueloop.cli.runs import Root
-from trueloop.core.formatting import format_count, printable
+from trueloop.core.formatting import format_count, replace_unprintable
 
 _SAID = {
     "whole": "was whole",
@@ -40,7 +40,7 @@ def sync_command(
     for synced in sync_runs(runs, root, store or os.environ.get("TRUELOOP_STORE"), again=again):
         done.append(synced)
         if not json:
-            print(printable(_line(synced)), flush=True)
+            print(replace_unprintable(_line(synced)), flush=True)
     failed = [each for each in done if each.copied is None]
     if json:
         print(json_format.dumps({"store": done[0].store, "runs": [_record(each) for each in done]}))

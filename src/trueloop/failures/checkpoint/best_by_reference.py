@@ -1,26 +1,30 @@
-"""The best weights are kept by reference, so that training goes on changing them.
+"""The best weights are kept as a reference to the live weights, so training keeps changing them.
 
 What you see
-    The "best" model scores like the last one. Early stopping brings no gain, and the file ``best.pt`` holds whatever
-    the weights were when it was written. A backup that should undo a change (weights of an average swapped in for an
-    evaluation) undoes nothing.
+    The "best" model scores like the last one. Early stopping brings no gain, and ``best.pt`` holds the weights of
+    the moment it was written. Restoring a backup (averaged weights swapped in for an evaluation) restores nothing.
 
 Why it happens
-    ``state_dict()`` returns the parameters' own memory under new names, not a copy: that makes saving cheap. Every
-    update writes into that memory. Loading it back copies each weight onto itself.
+    ``state_dict()`` returns the memory of the parameters, not a copy, which makes saving cheap. Every update writes
+    into that memory. Loading it copies each weight onto itself.
 
 Fix
-    Copy at the moment of the capture: ``best = copy.deepcopy(model.state_dict())``, or save to a file right there.
+    Copy when you capture, or save to a file right away.
+
+        best = model.state_dict()                 # wrong: changes with every update
+        best = copy.deepcopy(model.state_dict())  # right
 
 When this is fine
-    ``copy.deepcopy(model.state_dict())``, a ``clone()`` of each tensor, a state that is saved or loaded before the
-    next update, ``target.load_state_dict(net.state_dict())``, and a checkpoint read from a file are copies, or used in
-    time. A dictionary captured before the first update, to be saved again and again with the newest weights, is a way
-    to work: it is only named where it is loaded into the very model it belongs to, which no program does on purpose.
-    Certain when the tensors that are loaded or saved are the model's own memory, and their numbers have changed since
-    the capture. A dictionary that is deep-copied too late is not seen. The text alone shows a state that is taken where
-    a best value is updated, while training goes on, and used after it; or one that is loaded into its own model behind
-    a change.
+    - The state_dict is a deep copy, or each of its tensors is cloned.
+    - It is saved or loaded before the next update, or passed on at once: ``target.load_state_dict(net.state_dict())``.
+    - It was read from a file.
+    - One dictionary, captured before the first update, is saved again and again with the newest weights.
+
+How it is detected
+    At run time: the tensors that are loaded or saved are the model's own memory, and their values changed since the
+    capture. A state_dict captured before the first update counts only when it is loaded into its own model. Lint
+    reports a state_dict captured where a best value is updated and used after the training loop, and one loaded
+    into its own model after a change. A state_dict that is deep-copied too late is not detected.
 
 References
     PyTorch tutorial "Saving and Loading Models": "best_model_state = model.state_dict() returns a reference to the
@@ -34,31 +38,31 @@ import weakref
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.abstract_value import Kind
+from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.captured_states import copied, holds, keeps_the_best
 from trueloop.analysis.queries.modes import trains
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, changing
-from trueloop.tracing.events import NONE, Event, Ref, Refs, StateCaptured, StateUsed, StepTaken
+from trueloop.tracing.events import NO_REFS, Event, Ref, Refs, StateCaptured, StateUsed, StepTaken
 
 
 class Detector(failure.Detector):
-    """Looks at every use of a captured state: whose memory is it, and has it moved since?"""
+    """Checks at every use of a captured state_dict whether it shares the live weights and whether these changed."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken, StateCaptured, StateUsed)
 
     def __init__(self) -> None:
-        self._stepped: Refs = NONE
-        self._latest: Refs = NONE
+        self._stepped: Refs = NO_REFS
+        self._latest: Refs = NO_REFS
         self._trained: weakref.WeakSet[Ref] = weakref.WeakSet()
-        """States captured when an optimizer had stepped the model already."""
+        """States captured after an optimizer had stepped the model."""
 
     def observe(self, event: StepTaken | StateCaptured | StateUsed) -> Evidence | None:
-        """Return evidence where the state is the live weights, and these have changed since the capture."""
+        """Return evidence where the state shares the live weights, and these have changed since the capture."""
         if isinstance(event, StepTaken):
             if event.parameters is not self._latest:
                 self._latest = event.parameters
@@ -67,38 +71,38 @@ class Detector(failure.Detector):
             if event.parameter in self._stepped:
                 self._trained.add(event.state)
         elif event.aliased and event.moved:
-            return self._used(event)
+            return self._check_use(event)
         return None
 
-    def _used(self, event: StateUsed) -> Evidence | None:
+    def _check_use(self, event: StateUsed) -> Evidence | None:
         into_itself = event.how == "loaded" and event.target is event.module
         if not into_itself and event.state not in self._trained:
-            return None  # a handle on the live weights, made before training to be saved again and again
+            return None  # captured before training, to be saved again and again with the newest weights
         updates = event.update - event.captured_update
         since = f"{updates} updates have" if updates > 1 else "an update has" if updates else "the program has"
-        effect = "loading it back changes nothing" if into_itself else f"what is {event.how} is the newest weights"
+        effect = "loading it back changes nothing" if into_itself else f"the newest weights were {event.how}"
         return Evidence(
-            message=f"The state captured at update {event.captured_update} is the live weights themselves, which "
-            f"{since} changed by update {event.update}: {effect}.",
-            location=event.captured_at or event.place,
-            related=((event.place, f"{event.how} here"),) if event.place else (),
-            update=event.captured_update,
+            message=f"The state_dict captured at update {event.captured_update} shares memory with the live weights, "
+            f"which {since} changed by update {event.update}: {effect}.",
+            location=event.captured_at or event.location,
+            related=((event.location, f"{event.how} here"),) if event.location else (),
+            first_update=event.captured_update,
         )
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield the captures of a model's state that are used after its weights have changed."""
-    uses = [(each, thing) for each in source.acts(OpKind.STATE_LOADED, OpKind.SAVED) for thing in each.things]
-    for taken in source.acts(OpKind.STATE_TAKEN):
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield captures of a model's state_dict that are used after its weights have changed."""
+    uses = [(each, thing) for each in source.ops(OpKind.LOAD_STATE_DICT, OpKind.SAVE) for thing in each.inputs]
+    for taken in source.ops(OpKind.STATE_DICT):
         state = taken.result
-        if taken.subject.kind is not Kind.MODEL or state is None:
+        if taken.subject.kind is not ValueKind.MODEL or state is None:
             continue
         for use, thing in uses:
-            if use.root != taken.root or use.index < taken.index or not holds(thing, state):
+            if use.entry_point != taken.entry_point or use.index < taken.index or not holds(thing, state):
                 continue
-            if change := _changed(source, taken, use):
+            if change := _find_change(source, taken, use):
                 yield Hit(
-                    message="The state kept here is the live weights themselves, which change before it is used.",
+                    message=f"`{source.text.of(taken.node)}` shares memory with the live weights, which change before it is used.",
                     node=taken.node,
                     related=((change.node, "changed here"), (use.node, "used here")),
                     fix=copied(source, taken.node),
@@ -106,37 +110,37 @@ def find(source: Source) -> Iterator[Hit]:
                 break
 
 
-def _changed(source: Source, taken: Op, use: Op) -> Op | None:
-    """Return what changes the weights between a capture and a use that wants the old ones; None if nothing must."""
+def _find_change(source: SourceFile, taken: Op, use: Op) -> Op | None:
+    """Return what changes the weights between a capture and a use that needs the old ones; None if nothing does."""
     model = taken.subject
-    into_itself = use.act is OpKind.STATE_LOADED and use.subject.may_be(model)
+    into_itself = use.kind is OpKind.LOAD_STATE_DICT and use.subject.may_be(model)
     between = [
         each for each in source.operations[taken.index + 1 : use.index]
-        if each.root == taken.root and each.branches == taken.branches[: len(each.branches)]
+        if each.entry_point == taken.entry_point and each.branches == taken.branches[: len(each.branches)]
     ]  # fmt: skip
     if into_itself and taken.branches == use.branches and taken.loops == use.loops:
         state = taken.result or model
-        if any(each.act is OpKind.KEPT and each.subject.may_be(state) for each in between):
-            return None  # something else was put into it
+        if any(each.kind is OpKind.STORE_ITEM and each.subject.may_be(state) for each in between):
+            return None  # something else was stored in it
         loaded = [
             each for each in between
-            if each.act is OpKind.STATE_LOADED and each.subject.may_be(model)
-            and not any(holds(thing, state) for thing in each.things)
+            if each.kind is OpKind.LOAD_STATE_DICT and each.subject.may_be(model)
+            and not any(holds(thing, state) for thing in each.inputs)
         ]  # fmt: skip
         found = [*loaded, *(each for each in between if trains(source, each, model, between))]
         return found[0] if found else None
     loop = next((each for each in taken.loops if not use.within(each)), None)
     if loop is None or not keeps_the_best(taken, loop):
         return None
-    inside = source.within(loop, root=taken.root)
+    inside = source.ops_in_loop(loop, root=taken.entry_point)
     return next((each for each in inside if trains(source, each, model, inside)), None)
 
 
-RULE = Rule(words=(".state_dict(", "torch"), find=find)
+RULE = Rule(required_words=(".state_dict(", "torch"), find=find)
 
 FAILURE = Failure(
     code="CKP001",
-    title="The best weights are kept by reference",
+    title="Best state_dict is kept without a copy",
     severity=Severity.ERROR,
     doc=__doc__ or "",
     bad="""
@@ -182,7 +186,7 @@ for epoch in range(10):
         best_loss, best_state = held_out, copy.deepcopy(model.state_dict())
 model.load_state_dict(best_state)
 """,
-    fix="Copy at the moment of the capture: copy.deepcopy(model.state_dict()).",
+    fix="Copy when you capture: copy.deepcopy(model.state_dict()).",
     rule=RULE,
     detector=Detector,
     inject=changing(Piece.KEEP_BEST, "copy.deepcopy(model.state_dict())", "model.state_dict()"),

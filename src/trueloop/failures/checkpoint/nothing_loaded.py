@@ -1,23 +1,30 @@
-"""A checkpoint is loaded with strict=False, and not one of its names is the model's.
+"""``load_state_dict(strict=False)`` loads nothing, because no name in the checkpoint matches the model.
 
 What you see
-    Fine-tuning is no better than training from nothing, or a model that was good when it was saved answers nonsense.
-    The file is right, the load returns at once, and the weights are those of the initialisation.
+    Fine-tuning is no better than training from scratch, or a model that was good when it was saved gives useless
+    answers. The file is correct and the load succeeds, but the weights are still the initial ones.
 
 Why it happens
-    ``strict=False`` asks for exactly that: names that fit are loaded, others are left. Saved by
-    ``DistributedDataParallel``, Lightning or ``torch.compile`` every name begins with "module.", "model." or
-    "_orig_mod.", and then none fits. What was left is in the result, which most programs drop.
+    ``strict=False`` loads the names that match and skips the rest. ``DistributedDataParallel``, Lightning and
+    ``torch.compile`` save every name with a prefix, "module.", "model." or "_orig_mod.", so none matches. The
+    skipped names are in the result, which most programs ignore.
 
 Fix
-    Take the prefix off: ``torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, "module.")``, load with
-    ``strict=True``, or look at ``missing_keys`` and ``unexpected_keys`` of the result.
+    Remove the prefix and load with ``strict=True``, or check ``missing_keys`` and ``unexpected_keys`` of the
+    result.
+
+        torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, "module.")
+        model.load_state_dict(state, strict=True)
 
 When this is fine
-    A checkpoint that fits in part, as a backbone without its head does, or an adapter; a second attempt with another
-    prefix after a first one that fitted nothing; ``strict=True``, which raises. Reported is a load after which the
-    model runs and of which no name fitted. A checkpoint that is offered to several parts of a model, some of which
-    want nothing of it, looks the same: hence a warning. A text does not show which names a file holds.
+    - A checkpoint matches in part: a backbone without its head, an adapter.
+    - A second attempt with another prefix follows one that matched nothing.
+    - ``strict=True``, which raises.
+
+How it is detected
+    At run time: the model runs after a load with ``strict=False`` of which no name matched. A checkpoint that is
+    offered to several parts of a model, some of which match nothing, looks the same, hence a warning. Lint cannot
+    know which names a file holds.
 
 References
     pytorch/examples#1029, "nn.module load_state_dict strict=False can silently load a corrupted model",
@@ -37,7 +44,7 @@ from trueloop.tracing.events import Event, ModelCalled, Ref, StateLoaded, WatchE
 
 
 class Detector(failure.Detector):
-    """Looks at what fitted of each state that was loaded into a model."""
+    """Checks how many names matched in each state_dict that was loaded into a model."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (StateLoaded, ModelCalled, WatchEnded)
     activated_by: ClassVar[tuple[type[Event], ...]] = (StateLoaded,)
@@ -47,7 +54,7 @@ class Detector(failure.Detector):
         self._loaded = False
 
     def observe(self, event: StateLoaded | ModelCalled | WatchEnded) -> list[Evidence] | None:
-        """Return evidence when a model runs after a load that fitted nothing, with no better one in between."""
+        """Return evidence when a model runs after a load that matched nothing and was not repeated."""
         if isinstance(event, StateLoaded):
             if event.what == "model":
                 self._loaded = True
@@ -57,41 +64,41 @@ class Detector(failure.Detector):
             return None
         if not self._waiting:
             return None
-        told, self._waiting = list(self._waiting.values()), {}
-        return [_evidence(each) for each in told]
+        unmatched, self._waiting = list(self._waiting.values()), {}
+        return [_evidence(each) for each in unmatched]
 
     def inconclusive(self) -> str:
-        """Return a reason where no model was loaded."""
+        """Return a reason where no state was loaded into a model."""
         return "" if self._loaded else "no state was loaded into a model"
 
 
 def _evidence(event: StateLoaded) -> Evidence:
     names = event.names
     assert names is not None
-    prefix = _prefix(names.unexpected, names.missing)
-    said = f": {names.unexpected!r} was given where {names.missing!r} is wanted" if names.unexpected else ""
+    prefix = _prefix_fix(names.unexpected, names.missing)
+    example = f": it has {names.unexpected!r}, the model has {names.missing!r}" if names.unexpected else ""
     return Evidence(
-        message=f"None of {names.given} names in the state is one of the {names.wanted} of {event.target.name}{said}; "
-        "strict=False loaded nothing.",
-        location=event.place,
+        message=f"None of {names.given} names in the state_dict matches one of the {names.wanted} of "
+        f"{event.target.name}{example}; strict=False loaded nothing.",
+        location=event.location,
         fix=prefix,
-        about=event.target,
-        update=event.update,
+        dedup_key=event.target,
+        first_update=event.update,
     )
 
 
-def _prefix(given: str, wanted: str) -> str:
-    """Say what to do about two names of which one ends in the other; "" for any others."""
+def _prefix_fix(given: str, wanted: str) -> str:
+    """Return the fix for two names of which one ends with the other; "" for any other names."""
     if given != wanted and given.endswith(wanted):
-        return f"Take {given.removesuffix(wanted)!r} off the names of the state, and load it with strict=True."
+        return f"Remove {given.removesuffix(wanted)!r} from the names in the state_dict, and load it with strict=True."
     if given != wanted and wanted.endswith(given):
-        return f"Put {wanted.removesuffix(given)!r} before the names of the state, or load it into that part."
+        return f"Put {wanted.removesuffix(given)!r} before the names in the state_dict, or load it into that submodule."
     return ""
 
 
 FAILURE = Failure(
     code="CKP005",
-    title="Nothing of a checkpoint is loaded",
+    title="load_state_dict(strict=False) loads nothing",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -126,6 +133,6 @@ for step in range(10):
     nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
     optimizer.step()
 """,
-    fix="Give the state the model's names, and load it with strict=True.",
+    fix="Give the state_dict the names of the model, and load it with strict=True.",
     detector=Detector,
 )

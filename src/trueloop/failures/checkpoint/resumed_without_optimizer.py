@@ -1,24 +1,30 @@
-"""Training is resumed with the old weights and a new optimizer.
+"""Training is resumed with the saved weights but a new optimizer.
 
 What you see
-    After every restart the loss jumps up and takes hundreds of updates to come back; a run that was interrupted often
+    After every restart the loss jumps up and takes hundreds of updates to recover. A run that was interrupted often
     ends worse than one that was not.
 
 Why it happens
-    An optimizer that was just built is a valid one. Its averages are empty: Adam's first steps after the restart have
-    the size of its first steps ever, whatever the gradients had been like, and momentum starts from rest.
+    A new optimizer is a valid one, but its averages are empty: Adam's first steps have the size of its very first
+    ones, whatever the gradients were before, and momentum starts at zero.
 
 Fix
-    Load what was saved: ``optimizer.load_state_dict(checkpoint["optimizer"])``, before the first step, and the same
-    for the scheduler and the scaler.
+    Load the optimizer's state before the first step, and those of the scheduler and the scaler.
+
+        model.load_state_dict(checkpoint["model"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        scheduler.load_state_dict(checkpoint["scheduler"])
 
 When this is fine
-    Fine-tuning takes the weights of a full checkpoint and wants a new optimizer; rounds of federated learning, going
-    back to the best weights within a run and plain SGD without momentum lose nothing. None of them is named. That the
-    program means to resume is certain in two cases only: it loads the scheduler's state, or the scaler's, and leaves
-    the optimizer's, which the same file holds; or it writes the next checkpoint, optimizer included, over the one it
-    began from. An optimizer whose state is set by hand, without ``load_state_dict``, would be wrongly named: hence a
-    warning. The text alone shows the first where it saves states of optimizers, and loads none.
+    - Fine-tuning uses the weights of a full checkpoint with a new optimizer.
+    - Rounds of federated learning, and going back to the best weights within a run.
+    - Plain SGD without momentum has no state to lose.
+
+How it is detected
+    At run time, in the two cases that prove a resume: the program loads the state of the scheduler or the scaler
+    but not the optimizer's, which the same file holds; or it writes its next checkpoint, optimizer included, over
+    the one it started from. An optimizer whose state is set without ``load_state_dict`` is reported too, hence a
+    warning. Lint reports the first case in files that save optimizer states and load none.
 
 References
     PyTorch tutorial "Saving & Loading a General Checkpoint for Inference and/or Resuming Training",
@@ -34,8 +40,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from trueloop.analysis.queries.captured_states import resumed
-from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import (
@@ -50,8 +56,8 @@ from trueloop.tracing.events import (
 
 
 @dataclass(slots=True)
-class _Resumed:
-    """A file with the states of model and optimizer, from which something was loaded."""
+class _ResumedFile:
+    """A checkpoint file with the states of model and optimizer, and what was loaded from it."""
 
     file: Ref
     path: str
@@ -60,12 +66,12 @@ class _Resumed:
     model_at: CodePosition | None = None
     model_loaded: bool = False
     companion: str = ""
-    """What else was loaded that only a resumed run needs: "scheduler", "scaler"."""
+    """The other state loaded that only a resumed run needs: "scheduler" or "scaler"."""
     companion_at: CodePosition | None = None
 
 
 class Detector(failure.Detector):
-    """Follows the newest file that holds an optimizer's state: which of its states are loaded before the next step?"""
+    """Tracks which states of the newest full checkpoint are loaded before the next step."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (
         CheckpointRead,
@@ -76,86 +82,86 @@ class Detector(failure.Detector):
     )
 
     def __init__(self) -> None:
-        self._newest: _Resumed | None = None
+        self._newest: _ResumedFile | None = None
         self._stateful: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._stepped = False
 
     def observe(
         self, event: CheckpointRead | CheckpointWritten | StateLoaded | OptimizerCreated | StepTaken
     ) -> Evidence | None:
-        """Return evidence at the first step, or the next checkpoint, of a run resumed in part."""
+        """Return evidence at the first step or the next checkpoint of a partly resumed run."""
         if isinstance(event, StepTaken):
-            return self._taken(event)
+            return self._observe_step(event)
         if isinstance(event, CheckpointRead):
             if event.holds_model and event.holds_optimizer:
-                self._newest = _Resumed(event.file, event.path, not self._stepped, event.place)
+                self._newest = _ResumedFile(event.file, event.path, not self._stepped, event.location)
         elif isinstance(event, StateLoaded):
-            self._loaded(event)
+            self._observe_load(event)
         elif isinstance(event, OptimizerCreated):
             if event.stateful:
                 self._stateful.add(event.optimizer)
         else:
-            return self._written(event)
+            return self._observe_write(event)
         return None
 
-    def _taken(self, event: StepTaken) -> Evidence | None:
+    def _observe_step(self, event: StepTaken) -> Evidence | None:
         self._stepped = True
         if self._newest is None or not self._newest.companion or event.optimizer not in self._stateful:
             return None
         return self._evidence(self._newest, event.optimizer.kind)
 
-    def _written(self, event: CheckpointWritten) -> Evidence | None:
+    def _observe_write(self, event: CheckpointWritten) -> Evidence | None:
         newest = self._newest
         if newest is None or not event.holds_optimizer or not event.path or event.path != newest.path:
             return None
         if not newest.at_the_start or not self._stepped or not self._stateful:
             return None
-        return self._evidence(newest, next(iter(self._stateful)).kind, event.place)
+        return self._evidence(newest, next(iter(self._stateful)).kind, event.location)
 
-    def _loaded(self, event: StateLoaded) -> None:
+    def _observe_load(self, event: StateLoaded) -> None:
         newest = self._newest
         if newest is None:
             return
         if event.what == "optimizer":
-            self._newest = None  # as it should be
+            self._newest = None  # resumed completely
         elif event.what == "model" and event.file is newest.file:
-            newest.model_loaded, newest.model_at = True, event.place
+            newest.model_loaded, newest.model_at = True, event.location
         elif event.what in {"scheduler", "scaler"}:
-            newest.companion, newest.companion_at = event.what, event.place
+            newest.companion, newest.companion_at = event.what, event.location
 
-    def _evidence(self, resumed: _Resumed, kind: str, written_at: CodePosition | None = None) -> Evidence | None:
+    def _evidence(self, resumed: _ResumedFile, kind: str, written_at: CodePosition | None = None) -> Evidence | None:
         if not resumed.model_loaded:
             return None
         self._newest = None
         related = [(resumed.read_at, "the file is read here")]
         if written_at is None:
-            proof = f"though the {resumed.companion}'s was"
+            proof = f"although the {resumed.companion}'s was"
             related.append((resumed.companion_at, f"the {resumed.companion}'s state is loaded here"))
         else:
-            proof = "though the run goes on to write the same file"
-            related.append((written_at, "and written again here"))
+            proof = "although the run writes the same file again"
+            related.append((written_at, "the file is written again here"))
         return Evidence(
             message=f"{resumed.file.name} holds the weights and the optimizer's state; the weights were loaded, the "
-            f"optimizer's state was not, {proof}: {kind} starts from nothing.",
+            f"optimizer's state was not, {proof}: {kind} starts with empty averages.",
             location=resumed.model_at or resumed.read_at,
             related=tuple((place, words) for place, words in related if place is not None),
         )
 
     def inconclusive(self) -> str:
-        """Say why a file in use leaves the question open."""
+        """Return a reason where a full checkpoint was used and the intent is unknown."""
         if self._newest is not None and self._newest.model_loaded and self._stepped:
-            return "weights were taken from a full checkpoint, and whether to resume or to fine-tune cannot be told"
+            return "weights were loaded from a full checkpoint, either to resume or to fine-tune"
         return ""
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield the loads of a checkpoint that go on with the schedule or scale, and leave the optimizer behind."""
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield loads of a checkpoint that restore the scheduler or scaler, but not the optimizer."""
     for model, other in resumed(source):
-        message = f"The model and its {other.subject.kind} are resumed from a checkpoint, but its optimizer is not."
+        message = f"The model and its {other.subject.kind} are resumed from a checkpoint, but the optimizer is not."
         yield Hit(message=message, node=model.node, related=((other.node, "resumed here"),))
 
 
-RULE = Rule(words=("load_state_dict", "torch", "save"), find=find)
+RULE = Rule(required_words=("load_state_dict", "torch", "save"), find=find)
 
 
 FAILURE = Failure(
@@ -236,7 +242,7 @@ optimizer.load_state_dict(checkpoint["optimizer"])
 scheduler.load_state_dict(checkpoint["scheduler"])
 train(model, optimizer, scheduler)
 """,
-    fix='Load the optimizer\'s state too: optimizer.load_state_dict(checkpoint["optimizer"]).',
+    fix='Load the state of the optimizer too: optimizer.load_state_dict(checkpoint["optimizer"]).',
     rule=RULE,
     detector=Detector,
 )

@@ -1,20 +1,26 @@
-"""A checkpoint is loaded in the way that may run any code in it.
+"""``torch.load(weights_only=False)`` runs any code that the checkpoint contains.
 
 What you see
-    None, until a file is not what it seems: loading it runs whatever its author put there, with the rights of whoever
-    loads it.
+    Nothing, until a file is not what it claims to be: loading it runs whatever code its author put there, with your
+    rights.
 
 Why it happens
-    ``torch.load(path, weights_only=False)`` unpickles, and a pickle is a program. It is what was asked for.
+    ``weights_only=False`` unpickles, and a pickle is a program. PyTorch does what was requested.
 
 Fix
-    Save state dictionaries and plain values; load with ``weights_only=True``. For a few classes of your own, allow
-    them by ``torch.serialization.add_safe_globals([...])``. For weights of others, use safetensors.
+    Save state_dicts and plain values, and load with ``weights_only=True``. Allow a few of your own classes by name;
+    for weights from others, use safetensors.
+
+        torch.serialization.add_safe_globals([MyConfig])
+        state = torch.load(path, weights_only=True)
 
 When this is fine
-    ``weights_only=True``, and nothing said at all since PyTorch 2.6: tensors, numbers and plain containers only. For
-    a file of one's own making that holds whole objects the unsafe way is a choice, hence a note and no more. The text
-    alone shows each call of ``torch.load`` that says ``weights_only=False`` in so many words.
+    - ``weights_only=True``, also as the default since PyTorch 2.6: tensors, numbers and plain containers only.
+    - A file of your own that holds full objects; hence only a note.
+
+How it is detected
+    At run time: a file was loaded with ``weights_only=False``. Lint reports each ``torch.load`` call with the
+    literal ``weights_only=False``.
 
 References
     torch.load, https://docs.pytorch.org/docs/stable/generated/torch.load.html
@@ -28,7 +34,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
@@ -37,7 +43,7 @@ from trueloop.tracing.events import CheckpointRead, Event
 
 
 class Detector(failure.Detector):
-    """Looks at how every file was loaded."""
+    """Checks how every checkpoint was loaded."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (CheckpointRead,)
 
@@ -46,31 +52,31 @@ class Detector(failure.Detector):
         if event.weights_only is not False:
             return None
         return Evidence(
-            message=f"{event.file.name} was loaded with weights_only=False: any code in it was run.",
-            location=event.place,
+            message=f"{event.file.name} was loaded with weights_only=False: any code inside it was run.",
+            location=event.location,
         )
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield the calls of ``torch.load`` that are told ``weights_only=False``."""
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the calls of ``torch.load`` with a literal ``weights_only=False``."""
     for call in source.calls("torch.load", "torch.serialization.load"):
         for option in call.keywords:
             value = option.value
             if option.arg == "weights_only" and isinstance(value, ast.Constant) and value.value is False:
                 edit = source.text.replace(value, "True")
                 yield Hit(
-                    message="torch.load with weights_only=False runs whatever code the file holds.",
+                    message=f"`{source.text.of(call.func)}` with weights_only=False runs any code that the file contains.",
                     node=call,
-                    fix=Fix((edit,), safe=False, words="Load tensors and plain values only"),
+                    fix=Fix((edit,), safe=False, description="Load tensors and plain values only"),
                 )
 
 
-RULE = Rule(words=("load", "weights_only", "False"), find=find)
+RULE = Rule(required_words=("load", "weights_only", "False"), find=find)
 
 
 FAILURE = Failure(
     code="CKP003",
-    title="A checkpoint is loaded in the way that may run code in it",
+    title="torch.load runs code from the checkpoint",
     severity=Severity.NOTE,
     doc=__doc__ or "",
     bad="""
@@ -97,7 +103,7 @@ with tempfile.TemporaryDirectory() as folder:
     torch.save(model.state_dict(), path)
     model.load_state_dict(torch.load(path, weights_only=True))
 """,
-    fix="Save state dictionaries and load them with weights_only=True.",
+    fix="Save state_dicts and load them with weights_only=True.",
     rule=RULE,
     detector=Detector,
 )

@@ -1,27 +1,35 @@
 """Samples that the model is trained on are also in the held-out set.
 
 What you see
-    The validation score is better than it should be, and better than the test score, or than what the model does in
-    use. Longer training never looks like overfitting. Between two splits the score jumps.
+    The validation score is better than the test score, or than what the model achieves in use. Longer training never
+    looks like overfitting. The score jumps from one split to another.
 
 Why it happens
-    A held-out set is held out by agreement only. Two calls of ``random_split``, slices that overlap, or the whole
+    PyTorch does not know which samples are measured out. Two calls of ``random_split``, overlapping slices, or the full
     dataset in the training loader instead of its training part give batches like any other.
 
 Fix
-    Split once, by one permutation of the indices, and build both loaders from the parts of that split.
+    Split once, and build both loaders from the parts of that split.
+
+        train_set, held_out = random_split(data, [320, 80])
+        train_loader = DataLoader(train_set, batch_size=32, shuffle=True)
+        held_out_loader = DataLoader(held_out, batch_size=40)
 
 When this is fine
-    Measuring on the training set, or a part of it, on purpose; predictions for every sample there is at the end; other
-    folds of a cross-validation with a fresh model; datasets that contain some samples twice by nature; two dataset
-    objects over one folder, one with augmentation, split by disjoint indices. So only these are named, for the loader
-    the model was trained by last: (1) training and held-out samples are indices into one dataset that overlap in part,
-    while neither holds all of the other; (2) the training loader holds a whole dataset, the held-out loader a Subset
-    of it, and the Subset with exactly the rest was made, and is used by nobody, in two sweeps; (3) two tables share at
-    least 20 rows, of 8 numbers or more, but not all, and more than four times as many as repeat within each of them:
-    a random split of data with natural repetitions leaves at least as many of them together as it separates. A
-    program that measures on a random mixture of seen and unseen samples on purpose would be named too: hence a warning.
-    Datasets that read files are compared by index only.
+    - Measuring on the training set, or on a part of it, on purpose.
+    - Predicting every sample at the end.
+    - Other folds of a cross-validation, each with a fresh model.
+    - Datasets that contain some samples twice by nature.
+    - Two dataset objects over one folder, one with augmentation, split by disjoint indices.
+
+How it is detected
+    A loader that is measured on is compared with the loader that the model was last trained on. Reported are: (1) both
+    hold indices into one dataset that overlap in part; (2) the training loader holds the full dataset, the held-out
+    loader a ``Subset`` of it, and the ``Subset`` with exactly the other samples exists but no loader uses it, in two
+    passes; (3) two tables overlap at least 20 rows of 8 or more numbers, but not all, and more than four times as many as
+    repeat within each of them: a random split of data with natural duplicates keeps at least as many of them together
+    as it separates. Datasets that read files are compared by index only. A program that measures on a mixture of seen
+    and unseen samples on purpose is reported too: hence a warning.
 
 References
     Kapoor and Narayanan, "Leakage and the reproducibility crisis in machine-learning-based science", Patterns 2023
@@ -40,88 +48,93 @@ from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.evaluation_passes import HeldOutMeasured
 from trueloop.tracing.events import (
     Event,
-    LoadersShare,
+    LoadersOverlap,
     LoaderStarted,
     Ref,
 )
 
-FEWEST_ROWS = 20  # equal in two tables; 2 ** -20 is the chance that repetitions by nature all fall apart
-APART = 4  # times as many as repeat within
+MIN_EQUAL_ROWS = 20  # in two tables; 2 ** -20 is the chance that a split separates all natural duplicates
+MIN_DUPLICATE_RATIO = 4  # rows that two tables overlap, per row that is repeated within one
 
 
 class Detector(failure.Detector):
-    """Knows which loader trained last, which ones are swept without a backward, and what the two share."""
+    """Compares each loader that is iterated without a backward with the loader that trained last."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, LoadersShare, HeldOutMeasured)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, LoadersOverlap, HeldOutMeasured)
 
     def __init__(self) -> None:
         self._made_at: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
-        self._sweeps: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
+        self._passes: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._datasets: weakref.WeakSet[Ref] = weakref.WeakSet()
-        self._shares: list[LoadersShare] = []
-        self._told: set[Ref] = set()
+        self._overlaps: list[LoadersOverlap] = []
+        self._reported: set[Ref] = set()
 
-    def observe(self, event: LoaderStarted | LoadersShare | HeldOutMeasured) -> Evidence | None:
-        """Return evidence at the end of a sweep over samples that were trained on."""
+    def observe(self, event: LoaderStarted | LoadersOverlap | HeldOutMeasured) -> Evidence | None:
+        """Return evidence at the end of an evaluation pass over training samples."""
         if isinstance(event, LoaderStarted):
             if not event.epoch or event.loader not in self._made_at:
-                self._made_at[event.loader] = event.made_at or event.place
+                self._made_at[event.loader] = event.made_at or event.location
                 if event.dataset is not None:
                     self._datasets.add(event.dataset)
-        elif isinstance(event, LoadersShare):
-            self._shares = [*self._shares[-63:], event]
+        elif isinstance(event, LoadersOverlap):
+            self._overlaps = [*self._overlaps[-63:], event]
         else:
-            return self._measured(event.loader, event.trainer)
+            return self._on_held_out_pass(event.loader, event.trainer)
         return None
 
-    def _measured(self, held_out: Ref, trainer: Ref) -> Evidence | None:
-        if held_out in self._told:
+    def _on_held_out_pass(self, held_out: Ref, trainer: Ref) -> Evidence | None:
+        if held_out in self._reported:
             return None
-        self._sweeps[held_out] = self._sweeps.get(held_out, 0) + 1
-        for share in self._shares:
-            if {share.one, share.other} == {trainer, held_out}:
-                return self._judge(share, trainer, held_out)
+        self._passes[held_out] = self._passes.get(held_out, 0) + 1
+        for overlap in self._overlaps:
+            if {overlap.one, overlap.other} == {trainer, held_out}:
+                return self._compare(overlap, trainer, held_out)
         return None
 
-    def _judge(self, share: LoadersShare, trainer: Ref, held_out: Ref) -> Evidence | None:
-        trained, held = share.of_one, share.of_other
-        if share.one is held_out:
-            trained, held = held, trained
-        in_part = share.shared < trained and share.shared < held
-        # By content a table may be the same one, or a copy, wholly: somebody measures on what was trained on.
-        certain = in_part and share.how == "index"
-        certain |= in_part and share.shared >= FEWEST_ROWS and share.shared > APART * share.repeated
-        inside = share.rest is not None and share.shared == held < trained
-        if inside and share.rest not in self._datasets and self._sweeps[held_out] > 1:
+    def _compare(self, overlap: LoadersOverlap, trainer: Ref, held_out: Ref) -> Evidence | None:
+        trained, measured = overlap.one_size, overlap.other_size
+        if overlap.one is held_out:
+            trained, measured = measured, trained
+        in_part = overlap.shared < trained and overlap.shared < measured
+        # Two tables with the same content may be one, or a copy: the program measures on its training data on purpose.
+        certain = in_part and overlap.matched_by == "index"
+        certain |= in_part and overlap.shared >= MIN_EQUAL_ROWS and overlap.shared > MIN_DUPLICATE_RATIO * overlap.duplicates
+        inside = overlap.remainder is not None and overlap.shared == measured < trained
+        if inside and overlap.remainder not in self._datasets and self._passes[held_out] > 1:
             return self._evidence(
-                f"The model is trained on all {trained} samples, and measured on {held} of them; the other "
-                f"{trained - held} were split off as a training set that nothing is trained on.",
-                trainer, held_out, "the part that is measured",
-            )  # fmt: skip
+                f"The model is trained on all {trained} samples and measured on {measured} of them: the training subset with the "
+                f"other {trained - measured} samples is never used.",
+                trainer,
+                held_out,
+                "the held-out loader",
+            )
         if not certain:
             return None
-        equal = "are" if share.how == "index" else "are equal to samples"
+        equal = "are also" if overlap.matched_by == "index" else "equal samples"
         return self._evidence(
-            f"{share.shared} of the {held} samples the model is measured on {equal} among the {trained} it is "
-            "trained on.",
-            held_out, trainer, "trained on these",
-        )  # fmt: skip
+            f"{overlap.shared} of the {measured} held-out samples {equal} among the {trained} training samples.",
+            held_out,
+            trainer,
+            "the training loader",
+        )
 
-    def _evidence(self, message: str, at: Ref, other: Ref, words: str) -> Evidence:
-        self._told.update({at, other})
-        there = self._made_at.get(other)
+    def _evidence(self, message: str, loader: Ref, other: Ref, label: str) -> Evidence:
+        self._reported.update({loader, other})
+        other_location = self._made_at.get(other)
         return Evidence(
-            message=message, location=self._made_at.get(at), related=((there, words),) if there is not None else ()
+            message=message,
+            location=self._made_at.get(loader),
+            related=((other_location, label),) if other_location is not None else (),
         )
 
     def inconclusive(self) -> str:
-        """Say so where no held-out set was ever measured."""
-        return "" if self._sweeps else "no loader was swept without training"
+        """Return a reason where no held-out set was measured."""
+        return "" if self._passes else "no loader was iterated without training"
 
 
 FAILURE = Failure(
     code="DAT001",
-    title="Held-out samples are trained on",
+    title="Training and held-out samples overlap",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -173,6 +186,6 @@ for epoch in range(2):
         error = sum(nn.functional.mse_loss(model(a), b, reduction="sum").item() for a, b in held_out_loader)
     print(epoch, error / 80)
 """,
-    fix="Split the data once, and build both loaders from the parts of that one split.",
+    fix="Split the data once and build both loaders from the parts of that split.",
     detector=Detector,
 )

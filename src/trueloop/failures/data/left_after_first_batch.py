@@ -1,24 +1,35 @@
-"""A function that trains on the batches of a loader returns at the end of the first one.
+"""A ``return`` inside the batch loop ends training after the first batch.
 
 What you see
-    Epochs are over in no time. The loss falls, slowly and with much noise, as each epoch is a single update on its
-    first batch; what is returned as the epoch's loss is that of one batch.
+    An epoch takes no time. The loss falls slowly and with much noise, because each epoch is one update on its first
+    batch. The loss that is returned for the epoch is the loss of one batch.
 
 Why it happens
-    A ``return`` that is indented by four columns too many stands within the loop, as it may. What the function returns
-    has the right type, and the program goes on as if the loop had come to its end.
+    A ``return`` that is indented one level too deep is valid Python. The function returns a value of the right type,
+    and the program continues as if the loop had finished.
 
 Fix
-    Take the ``return`` out of the loop. Where one batch is wanted: ``batch = next(iter(loader))``.
+    Move the ``return`` out of the loop. To use one batch only, write ``batch = next(iter(loader))``.
+
+        for inputs, targets in loader:
+            ...
+            optimizer.step()
+        return total / len(loader)
 
 When this is fine
-    ``next(iter(loader))``, which says that one batch is wanted; ``break`` or ``return`` on a condition, as for a limit,
-    a time, or a loss that is not finite; a turn that may ``continue`` with the next batch; a generator; a search for
-    the first batch that fits; a function that says behind the loop what becomes of an empty loader; several updates on
-    one batch, to overfit it; a loader of one batch as large as its dataset; an iterator, which goes on where it was
-    left. Told where an optimizer steps in the loop's own body, which ends by a ``return`` without a condition. Who
-    takes one update by a loop on purpose is named too: hence a warning. A run does not see how a loop is left, so it is
-    told from the text only.
+    - ``next(iter(loader))``, which states that one batch is wanted.
+    - ``break`` or ``return`` under a condition: a limit, a time, a loss that is not finite, the first batch that fits.
+    - A loop body that can ``continue`` with the next batch.
+    - A generator.
+    - A function that handles an empty loader right after the loop.
+    - Several updates on one batch, to overfit it.
+    - A loader with one batch as large as its dataset.
+    - An iterator, which continues where the previous loop stopped.
+
+How it is detected
+    From the text only, because a run does not show how a loop ends: an optimizer steps in the body of a loop over a
+    ``DataLoader``, and that body ends with an unconditional ``return``. A function that takes one update by a loop on
+    purpose is reported too: hence a warning.
 
 References
     facebookresearch/deepcluster#1, "Return statement inside for loop cuts short each set of epochs",
@@ -35,42 +46,42 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from trueloop.analysis.abstract_value import AbstractValue
-from trueloop.analysis.loop_invariance import over_loader
+from trueloop.analysis.loop_invariance import iterated_loader
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import FUNCTIONS, around
-from trueloop.analysis.queries.loops import stands_in
-from trueloop.analysis.source_file import Hit, Source, last_word
+from trueloop.analysis.queries.loops import is_inside
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity
 
-KEPT: Final = ("iter", "cycle", "chain", "from_iterable", "islice", "repeat")
-"""Functions whose iterators go on where they were left."""
+RESUMABLE_ITERATORS: Final = ("iter", "cycle", "chain", "from_iterable", "islice", "repeat")
+"""Functions whose iterators continue where they stopped."""
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield the return that ends each loop over a loader, in which an optimizer steps, in its first turn."""
-    if _keeps_iterators(source):
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each return that ends a training loop over a loader in its first iteration."""
+    if _has_resumable_iterator(source):
         return
-    told: set[int] = set()
-    for step in source.acts(OpKind.STEPPED):
+    reported: set[int] = set()
+    for step in source.ops(OpKind.STEP):
         loop = step.loops[-1] if step.loops else None
-        loader = over_loader(loop) if loop is not None else None
-        if loop is None or loader is None or id(loop.node) in told or _whole(loader):
+        loader = iterated_loader(loop) if loop is not None else None
+        if loop is None or loader is None or id(loop.node) in reported or _is_full_batch(loader):
             continue
-        left = _left(source, loop.node)
-        if left is not None:
-            told.add(id(loop.node))
+        exit_ = _unconditional_return(source, loop.node)
+        if exit_ is not None:
+            reported.add(id(loop.node))
             yield Hit(
-                message="This return ends the loop over the batches in its first turn: the model is trained on one "
-                "batch, and on no other.",
-                node=left,
-                related=((loop.node.iter, "the loop over the batches"), (step.node, "stepped here")),
-                fix=_behind(source, loop.node, left),
+                message=f"This return ends the loop over `{source.text.of(loop.node.iter)}` in its first iteration: the model is "
+                "trained on one batch only.",
+                node=exit_,
+                related=((loop.node.iter, "the batch loop"), (step.node, "the optimizer steps here")),
+                fix=_move_return(source, loop.node, exit_),
             )
 
 
-def _left(source: Source, loop: Any) -> ast.Return | None:
-    """Return what surely ends a loop in its first turn; None where the text says that this is what is wanted."""
+def _unconditional_return(source: SourceFile, loop: Any) -> ast.Return | None:
+    """Return what ends a loop in its first iteration; None where the text shows that this is intended."""
     if not isinstance(loop, ast.For) or loop.orelse:
         return None
     last = loop.body[-1]
@@ -80,45 +91,45 @@ def _left(source: Source, loop: Any) -> ast.Return | None:
     function = around(source, loop, FUNCTIONS)
     if not isinstance(last, ast.Return) or any(isinstance(each, others) for each in ast.walk(function)):
         return None
-    return None if _on_a_condition(function, loop) or _answered(source, loop) else last
+    return None if _is_conditional(function, loop) or _handles_empty_loader(source, loop) else last
 
 
-def _on_a_condition(function: ast.AST, loop: ast.For) -> bool:
-    """True where only some calls of the function come to the loop."""
+def _is_conditional(function: ast.AST, loop: ast.For) -> bool:
+    """Return True where only some calls of the function reach the loop."""
     tests = (ast.If, ast.Try, ast.While, ast.Match)
-    return any(isinstance(each, tests) and stands_in(loop, each) for each in ast.walk(function))
+    return any(isinstance(each, tests) and is_inside(loop, each) for each in ast.walk(function))
 
 
-def _answered(source: Source, loop: ast.For) -> bool:
-    """True where the function says, right behind the loop, what becomes of a loader without batches."""
+def _handles_empty_loader(source: SourceFile, loop: ast.For) -> bool:
+    """Return True where the function handles a loader without batches right after the loop."""
     block = source.block(loop)
-    behind = block[block.index(loop) + 1 :]
-    return bool(behind) and isinstance(behind[0], ast.Return | ast.Raise)
+    after = block[block.index(loop) + 1 :]
+    return bool(after) and isinstance(after[0], ast.Return | ast.Raise)
 
 
-def _whole(loader: AbstractValue) -> bool:
-    """True where a batch is as large as something is long: there is one."""
-    size = loader.options.get("batch_size") or loader.options.get("1")
+def _is_full_batch(loader: AbstractValue) -> bool:
+    """Return True where the batch size is a length: there is one batch."""
+    size = loader.arguments.get("batch_size") or loader.arguments.get("1")
     calls = ast.walk(size.node) if size is not None and size.node is not None else ()
     return any(isinstance(each, ast.Call) and getattr(each.func, "id", "") == "len" for each in calls)
 
 
-def _keeps_iterators(source: Source) -> bool:
-    """True where an iterator is made that something else than the next batch is wanted of: it may be kept."""
-    taken = {id(each.args[0]) for each in source.all_calls if last_word(each.func) == "next" and each.args}
-    return any(last_word(each.func) in KEPT and id(each) not in taken for each in source.all_calls)
+def _has_resumable_iterator(source: SourceFile) -> bool:
+    """Return True where an iterator is used for more than one `next`: the program may keep it."""
+    used_once = {id(each.args[0]) for each in source.all_calls if last_name(each.func) == "next" and each.args}
+    return any(last_name(each.func) in RESUMABLE_ITERATORS and id(each) not in used_once for each in source.all_calls)
 
 
-def _behind(source: Source, loop: ast.For, left: ast.Return) -> Fix | None:
-    """Return the fix: the return goes behind the loop, where no other loop stands around it."""
+def _move_return(source: SourceFile, loop: ast.For, exit_: ast.Return) -> Fix | None:
+    """Return the fix that moves the return after the loop, unless another loop encloses it."""
     function = around(source, loop, FUNCTIONS)
-    if source.block(loop) is not function.body or loop.body[-1] is not left or len(loop.body) == 1:
+    if source.block(loop) is not function.body or loop.body[-1] is not exit_ or len(loop.body) == 1:
         return None
-    edits = source.text.moved(left, behind=loop)
-    return Fix(edits, safe=False, words="Return behind the loop") if edits else None
+    edits = source.text.move_statement(exit_, behind=loop)
+    return Fix(edits, safe=False, description="Move the return after the loop") if edits else None
 
 
-RULE = Rule(words=("DataLoader", "return", "step("), find=find)
+RULE = Rule(required_words=("DataLoader", "return", "step("), find=find)
 
 BAD = """
 import torch
@@ -145,11 +156,11 @@ for epoch in range(3):
 
 FAILURE = Failure(
     code="DAT009",
-    title="A loop over the batches is left in its first round",
+    title="The batch loop returns after its first batch",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad=BAD,
     good=BAD.replace("        return", "    return"),
-    fix="Take the return out of the loop; for one batch only, say next(iter(loader)).",
+    fix="Move the return out of the loop; for one batch only, write next(iter(loader)).",
     rule=RULE,
 )

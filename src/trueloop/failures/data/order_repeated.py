@@ -1,23 +1,31 @@
-"""A loader that shuffles gives the same order in every epoch.
+"""A shuffling loader gives the same order in every epoch.
 
 What you see
-    None that can be seen in the loss. The model meets the same batches in the same order again and again, and learns
-    a little of that order: results vary more with the seed, and large numbers of epochs gain less than they should.
+    Nothing in the loss. The model sees the same batches in the same order in every epoch and learns a little of that
+    order: results vary more with the seed, and long training gains less than it should.
 
 Why it happens
-    A generator that is seeded again is meant to repeat itself.
+    A generator that is seeded again with the same number repeats itself by design.
 
 Fix
     Seed once, before the first epoch.
 
+        torch.manual_seed(0)
+        for epoch in range(epochs):  # no manual_seed in this loop
+            for inputs, targets in loader:
+
 When this is fine
-    A loader that does not shuffle; a held-out loader; two models trained on one order to be compared; a run started
-    over from the beginning, or rolled back to an earlier state; datasets of one batch; a DistributedSampler, of which
-    DST003 tells. So it is named only where two epochs in a row, over one dataset, of a sampler of torch's own or of
-    Accelerate that shuffles, begin with the same 12 samples or more in the same order, the same optimizer steps in
-    both, no optimizer was built and no weights were loaded in between. Repeating each order on purpose would be named
-    too: hence a warning. In the text it shows where every turn of a loop that trains over such a loader sets the seed
-    again, to what is no other in the next turn.
+    - A loader that does not shuffle, or a held-out loader.
+    - Two models that are trained on one order, to compare them.
+    - A run that restarts from the beginning, or rolls back to an earlier state.
+    - A dataset of one batch.
+    - A ``DistributedSampler``: see DST003.
+
+How it is detected
+    At run time: two epochs in a row over one dataset begin with the same 12 or more samples in the same order, the
+    sampler shuffles and belongs to PyTorch or Accelerate, and one optimizer steps in both. In between no optimizer is
+    built and no weights are loaded. In the text: every iteration of a loop that trains over such a loader sets the seed
+    again, to the same value. Repeating an order on purpose is reported too: hence a warning.
 
 References
     torch.utils.data.DataLoader and its generator, https://docs.pytorch.org/docs/stable/data.html
@@ -31,11 +39,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.epoch_loops import epochs
 from trueloop.analysis.queries.statement_moves import moved_out
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -44,7 +52,7 @@ from trueloop.tracing.events import (
     Event,
     LoaderStarted,
     OptimizerCreated,
-    OrderSeen,
+    SampleOrderRecorded,
     Ref,
     StateLoaded,
     StepTaken,
@@ -61,7 +69,7 @@ class _Epoch:
 
     life: int
     """Grows when an optimizer is built or weights are loaded."""
-    order: OrderSeen | None = None
+    order: SampleOrderRecorded | None = None
     stepped: set[Ref] = field(default_factory=set[Ref])
 
 
@@ -70,7 +78,7 @@ class Detector(failure.Detector):
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (
         LoaderStarted,
-        OrderSeen,
+        SampleOrderRecorded,
         StepTaken,
         OptimizerCreated,
         StateLoaded,
@@ -82,13 +90,13 @@ class Detector(failure.Detector):
         self._life = 0
         self._compared = False
 
-    def observe(self, event: LoaderStarted | OrderSeen | StepTaken | OptimizerCreated | StateLoaded) -> Evidence | None:
+    def observe(self, event: LoaderStarted | SampleOrderRecorded | StepTaken | OptimizerCreated | StateLoaded) -> Evidence | None:
         """Return evidence as soon as the order is known and an optimizer has stepped in both epochs."""
         if isinstance(event, StepTaken):
             return self._stepped(event.optimizer, event.loader)
         if isinstance(event, LoaderStarted):
             self._started(event)
-        elif isinstance(event, OrderSeen):
+        elif isinstance(event, SampleOrderRecorded):
             key = event.dataset or event.loader
             if key in self._epochs:
                 self._epochs[key][1].order = event
@@ -131,15 +139,15 @@ class Detector(failure.Detector):
         del self._epochs[key]
         return self._evidence(order)
 
-    def _evidence(self, order: OrderSeen) -> Evidence:
+    def _evidence(self, order: SampleOrderRecorded) -> Evidence:
         message = (
             f"Two epochs in a row began with the same {order.count} samples in the same order, though the loader "
             f"shuffles ({order.sampler})."
         )
         if order.seeded_at is not None:
-            related = ((order.place, "the epoch begins here"),) if order.place else ()
+            related = ((order.location, "the epoch begins here"),) if order.location else ()
             return Evidence(message=message, location=order.seeded_at, related=related)
-        return Evidence(message=message, location=order.made_at or order.place, fix="Seed its generator once, not anew.")
+        return Evidence(message=message, location=order.made_at or order.location, fix="Seed its generator once, not anew.")
 
     def inconclusive(self) -> str:
         """Say so where no two epochs could be compared."""
@@ -151,28 +159,28 @@ SEEDS: Final = ("torch.manual_seed", "torch.random.manual_seed", "lightning.seed
 STATES: Final = ("torch.seed", "torch.random.seed", "torch.set_rng_state", "torch.random.set_rng_state")
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield what makes every turn of a loop begin with the same seed, and train in the same order."""
     for start, loader in epochs(source):
-        parts = [*loader.of[:1], *(each for dataset in loader.of[:1] for each in dataset.of)]
+        parts = [*loader.sources[:1], *(each for dataset in loader.sources[:1] for each in dataset.sources)]
         one_batch = any(each.name.endswith("Subset") or isinstance(each.node, ast.Subscript) for each in parts)
-        random = any(each.name.endswith(("RandomSampler", "WeightedRandomSampler")) for each in loader.of[1:])
-        shuffles = loader.options.get("shuffle")
+        random = any(each.name.endswith(("RandomSampler", "WeightedRandomSampler")) for each in loader.sources[1:])
+        shuffles = loader.arguments.get("shuffle")
         if not one_batch and (random or (shuffles is not None and shuffles.constant() is True)):
             yield from _seeded(source, start, loader)
 
 
-def _seeded(source: Source, start: Op, loader: AbstractValue) -> Iterator[Hit]:
-    loop, own = start.loops[-1], loader.options.get("generator")
-    if loop.once():
+def _seeded(source: SourceFile, start: Op, loader: AbstractValue) -> Iterator[Hit]:
+    loop, own = start.loops[-1], loader.arguments.get("generator")
+    if loop.runs_at_most_once():
         return
-    inside = source.within(loop, OpKind.SEEDED, OpKind.TORCH, root=start.root)
+    inside = source.ops_in_loop(loop, OpKind.SEED, OpKind.TORCH_CALL, root=start.entry_point)
     if own is None:
-        seeds = [each for each in inside if each.word in SEEDS and "torch.random.fork_rng" not in each.contexts]
+        seeds = [each for each in inside if each.name in SEEDS and "torch.random.fork_rng" not in each.contexts]
     else:
-        made = {id(each) for each in own.lineage() if each.kind is Kind.TENSOR}
-        seeds = [each for each in inside if each.word.endswith(".manual_seed") and id(each.subject) in made]
-    first = [each for each in seeds if each.index < start.index] or (seeds if (loop.turns() or 3) > 2 else [])
+        made = {id(each) for each in own.ancestors() if each.kind is ValueKind.TENSOR}
+        seeds = [each for each in inside if each.name.endswith(".manual_seed") and id(each.subject) in made]
+    first = [each for each in seeds if each.index < start.index] or (seeds if (loop.trip_count() or 3) > 2 else [])
     always = all(each.always_in(loop) and each.loops == start.loops and _fixed(source, each, loop) for each in seeds)
     if first and always and not any(source.calls(*STATES)):
         yield Hit(
@@ -183,12 +191,12 @@ def _seeded(source: Source, start: Op, loader: AbstractValue) -> Iterator[Hit]:
         )
 
 
-def _fixed(source: Source, seed: Op, loop: Loop) -> bool:
+def _fixed(source: SourceFile, seed: Op, loop: Loop) -> bool:
     given = [*seed.node.args, *(each.value for each in seed.node.keywords)]
-    return bool(given) and all(source.fixed(each, seed, loop) for each in given)
+    return bool(given) and all(source.is_loop_invariant(each, seed, loop) for each in given)
 
 
-RULE = Rule(words=("DataLoader", "seed", "step("), find=find)
+RULE = Rule(required_words=("DataLoader", "seed", "step("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

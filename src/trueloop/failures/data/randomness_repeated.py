@@ -1,27 +1,33 @@
-"""The random numbers of the augmentation repeat, from sample to sample, worker to worker or epoch to epoch.
+"""Augmentation draws the same random numbers for every sample, worker or epoch.
 
 What you see
     Augmentation helps less than it should, as if there were only a handful of crops and flips; with more workers the
-    model overfits sooner. Dropout masks repeat as well where the global generator is the one that is seeded.
+    model overfits sooner. If the global generator is the one that is seeded, dropout masks repeat as well.
 
 Why it happens
-    A generator seeded with a constant repeats itself by design. A dataset is copied into every worker, and with it the
-    generator it holds: each copy starts from the same state, and again in the next epoch, when new workers get copies
-    of the original, which has not moved. PyTorch seeds only its own, Python's and numpy's global generators in workers.
+    A generator seeded with a constant repeats itself by design. Each worker gets a copy of the dataset and of the
+    generator in it: all copies start from the same state, and so do those of the next epoch, when new workers copy
+    the unchanged original. In workers PyTorch seeds only the global generators: its own, Python's and numpy's.
 
 Fix
-    Take the global generators, which PyTorch seeds in each worker; or make one for each sample from (seed, epoch,
-    index); or set ``dataset.rng`` in a ``worker_init_fn`` from ``torch.initial_seed()``.
+    Use the global generators, which PyTorch seeds in each worker, or make one generator per sample. A third way is a
+    ``worker_init_fn`` that sets ``dataset.rng`` from ``torch.initial_seed()``.
+
+        def __getitem__(self, index):
+            rng = numpy.random.default_rng((self.seed, self.epoch, index))
 
 When this is fine
-    A seed made from the index of the sample, or of the epoch; a dataset that computes its samples from a seed; a
-    generator of one's own without workers, or with a ``worker_init_fn``, or where the dataset asks
-    ``get_worker_info()``; one that only split or permuted the data when the dataset was made; held-out data, whose
-    noise should be fixed. Named is only, for a loader that is trained on: (1) one constant seed, given 16 times within
-    4 batches or more while samples are drawn in this process; (2) a generator held by the dataset, or by a transform
-    in it, and used for each sample, in two or more workers, or in workers that are made anew for a second epoch.
-    Draws that do not matter for training (a debugging probe in the dataset) would be named too: hence a warning. What
-    happens inside the workers themselves is not seen.
+    - A seed computed from the index of the sample or from the epoch, and a dataset that computes its samples from it.
+    - A generator of the dataset without workers, with a ``worker_init_fn``, or next to ``get_worker_info()``.
+    - A generator that only split or permuted the data when the dataset was built.
+    - Held-out data, whose noise should be fixed.
+
+How it is detected
+    In a loader that is trained on: (1) one constant seed is set 16 times within 4 or more batches while samples are
+    loaded in the main process; or (2) a generator in the dataset, or in one of its transforms, is used for each sample
+    in two or more workers, or in workers that are recreated for a second epoch. Random draws that do not matter for
+    training (a debugging probe in the dataset) are reported too: hence a warning. The workers themselves are not
+    traced.
 
 References
     torch.utils.data, "Randomness in multi-process data loading", https://docs.pytorch.org/docs/stable/data.html
@@ -98,7 +104,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"While samples were drawn, {event.generator}'s generator was seeded with {event.seed} "
             f"{event.times} times in {event.batches} batches: every sample gets the same random numbers.",
-            location=event.place,
+            location=event.location,
         )
 
     def _of_copy(self, event: GeneratorCopied) -> Evidence:
@@ -107,9 +113,9 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"{event.generator} ({event.kind}) is copied into each worker in one state: "
             f"{', and '.join(filter(None, (alike, anew)))}.",
-            location=event.made_at or event.place,
+            location=event.made_at or event.location,
             related=((event.used_at, "used for each sample here"),),
-            about=event.generator,
+            dedup_key=event.generator,
         )
 
     def inconclusive(self) -> str:

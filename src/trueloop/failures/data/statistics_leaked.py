@@ -1,23 +1,29 @@
-"""Features were centred and scaled with the statistics of training and held-out samples together.
+"""Features are scaled with the mean and deviation of training and held-out samples together.
 
 What you see
-    The validation score is a little, with few or skewed samples much, better than what the model does in use, where
-    tomorrow's mean is not known.
+    The validation score is better than what the model achieves in use, where tomorrow's mean is unknown: a little
+    better, or much better with few or skewed samples.
 
 Why it happens
     ``(x - x.mean(0)) / x.std(0)`` is right arithmetic at the wrong time: before the split instead of after it.
 
 Fix
-    Split first; compute mean and deviation on the training part; apply them to both.
+    Split first, compute mean and deviation on the training part, and apply them to both parts.
+
+        mean, deviation = x[train_rows].mean(0), x[train_rows].std(0)
+        x = (x - mean) / deviation
 
 When this is fine
-    Statistics of the training part applied to both; each part scaled by its own; fixed constants (of ImageNet, 1/255);
-    features that are centred by nature, or by design (+1 and -1); tables scaled as a whole of which nothing is held
-    out. Named is only a table, of all the samples that training and held-out loader draw from, in which every
-    feature, or the table as a whole, has mean 0 and deviation 1 to 1e-5, while the training part alone is off by more
-    than 1e-3. Data that came scaled by whoever published it would be named too: the held-out score is
-    tainted all the same, but not by this program. Hence a warning. Statistics over a third, unused part are not seen,
-    nor are tables that are read from files.
+    - Statistics of the training part applied to both parts, or each part scaled by its own.
+    - Fixed constants, such as those of ImageNet or 1/255.
+    - Features that are centred by nature, or by design (+1 and -1).
+    - A table that is scaled together and of which nothing is held out.
+
+How it is detected
+    In a table of all samples that the training and the held-out loader read, every feature, or the full table, has mean
+    0 and deviation 1 to 1e-5, while the training part alone is off by more than 1e-3. Data that its publisher scaled is
+    reported too: its held-out score is tainted all the same, though not by this program. Hence a warning. Not detected:
+    statistics that include a third, unused part, and tables that are read from files.
 
 References
     scikit-learn, "Common pitfalls: data leakage during pre-processing",
@@ -40,7 +46,7 @@ from trueloop.tracing.events import (
     Event,
     LoaderStarted,
     Ref,
-    ScaledTogether,
+    JointlyStandardised,
 )
 
 OFF = 1e-3  # of a deviation; a hundred times what rounding leaves
@@ -49,19 +55,19 @@ OFF = 1e-3  # of a deviation; a hundred times what rounding leaves
 class Detector(failure.Detector):
     """Waits for a sweep, without a backward, over samples that were scaled together with those of the training."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, ScaledTogether, HeldOutMeasured)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, JointlyStandardised, HeldOutMeasured)
 
     def __init__(self) -> None:
         self._made_at: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
-        self._scaled: list[ScaledTogether] = []
+        self._scaled: list[JointlyStandardised] = []
         self._told: set[Ref] = set()
         self._judged = False
 
-    def observe(self, event: LoaderStarted | ScaledTogether | HeldOutMeasured) -> Evidence | None:
+    def observe(self, event: LoaderStarted | JointlyStandardised | HeldOutMeasured) -> Evidence | None:
         """Return evidence at the end of the first such sweep."""
         if isinstance(event, LoaderStarted):
-            self._made_at[event.loader] = event.made_at or event.place
-        elif isinstance(event, ScaledTogether):
+            self._made_at[event.loader] = event.made_at or event.location
+        elif isinstance(event, JointlyStandardised):
             self._scaled = [*self._scaled[-15:], event]
         else:
             self._judged = True
@@ -72,7 +78,7 @@ class Detector(failure.Detector):
         for scaled in self._scaled:
             if trainer not in scaled.loaders or held_out not in scaled.loaders or trainer in self._told:
                 continue
-            off = scaled.off[scaled.loaders.index(trainer)]
+            off = scaled.mean_offsets[scaled.loaders.index(trainer)]
             if off <= OFF:
                 continue
             self._told.add(trainer)

@@ -1,23 +1,30 @@
-"""Each worker of a loader goes through the whole stream, so that every sample comes as often as there are workers.
+"""Each worker of a loader iterates over the full stream, so every sample is loaded once per worker.
 
 What you see
-    An epoch is as many times longer as there are workers, and every sample counts that often: four workers make one
-    epoch four. Validation figures change little, and take four times as long; held-out counts are wrong.
+    An epoch is as many times longer as there are workers: four workers make one epoch four. Validation figures change
+    little but take four times as long, and held-out counts are wrong.
 
 Why it happens
-    A dataset with indices is shared out by the loader's sampler. An ``IterableDataset`` has none: each worker gets a
-    copy of it and iterates over that, and which part is whose is left to the dataset.
+    The sampler of a loader divides the indices of a dataset among its workers. An ``IterableDataset`` has no indices:
+    each worker iterates over a copy of it, and dividing the stream is left to the dataset.
 
 Fix
-    In ``__iter__``, take every ``num_workers``-th sample from ``info.id`` on: ``itertools.islice(stream, info.id, None,
-    info.num_workers)`` where ``info = get_worker_info()`` is not None; or share out files among workers.
+    In ``__iter__``, take every ``num_workers``-th sample, or give each worker its own files.
+
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        yield from itertools.islice(self.stream, first, None, step)
 
 When this is fine
-    A stream that asks ``torch.utils.data.get_worker_info()`` for its part, or is given it by ``worker_init_fn``; one
-    that draws at random without end, where workers are seeded differently; a single worker; a stream whose batches are
-    all equal. Reported is a loader all of whose workers give the same first batch, and then another. Where a copied
-    generator makes them alike, that is told instead (DAT005). What a dataset iterates over may ask for the worker
-    itself, as streams of Hugging Face do, so a text does not tell.
+    - A stream that takes its part from ``torch.utils.data.get_worker_info()`` or from a ``worker_init_fn``.
+    - An endless random stream whose workers are seeded differently.
+    - A single worker.
+    - A stream whose batches are all equal.
+
+How it is detected
+    At run time: all workers of a loader return the same first batch, and then a different one. If a copied generator
+    makes them equal, DAT005 is reported instead. Lint cannot tell, because the iterable inside a dataset may itself
+    divide the samples among workers, as Hugging Face streams do.
 
 References
     huggingface/datasets#3423, "The data is repeated num_works times",
@@ -36,19 +43,19 @@ from typing import ClassVar
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import Event, GeneratorCopied, LoaderStarted, Ref, WorkersRepeat
+from trueloop.tracing.events import Event, GeneratorCopied, LoaderStarted, Ref, WorkersRepeatFirstBatch
 
 
 class Detector(failure.Detector):
     """Passes on what the source has seen, unless another failure explains it."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (GeneratorCopied, LoaderStarted, WorkersRepeat)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (GeneratorCopied, LoaderStarted, WorkersRepeatFirstBatch)
 
     def __init__(self) -> None:
         self._copied: set[Ref] = set()
         self._several = False
 
-    def observe(self, event: GeneratorCopied | LoaderStarted | WorkersRepeat) -> Evidence | None:
+    def observe(self, event: GeneratorCopied | LoaderStarted | WorkersRepeatFirstBatch) -> Evidence | None:
         """Return evidence for each loader whose workers begin alike."""
         if isinstance(event, LoaderStarted):
             self._several |= event.workers > 1
@@ -59,8 +66,8 @@ class Detector(failure.Detector):
             return Evidence(
                 message=f"All {event.workers} workers of this loader began with the same batch of {event.samples} "
                 f"samples: each goes through the whole of {name}, and every sample comes {event.workers} times.",
-                location=event.made_at or event.place,
-                related=((event.place, "drawn from here"),) if event.made_at and event.place else (),
+                location=event.made_at or event.location,
+                related=((event.location, "drawn from here"),) if event.made_at and event.location else (),
             )
         return None
 

@@ -1,24 +1,30 @@
-"""Part of the work of each update runs on another device than the model.
+"""The loss is computed on the CPU although the model runs on an accelerator.
 
 What you see
-    The accelerator is idle much of the time; one processor core is busy. The time of an update hardly depends on the
-    size of the model.
+    The accelerator is idle much of the time and one CPU core is busy. The time of an update hardly depends on the size
+    of the model.
 
 Why it happens
-    Moving a tensor is always allowed. With ``loss_fn(model(x).cpu(), y)`` loss and its gradient are computed on the
-    processor, and every update waits for the copy there and back.
+    Moving a tensor is always allowed. With ``loss_fn(model(x).cpu(), y)`` the loss and its gradient are computed on the
+    CPU, and every update waits for the copy there and back.
 
 Fix
-    Move the targets to the output's device: ``loss_fn(output, y.to(output.device))``.
+    Move the targets to the device of the output.
+
+        loss = loss_fn(output, y.to(output.device))  # not loss_fn(output.cpu(), y)
 
 When this is fine
-    Metrics computed on the processor from detached outputs; batches that are moved to the device one by one; models
-    that are spread over several devices on purpose; optimizers that keep their averages in the memory of the host;
-    actors on the processor beside a learner on an accelerator. Named is only a loss that is differentiated: its
-    targets lie on the processor, while the newest output of the model whose parameters receive the gradient lies on
-    an accelerator, in three backwards. It is slow, not wrong: hence a note. Without an accelerator it cannot happen,
-    and has not been tried on one: the rule was tested with tensors of torch's "meta" device. A whole model that was
-    left on the processor is not judged.
+    - Metrics computed on the CPU from detached outputs.
+    - Batches that are moved to the device one by one.
+    - Models that are spread over several devices on purpose.
+    - Optimizers that keep their averages in host memory.
+    - Actors on the CPU next to a learner on an accelerator.
+
+How it is detected
+    In three backward passes in a row the targets of the loss are on the CPU, while the newest output of the model whose
+    parameters receive the gradient is on an accelerator. It is slow, not wrong: hence a note. It cannot happen without
+    an accelerator and has not been tried on one: it was tested with tensors of PyTorch's "meta" device. A model that
+    was left on the CPU altogether is not checked.
 
 References
     CUDA semantics, "Asynchronous execution", https://docs.pytorch.org/docs/stable/notes/cuda.html
@@ -34,7 +40,7 @@ from typing import Any, ClassVar
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import BackwardEnded, Event, LossesSeen, ModelCalled, Refs
+from trueloop.tracing.events import BackwardEnded, Event, BackwardLosses, ModelCalled, Refs
 
 TIMES = 3  # backwards in a row
 
@@ -42,38 +48,38 @@ TIMES = 3  # backwards in a row
 class Detector(failure.Detector):
     """Compares where a model's newest output lies with where its loss was computed."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, LossesSeen, BackwardEnded)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, BackwardLosses, BackwardEnded)
 
     def __init__(self) -> None:
         self._output: tuple[str, Refs] | None = None
         """Accelerator of the newest output of a model, and the model's parameters; None where it lies elsewhere."""
-        self._suspect: LossesSeen | None = None
+        self._suspect: BackwardLosses | None = None
         self._times = 0
         self._accelerated = False
         self._unread = ""
 
-    def observe(self, event: ModelCalled | LossesSeen | BackwardEnded) -> Evidence | None:
+    def observe(self, event: ModelCalled | BackwardLosses | BackwardEnded) -> Evidence | None:
         """Return evidence in the third such backward."""
         if isinstance(event, ModelCalled):
             device = _accelerator(event.output)
             self._output = None if device is None else (device, event.parameters)
             self._accelerated |= device is not None
-        elif isinstance(event, LossesSeen):
+        elif isinstance(event, BackwardLosses):
             self._suspect = event if self._away(event) else None
         else:
             return self._judge(event)
         return None
 
-    def _away(self, event: LossesSeen) -> bool:
+    def _away(self, event: BackwardLosses) -> bool:
         if self._output is None:
             return False
         for loss in event.losses:
-            self._unread = self._unread or loss.unread
+            self._unread = self._unread or loss.unreadable_reason
         return any(loss.targets is not None and loss.targets.device.type == "cpu" for loss in event.losses)
 
     def _judge(self, event: BackwardEnded) -> Evidence | None:
         suspect, self._suspect = self._suspect, None
-        if suspect is None or self._output is None or event.received.isdisjoint(self._output[1]):
+        if suspect is None or self._output is None or event.reached_parameters.isdisjoint(self._output[1]):
             self._times = 0
             return None
         self._times += 1
@@ -82,7 +88,7 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"The model's output lies on {self._output[0]}, its loss is computed on the processor, in "
             f"{TIMES} backwards in a row.",
-            location=suspect.place,
+            location=suspect.location,
         )
 
     def inconclusive(self) -> str:

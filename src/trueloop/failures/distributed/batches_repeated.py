@@ -1,30 +1,36 @@
-"""The processes of a data-parallel run train on the same batches: what all but one of them compute is thrown away.
+"""All ranks of a data-parallel run train on the same batches, so the work of all but one of them is wasted.
 
 What you see
-    The run is as fast as on one device and learns what it would learn there, though several are paid for: an epoch
-    takes as many updates as with one process, and the loss curve is that of one. The effective batch is one batch.
+    The run is no faster than on one device: an epoch takes as many updates as with one process, and the loss curve is
+    that of one process. The effective batch is one batch.
 
 Why it happens
-    ``DistributedDataParallel`` averages gradients and has no part in the data. Each process goes through a loader of
-    its own; with one order, or one seed on all of them, those give the same samples, and the mean of equal gradients
-    is a gradient like any other.
+    ``DistributedDataParallel`` averages gradients and does not touch the data. Each process has its own loader. With
+    the same order, or the same seed, these give the same samples, and the mean of equal gradients is a valid gradient.
 
 Fix
-    ``DataLoader(data, sampler=DistributedSampler(data))``, with ``set_epoch`` before each epoch. For a stream, take
-    every ``world_size``-th sample from ``rank`` on (``split_dataset_by_node`` for those of Hugging Face). For what is
-    drawn at random, seed with ``seed + rank``.
+    Give each rank its own part of the data.
+
+        sampler = DistributedSampler(data)  # and sampler.set_epoch(epoch) before each epoch
+        loader = DataLoader(data, batch_size=16, sampler=sampler)
+
+    For a stream, take every ``world_size``-th sample from ``rank`` on (Hugging Face: ``split_dataset_by_node``). For
+    random draws, seed with ``seed + rank``.
 
 When this is fine
-    A global batch of which each process takes its part; another seed on each process and ``shuffle=True``, which draws
-    with replacement across them; one batch that is overfitted, or all of the data in each update; parallelism within a
-    layer or along the sequence, where processes are given the same and compute a part each; a task of its own on each
-    process. So what counts is the gradient that a process found by itself, before the wrapper averaged it: told where
-    that of two ranks was equal in all rounds compared (the first, 2nd, 4th, 8th, ...), as what they gave the model was,
-    which was not always the same. Where dropout draws other values on each process the gradients differ, and nothing
-    is told; nor of gradients that are averaged by hand. A check that processes agree on equal data is named, too: hence
-    a warning. The text does not tell which seed a process has, or which part of the data.
-    A run of one process cannot have this failure, which is why the teaching loop has no switch for it: the script below
-    starts a second one.
+    - A global batch of which each process takes its part.
+    - Another seed on each process with ``shuffle=True``, which draws with replacement across processes.
+    - One batch that is overfitted, or all of the data in each update.
+    - Parallelism within a layer or along the sequence, where all processes get the same input and compute a part each.
+    - A separate task on each process.
+
+How it is detected
+    The gradients that two ranks compute are compared before the wrapper averages them, in the 1st, 2nd, 4th, 8th, ...
+    round. In all of them the gradients were equal, and so were the inputs of the model, which were not always the same.
+    Not detected: runs whose dropout differs between processes, and gradients that are averaged by hand. A check that
+    processes agree on equal data is reported too: hence a warning. Lint cannot tell which seed or which part of the
+    data a process has. A run of one process cannot have this failure, so the teaching loop has no switch for it: the
+    script below starts a second process.
 
 References
     stanford-crfm/mistral#194, "Distributed Training: Data seem to be identical across processes",
@@ -76,8 +82,8 @@ class Detector(failure.Detector):
     def observe(self, event: ModelReplicated | RanksCompared | LoaderStarted) -> Evidence | None:
         """Return evidence once two ranks did the same in every round compared, and that often enough."""
         if isinstance(event, ModelReplicated):
-            self._models[event.wrapper] = _Model(event.place)
-            self._largest = max(self._largest, event.size)
+            self._models[event.wrapper] = _Model(event.location)
+            self._largest = max(self._largest, event.group_size)
         elif isinstance(event, RanksCompared):
             return self._compared(event)
         elif len(self._made_at) < MOST_LOADERS:
@@ -86,11 +92,11 @@ class Detector(failure.Detector):
 
     def _compared(self, event: RanksCompared) -> Evidence | None:
         model = self._models.setdefault(event.wrapper, _Model(None))
-        if event.inputs is None:
+        if event.input_digest is None:
             return None
         model.compared += 1
-        model.over |= not event.same_work
-        model.inputs.add(event.inputs)
+        model.over |= not event.same_inputs_and_gradients
+        model.inputs.add(event.input_digest)
         if model.over or model.compared < FEWEST or len(model.inputs) < FEWEST_INPUTS:
             return None
         model.over = True
@@ -99,16 +105,16 @@ class Detector(failure.Detector):
     def _tell(self, event: RanksCompared, model: _Model) -> Evidence:
         loader = None if event.loader is None else self._made_at.get(event.loader)
         first, second = sorted(event.ranks)
-        place = loader or model.wrapped_at or event.place
-        related = [(model.wrapped_at, "the model is wrapped here"), (event.place, "stepped here")]
+        place = loader or model.wrapped_at or event.location
+        related = [(model.wrapped_at, "the model is wrapped here"), (event.location, "stepped here")]
         return Evidence(
             message=f"Ranks {first} and {second} train on the same batches: in all {format_count(model.compared, 'update')} "
-            f"that were compared, the latest being number {event.at}, they gave the model the same, and each found the "
+            f"that were compared, the latest being number {event.compared_update}, they gave the model the same, and each found the "
             "same gradient before it was averaged.",
             location=place,
             related=tuple((where, words) for where, words in related if where is not None and where != place),
-            about=event.wrapper,
-            update=max(0, event.at - 1),
+            dedup_key=event.wrapper,
+            first_update=max(0, event.compared_update - 1),
         )
 
     def inconclusive(self) -> str:

@@ -1,22 +1,30 @@
-"""A DistributedSampler gives some held-out samples twice, so that all processes have equally many.
+"""A DistributedSampler repeats some held-out samples so that all processes have the same number of them.
 
 What you see
     The measured figure changes with the number of processes, and differs from that of one process in the third digit.
-    Where predictions are gathered there are more of them than samples.
+    Where predictions are gathered, there are more of them than samples.
 
 Why it happens
-    ``DistributedSampler`` repeats the first samples until their number is a multiple of the number of processes, since
-    in training a process with fewer batches would leave the others waiting. For training one more sample is nothing.
+    ``DistributedSampler`` repeats the first samples until their number is a multiple of the number of processes,
+    because in training a process with fewer batches would make the others wait. In training this does no harm.
 
 Fix
-    Give each process ``Subset(held_out, range(rank, len(held_out), world_size))`` and add sums and counts up with
-    ``all_reduce``; no call within the sweep may then wait for the others. Or gather, and cut to ``len(held_out)``.
+    Divide the samples without repeating any, then add up sums and counts with ``all_reduce``.
+
+        part = Subset(held_out, range(rank, len(held_out), world_size))
+        loader = DataLoader(part, batch_size=64)
+
+    No call within that loop may then wait for the other processes. Or gather, and cut to ``len(held_out)``.
 
 When this is fine
-    A held-out set whose size is a multiple of the number of processes; a program that cuts what it has gathered to the
-    size of the set, which does not show here, hence a note; Accelerate's ``gather_for_metrics``, which does so;
-    evaluation by one process. Told where a loader with such a sampler is swept in eval mode and not trained on. The
-    size of the set does not show in a text.
+    - A held-out set whose size is a multiple of the number of processes.
+    - A program that cuts what it has gathered to the size of the set, such as Accelerate's ``gather_for_metrics``.
+    - Evaluation in one process.
+
+How it is detected
+    At run time: a loader whose ``DistributedSampler`` returns another number of samples than the dataset has is
+    iterated in eval mode and not trained on. A later cut to the size of the set is not seen: hence a note. Lint cannot
+    tell, because the text does not show the size of the set.
 
 References
     pytorch/pytorch#25162, "Incorrect Validation Accuracy Due to Distributed Sampler",
@@ -82,19 +90,19 @@ class Detector(failure.Detector):
             message=f"The DistributedSampler of this held-out loader gives {shared.processes} processes {shared.given} "
             f"samples of {shared.samples}, {what}.",
             location=shared.made_at,
-            related=((sweep.calls[0].place, "measured here"),) if sweep.calls[0].place else (),
-            update=sweep.update,
+            related=((sweep.calls[0].location, "measured here"),) if sweep.calls[0].location else (),
+            first_update=sweep.update,
         )
 
 
 def _shared(event: LoaderStarted) -> _Shared | None:
     """Return how a set is shared out; None where each sample is given once."""
-    sampler: Any = getattr(event.live.batch_sampler, "sampler", event.live.sampler)
+    sampler: Any = getattr(event.live_loader.batch_sampler, "sampler", event.live_loader.sampler)
     given, processes = getattr(sampler, "total_size", None), getattr(sampler, "num_replicas", None)
     if not isinstance(given, int) or not isinstance(processes, int):  # another class of this name
         return None
     samples = len(sampler.dataset)
-    return None if given == samples else _Shared(samples, given, processes, event.made_at or event.place)
+    return None if given == samples else _Shared(samples, given, processes, event.made_at or event.location)
 
 
 FAILURE = Failure(

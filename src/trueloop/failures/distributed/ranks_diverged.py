@@ -1,27 +1,35 @@
-"""The processes of a data-parallel run train different models, though each believes to hold a copy of one.
+"""The ranks of a data-parallel run hold different parameters, although each should hold a copy of one model.
 
 What you see
-    The loss looks as usual, since it is that of one process. Validation is worse than that of a run on one device, and
-    changes with the rank that computes it; a checkpoint holds the model of the rank that wrote it. Gradients are
-    averaged over models that are not the same, so each one descends along the slope of another.
+    The loss looks as usual, since it is that of one process. Validation is worse than on one device and depends on the
+    rank that computes it; a checkpoint holds the model of the rank that wrote it. Gradients are averaged over models
+    that differ, so each model descends along the slope of another.
 
 Why it happens
-    ``DistributedDataParallel`` makes the parameters equal once, when it is built. From then on it averages gradients
-    and trusts every process to do the same with them. It never looks at the parameters again.
+    ``DistributedDataParallel`` makes the parameters equal once, when it is built. After that it averages gradients and
+    relies on every process to apply the same update. It never compares the parameters again.
 
 Fix
-    Change parameters on every rank alike, or before the model is wrapped: load checkpoints on all ranks, step on all
-    ranks or on none (decide by a number that was all-reduced), with one learning rate and one loss scale.
+    Change parameters on every rank alike, or before the model is wrapped: load checkpoints on all ranks, use one
+    learning rate and one loss scale, and step on all ranks or on none.
+
+        skip = (~loss.isfinite()).float()
+        dist.all_reduce(skip)
+        if skip == 0:  # the same decision on every rank
+            optimizer.step()
 
 When this is fine
-    Shards of FSDP2 and of tensor parallelism, which are not compared; parameters that the model tells the wrapper to
-    ignore; buffers, such as the statistics of BatchNorm; models of other groups, as in a pipeline; local SGD, which
-    steps between two reductions or averages by a communication hook of its own; uneven inputs under ``join()``;
-    rounding, by which hardware of different kinds may differ. What is compared is what two ranks hold right after the
-    same reduction and the step behind it: there all copies are one model, or the run is not what it is meant to be.
-    Not judged are parameters outside of the wrapper, and ranks that are not watched.
-    A run of one process cannot have this failure, which is why the teaching loop has no switch for it: the script below
-    starts a second one.
+    - Shards of FSDP2 and of tensor parallelism, which are not compared.
+    - Parameters that the model tells the wrapper to ignore, and buffers such as the statistics of BatchNorm.
+    - Models of other process groups, as in a pipeline.
+    - Local SGD, which steps between two reductions or averages with a communication hook of its own.
+    - Uneven inputs under ``join()``.
+    - Rounding, by which hardware of different kinds may differ.
+
+How it is detected
+    Two ranks compare their parameters right after the same reduction and the step that follows it, where all copies
+    must be equal. Not checked: parameters outside the wrapper, and ranks that are not traced. A run of one process
+    cannot have this failure, so the teaching loop has no switch for it: the script below starts a second process.
 
 References
     torch.nn.parallel.DistributedDataParallel, "Internal Design",
@@ -55,22 +63,22 @@ class Detector(failure.Detector):
     def observe(self, event: ModelReplicated | RanksCompared) -> Evidence | None:
         """Return evidence where something differs by more than rounding."""
         if isinstance(event, ModelReplicated):
-            self._largest = max(self._largest, event.size)
+            self._largest = max(self._largest, event.group_size)
             return None
         self._compared += 1
-        if not event.differ:
+        if not event.differing:
             return None
         first, second = sorted(event.ranks)
-        names = ", ".join(name for name, _ in event.differ[:NAMED])
-        more = len(event.differ) - NAMED
+        names = ", ".join(name for name, _ in event.differing[:NAMED])
+        more = len(event.differing) - NAMED
         rest = f" and {more} more" if more > 0 else ""
-        since = "" if event.equal_at is None else f"; after {format_count(event.equal_at, 'update')} they were equal"
+        since = "" if event.last_equal_update is None else f"; after {format_count(event.last_equal_update, 'update')} they were equal"
         return Evidence(
-            message=f"After {format_count(event.at, 'update')} ranks {first} and {second} hold different values of "
-            f"{names}{rest} ({len(event.differ)} of {event.parameters} parameters, {_far(event.differ[0][1])}){since}.",
-            location=event.place,
-            about=event.wrapper,
-            update=max(0, event.at - 1),
+            message=f"After {format_count(event.compared_update, 'update')} ranks {first} and {second} hold different values of "
+            f"{names}{rest} ({len(event.differing)} of {event.parameters} parameters, {_far(event.differing[0][1])}){since}.",
+            location=event.location,
+            dedup_key=event.wrapper,
+            first_update=max(0, event.compared_update - 1),
         )
 
     def inconclusive(self) -> str:

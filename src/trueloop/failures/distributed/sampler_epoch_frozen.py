@@ -1,24 +1,32 @@
-"""A DistributedSampler that shuffles is never told the epoch, so every epoch has the order of the first.
+"""``DistributedSampler.set_epoch`` is never called, so every epoch has the order of the first.
 
 What you see
-    None that can be seen in the loss. Each process meets the same samples in the same order, epoch after epoch, and
-    never one of another process's share: the more processes, the smaller the part of the data that each of them, and
-    its batches, ever mixes. Runs of many epochs gain less than they should.
+    Nothing in the loss. Each process sees the same samples in the same order in every epoch, and never those of another
+    process: the more processes, the smaller the part of the data that each of them mixes. Runs of many epochs gain less
+    than they should.
 
 Why it happens
-    The sampler makes its order from its seed and its epoch alone, so that all processes agree without a word. The epoch
-    stays 0 until somebody calls ``set_epoch``, and a fixed order is a valid one.
+    The sampler computes its order from its seed and its epoch alone, so that all processes agree without communication.
+    The epoch stays 0 until ``set_epoch`` is called, and a fixed order is a valid one.
 
 Fix
-    Call ``sampler.set_epoch(epoch)`` before each epoch.
+    Set the epoch of the sampler before each epoch.
+
+        for epoch in range(epochs):
+            loader.sampler.set_epoch(epoch)
+            for inputs, targets in loader:
 
 When this is fine
-    A sampler with ``shuffle=False``, or a single epoch; ``set_epoch`` called through ``loader.sampler``, through a
-    batch sampler around it, in a helper, or by Accelerate, Lightning or the Hugging Face Trainer; a run resumed at a
-    later epoch; two models or optimizers that take turns on one order; a model built anew or rolled back in between;
-    epochs of one batch. Named where two epochs in a row, over one dataset, were made from the same epoch and seed, and
-    one optimizer stepped on two batches or more of both. Who repeats an order on purpose is named too: hence a warning.
-    In the text it shows where a loop over epochs trains on such a loader and nothing ever sets its epoch.
+    - A sampler with ``shuffle=False``, a single epoch, or epochs of one batch.
+    - ``set_epoch`` called through ``loader.sampler``, a batch sampler, a helper, Accelerate or Lightning.
+    - A run that resumes at a later epoch.
+    - Two models or optimizers that alternate on one order.
+    - A model that is rebuilt or rolled back in between.
+
+How it is detected
+    At run time: two epochs in a row over one dataset used the same epoch and seed of the sampler, and one optimizer
+    stepped on two or more batches of both. Repeating an order on purpose is reported too: hence a warning. In the text:
+    a loop over epochs trains on such a loader, and nothing ever sets its epoch.
 
 References
     torch.utils.data.distributed.DistributedSampler, with the warning on set_epoch,
@@ -32,16 +40,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.epoch_loops import epochs
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, SuggestedChange
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import EpochDrawn, Event, OptimizerCreated, Ref, StateLoaded, StepTaken
+from trueloop.tracing.events import DistributedEpochStarted, Event, OptimizerCreated, Ref, StateLoaded, StepTaken
 
 FEWEST: Final = 2  # batches of an epoch that one optimizer has stepped on
 MOST_DATASETS: Final = 64
@@ -49,7 +57,7 @@ MOST_DATASETS: Final = 64
 
 @dataclass(slots=True)
 class _Epoch:
-    drawn: EpochDrawn
+    drawn: DistributedEpochStarted
     life: int
     """Grows when an optimizer is built or weights are loaded."""
     batches: dict[Ref, set[int]] = field(default_factory=dict[Ref, set[int]])
@@ -64,7 +72,7 @@ class Detector(failure.Detector):
     """Compares what each epoch's order is made from with that of the one before."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (
-        EpochDrawn, StepTaken, OptimizerCreated, StateLoaded
+        DistributedEpochStarted, StepTaken, OptimizerCreated, StateLoaded
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -73,11 +81,11 @@ class Detector(failure.Detector):
         self._life = 0
         self._drawn = self._compared = False
 
-    def observe(self, event: EpochDrawn | StepTaken | OptimizerCreated | StateLoaded) -> Evidence | None:
+    def observe(self, event: DistributedEpochStarted | StepTaken | OptimizerCreated | StateLoaded) -> Evidence | None:
         """Return evidence once an optimizer has stepped in both epochs."""
         if isinstance(event, StepTaken):
             return self._stepped(event)
-        if isinstance(event, EpochDrawn):
+        if isinstance(event, DistributedEpochStarted):
             self._begin(event)
         elif isinstance(event, OptimizerCreated):
             self._life += 1
@@ -85,7 +93,7 @@ class Detector(failure.Detector):
             self._life += event.what == "model"
         return None
 
-    def _begin(self, event: EpochDrawn) -> None:
+    def _begin(self, event: DistributedEpochStarted) -> None:
         self._drawn = True
         if len(self._epochs) > MOST_DATASETS:
             self._epochs.clear()
@@ -108,16 +116,16 @@ class Detector(failure.Detector):
         self._compared = True
         return self._tell(now.drawn) if before.drawn.order == now.drawn.order else None
 
-    def _tell(self, drawn: EpochDrawn) -> Evidence:
+    def _tell(self, drawn: DistributedEpochStarted) -> Evidence:
         epoch, seed, processes, _ = drawn.order
-        change = SuggestedChange(drawn.place.site, "loader.sampler.set_epoch(epoch)") if drawn.place else None
+        change = SuggestedChange(drawn.location.source_location, "loader.sampler.set_epoch(epoch)") if drawn.location else None
         return Evidence(
             message=f"Two epochs in a row have one order: their DistributedSampler (seed {seed}, {processes} replicas) "
             f"stands at epoch {epoch} in both.",
-            location=drawn.place or drawn.made_at,
-            related=((drawn.made_at, "the loader is built here"),) if drawn.place and drawn.made_at else (),
+            location=drawn.location or drawn.made_at,
+            related=((drawn.made_at, "the loader is built here"),) if drawn.location and drawn.made_at else (),
             change=change,
-            about=drawn.dataset or drawn.loader,
+            dedup_key=drawn.dataset or drawn.loader,
         )
 
     def inconclusive(self) -> str:
@@ -127,19 +135,19 @@ class Detector(failure.Detector):
         return "no two epochs of one shuffling loader were trained on" if self._drawn else "no such sampler was used"
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the loops over a loader with such a sampler, in a loop over epochs, where nothing sets the epoch."""
-    told = source.acts(OpKind.EPOCH_SET)
+    told = source.ops(OpKind.SET_EPOCH)
     if len({id(each.node) for each in told}) < source.text.source.count("set_epoch"):
         return  # somewhere it is called on what the text does not show
     for start, loader in epochs(source):
-        sampler = next((each for each in loader.of[1:] if each.kind is Kind.SAMPLER), None)
+        sampler = next((each for each in loader.sources[1:] if each.kind is ValueKind.SAMPLER), None)
         if sampler is None or not all(_shuffles(each) for each in sampler.alternatives()):
             continue
         if any(each.subject.may_be(sampler) or each.subject.may_be(loader) for each in told):
             continue
-        run = source.run_of(start)
-        if not source.handed_out(sampler, run) and not source.handed_out(loader, run):
+        run = source.ops_of_run(start)
+        if not source.escapes(sampler, run) and not source.escapes(loader, run):
             yield Hit(
                 message="Every turn of the loop trains in the order of the first: nothing sets the epoch of the "
                 "DistributedSampler.",
@@ -150,27 +158,27 @@ def find(source: Source) -> Iterator[Hit]:
 
 
 def _shuffles(sampler: AbstractValue) -> bool:
-    shuffle = sampler.options.get("shuffle") or sampler.options.get("3")
-    seed = sampler.options.get("seed") or sampler.options.get("4")
+    shuffle = sampler.arguments.get("shuffle") or sampler.arguments.get("3")
+    seed = sampler.arguments.get("seed") or sampler.arguments.get("4")
     torchs = sampler.name.startswith("torch.") and sampler.name.endswith(".DistributedSampler")
-    return torchs and (shuffle is None or shuffle.constant() is True) and (seed is None or seed.kind is Kind.CONSTANT)
+    return torchs and (shuffle is None or shuffle.constant() is True) and (seed is None or seed.kind is ValueKind.CONSTANT)
 
 
-def _told(source: Source, start: Op, loader: AbstractValue) -> Fix | None:
+def _told(source: SourceFile, start: Op, loader: AbstractValue) -> Fix | None:
     """Return the fix that sets the epoch in front of the loop over batches, where that and the epoch have names."""
     loop, over = start.loops[-1].node, start.node.iter
     while isinstance(over, ast.Call) and over.args:  # enumerate(tqdm(loader, desc=...))
         over = over.args[0]
-    named = isinstance(over, ast.Name | ast.Attribute) and "sampler" in loader.options
+    named = isinstance(over, ast.Name | ast.Attribute) and "sampler" in loader.arguments
     epoch = getattr(getattr(loop, "target", None), "id", "_")
     if epoch == "_" or not named or start.node not in getattr(loop, "body", ()):
         return None
-    line = f"{source.text.of(over)}.sampler.set_epoch({epoch})"
-    edit = source.text.before(start.node, line)
-    return Fix((edit,), safe=False, words=f"Insert {line}") if edit else None
+    line = f"{source.text.segment(over)}.sampler.set_epoch({epoch})"
+    edit = source.text.insert_before(start.node, line)
+    return Fix((edit,), safe=False, description=f"Insert {line}") if edit else None
 
 
-RULE = Rule(words=("DistributedSampler", "DataLoader", "step("), find=find)
+RULE = Rule(required_words=("DistributedSampler", "DataLoader", "step("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -1,26 +1,30 @@
-"""The model is trained past its DistributedDataParallel, so that every process trains a model of its own.
+"""Training calls the plain model instead of its DistributedDataParallel wrapper, so gradients are never averaged.
 
 What you see
-    Adding processes changes nothing: loss and accuracy are those of one process with one process's batches, only the
-    electricity bill grows. The ranks drift apart from the first update on, and the checkpoint of rank 0 has seen a
-    fraction of the data.
+    Adding processes changes nothing: loss and accuracy are those of one process with its own batches. The ranks drift
+    apart from the first update on, and the checkpoint of rank 0 has seen a fraction of the data.
 
 Why it happens
-    The wrapper averages gradients by hooks that a call of the wrapper makes ready. ``model.module(x)`` is a call of the
-    plain model: its backward fills the gradients of this process, the hooks find that nobody has asked, and stay quiet.
+    The wrapper averages gradients with hooks that a call of the wrapper prepares. ``model.module(x)`` calls the plain
+    model: its backward fills the gradients of this process, and the hooks do nothing.
 
 Fix
-    Call the wrapper: ``model(x)``, not ``model.module(x)``. What is to be done by a method of the model goes through
-    its ``forward``.
+    Call the wrapper. Where training needs another method of the model, call that method in ``forward``.
+
+        loss = loss_fn(model(x), y)  # not model.module(x)
 
 When this is fine
-    Evaluation through ``model.module``, which has no backward; gradients that the program reduces by itself between
-    backward and step; ``no_sync()`` for all micro-batches but the last, since the wrapper was called; a loss on the
-    weights, or a second network on the plain module, beside a call of the wrapper; a GAN whose generator is trained
-    through the bare discriminator, whose own gradients are dropped. Certain where two steps used gradients that
-    backwards gave to replicated parameters, while since the step before the wrapper was not called and its group began
-    no collective from the first of those backwards on. Who averages the parameters themselves, now and then, does not
-    need the wrapper; he would be named nevertheless: hence a warning. With one process it makes no difference yet.
+    - Evaluation through ``model.module``, which has no backward.
+    - Gradients that the program reduces by itself between backward and step.
+    - ``no_sync()`` for all micro-batches but the last.
+    - A loss on the weights, or a second network on the plain module, in addition to a call of the wrapper.
+    - A GAN that trains its generator through the plain discriminator, whose own gradients are dropped.
+
+How it is detected
+    Two steps used gradients that backward passes gave to replicated parameters, although since the previous step the
+    wrapper was not called, and its process group began no collective from the first of those backward passes on. A
+    program that now and then averages the parameters themselves needs no wrapper and is reported too: hence a warning.
+    With one process it makes no difference yet.
 
 References
     torch.nn.parallel.DistributedDataParallel, and its notes on forward and no_sync,
@@ -36,7 +40,7 @@ from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import NONE, BackwardEnded, Event, ModelCalled, ModelReplicated, Ref, Refs, ReplicaStepped
+from trueloop.tracing.events import NO_REFS, BackwardEnded, Event, ModelCalled, ModelReplicated, Ref, Refs, ReplicaStepped
 
 TIMES: Final = 2  # once may be a trial
 MOST_CALLS: Final = 64  # of different models between two steps
@@ -52,7 +56,7 @@ class Detector(failure.Detector):
         self._wrapped: dict[Ref, ModelReplicated] = {}
         self._calls: dict[Ref, ModelCalled] = {}
         """The latest call of each model that made a graph, since the latest step of a replicated one."""
-        self._received: Refs = NONE
+        self._received: Refs = NO_REFS
         self._times: dict[Ref, int] = {}
         self._steps = 0
 
@@ -64,7 +68,7 @@ class Detector(failure.Detector):
             if event.has_graph and not event.recomputed and len(self._calls) < MOST_CALLS:
                 self._calls[event.model] = event
         elif isinstance(event, BackwardEnded):
-            self._received |= event.received
+            self._received |= event.reached_parameters
         else:
             return self._stepped(event)
         return None
@@ -84,16 +88,16 @@ class Detector(failure.Detector):
         return self._tell(event, wrapped, past[-1] if past else None, len(used))
 
     def _tell(self, event: ReplicaStepped, wrapped: ModelReplicated, past: ModelCalled | None, used: int) -> Evidence:
-        alone = "; with one process that makes no difference yet" if wrapped.size == 1 else ""
-        place: CodePosition | None = past.place if past is not None and past.place is not None else event.place
-        related = [(wrapped.place, "it is wrapped here"), (event.place, "stepped here")]
+        alone = "; with one process that makes no difference yet" if wrapped.group_size == 1 else ""
+        place: CodePosition | None = past.location if past is not None and past.location is not None else event.location
+        related = [(wrapped.location, "it is wrapped here"), (event.location, "stepped here")]
         return Evidence(
             message=f"{wrapped.module.name} is called past its {wrapped.wrapper.kind} in training: the gradients of "
             f"{format_count(used, 'parameter')} were stepped without being averaged over its "
-            f"{format_count(wrapped.size, 'process')}{alone}.",
+            f"{format_count(wrapped.group_size, 'process')}{alone}.",
             location=place,
             related=tuple((where, words) for where, words in related if where is not None and where != place),
-            about=event.wrapper,
+            dedup_key=event.wrapper,
         )
 
     def inconclusive(self) -> str:

@@ -1,19 +1,25 @@
-"""Autograd's search for anomalies is left on after debugging.
+"""Autograd's anomaly detection is left on after debugging.
 
 What you see
     Every update takes two to five times as long, or more, and nothing else is different.
 
 Why it happens
-    ``detect_anomaly`` is a tool for finding the operation that makes a NaN. It writes down a traceback for each
-    operation of the forward and looks at each gradient of the backward, which costs time and is always right.
+    ``detect_anomaly`` is a debugging tool that finds the operation that produces a NaN. It records a traceback for each
+    operation of the forward and checks each gradient of the backward. That is slow, but always correct.
 
 Fix
-    Take it out, or put it behind a switch. ``trueloop run`` names the operation that makes a NaN without it (GRD007).
+    Remove it, or make it an option. ``trueloop run`` names the operation that produces a NaN without it (GRD007).
+
+        torch.autograd.set_detect_anomaly(args.debug)
 
 When this is fine
-    A few updates under it, while somebody looks for something, a switch (``if args.debug:``), and a trial whose error
-    is caught. It is a note, told where it is still on after 32 updates; in the text, where it is switched on without a
-    condition and never off.
+    - A few updates with it while you debug.
+    - An option, such as ``if args.debug:``.
+    - A trial whose error is caught.
+
+How it is detected
+    At run time: it is still on after 32 updates. In the text: it is switched on without a condition and never off. It
+    is slow, not wrong: hence a note.
 
 References
     Anomaly detection, https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection
@@ -29,8 +35,8 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
-from trueloop.analysis.loop_invariance import words
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.loop_invariance import names_in
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
@@ -55,7 +61,7 @@ class Detector(failure.Detector):
 
     def observe(self, event: BackwardStarted) -> Evidence | None:
         """Return evidence where it has been on for long."""
-        if not event.anomaly:
+        if not event.anomaly_mode:
             self._since = None
             return None
         if self._since is None:
@@ -65,12 +71,12 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"Anomaly detection has been on for {event.update - self._since} updates: it is slow, and meant "
             "for debugging.",
-            location=event.anomaly_at or event.place,
-            update=self._since,
+            location=event.anomaly_at or event.location,
+            first_update=self._since,
         )
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each line that switches it on without a condition, in a file that never switches it off."""
     calls = [*source.calls(*SET), *source.calls(*DETECT), *source.calls(*TRAINERS)]
     switches = [(call, _switch(source, call)) for call in calls]
@@ -88,11 +94,11 @@ def find(source: Source) -> Iterator[Hit]:
         yield Hit(
             message="Anomaly detection is switched on for good: it is slow, and meant for debugging.",
             node=call,
-            fix=Fix((edit,), safe=False, words="Switch it off") if named else None,
+            fix=Fix((edit,), safe=False, description="Switch it off") if named else None,
         )
 
 
-def _switch(source: Source, call: ast.Call) -> ast.expr | None:
+def _switch(source: SourceFile, call: ast.Call) -> ast.expr | None:
     """Return the argument that switches it on or off."""
     name = source.name(call.func)
     word = "detect_anomaly" if name in TRAINERS else "mode"
@@ -100,8 +106,8 @@ def _switch(source: Source, call: ast.Call) -> ast.expr | None:
     return first or next((each.value for each in call.keywords if each.arg == word), None)
 
 
-def _package(source: Source, call: ast.Call) -> str:
-    return f"{source.text.of(call.func.value)}." if isinstance(call.func, ast.Attribute) else ""
+def _package(source: SourceFile, call: ast.Call) -> str:
+    return f"{source.text.segment(call.func.value)}." if isinstance(call.func, ast.Attribute) else ""
 
 
 def _unconditional(tree: ast.AST) -> set[int]:
@@ -109,7 +115,7 @@ def _unconditional(tree: ast.AST) -> set[int]:
     found, queue = set[int](), [(tree, False)]
     while queue:
         node, tried = queue.pop()
-        main = isinstance(node, ast.If) and "__name__" in words(node.test)
+        main = isinstance(node, ast.If) and "__name__" in names_in(node.test)
         tested = isinstance(node, ast.FunctionDef) and node.name.startswith("test")
         tried = (tried or isinstance(node, ast.Try)) and not isinstance(node, ast.FunctionDef)
         trial = isinstance(node, ast.With) and (tried or any(isinstance(each, ast.Try) for each in ast.walk(node)))
@@ -120,7 +126,7 @@ def _unconditional(tree: ast.AST) -> set[int]:
     return found
 
 
-RULE = Rule(words=("detect_anomaly",), find=find)
+RULE = Rule(required_words=("detect_anomaly",), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -1,22 +1,29 @@
-"""The run goes on the CPU without a word, although a GPU was meant for it.
+"""The run uses the CPU without any message, although a GPU was meant for it.
 
 What you see
-    Ten to a hundred times slower than yesterday, and correct. The GPU's load is 0 %, and it is paid for.
+    Training is ten to a hundred times slower than yesterday, and correct. The load of the GPU is 0 %, and you pay for
+    it.
 
 Why it happens
-    ``"cuda" if torch.cuda.is_available() else "cpu"`` is what every example says, and torch only answers False where
-    its build has no CUDA (a requirements file that was pinned on a laptop), where the driver is too old, where the
-    container was started without ``--gpus``, or where the batch system gave the job no device.
+    ``"cuda" if torch.cuda.is_available() else "cpu"`` is in every example. ``is_available()`` just returns False where
+    the build of PyTorch has no CUDA (a requirements file that was pinned on a laptop), the driver is too old, the
+    container was started without ``--gpus``, or the batch system gave the job no device.
 
 Fix
-    Say which device is meant, and let it fail: ``torch.device("cuda")`` instead of a choice. With
-    ``TRUELOOP_REQUIRE_GPU=1`` in the environment of a container or job, `trueloop train` and the entrypoint of our
-    containers refuse to start without a GPU.
+    Name the device, so that its absence is an error.
+
+        device = torch.device("cuda")
+
+    With ``TRUELOOP_REQUIRE_GPU=1`` in the environment, `trueloop train` and the entrypoint of the trueloop containers
+    refuse to start without a GPU.
 
 When this is fine
-    A machine without any GPU, a test, a debugging run, a model that is small enough for the CPU: the same line is right
-    there. What tells them apart is what the machine was meant for, and that stands in no program. Hence no running
-    program is accused: `trueloop doctor` weighs device files, driver, and what the batch system has set.
+    - A machine without any GPU, a test, or a debugging run.
+    - A model that is small enough for the CPU.
+
+How it is detected
+    `trueloop doctor` checks the device files, the driver, and the settings of the batch system. Running programs are
+    not checked, because no program states what its machine was meant for.
 
 References
     torch.cuda.is_available, https://docs.pytorch.org/docs/stable/generated/torch.cuda.is_available.html
@@ -58,5 +65,5 @@ for _ in range(8):
     optimizer.step()
 """,
     fix="Ask for the device by its name, so that its absence is an error, or set TRUELOOP_REQUIRE_GPU=1.",
-    examined=True,
+    checked_by_doctor=True,
 )

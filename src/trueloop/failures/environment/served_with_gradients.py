@@ -1,22 +1,30 @@
-"""A model answers requests with gradients on.
+"""A model answers requests with gradients enabled.
 
 What you see
-    A service takes more memory than its model and its batch need, and each answer takes longer than it should; more so
-    the deeper the model. Nothing else is wrong: the answers are right.
+    A service takes more memory than its model and its batch need, and each answer takes longer than it should, the more
+    so the deeper the model. The answers are right.
 
 Why it happens
-    ``model.eval()`` switches dropout and batch statistics, and leaves autograd on. Every request builds a graph and
-    keeps all activations until its output is gone, and nobody ever runs it backward.
+    ``model.eval()`` switches dropout and batch statistics but leaves autograd on. Every request builds a graph and
+    keeps all activations until its output is freed, and no backward ever runs.
 
 Fix
-    ``with torch.inference_mode():`` around the call. It also saves counting versions and views, as EVL007 tells;
-    `trueloop serve` does it for every request. benchmarks/serving.py compares the ways.
+    Call the model under ``torch.inference_mode()``.
+
+        with torch.inference_mode():
+            scores = model(inputs)
+
+    It also avoids counting versions and views (EVL007). `trueloop serve` does it for every request;
+    benchmarks/serving.py compares the variants.
 
 When this is fine
-    Handlers that explain an answer (saliency) or adapt the model need the graph. A model whose parameters are all
-    frozen builds none. It is told in the text only, where a route of FastAPI, Flask or their like calls a model that
-    the module makes, itself or through functions of the file, with no ``no_grad``, ``inference_mode`` or other context
-    manager on the way, in a file that uses no gradients anywhere. A note, since it is slow, not wrong.
+    - Handlers that explain an answer (saliency) or adapt the model, which need the graph.
+    - A model whose parameters are all frozen, which builds none.
+
+How it is detected
+    From the text only: a route of FastAPI, Flask or a similar framework calls a model that the file creates, directly
+    or through functions of the file, with no ``no_grad``, ``inference_mode`` or other context manager on the way, in a
+    file that uses no gradients anywhere. It is slow, not wrong: hence a note.
 
 References
     Autograd mechanics, "Locally disabling gradient computation",
@@ -32,14 +40,14 @@ from collections.abc import Iterator
 
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.request_handlers import WITHOUT, Served, imported, qualified, served
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity
 
 GRADIENTS = ("backward", "grad", "requires_grad_", "set_grad_enabled", "requires_grad")
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the calls of models that a request runs with gradients on."""
     if _uses_gradients(source):
         return
@@ -49,9 +57,9 @@ def find(source: Source) -> Iterator[Hit]:
             yield Hit(message=message, node=each.call, fix=_fix(source, each))
 
 
-def _uses_gradients(source: Source) -> bool:
+def _uses_gradients(source: SourceFile) -> bool:
     """True where anything in the file wants gradients, or switches them off for good, or within a model."""
-    if source.acts(OpKind.BACKWARD, OpKind.FROZEN, OpKind.STEPPED):
+    if source.ops(OpKind.BACKWARD, OpKind.SET_REQUIRES_GRAD, OpKind.STEP):
         return True
     classes = [node for node in source.nodes if isinstance(node, ast.ClassDef)]
     attributes = {node.attr for node in source.nodes if isinstance(node, ast.Attribute)}
@@ -65,18 +73,18 @@ def _uses_gradients(source: Source) -> bool:
     return bool(attributes & set(GRADIENTS)) or bool(inside & WITHOUT)
 
 
-def _fix(source: Source, each: Served) -> Fix | None:
+def _fix(source: SourceFile, each: Served) -> Fix | None:
     torch = next(
         (alias.asname or alias.name for node in source.tree.body if isinstance(node, ast.Import)
          for alias in node.names if alias.name == "torch"), ""
     )  # fmt: skip
     if not torch or not isinstance(each.statement, ast.Assign | ast.Return | ast.Expr | ast.AnnAssign):
         return None
-    edits = source.text.within(each.statement, f"with {torch}.inference_mode():")
-    return Fix(edits, safe=False, words="Answer without gradients") if edits else None
+    edits = source.text.indent_under(each.statement, f"with {torch}.inference_mode():")
+    return Fix(edits, safe=False, description="Answer without gradients") if edits else None
 
 
-RULE = Rule(words=("FastAPI|APIRouter|Flask|Blueprint|Quart|Sanic|Starlette|Litestar", "torch"), find=find)
+RULE = Rule(required_words=("FastAPI|APIRouter|Flask|Blueprint|Quart|Sanic|Starlette|Litestar", "torch"), find=find)
 
 
 FAILURE = Failure(

@@ -1,22 +1,28 @@
-"""Batches of loader workers do not fit into the shared memory of the container.
+"""The batches of loader workers do not fit into the shared memory of the container.
 
 What you see
-    A run that has gone well elsewhere ends with "DataLoader worker is killed by signal: Bus error", often only after
-    hours, with the first large batch; or with "No space left on device" while the disk is nearly empty.
+    A run that worked elsewhere ends with "DataLoader worker is killed by signal: Bus error", often only after hours,
+    with the first large batch; or with "No space left on device" while the disk is nearly empty.
 
 Why it happens
-    Workers pass tensors through files in /dev/shm, which take room only once they are written to. A container
-    has 64 MB of it unless it is told otherwise, and the system kills a worker that writes beyond: there is no
-    exception before that, and none that says why.
+    Workers pass tensors through files in /dev/shm, which take memory only once they are written. A container has 64 MB
+    there by default, and the system kills a worker that writes more: no exception is raised that says why.
 
 Fix
-    Give the container more, ``docker run --shm-size=8g``, ``shm_size: 8gb`` in compose.yaml, in Kubernetes an emptyDir
-    of medium Memory at /dev/shm; or take fewer workers, a smaller ``prefetch_factor``, smaller batches. What is needed
-    is workers times ``prefetch_factor`` times the bytes of a batch: `trueloop doctor` computes it.
+    Give the container more shared memory, or use fewer workers, a smaller ``prefetch_factor``, or smaller batches.
+
+        docker run --shm-size=8g ...
+
+    In compose.yaml write ``shm_size: 8gb``; in Kubernetes mount an emptyDir of medium Memory at /dev/shm.
 
 When this is fine
-    Loaders without workers pass nothing on. Workers that return paths, or numbers, need next to nothing. A bus error
-    can also come from a file that is mapped into memory and cut short meanwhile.
+    - Loaders without workers, which need no shared memory.
+    - Workers that return paths or numbers, which need next to none.
+    - A bus error with another cause: a memory-mapped file that was truncated meanwhile.
+
+How it is detected
+    `trueloop doctor` compares /dev/shm with what a run needs: workers times ``prefetch_factor`` times the bytes of a
+    batch.
 
 References
     torch.multiprocessing, "Sharing strategies", https://docs.pytorch.org/docs/stable/multiprocessing.html
@@ -63,5 +69,5 @@ for (inputs,) in loader:
     optimizer.step()
 """,
     fix="Give the container more shared memory (--shm-size=8g), or keep fewer and smaller batches ready.",
-    examined=True,
+    checked_by_doctor=True,
 )

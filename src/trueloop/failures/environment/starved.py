@@ -1,20 +1,25 @@
-"""Most of the time of training is spent waiting for the next batch.
+"""Most of the training time is spent waiting for the next batch.
 
 What you see
     Updates per second do not rise with a faster device; its load goes up and down; halving the model changes nothing.
 
 Why it happens
-    Waiting is not an error. ``num_workers`` is 0 unless it is asked for, so that each batch is read, decoded and
-    collated while the model stands still.
+    Waiting is not an error. ``num_workers`` defaults to 0, so each batch is read, decoded and collated while the model
+    is idle.
 
 Fix
-    More workers (``num_workers=``), kept between epochs (``persistent_workers=True``); decode and resize once, before
-    training; keep small data in memory as tensors.
+    Load batches in workers. Decode and resize once before training, or keep small data in memory as tensors.
+
+        loader = DataLoader(data, batch_size=64, num_workers=4, persistent_workers=True)
 
 When this is fine
-    The start of workers, before the first batch of an epoch, is not counted. Loaders that are only measured on,
-    epochs of less than half a second of waiting or of fewer than 16 batches are not judged, nor are loaders left by
-    ``break``, or without an end. Data that must be read slowly (over a network, once) is as it is: hence a note.
+    - The start of workers before the first batch of an epoch, which is not counted.
+    - Loaders that are only measured on, that are left by ``break``, or that are endless.
+    - Data that must be read slowly, for example once over a network.
+
+How it is detected
+    In an epoch that is trained on, of at least 16 batches, two thirds of the time or more, and at least 0.5 seconds,
+    are spent waiting for batches. Some data must be read slowly: hence a note.
 
 References
     torch.utils.data, "Single- and Multi-process Data Loading", https://docs.pytorch.org/docs/stable/data.html
@@ -50,19 +55,19 @@ class Detector(failure.Detector):
         """Return evidence at the end of an epoch that was mostly waiting."""
         if isinstance(event, LoaderStarted):
             if not event.epoch or event.loader not in self._made_at:
-                self._made_at[event.loader] = event.made_at or event.place
+                self._made_at[event.loader] = event.made_at or event.location
             return None
         if not event.batches_with_backward or event.batches < FEWEST_BATCHES or event.seconds < LEAST_S:
             return None
         self._judged = True
-        share = event.waited_s / event.seconds
-        if share < SHARE or event.waited_s < LEAST_S:
+        share = event.wait_s / event.seconds
+        if share < SHARE or event.wait_s < LEAST_S:
             return None
         means = f"{event.workers} workers do not keep up" if event.workers else "no worker prepares batches meanwhile"
         return Evidence(
             message=f"{share:.0%} of an epoch of {event.seconds:.2g} s was spent waiting for its {event.batches} "
             f"batches: {means}.",
-            location=self._made_at.get(event.loader) or event.place,
+            location=self._made_at.get(event.loader) or event.location,
         )
 
     def inconclusive(self) -> str:

@@ -1,21 +1,26 @@
-"""More loader workers run than there are cores for them.
+"""More loader workers run than there are CPU cores for them.
 
 What you see
-    The first batch of every epoch takes long, memory fills up, and the load of the machine is above the number of its
-    cores. More workers made it slower. In a container everything is slower than on the machine it runs on.
+    The first batch of every epoch takes long, memory fills up, and the load of the machine exceeds its number of cores.
+    More workers made it slower. In a container everything is slower than on its host.
 
 Why it happens
-    Workers that have no core take turns with the others, and with the training itself. Torch warns of more workers than
-    the machine has cores, once and among other warnings; of the share of them that a container or a job gets (a quota
-    of its group), neither torch nor ``os.cpu_count()`` knows anything.
+    Workers without a core of their own compete with the other workers and with the training itself. PyTorch warns once
+    of more workers than the machine has cores. Neither PyTorch nor ``os.cpu_count()`` knows the share of the cores that
+    a container or a job gets (the quota of its cgroup).
 
 Fix
-    One worker for each core that can be used, less one for the training, divided by the training processes on the
-    machine. `trueloop doctor` counts the cores that this process may use, quotas included.
+    Use one worker per usable core, less one for the training, divided by the training processes on the machine.
+
+        cores = len(os.sched_getaffinity(0))
+        loader = DataLoader(data, batch_size=64, num_workers=(cores - 1) // processes)
 
 When this is fine
-    Workers that mostly wait, for a network or an object store, need no core of their own: twice as many as cores can be
-    right, and is measured rather than counted. Hence a warning, and no running program is accused of it.
+    - Workers that mostly wait for a network or an object store: measure whether twice as many as cores are faster.
+
+How it is detected
+    `trueloop doctor` counts the cores that this process may use, quotas included. Running programs are not checked.
+    Workers that mostly wait need no core: hence a warning.
 
 References
     torch.utils.data, "Multi-process data loading", https://docs.pytorch.org/docs/stable/data.html
@@ -64,5 +69,5 @@ for (inputs,) in loader:
     optimizer.step()
 """,
     fix="Start one worker for each core that can be used, less one, shared among the training processes.",
-    examined=True,
+    checked_by_doctor=True,
 )

@@ -1,23 +1,33 @@
-"""Training goes on in eval mode after an evaluation.
+"""Training continues in eval mode after an evaluation.
 
 What you see
-    From the second epoch on dropout does nothing and batch normalisation uses frozen statistics. The model overfits,
+    From the second epoch on, dropout does nothing and batch normalisation uses frozen statistics. The model overfits,
     or its statistics no longer fit its weights.
 
 Why it happens
-    A model in eval mode has gradients and can be stepped like any other: that is how normalisation layers are frozen.
+    A model in eval mode has gradients and can be trained: this is how normalisation layers are frozen on purpose.
 
 Fix
-    Call ``model.train()`` at the beginning of every epoch, after the evaluation.
+    Set train mode at the start of every epoch:
+
+        for epoch in range(epochs):
+            model.train()
+            train_one_epoch()
+            model.eval()
+            validate()
 
 When this is fine
-    Fine-tuning in eval mode from the start, batch normalisation or a backbone frozen by its own ``eval()``, and a call
-    of ``eval()`` after the sweep, at the beginning of a stage, are on purpose. Certain where a model was stepped in
-    train mode with dropout or batch normalisation at work, was then set to eval mode, went through data, or a part of
-    it did, without being trained, and was stepped three times with every module still in eval mode, without anybody
-    having set the mode again, other than the same line before the next measurement. Parts of a model that is never
-    called itself are set with it, and left alone once anything is set to train mode. The text shows a loop in which a
-    model is stepped, then set to eval mode, and never set back; a warning where it shows no dropout or normalisation.
+    - The model is fine-tuned in eval mode from the start.
+    - Batch normalisation or a backbone is frozen by its own ``eval()``.
+    - ``eval()`` is called after the evaluation, at the start of a new training stage.
+
+How it is detected
+    ``trueloop run`` reports a model that was trained in train mode with active dropout or batch normalisation, was set
+    to eval mode, was called on data without being trained (or a submodule was), and then was updated three times with
+    every module in eval mode. In between, only the same line may have set the mode again, before the next evaluation.
+    Submodules of a model that is never called itself are set with it, and are no longer checked once anything is set
+    to train mode. ``trueloop lint`` reports a loop in which a model is updated, then set to eval mode and never back;
+    it is a warning if the text does not show dropout or normalisation.
 
 References
     torch.nn.Module.train, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -28,170 +38,196 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.abstract_value import Kind
+from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.queries.loops import comes_back
-from trueloop.analysis.queries.modes import frozen, lively, renewed, set_back, sets, touches, trains, unread
-from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.analysis.queries.loops import recurs_with
+from trueloop.analysis.queries.modes import (
+    frozen,
+    has_mode_dependent_layers,
+    renewed,
+    set_back,
+    sets,
+    touches,
+    trains,
+    unread,
+)
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import NONE, BackwardStarted, Event, Gap, ModelCalled, ModeSet, Ref, Refs, StepTaken
+from trueloop.tracing.events import (
+    NO_REFS,
+    BackwardStarted,
+    Event,
+    ModelCalled,
+    ModeSet,
+    Ref,
+    Refs,
+    StepTaken,
+    TracingGap,
+)
 from trueloop.tracing.object_facts import Facts
 
 STEPS = 3
 
 
 class _Model:
-    """What is known of one model."""
+    """The state of one model between updates."""
 
-    __slots__ = ("fresh", "lively", "measured", "name", "parameters", "part", "sampled", "set_at", "steps", "unused")
+    __slots__ = (
+        "evaluated", "fresh", "mode_matters", "name", "no_backward", "parameters", "sampled", "set_at", "steps",
+        "via_parent",
+    )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.lively = False
-        """It was stepped with dropout or batch normalisation at work."""
+        self.mode_matters = False
+        """The model was updated with active dropout or batch normalisation."""
         self.fresh = self.sampled = False
-        """No step has followed its being set to eval mode; a part of it was then called without being trained."""
+        """No update since eval mode was set; a submodule was then called without being trained."""
         self.set_at: CodePosition | None = None
-        """Where it was set to eval mode; None while it is in train mode."""
-        self.part = False  # it was set with a whole that is never called itself
-        self.measured = False
-        """Since then, it was called without being trained."""
-        self.unused = False
-        """No backward has followed it."""
-        self.steps, self.parameters = 0, NONE
+        """The line that set eval mode; None in train mode."""
+        self.via_parent = False  # its mode was set through an enclosing module that is never called itself
+        self.evaluated = False
+        """The model was called in eval mode without being trained."""
+        self.no_backward = False
+        """No backward pass has followed the latest call."""
+        self.steps, self.parameters = 0, NO_REFS
 
 
 class Detector(failure.Detector):
-    """Follows the mode of each model from step to step."""
+    """Tracks the mode of each model from update to update."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModeSet, ModelCalled, BackwardStarted, StepTaken, Gap)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModeSet, ModelCalled, BackwardStarted, StepTaken, TracingGap)
 
     def __init__(self) -> None:
         self._models = Facts[Ref, _Model]()
         self._waiting = dict[_Model, tuple[Refs, bool, bool]]()
-        """Of calls not yet followed by a step: their parameters, all in eval mode, something at work."""
-        self._unused = list[_Model]()
+        """Calls before the next update: parameters, all modules in eval mode, dropout or normalisation active."""
+        self._no_backward = list[_Model]()
 
-    def observe(self, event: ModeSet | ModelCalled | BackwardStarted | StepTaken | Gap) -> Evidence | None:
-        """Return evidence at a step."""
+    def observe(self, event: ModeSet | ModelCalled | BackwardStarted | StepTaken | TracingGap) -> Evidence | None:
+        """Return evidence at an update."""
         if isinstance(event, StepTaken):
             return self._step(event)
         if isinstance(event, ModelCalled):
-            self._called(event)
+            self._record_call(event)
         elif isinstance(event, ModeSet):
-            self._set(event)
+            self._record_mode(event)
         else:
-            for model in self._unused:
-                model.unused = False
-            self._unused.clear()
-            if isinstance(event, Gap):
+            for model in self._no_backward:
+                model.no_backward = False
+            self._no_backward.clear()
+            if isinstance(event, TracingGap):
                 self._waiting.clear()
         return None
 
-    def _set(self, event: ModeSet) -> None:
+    def _record_mode(self, event: ModeSet) -> None:
         called = self._models.get(event.module) is not None
         for ref, model in self._models.items():
             if ref is event.module or (not called and model.parameters <= event.parameters):
-                model.part = not called
-                anew = event.training or event.place is None or model.set_at != event.place
-                model.set_at = None if event.training else event.place
-                model.steps = 0 if anew else model.steps  # by the same line: the next evaluation, one update later
-                model.measured = model.unused = False
+                model.via_parent = not called
+                is_new = event.training or event.location is None or model.set_at != event.location
+                model.set_at = None if event.training else event.location
+                model.steps = 0 if is_new else model.steps  # the same line: the next evaluation
+                model.evaluated = model.no_backward = False
                 self._waiting.pop(model, None)
                 model.fresh, model.sampled = not event.training, False
             elif event.training:
-                model.steps = 0  # a part of it, perhaps
-                model.set_at = None if model.part else model.set_at
+                model.steps = 0  # it may be a submodule
+                model.set_at = None if model.via_parent else model.set_at
 
-    def _called(self, event: ModelCalled) -> None:
+    def _record_call(self, event: ModelCalled) -> None:
         model = self._models.get(event.model) or self._models.put(event.model, _Model(event.model.name))
         model.parameters = event.parameters
-        for whole in () if event.has_graph else self._models.facts():
-            asked = (whole.fresh or whole.sampled) and whole is not model
-            if asked and event.parameters <= whole.parameters:
-                whole.sampled = whole.fresh  # between two steps, it takes part in the update
-        if model.set_at is not None and (model.unused or not event.has_graph):
-            model.measured = True  # the call before was not trained on, or this one cannot be
-        model.unused = event.has_graph and not event.recomputed
-        if model.unused:
-            works = event.dropout_active or event.batchnorm_active
-            self._waiting[model] = event.parameters, event.all_eval, works
-            self._unused.append(model)
+        for parent in () if event.has_graph else self._models.facts():
+            is_candidate = (parent.fresh or parent.sampled) and parent is not model
+            if is_candidate and event.parameters <= parent.parameters:
+                parent.sampled = parent.fresh  # between two updates the call is part of the training
+        if model.set_at is not None and (model.no_backward or not event.has_graph):
+            model.evaluated = True  # the previous call was not trained on, or this one cannot be
+        model.no_backward = event.has_graph and not event.recomputed
+        if model.no_backward:
+            is_active = event.dropout_active or event.batchnorm_active
+            self._waiting[model] = event.parameters, event.all_eval, is_active
+            self._no_backward.append(model)
         else:
             self._waiting.pop(model, None)
 
     def _step(self, event: StepTaken) -> Evidence | None:
         found = None
-        for model, (parameters, all_eval, works) in list(self._waiting.items()):
+        for model, (parameters, all_eval, is_active) in list(self._waiting.items()):
             if parameters.isdisjoint(event.with_gradient):
                 continue
             del self._waiting[model]
             if not all_eval:
-                model.lively, model.steps = model.lively or works, 0
-            elif model.lively and model.set_at is not None and (model.measured or model.sampled):
+                model.mode_matters, model.steps = model.mode_matters or is_active, 0
+            elif model.mode_matters and model.set_at is not None and (model.evaluated or model.sampled):
                 model.steps, model.fresh = model.steps + 1, False
                 found = self._evidence(event, model) if model.steps == STEPS else found
         return found
 
     def _evidence(self, event: StepTaken, model: _Model) -> Evidence:
         return Evidence(
-            message=f"{event.optimizer.name} has stepped {model.name} {model.steps} times in eval mode, in which it "
-            "was left after an evaluation; before, it was trained with dropout or batch normalisation at work.",
-            location=event.place,
+            message=f"{event.optimizer.name} updated {model.name} {model.steps} times in eval mode after an "
+            "evaluation; before that, it was trained with active dropout or batch normalisation.",
+            location=event.location,
             related=((model.set_at, "set to eval mode here"),) if model.set_at else (),
         )
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield the steps of loops that set their model to eval mode later on and never back."""
-    modes = source.acts(OpKind.MODE)
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the optimizer steps of loops that later set the model to eval mode and never back."""
+    modes = source.ops(OpKind.SET_MODE)
     for mode in modes:
         model = mode.subject
-        if mode.value is not False or model.kind is not Kind.MODEL or not mode.loops:
+        if mode.value is not False or model.kind is not ValueKind.MODEL or not mode.loops:
             continue
-        whole = source.within(mode.loops[0], root=mode.root)
-        back = any(each.act is OpKind.MODE and each.value is not False and touches(each, model) for each in whole)
-        if back or source.handed_out(model, whole) or frozen(source, model):
+        in_loop = source.ops_in_loop(mode.loops[0], root=mode.entry_point)
+        mode_changes = [each for each in in_loop if each.kind is OpKind.SET_MODE and each.value is not False]
+        if (
+            any(touches(each, model) for each in mode_changes)
+            or source.escapes(model, in_loop)
+            or frozen(source, model)
+        ):
             continue
         found = _stepped_before(source, mode)
-        works = lively(source, model) if found else False
-        starts_in_eval = works is None and model.name.startswith("transformers.")
-        if found is None or works is False or starts_in_eval or unread(source, "train"):
+        mode_matters = has_mode_dependent_layers(source, model) if found else False
+        starts_in_eval = mode_matters is None and model.name.startswith("transformers.")
+        if found is None or mode_matters is False or starts_in_eval or unread(source, "train"):
             continue
         loop, step = found
         yield Hit(
-            message="The model is set to eval mode after these steps and never back, so that all further turns of the "
-            "loop train it in eval mode.",
+            message=f"`{source.text.segment(mode.node)}` sets eval mode after this step and nothing sets train mode again: "
+            "all later iterations of the loop train in eval mode.",
             node=step.node,
             related=((mode.node, "set to eval mode here"),),
             fix=set_back(source, mode, loop),
-            severity=None if works else Severity.WARNING,
+            severity=None if mode_matters else Severity.WARNING,
         )
 
 
-def _stepped_before(source: Source, mode: Op) -> tuple[Loop, Op] | None:
-    """Return the innermost loop that steps a model in train mode before it is set to eval mode, and the step."""
+def _stepped_before(source: SourceFile, mode: Op) -> tuple[Loop, Op] | None:
+    """Return the innermost loop that updates a model in train mode before it sets eval mode, and the step."""
     model = mode.subject
-    for loop in reversed([each for each in mode.loops if not each.once()]):
-        inside = source.within(loop, root=mode.root)
+    for loop in reversed([each for each in mode.loops if not each.runs_at_most_once()]):
+        inside = source.ops_in_loop(loop, root=mode.entry_point)
         step = next((each for each in inside if trains(source, each, model, inside)), None)
         if step is None or step.index > mode.index:
             continue
         start = inside[0].index
         earlier = [
-            each for each in source.acts(OpKind.MODE)
-            if each.root == mode.root and each.index < step.index and sets(each, model)
+            each for each in source.ops(OpKind.SET_MODE)
+            if each.entry_point == mode.entry_point and each.index < step.index and sets(each, model)
         ]  # fmt: skip
         in_train_mode = not earlier or (earlier[-1].value is True and earlier[-1].index < start)
-        lasting = comes_back(mode, step, loop)
+        lasting = recurs_with(mode, step, loop)
         return (loop, step) if in_train_mode and lasting and not renewed(loop, model, inside) else None
     return None
 
 
-RULE = Rule(words=("eval(", "step(", "backward("), find=find)
+RULE = Rule(required_words=("eval(", "step(", "backward("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -224,12 +260,12 @@ for epoch in range(3):
 
 FAILURE = Failure(
     code="EVL002",
-    title="Eval mode is left on in training",
+    title="Training continues in eval mode after evaluation",
     severity=Severity.ERROR,
     doc=__doc__ or "",
     bad=SCRIPT.replace("{begin}", ""),
     good=SCRIPT.replace("{begin}", "model.train()\n    "),
-    fix="Call model.train() at the beginning of every epoch.",
+    fix="Call model.train() at the start of every epoch.",
     rule=RULE,
     detector=Detector,
     inject=inject,

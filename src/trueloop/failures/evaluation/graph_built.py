@@ -1,20 +1,26 @@
-"""Held-out data are measured with graphs that nobody uses.
+"""Evaluation builds autograd graphs that nothing uses.
 
 What you see
-    Evaluation takes as much memory as training, sometimes more than there is, and is slower than it need be.
+    Evaluation needs as much memory as training, may run out of memory, and is slower than necessary.
 
 Why it happens
-    Eval mode and gradients are two things: ``model.eval()`` does not switch graphs off.
+    Eval mode and gradients are independent: ``model.eval()`` does not turn autograd off.
 
 Fix
-    Put the sweep under ``torch.no_grad()``, or ``torch.inference_mode()`` where nothing of it is used in training.
+    Run the evaluation under ``torch.no_grad()``; if training uses none of its results, under ``inference_mode()``:
+
+        model.eval()
+        with torch.no_grad():
+            losses = [criterion(model(a), b).item() for a, b in held_out]
 
 When this is fine
-    Saliency maps, adversarial evaluation and second-order quantities need the graph, by ``torch.autograd.grad`` or
-    backward; and a loss summed over a whole epoch is run backward after the loader's end. Told where a trained model
-    in eval mode built a graph for every batch of a loader that is never trained on, and none of them was run backward
-    by the time the next one was built. A note, since it is slow, not wrong. The text alone shows a loop over a loader
-    in eval mode, outside of ``no_grad``, that asks for no gradients.
+    - Saliency maps, adversarial evaluation and second-order quantities need the graph.
+    - The loss is summed over the epoch and run backward after the end of the loader.
+
+How it is detected
+    ``trueloop run`` reports a trained model in eval mode that built a graph for every batch of a loader it is never
+    trained on, if no graph was run backward before the next one was built. It is a note: slow, not wrong.
+    ``trueloop lint`` reports a loop over a loader in eval mode, outside of ``no_grad``, that asks for no gradients.
 
 References
     PyTorch documentation "Autograd mechanics", section on locally disabling gradient computation,
@@ -27,7 +33,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.analysis.queries.evaluation_loops import graphs_for_nothing, without_graphs
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures import failure
@@ -38,48 +44,48 @@ from trueloop.tracing.events import Event
 
 
 class Detector(failure.Detector):
-    """Looks for graphs in every sweep."""
+    """Checks every evaluation pass for unused graphs."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (SweepsEnded,)
 
     def __init__(self) -> None:
-        self._seen = 0
+        self._passes = 0
 
     def observe(self, event: SweepsEnded) -> list[Evidence]:
-        """Return evidence when the next update begins, or the run ends."""
-        self._seen += len(event.sweeps)
-        return [evidence for sweep in event.sweeps if (evidence := _judge(sweep)) is not None]
+        """Return evidence at the start of the next update or the end of the run."""
+        self._passes += len(event.sweeps)
+        return [evidence for sweep in event.sweeps if (evidence := _check(sweep)) is not None]
 
     def inconclusive(self) -> str:
-        """Return a reason where there was no sweep."""
-        return "" if self._seen else "no loader was swept without training"
+        """Return the reason if there was no evaluation pass."""
+        return "" if self._passes else "no evaluation pass over a DataLoader was traced"
 
 
-def _judge(sweep: Sweep) -> Evidence | None:
+def _check(sweep: Sweep) -> Evidence | None:
     first = sweep.calls[0]
     if len(sweep.calls) < 2 or sweep.graph_used:
         return None
-    if not all(call.has_graph and call.all_eval and not call.graph_used for call in sweep.calls):
+    if not all(call.has_graph and call.all_eval and not call.previous_graph_used for call in sweep.calls):
         return None
     return Evidence(
-        message=f"{first.model.name} went through {format_count(sweep.batches, 'held-out batch')} in eval mode and built "
-        "a graph for each, which nobody used.",
-        location=first.place,
-        update=sweep.update,
+        message=f"{first.model.name} built a graph for each of {format_count(sweep.batches, 'held-out batch')} in eval "
+        "mode, and no backward pass used it.",
+        location=first.location,
+        first_update=sweep.update,
     )
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield the calls that measure a model in eval mode with gradients on."""
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the calls that evaluate a model in eval mode with gradients enabled."""
     for call in graphs_for_nothing(source):
         yield Hit(
-            message="A graph is built for every batch that is measured here, and nothing uses it.",
+            message=f"`{source.text.segment(call.node)}` builds a graph for every evaluation batch, and nothing uses it.",
             node=call.node,
             fix=without_graphs(source, call),
         )
 
 
-RULE = Rule(words=("eval(", "DataLoader"), find=find)
+RULE = Rule(required_words=("eval(", "DataLoader"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -88,55 +94,36 @@ def inject(loop: TeachingLoop) -> None:
     loop.unwrap(Piece.EVALUATION, "with torch.no_grad():")
 
 
+SCRIPT = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(160, 8)
+y = x.sum(1, keepdim=True)
+train = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
+held_out = DataLoader(TensorDataset(x[128:], y[128:]), batch_size=16)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    model.train()
+    for inputs, targets in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    model.eval()
+    {no_grad}losses = [nn.functional.mse_loss(model(a), b).item() for a, b in held_out]
+    print(sum(losses) / len(losses))
+"""
+
 FAILURE = Failure(
     code="EVL003",
-    title="Evaluation builds graphs",
+    title="Evaluation runs without torch.no_grad()",
     severity=Severity.NOTE,
     doc=__doc__ or "",
-    bad="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-x = torch.randn(160, 8)
-y = x.sum(1, keepdim=True)
-train = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
-held_out = DataLoader(TensorDataset(x[128:], y[128:]), batch_size=16)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(2):
-    model.train()
-    for inputs, targets in train:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-    model.eval()
-    losses = [nn.functional.mse_loss(model(a), b).item() for a, b in held_out]
-    print(sum(losses) / len(losses))
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-x = torch.randn(160, 8)
-y = x.sum(1, keepdim=True)
-train = DataLoader(TensorDataset(x[:128], y[:128]), batch_size=16, shuffle=True)
-held_out = DataLoader(TensorDataset(x[128:], y[128:]), batch_size=16)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(2):
-    model.train()
-    for inputs, targets in train:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-    model.eval()
-    with torch.no_grad():
-        losses = [nn.functional.mse_loss(model(a), b).item() for a, b in held_out]
-    print(sum(losses) / len(losses))
-""",
-    fix="Put the sweep under torch.no_grad() or torch.inference_mode().",
+    bad=SCRIPT.replace("{no_grad}", ""),
+    good=SCRIPT.replace("{no_grad}", "with torch.no_grad():\n        "),
+    fix="Run the evaluation under torch.no_grad() or torch.inference_mode().",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -1,25 +1,30 @@
-"""Held-out samples are augmented at random, as if they were trained on.
+"""Validation data goes through the random augmentation of the training data.
 
 What you see
-    The validation loss is noisy, and worse than it would be on the data as they are; the best epoch is the lucky one.
+    The validation loss is noisy and worse than on the original data, and the best epoch is the one with lucky
+    augmentations.
 
 Why it happens
-    A dataset that augments does so for whoever reads it. One dataset that is split after it was built carries its
-    random transforms into both parts.
+    A dataset applies its transforms to every reader. Splitting one dataset after it was built gives both parts the same
+    random transforms.
 
 Fix
-    Build two datasets over the same files, one with the random transforms and one without, and split the indices.
+    Build two datasets over the same files and split the indices:
+
+        train_set = Subset(Images(path, transform=augment), train_indices)
+        held_out_set = Subset(Images(path, transform=None), held_out_indices)
 
 When this is fine
-    Test-time augmentation averages over several random views, a denoising model is measured on noise that is drawn
-    anew, masked language modelling masks other tokens in each sweep, contrastive learning wants two random views of
-    each sample, a sampler of negatives draws new ones, a language model is measured on random pieces of a long text.
-    All of these are on purpose, and give other inputs for the same index in every sweep, just as this mistake does;
-    also where one dataset was split into both parts. What tells them apart is what the author wants, and nothing that
-    a program does while it runs. So no running program is accused: it shows in the text only, where one dataset is
-    made with a transform that is called random, or with a ``Compose`` of such, is split, and one part is trained on
-    and the other measured. A transform within another callable, as contrastive views are, is left alone, and so is a
-    program that sets transforms afterwards.
+    - Test-time augmentation averages over several random views.
+    - A denoising model is evaluated on newly drawn noise, a masked language model on other masks in each pass.
+    - Contrastive learning needs two random views, negative sampling new negatives.
+    - A language model is evaluated on random pieces of a long text.
+
+How it is detected
+    It is found in the text only: ``trueloop lint`` reports one dataset made with a transform whose name says that it is
+    random, or a ``Compose`` of such, that is split into a part for training and a part for evaluation. A transform
+    inside another callable, as for contrastive views, is not checked, nor is a program that sets transforms later. At
+    run time this mistake and the correct programs above look the same: other inputs for the same index in every pass.
 
 References
     udacity/deep-learning-v2-pytorch#132, "this data augmentation is transferred also to the validation dataset",
@@ -38,86 +43,87 @@ import ast
 import re
 from collections.abc import Iterator
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.evaluation_loops import loader_of, sweeps, trained_on
 from trueloop.analysis.queries.modes import in_eval_mode
-from trueloop.analysis.source_file import Hit, Source, last_word
+from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.failures.failure import Failure, Rule, Severity
 
 RANDOM = re.compile(r"Random\w+|random_\w+|ColorJitter|AutoAugment|RandAugment|TrivialAugmentWide|AugMix")
 SPLIT = frozenset(("torch.utils.data.Subset",))
-CHOSEN = frozenset(("torch.utils.data.SubsetRandomSampler", "torch.utils.data.sampler.SubsetRandomSampler"))
+SAMPLERS = frozenset(("torch.utils.data.SubsetRandomSampler", "torch.utils.data.sampler.SubsetRandomSampler"))
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield the loaders over one part of a dataset with random transforms, whose other part is trained on."""
-    if any(map(_set_afterwards, source.nodes)):
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the evaluation loaders over one part of a randomly transformed dataset, whose other part is trained on."""
+    if any(map(_replaces_transform, source.nodes)):
         return
-    told = set[int]()
-    steps = source.acts(OpKind.STEPPED)
+    reported = set[int]()
+    steps = source.ops(OpKind.STEP)
     trained = [loader for each in steps for loop in each.loops if (loader := loader_of(loop)) is not None]
     for call in sweeps(source, grad=None):
         loader = loader_of(call.loops[-1])
-        if loader is None or id(loader) in told or not (call.grad is False or in_eval_mode(source, call)):
+        if loader is None or id(loader) in reported or not (call.grad is False or in_eval_mode(source, call)):
             continue
-        whole = _whole(loader)
-        transform = _random(whole) if whole is not None else ""
-        if not transform or trained_on(source, call) is None or all(_whole(each) is not whole for each in trained):
+        dataset = _full_dataset(loader)
+        transform = _random_transform(dataset) if dataset is not None else ""
+        shared = any(_full_dataset(each) is dataset for each in trained)
+        if not transform or trained_on(source, call) is None or not shared:
             continue
-        told.add(id(loader))
+        reported.add(id(loader))
         yield Hit(
-            message=f"Held-out samples go through {transform} here, as the training samples do: both are parts of one "
+            message=f"The evaluation samples go through `{transform}` like the training samples: both are parts of one "
             "dataset.",
             node=loader.node,
-            related=((whole.node, "the dataset of both"), (call.node, "measured here")) if whole else (),
+            related=((dataset.node, "the dataset of both"), (call.node, "evaluated here")) if dataset else (),
         )
 
 
-def _whole(loader: AbstractValue) -> AbstractValue | None:
-    """Return the dataset that a loader gives a part of; None where it gives all, or the text does not tell."""
-    data = next((each for each in loader.of if each.kind is Kind.DATASET), None)
-    if loader.either or data is None or data.either:
+def _full_dataset(loader: AbstractValue) -> AbstractValue | None:
+    """Return the dataset of which a loader reads a part; None if it reads all of it or the text does not show it."""
+    data = next((each for each in loader.sources if each.kind is ValueKind.DATASET), None)
+    if loader.union or data is None or data.union:
         return None
     if data.name in SPLIT:
-        whole = data.of[0] if data.of else None
-        return whole if whole is not None and whole.kind is Kind.DATASET and not whole.either else None
-    sampler = loader.options.get("sampler")
-    return data if sampler is not None and sampler.name in CHOSEN else None
+        full = data.sources[0] if data.sources else None
+        return full if full is not None and full.kind is ValueKind.DATASET and not full.union else None
+    sampler = loader.arguments.get("sampler")
+    return data if sampler is not None and sampler.name in SAMPLERS else None
 
 
-def _random(dataset: AbstractValue) -> str:
-    """Return the name of a random transform that a dataset was made with; "" where there is none."""
-    for given in dataset.options.values():
-        name = _called_random(given.node)
+def _random_transform(dataset: AbstractValue) -> str:
+    """Return the name of a random transform of a dataset; "" if there is none."""
+    for argument in dataset.arguments.values():
+        name = _find_random_call(argument.node)
         if name:
             return name
     return ""
 
 
-def _called_random(node: object) -> str:
-    name = last_word(node.func) if isinstance(node, ast.Call) else getattr(node, "name", "")
+def _find_random_call(node: object) -> str:
+    name = last_name(node.func) if isinstance(node, ast.Call) else getattr(node, "name", "")
     if isinstance(name, str) and RANDOM.fullmatch(name):
         return name
     if not isinstance(node, ast.Call) or name != "Compose" or not node.args:
         return ""
     inner = node.args[0].elts if isinstance(node.args[0], ast.List | ast.Tuple) else ()
-    return next((found for each in inner if (found := _called_random(each))), "")
+    return next((found for each in inner if (found := _find_random_call(each))), "")
 
 
-def _set_afterwards(node: ast.AST) -> bool:
-    """True where a dataset is given other transforms, or a part another dataset."""
+def _replaces_transform(node: ast.AST) -> bool:
+    """Return True if a dataset gets other transforms, or a subset another dataset."""
     if not isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Load):
         return False
     own = isinstance(node.value, ast.Name) and node.value.id == "self"
     return not own and ("transform" in node.attr or node.attr == "dataset")
 
 
-RULE = Rule(words=("DataLoader", "andom"), find=find)
+RULE = Rule(required_words=("DataLoader", "andom"), find=find)
 
 FAILURE = Failure(
     code="EVL005",
-    title="Held-out data are randomised",
+    title="Validation data gets random training augmentation",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -201,6 +207,6 @@ for epoch in range(2):
         losses = [nn.functional.mse_loss(model(a), b).item() for a, b in held_out]
     print(sum(losses) / len(losses))
 """,
-    fix="Read held-out data through a dataset without random transforms.",
+    fix="Read validation data through a dataset without random transforms.",
     rule=RULE,
 )

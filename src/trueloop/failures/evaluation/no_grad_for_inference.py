@@ -1,20 +1,25 @@
-"""Inference runs under no_grad, where inference_mode would do the same for less.
+"""Inference runs under ``no_grad`` although the cheaper ``inference_mode`` is enough.
 
 What you see
-    None. Small models answer a little slower than they could: every tensor still counts its versions and views.
+    Small models answer a little more slowly than they could: every tensor still tracks its versions and views.
 
 Why it happens
-    ``torch.no_grad()`` is right. ``torch.inference_mode()`` came later, in PyTorch 1.9, and promises more: what is
-    computed under it never takes part in autograd, so that nothing has to be kept track of.
+    ``torch.no_grad()`` is correct. ``torch.inference_mode()``, new in PyTorch 1.9, also guarantees that its results
+    never take part in autograd, so PyTorch tracks nothing.
 
 Fix
-    ``with torch.inference_mode():``
+    Replace the context manager:
+
+        with torch.no_grad():  # slower
+        with torch.inference_mode():  # faster
 
 When this is fine
-    Whatever is used with gradients afterwards: targets for a loss, weights that are averaged or changed, tensors that a
-    module keeps. They need ``no_grad``, and inference tensors would raise. So it is said only of a block or function
-    that calls models of which the file shows all, keeps and hands on nothing of what they compute, and leaves numbers
-    at most. It is a note, given only if it is selected, and in the text only.
+    - The results are used with gradients later, where an inference tensor would raise: targets of a loss, averaged or
+      changed weights, tensors that a module stores.
+
+How it is detected
+    It is found in the text only, and only if this rule is selected: ``trueloop lint`` notes a block or function that
+    calls models whose code is in the same file, stores and passes on no tensor, and returns at most numbers.
 
 References
     Autograd mechanics, inference mode, https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -28,112 +33,113 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
-from trueloop.analysis.loop_invariance import stored
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
+from trueloop.analysis.loop_invariance import assigned_names
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity
 
 NUMBERS: Final = frozenset(("item", "tolist", "float", "int", "len", "round", "print", "format", "range"))
-PURE: Final = frozenset((OpKind.CALLED, OpKind.LOSS, OpKind.TORCH, OpKind.ITERATED, OpKind.MODE))
+PURE: Final = frozenset((OpKind.MODEL_CALL, OpKind.LOSS, OpKind.TORCH_CALL, OpKind.ITERATE, OpKind.SET_MODE))
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield ``with torch.no_grad()`` and the decorator around what only computes numbers."""
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``no_grad`` block and decorator around code that only computes numbers."""
     for node in source.nodes:
         within = [each.context_expr for each in node.items] if isinstance(node, ast.With) else []
         calls = node.decorator_list if isinstance(node, Function) else within
-        call = next((each for each in calls if isinstance(each, ast.Call) and _switches_off(source, each)), None)
+        call = next((each for each in calls if isinstance(each, ast.Call) and _is_no_grad(source, each)), None)
         if call is None or not isinstance(node, ast.With | Function):
             continue
-        scope = _around(source, node) if isinstance(node, ast.With) else node
-        if _only_numbers(source, node.body, scope):
+        scope = _enclosing_scope(source, node) if isinstance(node, ast.With) else node
+        if _computes_only_numbers(source, node.body, scope):
             function: Any = call.func
-            edit = source.text.replace(function, f"{source.text.of(function.value)}.inference_mode")
-            fix = Fix((edit,), safe=False, words="Use inference_mode")
-            yield Hit(message="torch.inference_mode() would serve here, and costs less.", node=call, fix=fix)
+            edit = source.text.replace(function, f"{source.text.segment(function.value)}.inference_mode")
+            fix = Fix((edit,), safe=False, description="Use inference_mode")
+            message = "`torch.inference_mode()` is enough here and costs less than `torch.no_grad()`."
+            yield Hit(message=message, node=call, fix=fix)
 
 
-def _switches_off(source: Source, call: ast.Call) -> bool:
+def _is_no_grad(source: SourceFile, call: ast.Call) -> bool:
     return source.name(call.func) == "torch.no_grad" and not call.args and isinstance(call.func, ast.Attribute)
 
 
-def _around(source: Source, node: ast.With) -> ast.AST:
-    """Return the innermost function around a statement, or the whole module."""
+def _enclosing_scope(source: SourceFile, node: ast.With) -> ast.AST:
+    """Return the innermost function around a statement, or the module."""
     functions = (each for each in source.nodes if isinstance(each, Function))
     found = [each for each in functions if any(one is node for one in ast.walk(each))]
     return found[-1] if found else source.tree
 
 
-def _only_numbers(source: Source, body: Sequence[ast.stmt], scope: ast.AST) -> bool:
+def _computes_only_numbers(source: SourceFile, body: Sequence[ast.stmt], scope: ast.AST) -> bool:
     walked = (each for statement in body for each in ast.walk(statement))
     nodes = {id(each) for each in walked if isinstance(each, ast.stmt | ast.expr)}  # Python shares the others
     inside = [
         each for each in source.operations if id(each.node) in nodes or any(id(call) in nodes for call in each.calls)
     ]
-    trains = bool(source.acts(OpKind.BACKWARD, OpKind.STEPPED))
-    models = [each.subject for each in inside if each.act is OpKind.CALLED]
-    read_out = any(isinstance(each, ast.Call) and _number(each) for one in body for each in ast.walk(one))
+    trains = bool(source.ops(OpKind.BACKWARD, OpKind.STEP))
+    models = [each.subject for each in inside if each.kind is OpKind.MODEL_CALL]
+    read_out = any(isinstance(each, ast.Call) and _is_number(each) for one in body for each in ast.walk(one))
     if (
         not models
         or not read_out
-        or not all(_known(each) or not trains for each in models)
-        or not all(map(_pure, inside))
+        or not all(_has_visible_code(each) or not trains for each in models)
+        or not all(map(_stores_nothing, inside))
     ):
         return False
     names: set[str] = set()
     for statement in (each for one in body for each in ast.walk(one)):
-        if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign) and not _number(statement.value):
-            names |= stored(statement)
+        if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign) and not _is_number(statement.value):
+            names |= assigned_names(statement)
         elif isinstance(statement, ast.For | ast.AsyncFor | ast.withitem | ast.NamedExpr):
-            names |= stored(getattr(statement, "target", getattr(statement, "optional_vars", None)) or ast.Pass())
-    left = _loaded_elsewhere(scope, nodes)
-    given = [each.value for one in body for each in ast.walk(one) if isinstance(each, ast.Return | ast.Yield)]
-    return not names & left and all(_number(each, names) for each in given)
+            target = getattr(statement, "target", getattr(statement, "optional_vars", None))
+            names |= assigned_names(target or ast.Pass())
+    read_later = _names_read_outside(scope, nodes)
+    returned = [each.value for one in body for each in ast.walk(one) if isinstance(each, ast.Return | ast.Yield)]
+    return not names & read_later and all(_is_number(each, names) for each in returned)
 
 
-def _loaded_elsewhere(scope: ast.AST, nodes: set[int]) -> set[str]:
-    """Return the names that are read outside of a block, where no loop of their own binds them."""
+def _names_read_outside(scope: ast.AST, nodes: set[int]) -> set[str]:
+    """Return the names that are read outside of a block, except those bound by a loop there."""
     found: set[str] = set()
     queue: list[tuple[ast.AST, frozenset[str]]] = [(scope, frozenset())]
     while queue:
         node, bound = queue.pop()
         if isinstance(node, ast.For) and not any(id(each) in nodes for each in ast.walk(node)):
-            bound |= stored(node.target)
+            bound |= assigned_names(node.target)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in bound:
             found.add(node.id)
         queue += [(each, bound) for each in ast.iter_child_nodes(node) if id(each) not in nodes]
     return found
 
 
-def _pure(operation: Op) -> bool:
-    """Return True for what keeps nothing of what is computed."""
-    if operation.act in (OpKind.KEPT, OpKind.ESCAPED):
-        return not any(
-            each.kind in (Kind.TENSOR, Kind.MODEL, Kind.UNKNOWN) and not _read_out(each) for each in operation.things
-        )
-    return operation.act in PURE and not operation.word.endswith("_")
+def _stores_nothing(operation: Op) -> bool:
+    """Return True for an operation that stores no computed tensor."""
+    if operation.kind in (OpKind.STORE_ITEM, OpKind.ESCAPE):
+        tensors = (ValueKind.TENSOR, ValueKind.MODEL, ValueKind.UNKNOWN)
+        return not any(each.kind in tensors and not _is_python_number(each) for each in operation.inputs)
+    return operation.kind in PURE and not operation.name.endswith("_")
 
 
-def _read_out(thing: AbstractValue) -> bool:
-    return thing.name in ("item", "tolist", "builtins.len", "builtins.float", "builtins.int") or (
-        all(_read_out(each) or each.kind is Kind.CONSTANT for each in thing.of)
-        and bool(thing.of)
-        and thing.kind is Kind.UNKNOWN
+def _is_python_number(value: AbstractValue) -> bool:
+    return value.name in ("item", "tolist", "builtins.len", "builtins.float", "builtins.int") or (
+        all(_is_python_number(each) or each.kind is ValueKind.CONSTANT for each in value.sources)
+        and bool(value.sources)
+        and value.kind is ValueKind.UNKNOWN
     )
 
 
-def _known(model: AbstractValue) -> bool:
-    """Return True for a model of torch's layers or of this file: it keeps nothing that the text does not show."""
+def _has_visible_code(model: AbstractValue) -> bool:
+    """Return True for a model of PyTorch layers or of this file: the text shows everything that it stores."""
     return all(
         each.name.startswith("torch.nn.") or isinstance(each.scope, AbstractValue) for each in model.alternatives()
     )
 
 
-def _number(node: ast.expr | None, tensors: set[str] | None = None) -> bool:
-    """Return True where an expression surely is a number or text, or is made of nothing but such."""
+def _is_number(node: ast.expr | None, tensors: set[str] | None = None) -> bool:
+    """Return True if an expression is certainly a number or text, or consists only of these."""
     parts: list[ast.expr | None]
     match node:
         case None | ast.Constant() | ast.JoinedStr():
@@ -150,14 +156,14 @@ def _number(node: ast.expr | None, tensors: set[str] | None = None) -> bool:
             parts = [*node.values]
         case _:
             return False
-    return all(_number(each, tensors) for each in parts)
+    return all(_is_number(each, tensors) for each in parts)
 
 
-RULE = Rule(words=("torch", "no_grad"), find=find, asked=True)
+RULE = Rule(required_words=("torch", "no_grad"), find=find, opt_in=True)
 
 FAILURE = Failure(
     code="EVL007",
-    title="Inference runs under no_grad where inference_mode would serve",
+    title="Inference uses no_grad() instead of inference_mode()",
     severity=Severity.NOTE,
     doc=__doc__ or "",
     bad="""
@@ -180,6 +186,6 @@ with torch.inference_mode():
     right = (model(x).argmax(1) == y).sum().item()
 print(right / len(y))
 """,
-    fix="Use torch.inference_mode() where nothing that is computed is needed with gradients.",
+    fix="Use torch.inference_mode() if no result is needed with gradients.",
     rule=RULE,
 )

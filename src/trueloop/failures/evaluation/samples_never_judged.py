@@ -1,21 +1,29 @@
-"""The last held-out samples are dropped, since they do not fill a batch.
+"""``drop_last=True`` on a validation or test loader leaves out the samples that do not fill the last batch.
 
 What you see
-    The measured figure changes with the batch size, which no figure may. The samples that are left out are always the
-    same ones, the last of the set; of a small set sorted by time or class they can be a fifth of it, and of one kind.
+    The metric changes with the batch size. The same samples are always missing, the last ones of the set; in a small
+    set sorted by time or class they can be a fifth of it, and all of one kind.
 
 Why it happens
-    ``drop_last=True`` is right for training, where every sample comes in another epoch, and is copied to the held-out
-    loader with the rest of its arguments. Nobody counts what was measured.
+    ``drop_last=True`` is right for training, where a sample left out in one epoch comes in another. It is copied to the
+    validation loader with the other arguments, and no one counts the evaluated samples.
 
 Fix
-    Give held-out loaders ``drop_last=False``, which is what they do when nothing is said.
+    Use ``drop_last=False``, the default, for validation and test loaders:
+
+        held_out = DataLoader(held_out_set, batch_size=16, drop_last=True)  # wrong
+        held_out = DataLoader(held_out_set, batch_size=16)  # right
+
+    If a compiled model needs a fixed shape, pad the last batch and mask it.
 
 When this is fine
-    A held-out set that is a whole number of batches; training loaders; a loader of unlabelled samples that is trained
-    on; a sweep in train mode, which measures nothing; streams, whose length nobody knows. A fixed
-    shape on purpose, for a compiled model, drops samples all the same: pad the last batch and mask it. In the text,
-    where the number of samples does not show, a held-out loader with ``drop_last=True`` is a note.
+    - The number of held-out samples is a multiple of the batch size.
+    - The loader is for training, or for unlabelled samples that are trained on.
+    - The pass is in train mode and evaluates nothing, or reads a stream of unknown length.
+
+How it is detected
+    ``trueloop run`` counts the samples that a loader leaves out of each pass in eval mode. ``trueloop lint`` does not
+    know the number of samples: it reports an evaluation loader with ``drop_last=True`` as a note.
 
 References
     thuml/Autoformer#104, "Why use drop_last=True in test (and val) dataloader?",
@@ -34,8 +42,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from trueloop.analysis.queries.evaluation_loops import loader_of, sweeps, trained_on
 from trueloop.analysis.queries.modes import in_eval_mode
-from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -45,7 +53,7 @@ from trueloop.tracing.events import Event, LoaderStarted, Ref
 
 
 class _Dropped(NamedTuple):
-    """What a loader leaves out of each pass."""
+    """The samples that a loader leaves out of each pass."""
 
     samples: int
     left: int
@@ -56,78 +64,80 @@ class _Dropped(NamedTuple):
 
 
 class Detector(failure.Detector):
-    """Counts what each held-out loader leaves out."""
+    """Counts the samples that each evaluation loader leaves out."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, SweepsEnded)
 
     def __init__(self) -> None:
         self._dropping: weakref.WeakKeyDictionary[Ref, _Dropped] = weakref.WeakKeyDictionary()
-        self._seen = 0
+        self._passes = 0
 
     def observe(self, event: LoaderStarted | SweepsEnded) -> list[Evidence]:
-        """Return evidence when the next update begins, or the run ends."""
+        """Return evidence at the start of the next update or the end of the run."""
         if isinstance(event, LoaderStarted):
             dropped = _dropped(event, event.batch_size) if event.drop_last and event.batch_size else None
             if dropped is not None:
                 self._dropping[event.loader] = dropped
             return []
-        self._seen += len(event.sweeps)
-        return [evidence for sweep in event.sweeps if (evidence := self._judge(sweep)) is not None]
+        self._passes += len(event.sweeps)
+        return [evidence for sweep in event.sweeps if (evidence := self._check(sweep)) is not None]
 
     def inconclusive(self) -> str:
-        """Return a reason where there was no sweep."""
-        return "" if self._seen else "no loader was swept without training"
+        """Return the reason if there was no evaluation pass."""
+        return "" if self._passes else "no evaluation pass over a DataLoader was traced"
 
-    def _judge(self, sweep: Sweep) -> Evidence | None:
+    def _check(self, sweep: Sweep) -> Evidence | None:
         dropped = self._dropping.get(sweep.loader)
         if dropped is None or not all(call.all_eval for call in sweep.calls):
             return None
-        which = f"{dropped.left} others in each pass" if dropped.shuffles else f"the last {dropped.left}, each time"
+        which = f"{dropped.left} other samples in each pass" if dropped.shuffles else f"always the last {dropped.left}"
         return Evidence(
-            message=f"{sweep.calls[0].model.name} was measured on {dropped.samples - dropped.left} of "
-            f"{dropped.samples} held-out samples: drop_last leaves out {which}.",
+            message=f"{sweep.calls[0].model.name} was evaluated on {dropped.samples - dropped.left} of "
+            f"{dropped.samples} held-out samples: `drop_last=True` leaves out {which}.",
             location=dropped.made_at or dropped.place,
-            related=((sweep.calls[0].place, "measured here"),) if sweep.calls[0].place else (),
-            update=sweep.update,
+            related=((sweep.calls[0].location, "evaluated here"),) if sweep.calls[0].location else (),
+            first_update=sweep.update,
         )
 
 
 def _dropped(event: LoaderStarted, batch_size: int) -> _Dropped | None:
-    """Return what a loader leaves out; None where that is nothing, or nobody knows."""
-    sampler: Any = event.live.sampler
+    """Return the samples that a loader leaves out; None if there are none or their number is unknown."""
+    sampler: Any = event.live_loader.sampler
     if event.shuffles is None or not hasattr(type(sampler), "__len__"):
         return None
     samples = len(sampler)
     left = samples % batch_size
     if not left or left == samples:
         return None
-    return _Dropped(samples, left, batch_size, event.shuffles, event.made_at, event.place)
+    return _Dropped(samples, left, batch_size, event.shuffles, event.made_at, event.location)
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield, as notes, the held-out loaders that drop their last batch if it is a short one."""
-    told = set[int]()
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield, as notes, the evaluation loaders with ``drop_last=True``."""
+    reported = set[int]()
     for call in sweeps(source, grad=None):
         loader = loader_of(call.loops[-1])
-        if loader is None or loader.either or not (in_eval_mode(source, call) or call.grad is False):
+        if loader is None or loader.union or not (in_eval_mode(source, call) or call.grad is False):
             continue
-        option = loader.options.get("drop_last")
-        if option is None or option.constant() is not True or id(loader) in told or trained_on(source, call) is None:
+        option = loader.arguments.get("drop_last")
+        if option is None or option.constant() is not True or id(loader) in reported:
             continue
-        told.add(id(loader))
-        written = [each.value for each in loader.node.keywords if each.arg == "drop_last"]
+        if trained_on(source, call) is None:
+            continue
+        reported.add(id(loader))
+        values = [each.value for each in loader.node.keywords if each.arg == "drop_last"]
         yield Hit(
-            message="This held-out loader drops the samples that do not fill its last batch.",
+            message="This evaluation loader has `drop_last=True`: it leaves out the samples that do not fill a batch.",
             node=loader.node,
-            related=((call.node, "measured here"),),
-            fix=Fix((source.text.replace(written[0], "False"),), safe=True, words="Keep every sample")
-            if written
+            related=((call.node, "evaluated here"),),
+            fix=Fix((source.text.replace(values[0], "False"),), safe=True, description="Set drop_last=False")
+            if values
             else None,
             severity=Severity.NOTE,
         )
 
 
-RULE = Rule(words=("DataLoader", "drop_last"), find=find)
+RULE = Rule(required_words=("DataLoader", "drop_last"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -144,56 +154,37 @@ def inject(loop: TeachingLoop) -> None:
     )
 
 
+SCRIPT = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(160, 8)
+y = x.sum(1, keepdim=True)
+train = DataLoader(TensorDataset(x[:130], y[:130]), batch_size=16, shuffle=True, drop_last=True)
+held_out = DataLoader(TensorDataset(x[130:], y[130:]), batch_size=16{drop_last})
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    model.train()
+    for inputs, targets in train:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        errors = torch.cat([model(a) - b for a, b in held_out])
+    print(errors.square().mean().item())
+"""
+
 FAILURE = Failure(
     code="EVL008",
-    title="Held-out samples are never judged",
+    title="Evaluation with drop_last=True leaves samples out",
     severity=Severity.WARNING,
     doc=__doc__ or "",
-    bad="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-x = torch.randn(160, 8)
-y = x.sum(1, keepdim=True)
-train = DataLoader(TensorDataset(x[:130], y[:130]), batch_size=16, shuffle=True, drop_last=True)
-held_out = DataLoader(TensorDataset(x[130:], y[130:]), batch_size=16, drop_last=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(2):
-    model.train()
-    for inputs, targets in train:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-    model.eval()
-    with torch.no_grad():
-        errors = torch.cat([model(a) - b for a, b in held_out])
-    print(errors.square().mean().item())
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-x = torch.randn(160, 8)
-y = x.sum(1, keepdim=True)
-train = DataLoader(TensorDataset(x[:130], y[:130]), batch_size=16, shuffle=True, drop_last=True)
-held_out = DataLoader(TensorDataset(x[130:], y[130:]), batch_size=16)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(2):
-    model.train()
-    for inputs, targets in train:
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-    model.eval()
-    with torch.no_grad():
-        errors = torch.cat([model(a) - b for a, b in held_out])
-    print(errors.square().mean().item())
-""",
-    fix="Give held-out loaders drop_last=False.",
+    bad=SCRIPT.replace("{drop_last}", ", drop_last=True"),
+    good=SCRIPT.replace("{drop_last}", ""),
+    fix="Use drop_last=False for validation and test loaders.",
     rule=RULE,
     detector=Detector,
     inject=inject,

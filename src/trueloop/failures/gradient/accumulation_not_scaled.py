@@ -1,23 +1,29 @@
-"""Gradients of K batches are added up, but none of the losses is divided by K.
+"""Gradients of K batches are accumulated, but the losses are not divided by K.
 
 What you see
     With accumulation over K batches, training behaves as with a learning rate K times larger: it diverges, or clipping
-    is always at its limit. Changing K changes the result, though the effective batch was to stay the same.
+    is always active. Changing K changes the result, though the effective batch stays the same.
 
 Why it happens
-    A sum of K means is a perfectly good loss, K times as large.
+    A sum of K means is a valid loss; it is only K times as large.
 
 Fix
-    Divide: ``(loss / K).backward()``; in the last window of an epoch by the batches it really has.
+    Divide each loss; in a shorter last window of an epoch, by the number of batches that it has.
+
+        (loss / K).backward()
 
 When this is fine
-    ``loss / K``, a loss summed over samples and divided by their number, gradients divided by hand before the step, a
-    GradScaler's factor, and several losses of one batch are not told. It is a warning: who tuned the learning rate for
-    the sum is right too, and Adam is nearly indifferent to the scale (clipping, its eps and its weight decay are not).
-    Told when two windows in a row of K > 1 backwards by one line, each on another batch of one loader and with exactly
-    one mean-reduced loss, gave each loss the weight 1, read from the graph, and nothing scaled the sum before the step.
-    The text alone tells it of one of torch's own losses that goes backward as it is, where nothing in the file divides
-    by the size of the window or touches a ``.grad``.
+    - ``loss / K``, or a loss summed over the samples of all K batches and divided by their number.
+    - Gradients that are divided by hand before the step.
+    - The factor of a GradScaler, which is divided out again.
+    - Several losses of one batch.
+    - A learning rate that was tuned for the sum. Adam hardly depends on the scale; clipping and its ``eps`` do.
+
+How it is detected
+    It is a warning, since a tuned learning rate makes it right. At run time, two windows in a row must have K > 1
+    backward passes from one line, each on another batch of one loader and with exactly one mean-reduced loss. Each loss
+    has weight 1 in the graph, and nothing scales the sum before the step. Lint reports only PyTorch's own losses
+    that go undivided into ``backward()``, if nothing in the file divides by the window size or touches a ``.grad``.
 
 References
     PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient accumulation,
@@ -32,10 +38,10 @@ import ast
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from trueloop.analysis.abstract_value import MANAGED, Kind
+from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.accumulation_windows import by_hand, divides, mean_of_batch, repeated, window
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
@@ -44,140 +50,148 @@ from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import (
     BackwardEnded,
     Event,
-    Gap,
     GradientsCleared,
     GradientsClipped,
     StepTaken,
+    TracingGap,
 )
 
-WINDOWS = 2  # one might be a probe
-MOST_PARTS = 4096  # of a window; longer ones are not judged
-CLOSE = 1e-3  # of weights and norms read in float32
+MIN_WINDOWS = 2  # one might be a gradient probe
+MAX_BACKWARDS = 4096  # per window; longer ones are not checked
+TOLERANCE = 1e-3  # relative, for weights and norms read in float32
 
 
 class Detector(failure.Detector):
-    """Adds up the weights with which the losses of a window entered backward."""
+    """Checks whether each loss of an accumulation window entered ``backward()`` with weight 1."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (
         BackwardEnded,
         GradientsCleared,
         GradientsClipped,
         StepTaken,
-        Gap,
+        TracingGap,
     )
 
     def __init__(self) -> None:
-        self._parts: list[BackwardEnded] = []
-        self._clipped: float | None = None
-        self._windows = 0
+        self._backwards: list[BackwardEnded] = []
+        self._norm_at_clipping: float | None = None
+        self._undivided_windows = 0
 
     def observe(self, event: Event) -> Evidence | None:
-        """Return evidence at the step of a second window of this kind."""
+        """Return evidence at the step that ends the second undivided window in a row."""
         if isinstance(event, StepTaken):
             return self._step(event)
         if isinstance(event, BackwardEnded):
-            if len(self._parts) < MOST_PARTS:  # without an optimizer nothing ends a window
-                self._parts.append(event)
+            if len(self._backwards) < MAX_BACKWARDS:  # without an optimizer nothing ends a window
+                self._backwards.append(event)
         elif isinstance(event, GradientsCleared):
-            self._parts = [] if event.unconsumed else self._parts
+            self._backwards = [] if event.unused else self._backwards
         elif isinstance(event, GradientsClipped):
-            self._clipped = event.measured
-        elif isinstance(event, Gap):
-            self._parts, self._clipped, self._windows = [], None, 0
+            self._norm_at_clipping = event.measured
+        elif isinstance(event, TracingGap):
+            self._backwards, self._norm_at_clipping, self._undivided_windows = [], None, 0
         return None
 
     def _step(self, event: StepTaken) -> Evidence | None:
-        parts, self._parts = self._parts, []
-        used, self._clipped = self._clipped or event.norm, None
-        if len(parts) < 2:  # another optimizer's step on the same backward, or no window at all
+        backwards, self._backwards = self._backwards, []
+        norm, self._norm_at_clipping = self._norm_at_clipping or event.grad_norm, None
+        if len(backwards) < 2:  # another optimizer's step on the same backward, or no window at all
             return None
-        weights = [_weight(ended) for ended in parts]
-        ones = all(weight is not None and abs(weight - 1) < CLOSE for weight in weights)
-        untouched = used is not None and event.norm_made is not None and abs(used - event.norm_made) <= CLOSE * used
-        distinct = len({ended.batch for ended in parts}) == len(parts) == event.backwards
-        alike = len({(ended.loader, ended.place) for ended in parts}) == 1  # not one task after the other
-        self._windows = self._windows + 1 if ones and untouched and distinct and alike else 0
-        if self._windows < WINDOWS:
+        weights = [_weight(ended) for ended in backwards]
+        ones = all(weight is not None and abs(weight - 1) < TOLERANCE for weight in weights)
+        unscaled = norm is not None and event.grad_norm_after_backward is not None and abs(norm - event.grad_norm_after_backward) <= TOLERANCE * norm
+        distinct = len({ended.batch for ended in backwards}) == len(backwards) == event.backwards
+        one_line = len({(ended.loader, ended.location) for ended in backwards}) == 1  # not one task after the other
+        self._undivided_windows = self._undivided_windows + 1 if ones and unscaled and distinct and one_line else 0
+        if self._undivided_windows < MIN_WINDOWS:
             return None
         return Evidence(
-            message=f"The mean losses of {len(parts)} batches entered backward with weight 1 each: together "
-            f"{len(parts)}, not 1, so that the update of {event.optimizer.name} is that of a {len(parts)} times larger "
-            "gradient.",
-            location=parts[-1].place,
-            related=((event.place, "stepped here"),) if event.place else (),
-            fix=f"Divide by the number of batches in the window: (loss / {len(parts)}).backward().",
+            message=f"The mean losses of {len(backwards)} batches entered `backward()` with weight 1 each, not "
+            f"1/{len(backwards)}: the gradient that {event.optimizer.name} used is {len(backwards)} times too large.",
+            location=backwards[-1].location,
+            related=((event.location, "the step"),) if event.location else (),
+            fix=f"Divide by the number of batches in the window: `(loss / {len(backwards)}).backward()`.",
         )
 
 
 def _weight(ended: BackwardEnded) -> float | None:
-    """Return the weight of a backward's loss; None where it is not one mean-reduced loss."""
+    """Return the weight of a backward's loss; None unless it has exactly one mean-reduced loss."""
     loss = ended.losses[0] if len(ended.losses) == 1 else None
-    return loss.weight if loss is not None and loss.reduction == "mean" else None
+    return loss.gradient_weight if loss is not None and loss.reduction == "mean" else None
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield the one backward of each window whose loss is a mean over a batch and goes backward undivided."""
-    told: set[int] = set()
-    for step in source.acts(OpKind.STEPPED):
-        if step.subject.kind is not Kind.OPTIMIZER or MANAGED in step.subject.facts or not step.loops:
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the one backward of each window whose loss is a mean over a batch and is not divided."""
+    reported: set[int] = set()
+    for step in source.ops(OpKind.STEP):
+        if step.subject.kind is not ValueKind.OPTIMIZER or MANAGED in step.subject.facts or not step.loops:
             continue
-        found = _window(source, step)
-        if found is None or id(found[0].node) in told or by_hand(source) or divides(source, found[1]):
+        found = _window_of(source, step)
+        if found is None or id(found[0].node) in reported or by_hand(source) or divides(source, found[1]):
             continue
         backward, size = found
-        told.add(id(backward.node))
+        reported.add(id(backward.node))
         yield Hit(
-            message=f"The mean losses of {source.text.of(size)} batches are added up, and none is divided by that.",
+            message=f"`{ast.unparse(backward.node)}` accumulates the mean losses of `{ast.unparse(size)}` batches, "
+            "and none of them is divided by that number.",
             node=backward.node,
-            related=((step.node, "stepped here"),),
-            fix=_divided(source, backward, step, size),
+            related=((step.node, "the step"),),
+            fix=_divide(source, backward, step, size),
         )
 
 
-def _window(source: Source, step: Op) -> tuple[Op, ast.expr] | None:
-    """Return the only backward of a window that a step ends, and the number of batches in it."""
+def _window_of(source: SourceFile, step: Op) -> tuple[Op, ast.expr] | None:
+    """Return the only backward of the window that ends with a step, and the number of batches in the window."""
     loop = step.loops[-1]
-    inside = source.within(loop, root=step.root)
-    backwards = [each for each in inside if each.act is OpKind.BACKWARD]
-    if len(backwards) != 1 or source.handed_out(step.subject, inside) or not source.reaches(backwards[0], step.subject):
+    inside = source.ops_in_loop(loop, root=step.entry_point)
+    backwards = [each for each in inside if each.kind is OpKind.BACKWARD]
+    if len(backwards) != 1 or source.escapes(step.subject, inside) or not source.reaches(backwards[0], step.subject):
         return None
     backward, ends = backwards[0], window(step, loop)
     if ends is not None:
-        others = [each for each in inside if each.act in (OpKind.STEPPED, OpKind.CLEARED)]
+        others = [each for each in inside if each.kind in (OpKind.STEP, OpKind.CLEAR_GRADIENTS)]
         waits = all((ends.branch.node, ends.branch.arm) in _arms(each, loop) for each in others)
-        fits = waits and len(others) > 1 and backward.beside(step) and backward.always_in(loop) and ends.turns != 1
+        fits = (
+            waits
+            and len(others) > 1
+            and backward.same_iteration_as(step)
+            and backward.always_in(loop)
+            and ends.turns != 1
+        )
         return (backward, ends.size) if fits and mean_of_batch(source, backward, loop) else None
     inner = backward.loops[-1]
     size = repeated(source, inner) if len(backward.loops) == len(step.loops) + 1 else None
     if size is None or not backward.always_in(inner) or not mean_of_batch(source, backward, inner, drawn=True):
         return None
-    return None if source.within(inner, OpKind.STEPPED, OpKind.CLEARED, root=step.root) else (backward, size)
+    return (
+        None if source.ops_in_loop(inner, OpKind.STEP, OpKind.CLEAR_GRADIENTS, root=step.entry_point) else (backward, size)
+    )
 
 
 def _arms(operation: Op, loop: Loop) -> list[tuple[Any, int]]:
     return [(each.node, each.arm) for each in operation.conditions(loop)]
 
 
-def _divided(source: Source, backward: Op, step: Op, size: ast.expr) -> Fix | None:
-    """Return the fix: the loss is divided by the size of its window, where it goes backward."""
+def _divide(source: SourceFile, backward: Op, step: Op, size: ast.expr) -> Fix | None:
+    """Return the fix that divides the loss by the size of its window in the call of ``backward()``."""
     call = backward.node
     if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
         return None
-    here = backward.function is step.function or isinstance(size, ast.Constant)
+    in_scope = backward.function is step.function or isinstance(size, ast.Constant)
     loss: ast.expr = call.func.value
-    scaled = bool(backward.things)
+    scaled = bool(backward.inputs)
     if scaled:
         if not isinstance(loss, ast.Call) or len(loss.args) != 1:
             return None
         loss = loss.args[0]
-    if not here or not isinstance(loss, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
+    if not in_scope or not isinstance(loss, ast.Name | ast.Attribute | ast.Call | ast.Subscript):
         return None
-    text = f"{source.text.of(loss)} / {source.text.of(size)}"
+    text = f"{source.text.segment(loss)} / {source.text.segment(size)}"
     edit = source.text.replace(loss, text if scaled else f"({text})")
-    return Fix((edit,), safe=False, words="Divide the loss by the number of batches in its window")
+    return Fix((edit,), safe=False, description="Divide the loss by the number of batches in its window")
 
 
-RULE = Rule(words=("backward(", ".step(", "%|range"), find=find)
+RULE = Rule(required_words=("backward(", ".step(", "%|range"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -187,7 +201,7 @@ def inject(loop: TeachingLoop) -> None:
 
 FAILURE = Failure(
     code="GRD003",
-    title="Accumulated losses are not divided by their number",
+    title="Accumulated loss is not divided by the number of batches",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""

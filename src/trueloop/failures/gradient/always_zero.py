@@ -1,21 +1,28 @@
-"""A parameter's gradient is exactly zero in every update.
+"""The gradient of a parameter is exactly zero in every update.
 
 What you see
-    A layer does not learn, though it takes part in the forward pass and its gradient is there.
+    A layer does not learn, though it takes part in the forward pass and its parameters have a gradient.
 
 Why it happens
-    Zero is a gradient. Dead ReLUs, a saturated sigmoid, a zero that is multiplied in, an initialisation with zeros on
-    both sides of a product and a loss that ignores an output all give it.
+    Zero is a valid gradient. Dead ReLUs, a saturated sigmoid, a factor of zero, two factors that are both initialised
+    with zeros and a loss that ignores an output all produce it.
 
 Fix
-    Look at the activations behind the layer: if all are zero or saturated, lower the learning rate, change the
-    initialisation, or use an activation that does not die (LeakyReLU, GELU).
+    Inspect the activations after the layer. If all are zero or saturated, lower the learning rate, or change the
+    initialisation or the activation.
+
+        self.activation = nn.LeakyReLU()  # or nn.GELU(): not zero for negative inputs
 
 When this is fine
-    The first updates of LoRA and of residual branches that begin at zero, a loss term that is annealed from zero, and
-    experts that no sample is sent to are right, and a bias that cancels out, such as the last one of a critic whose
-    loss is a difference of two means. So this is a note, told only after 64 updates over which not a single gradient
-    that was looked at had one number other than zero, while others of the same optimizer had, and not of a bias alone.
+    - The first updates of LoRA and of residual branches that are initialised with zero.
+    - A loss term whose weight is annealed from zero.
+    - Experts that receive no sample.
+    - A bias that cancels out, such as the last one of a critic whose loss is a difference of two means.
+
+How it is detected
+    It is a note. It needs 64 updates, at least 16 of them with gradients that were read, in which every value read of a
+    parameter's gradient was zero, while other parameters of the same optimizer had other gradients. A bias is not
+    reported alone. Gradients on an accelerator are not read.
 
 References
     Lu et al., 2019, "Dying ReLU and Initialization: Theory and Numerical Examples", arXiv:1903.06733
@@ -30,98 +37,98 @@ from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, adding
-from trueloop.tracing.events import NONE, Event, Ref, Refs, StepTaken, WatchEnded
+from trueloop.tracing.events import NO_REFS, Event, Ref, Refs, StepTaken, WatchEnded
 from trueloop.tracing.object_facts import Facts
 
-ENOUGH = 64  # updates from the first to the last one looked at
-FEWEST = 16  # looked at
+MIN_UPDATES = 64  # from the first to the last one whose gradients were read
+MIN_READ = 16  # updates whose gradients were read
 
 
-class _Held:
-    """What is known of one optimizer."""
+class _OptimizerState:
+    """The gradients that were always zero, for one optimizer."""
 
-    __slots__ = ("first", "others", "place", "steps", "told", "zero")
+    __slots__ = ("first", "others", "place", "reported", "steps", "zero")
 
     def __init__(self, event: StepTaken) -> None:
-        self.first, self.steps, self.told = event.update, 0, False
-        self.zero: Refs = event.zero
-        self.others: Refs = NONE
-        self.place = event.place
+        self.first, self.steps, self.reported = event.update, 0, False
+        self.zero: Refs = event.zero_gradients
+        self.others: Refs = NO_REFS
+        self.place = event.location
 
 
 class Detector(failure.Detector):
-    """Keeps, for each optimizer, the parameters whose gradient has been zero in every step."""
+    """Tracks, for each optimizer, the parameters whose gradient was zero in every step."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken, WatchEnded)
 
     def __init__(self) -> None:
-        self._held = Facts[Ref, _Held]()
-        self._owing: dict[Ref, _Held] = {}
-        """Those with gradients that were always zero, until it is decided; they count also where they have gone."""
+        self._states = Facts[Ref, _OptimizerState]()
+        self._pending: dict[Ref, _OptimizerState] = {}
+        """Optimizers with always-zero gradients that are not reported yet, including optimizers that were deleted."""
         self._stepped = self._read = self._enough = False
 
     def observe(self, event: StepTaken | WatchEnded) -> list[Evidence] | None:
-        """Return evidence for an optimizer, once."""
+        """Return evidence, once per optimizer."""
         if isinstance(event, StepTaken):
             self._stepped = True
-            if event.norm is not None and not self._step(event):
+            if event.grad_norm is not None and not self._step(event):
                 return None  # the usual case
         found: list[Evidence] = []
-        for optimizer, held in list(self._owing.items()):
-            if event.update - held.first >= ENOUGH:
-                del self._owing[optimizer]  # its next step puts it back, if it is not told
-                if held.others and (names := _dead(held)):
-                    found.append(self._evidence(optimizer, held, names, event.update))
+        for optimizer, state in list(self._pending.items()):
+            if event.update - state.first >= MIN_UPDATES:
+                del self._pending[optimizer]  # its next step adds it again if it is not reported
+                if state.others and (names := _always_zero(state)):
+                    found.append(self._evidence(optimizer, state, names, event.update))
         return found
 
     def _step(self, event: StepTaken) -> bool:
-        """Take in a step; return whether some gradients of its optimizer were always zero."""
-        held = self._held.get(event.optimizer)
-        if held is None:
-            held = self._held.put(event.optimizer, _Held(event))
+        """Record a step; return True if some gradients of its optimizer were always zero."""
+        state = self._states.get(event.optimizer)
+        if state is None:
+            state = self._states.put(event.optimizer, _OptimizerState(event))
             self._read = True
-        held.steps += 1
-        if held.steps == FEWEST:
+        state.steps += 1
+        if state.steps == MIN_READ:
             self._enough = True
-        if not held.zero:
+        if not state.zero:
             return False
-        held.zero &= event.zero
-        held.others |= event.with_gradient - event.zero
-        held.place = event.place
-        if not held.zero:
-            self._owing.pop(event.optimizer, None)
-        elif held.steps >= FEWEST and not held.told:
-            self._owing[event.optimizer] = held
+        state.zero &= event.zero_gradients
+        state.others |= event.with_gradient - event.zero_gradients
+        state.place = event.location
+        if not state.zero:
+            self._pending.pop(event.optimizer, None)
+        elif state.steps >= MIN_READ and not state.reported:
+            self._pending[event.optimizer] = state
         return True
 
-    def _evidence(self, optimizer: Ref, held: _Held, names: list[str], update: int) -> Evidence:
-        held.told = True
+    def _evidence(self, optimizer: Ref, state: _OptimizerState, names: list[str], update: int) -> Evidence:
+        state.reported = True
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         return Evidence(
-            message=f"The gradient of {', '.join(names[:3])}{more} was exactly zero in each of {held.steps} updates "
-            f"that were looked at, from {held.first} to {update}.",
-            location=held.place,
-            update=held.first,
-            about=optimizer,
+            message=f"The gradient of {', '.join(names[:3])}{more} was exactly zero in all {state.steps} updates "
+            f"that were checked, from update {state.first} to {update}.",
+            location=state.place,
+            first_update=state.first,
+            dedup_key=optimizer,
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where no gradient could be read, or too few."""
+        """Return a reason if no gradients, or too few, could be read."""
         if not self._read:
             return (
                 "no gradient could be read: there was none, or not on the CPU"
                 if self._stepped
                 else "no optimizer stepped"
             )
-        return "" if self._enough else f"no optimizer had {FEWEST} updates whose gradients were read"
+        return "" if self._enough else f"no optimizer had {MIN_READ} updates whose gradients were read"
 
 
-def _dead(held: _Held) -> list[str]:
-    """Name those without a gradient, less the biases whose weight has one: a shift that cancels out changes nothing."""
-    alive = {ref.name for ref in held.others}
+def _always_zero(state: _OptimizerState) -> list[str]:
+    """Return the names of parameters with zero gradient, except a bias whose weight has one: its shift cancels out."""
+    alive = {ref.name for ref in state.others}
     return sorted(
         ref.name
-        for ref in held.zero
+        for ref in state.zero
         if not ref.name.endswith("bias") or f"{ref.name.removesuffix('bias')}weight" not in alive
     )
 
@@ -162,7 +169,7 @@ for step in range(200):
     loss.backward()
     optimizer.step()
 """,
-    fix="Look at the activations behind the layer; change its initialisation, activation or learning rate.",
+    fix="Inspect the activations after the layer; change its initialisation, activation or learning rate.",
     detector=Detector,
     inject=adding(Piece.MODEL, "for parameter in model.parameters():\n    nn.init.zeros_(parameter)"),
 )

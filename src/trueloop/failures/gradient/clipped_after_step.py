@@ -1,19 +1,25 @@
-"""Gradients are clipped when a step has used them already.
+"""Gradients are clipped after ``optimizer.step()`` has used them.
 
 What you see
-    Clipping has no effect: training blows up as it did without.
+    Clipping has no effect: training diverges as it did without it.
 
 Why it happens
-    Clipping changes the gradients it finds. After the step these are of no use to anybody.
+    Clipping changes the gradients that exist when it is called. After the step they are not used any further.
 
 Fix
-    Clip between the last backward of the window and ``optimizer.step()``.
+    Clip between the last backward of the window and the step.
+
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
 
 When this is fine
-    A norm that is only measured, with an infinite limit or one that is not reached, may be read at any time. Certain
-    where, twice or more, every gradient that a line cut down to the limit had been used by a step with nothing added
-    since, and that line never clipped anything else. The text alone tells it where nothing is done with the norm, and
-    between the step of these parameters and the clipping stands no backward and nothing unknown.
+    - A norm that is only measured, with an infinite limit or one that is not reached, may be read at any time.
+
+How it is detected
+    At run time, one line clipped gradients to its limit at least twice, every one of them had been used by a step with
+    nothing added since, and that line never clipped any others. Lint reports a clipping whose result is not used, if no
+    backward and no unknown code stand between it and the step of the same parameters.
 
 References
     torch.nn.utils.clip_grad_norm_, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
@@ -27,22 +33,22 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.abstract_value import MANAGED, Kind
+from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.clipping import infinite, unscaling
-from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, GradientsClipped
 
-TIMES = 2  # once might be a probe
+MIN_TIMES = 2  # once might be a probe
 
 
 class Detector(failure.Detector):
-    """Counts, for each line that clips, how often it came too late."""
+    """Counts, for each line that clips, how often it clips used gradients."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (GradientsClipped,)
 
@@ -51,53 +57,53 @@ class Detector(failure.Detector):
         self._useful: set[CodePosition | None] = set()
 
     def observe(self, event: GradientsClipped) -> Evidence | None:
-        """Return evidence where a line has never clipped anything that a step would use."""
-        line, acts = event.place, event.measured is not None and event.measured > event.limit
-        if not event.parameters or event.probe or line in self._useful:
+        """Return evidence if a line has only clipped gradients that a step had used before."""
+        line, clips = event.location, event.measured is not None and event.measured > event.limit
+        if not event.parameters or event.only_measured or line in self._useful:
             return None
-        if event.consumed != event.parameters:
+        if event.already_used != event.parameters:
             self._useful.add(line)
             return None
-        self._late[line] += acts or event.kind == "value"
-        if self._late[line] < TIMES:
+        self._late[line] += clips or event.kind == "value"
+        if self._late[line] < MIN_TIMES:
             return None
         return Evidence(
-            message=f"{len(event.consumed)} gradients were clipped at {event.limit:g} after a step had used them, "
+            message=f"{len(event.already_used)} gradients were clipped at {event.limit:g} after a step had used them, "
             f"{self._late[line]} times: clipping has no effect.",
             location=line,
         )
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield each clipping whose norm nobody reads, behind the step that has used what it clips."""
-    for clip in source.acts(OpKind.CLIPPED):
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each clipping whose returned norm is not used, after the step that used the gradients."""
+    for clip in source.ops(OpKind.CLIP_GRADIENTS):
         plain = isinstance(clip.statement, ast.Expr) and clip.statement.value is clip.node
         if not plain or not clip.subject.models() or infinite(clip):
             continue
-        step = _used_by(source, clip)
+        step = _preceding_step(source, clip)
         if step is not None:
             yield Hit(
-                message="The gradients are clipped after the step that uses them: clipping has no effect.",
+                message=f"`{ast.unparse(clip.node)}` comes after the step that used the gradients: it has no effect.",
                 node=clip.node,
-                related=((step.node, "stepped here, with gradients that were not clipped"),),
-                fix=_moved(source, clip, step),
+                related=((step.node, "this step used gradients that were not clipped"),),
+                fix=_move_before_step(source, clip, step),
             )
 
 
-def _used_by(source: Source, clip: Op) -> Op | None:
-    """Return the step that has used all that is clipped, if nothing came in between and nothing was clipped before."""
-    run = source.run_of(clip)
+def _preceding_step(source: SourceFile, clip: Op) -> Op | None:
+    """Return the step that used all clipped gradients; None if they changed since, or were clipped before it."""
+    run = source.ops_of_run(clip)
     at = run.index(clip)
     step = None
     for each in reversed(run[:at]):
-        match each.act:
-            case OpKind.ESCAPED | OpKind.GRADIENTS if step is None:
+        match each.kind:
+            case OpKind.ESCAPE | OpKind.ACCESS_GRADIENTS if step is None:
                 return None
-            case OpKind.CLEARED if each.word and step is None:
+            case OpKind.CLEAR_GRADIENTS if each.name and step is None:
                 return None  # written by hand
-            case OpKind.STEPPED if step is None and _uses(source, each, clip):
+            case OpKind.STEP if step is None and _uses_all(source, each, clip):
                 step = each
-            case OpKind.CLIPPED if step is not None and not _apart(each, clip):
+            case OpKind.CLIP_GRADIENTS if step is not None and not _are_disjoint(each, clip):
                 return None
             case OpKind.BACKWARD:
                 reached = all(source.reaches(each, model) for model in clip.subject.models())
@@ -107,44 +113,44 @@ def _used_by(source: Source, clip: Op) -> Op | None:
     return None
 
 
-def _apart(one: Op, other: Op) -> bool:
-    """Return True where two clippings surely have nothing in common."""
+def _are_disjoint(one: Op, other: Op) -> bool:
+    """Return True if two clippings certainly have no parameters in common."""
     models = one.subject.models()
     return bool(models) and not one.subject.covers(other.subject) and not other.subject.covers(one.subject)
 
 
-def _uses(source: Source, step: Op, clip: Op) -> bool:
-    """Return True where a step surely comes before a clipping, and holds all that is clipped."""
+def _uses_all(source: SourceFile, step: Op, clip: Op) -> bool:
+    """Return True if a step certainly precedes a clipping and its optimizer holds all clipped parameters."""
     optimizer = step.subject
-    if optimizer.kind is not Kind.OPTIMIZER or MANAGED in optimizer.facts or not step.implied_by(clip):
+    if optimizer.kind is not ValueKind.OPTIMIZER or MANAGED in optimizer.facts or not step.implied_by(clip):
         return False
     if step.loops and not clip.within(step.loops[-1]):
         return False
     if optimizer.models():
         return all(optimizer.covers(model) for model in clip.subject.models())
-    return len({id(each.subject) for each in source.run_of(clip) if each.act is OpKind.STEPPED}) == 1
+    return len({id(each.subject) for each in source.ops_of_run(clip) if each.kind is OpKind.STEP}) == 1
 
 
-def _moved(source: Source, clip: Op, step: Op) -> Fix | None:
-    """Return the fix: the clipping goes before the step, and unscales what a scaler has scaled."""
+def _move_before_step(source: SourceFile, clip: Op, step: Op) -> Fix | None:
+    """Return the fix that moves the clipping before the step, and unscales first if a GradScaler is used."""
     statement, before = clip.statement, step.statement
     body = source.block(statement)
     if statement is None or before is None or before not in body or not isinstance(before, ast.Expr):
         return None
     between = body[body.index(before) + 1 : body.index(statement)]
     if not all(isinstance(each, ast.Expr) for each in between):
-        return None  # what is clipped may be made there
+        return None  # the clipped parameters may be defined there
     lines = unscaling(source, step)
-    edits = None if lines is None else source.text.moved(statement, before=before, behind_lines=lines)
-    return Fix(edits, safe=True, words="Move the clipping before the step") if edits else None
+    edits = None if lines is None else source.text.move_statement(statement, before=before, behind_lines=lines)
+    return Fix(edits, safe=True, description="Move the clipping before the step") if edits else None
 
 
-RULE = Rule(words=("backward(", ".step(", "clip_grad"), find=find)
+RULE = Rule(required_words=("backward(", ".step(", "clip_grad"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.require(0 < loop.settings["clip"] <= 0.1, "Few gradients are longer than the norm they are cut to.", clip=0.1)
+    loop.require(0 < loop.settings["clip"] <= 0.1, "Few gradients have a larger norm than the limit.", clip=0.1)
     loop.move(Piece.CLIP, after=Piece.UPDATE)
 
 
@@ -183,7 +189,7 @@ for step in range(8):
     nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     optimizer.step()
 """,
-    fix="Clip between the last backward and optimizer.step().",
+    fix="Clip between the last backward and `optimizer.step()`.",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -1,23 +1,31 @@
-"""The gradients grow a thousandfold, update after update, and the loss goes with them.
+"""Gradients grow a thousandfold from update to update, and the loss grows with them.
 
 What you see
-    The gradient norm climbs by orders of magnitude and does not come back. The loss follows, and some updates later
+    The gradient norm climbs by orders of magnitude and does not fall again. The loss follows, and some updates later
     it is ``inf`` or ``nan``.
 
 Why it happens
-    Large numbers are numbers. An optimizer multiplies them by the learning rate and adds.
+    Large gradients are valid numbers. An optimizer multiplies them by the learning rate and adds them.
 
 Fix
-    A lower learning rate, with warm-up; clip the norm; look at how the weights are initialised and the inputs scaled.
+    Lower the learning rate, use warm-up or clip the norm. Check the initialisation and the scale of the inputs.
+
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
 
 When this is fine
-    A spike in one update, warm-up, a norm that is clipped, a learning rate finder (the rate has grown as well), a
-    term of the loss that is switched on, rewards that arrive at last, parameters that join late, adversaries that
-    take turns. None of them goes on growing. Told only for a program with one optimizer that clips nothing and whose
-    loss is a plain number: where, from one update to the next without a break, both loss and norm grow by half or
-    more at a like rate over the same parameters, and not more and more slowly, as with a factor that is annealed, until
-    the norm is more than a thousand times what it was, without counting the largest leap. A slower growth, and one
-    that falls between two stretches that are watched in full, is not seen.
+    - A spike in one update, warm-up, or a norm that is clipped.
+    - A learning rate finder, whose rate grows as well.
+    - A loss term that is switched on, rewards that start late, or parameters that are added late.
+    - Adversaries that are trained alternately.
+
+How it is detected
+    Only in a program with one optimizer that never clips and whose loss is a single number. From each update to the
+    next, without a gap, both loss and norm must grow by half or more, over the same parameters, at no more than twice
+    the first learning rate, and not more and more slowly (as with an annealed factor). It is reported once the norm is
+    more than 1000 times the first one, not counting the largest single increase. Not seen are a slower growth, and one
+    that falls between two stretches of full tracing.
 
 References
     Pascanu et al., 2013, "On the difficulty of training recurrent neural networks", arXiv:1211.5063
@@ -33,39 +41,39 @@ from typing import ClassVar
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import BackwardEnded, Event, Gap, GradientsClipped, Ref, StepTaken
+from trueloop.tracing.events import BackwardEnded, Event, GradientsClipped, Ref, StepTaken, TracingGap
 
-TIMES = 1000
-GROWS = 1.5  # times the update before
-LIKE = 2  # times the rate at which it began is a like rate
+MIN_GROWTH = 1000
+MIN_GROWTH_PER_UPDATE = 1.5
+MAX_RATE_CHANGE = 2  # times the first learning rate
 
 
 _Update = tuple[StepTaken, float, float]
-"""What is compared: a step, its norm and its loss."""
+"""A step, its gradient norm and its loss."""
 
 
 class Detector(failure.Detector):
-    """Follows a growth from update to update."""
+    """Follows a continuous growth of gradient norm and loss from update to update."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken, BackwardEnded, GradientsClipped, Gap)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken, BackwardEnded, GradientsClipped, TracingGap)
 
     def __init__(self) -> None:
-        self._why_not = ""
+        self._not_applicable = ""
         self._optimizer: Ref | None = None
         self._loss: float | None = None
         self._read = False
         self._growth: list[_Update] = []
-        """Updates without a break, each larger than the one before."""
+        """Consecutive updates, each with a larger norm and loss than the one before."""
 
-    def observe(self, event: StepTaken | BackwardEnded | GradientsClipped | Gap) -> Evidence | None:
+    def observe(self, event: StepTaken | BackwardEnded | GradientsClipped | TracingGap) -> Evidence | None:
         """Return evidence once the growth is a thousandfold."""
         if isinstance(event, StepTaken):
             self._step(event)
-            return self._judged(event) if len(self._growth) > 2 else None
+            return self._check_growth(event) if len(self._growth) > 2 else None
         if isinstance(event, BackwardEnded):
-            self._loss = event.value
+            self._loss = event.root_value
         elif isinstance(event, GradientsClipped):
-            self._why_not = self._why_not or ("" if event.probe else "the gradients are clipped")
+            self._not_applicable = self._not_applicable or ("" if event.only_measured else "the gradients are clipped")
         else:
             self._growth = []
         return None
@@ -74,55 +82,55 @@ class Detector(failure.Detector):
         loss, self._loss = self._loss, None
         self._optimizer = self._optimizer or event.optimizer
         if event.optimizer is not self._optimizer:
-            self._why_not = self._why_not or "several optimizers take turns"
-        if event.norm is None or loss is None or event.closure or not event.rates:
+            self._not_applicable = self._not_applicable or "several optimizers step"
+        if event.grad_norm is None or loss is None or event.closure or not event.learning_rates:
             self._growth = []
             return
         self._read = True
-        now, growth = (event, event.norm, loss), self._growth
-        if not (0 < event.norm < math.inf and 0 < loss < math.inf):
+        latest, growth = (event, event.grad_norm, loss), self._growth
+        if not (0 < event.grad_norm < math.inf and 0 < loss < math.inf):
             self._growth = []
-        elif growth and _grows(growth[-1], now) and _is_like(growth[0][0], event):
-            growth.append(now)
+        elif growth and _grows(growth[-1], latest) and _is_comparable(growth[0][0], event):
+            growth.append(latest)
         else:
-            self._growth = [now]
+            self._growth = [latest]
 
-    def _judged(self, event: StepTaken) -> Evidence | None:
+    def _check_growth(self, event: StepTaken) -> Evidence | None:
         growth = self._growth
-        if self._why_not:
+        if self._not_applicable:
             return None
-        leap = max(after / before for (_, before, _), (_, after, _) in pairwise(growth))
+        largest_increase = max(after / before for (_, before, _), (_, after, _) in pairwise(growth))
         (first, first_norm, first_loss), (_, middle_norm, _) = growth[0], growth[len(growth) // 2]
         _, norm, loss = growth[-1]
         since = first.update
         slows_down = norm / middle_norm < middle_norm / first_norm
-        if norm <= TIMES * leap * first_norm or slows_down:
+        if norm <= MIN_GROWTH * largest_increase * first_norm or slows_down:
             return None
         return Evidence(
             message=f"From update {since} to {event.update} the gradient norm grew from {first_norm:.3g} to "
-            f"{norm:.3g} and the loss from {first_loss:.3g} to {loss:.3g}, at every update in between.",
-            location=event.place,
-            update=since,
+            f"{norm:.3g} and the loss from {first_loss:.3g} to {loss:.3g}, rising in every update.",
+            location=event.location,
+            first_update=since,
         )
 
     def inconclusive(self) -> str:
-        """Return why there is nothing to compare with."""
-        return self._why_not or ("" if self._read else "no update had a norm and a loss that could be read")
+        """Return why the growth could not be measured."""
+        return self._not_applicable or ("" if self._read else "no update had a norm and a loss that could be read")
 
 
-def _grows(before: _Update, now: _Update) -> bool:
-    return now[1] >= GROWS * before[1] and now[2] >= GROWS * before[2]
+def _grows(before: _Update, latest: _Update) -> bool:
+    return latest[1] >= MIN_GROWTH_PER_UPDATE * before[1] and latest[2] >= MIN_GROWTH_PER_UPDATE * before[2]
 
 
-def _is_like(first: StepTaken, now: StepTaken) -> bool:
-    """True for a step of as many backwards on the same gradients, at a like rate."""
-    alike = now.with_gradient == first.with_gradient and now.backwards == first.backwards
-    return alike and max(now.rates) <= LIKE * max(first.rates)
+def _is_comparable(first: StepTaken, latest: StepTaken) -> bool:
+    """Return True for a step with as many backwards on the same parameters, at a similar learning rate."""
+    same = latest.with_gradient == first.with_gradient and latest.backwards == first.backwards
+    return same and max(latest.learning_rates) <= MAX_RATE_CHANGE * max(first.learning_rates)
 
 
 FAILURE = Failure(
     code="GRD008",
-    title="The gradients explode",
+    title="Gradients explode",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""

@@ -1,24 +1,29 @@
-"""A layer is frozen, or thawed, through an attribute that nothing reads.
+"""A layer is frozen or unfrozen through an attribute that PyTorch does not read.
 
 What you see
-    A pretrained backbone that was to be frozen is trained along: it forgets what it knew, and the run takes the time
-    and memory of a full fine-tuning. Or a head that was to be thawed never learns.
+    A pretrained backbone that should be frozen is trained: it loses what it has learned, and the run takes the time
+    and memory of a full fine-tuning. Or a head that should be unfrozen never learns.
 
 Why it happens
-    Python lets anything be assigned to an object. ``parameter.require_grad = False`` makes a new attribute beside
-    ``requires_grad``, and ``module.requires_grad = False`` makes one on a module, which has none of that name.
+    Python allows any attribute on an object. ``parameter.require_grad = False`` creates a new attribute next to
+    ``requires_grad``, and ``module.requires_grad = False`` creates one on a module, which has no such attribute.
 
 Fix
-    ``module.requires_grad_(False)``, before the optimizer is built.
+    Call the module's method before the optimizer is built, or set the attribute of each parameter.
+
+        module.requires_grad = False  # wrong: has no effect on the parameters
+        module.requires_grad_(False)  # right
 
 When this is fine
-    ``parameter.requires_grad = False`` and ``module.requires_grad_(False)`` do what they say. Such a word may be kept
-    as a setting: nothing is said where anything in the file may read the attribute, which reading ``requires_grad`` of
-    what ``parameters()`` gives does not; and at run time where anything in the program may, or where the module's
-    class, if it is not torch's own, has to do with it. What is imported only later is not known. A running program is
-    accused where an optimizer steps what was to be frozen, at a rate that is not zero, or holds what was to be thawed
-    and is not; not where a part is frozen in vain that no optimizer is given. It looks when a model is first called
-    after an optimizer was made: what is frozen in vain later is found in the text only.
+    - ``parameter.requires_grad = False`` and ``module.requires_grad_(False)`` are correct.
+    - An attribute with such a name that the program stores as a setting and reads.
+
+How it is detected
+    Nothing is reported if the file (at run time: the imported program, or the class of a module that is not PyTorch's)
+    may read the attribute; reading ``requires_grad`` of the results of ``parameters()`` does not count. At run time it
+    is checked when a model is first called after an optimizer was built, so that later assignments are left to
+    ``trueloop lint``. A finding needs a step, at a rate that is not zero, of parameters that should be frozen, or of an
+    optimizer that holds parameters which should be unfrozen and are not.
 
 References
     nn.Module.requires_grad_, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -36,125 +41,133 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.abstract_value import PART, AbstractValue, Kind
+from trueloop.analysis.abstract_value import PART, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Fix, dotted
+from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.tracing.events import Event, FrozenInVain, Mark, Ref, Refs, StepTaken
+from trueloop.tracing.events import Event, IneffectiveFreeze, FreezeAttribute, Ref, Refs, StepTaken
 from trueloop.tracing.program_text.freezing import MISSPELLED, RIGHT, may_be_read
 
 
 class Detector(failure.Detector):
-    """Waits for a step of what was to be frozen, or of an optimizer that holds what was to be thawed."""
+    """Waits for a step on parameters that should be frozen, or with an optimizer of ones that should not be."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (FrozenInVain, StepTaken)
-    activated_by: ClassVar[tuple[type[Event], ...]] = (FrozenInVain,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (IneffectiveFreeze, StepTaken)
+    activated_by: ClassVar[tuple[type[Event], ...]] = (IneffectiveFreeze,)
 
     def __init__(self) -> None:
-        self._marked: dict[Ref, FrozenInVain] = {}
-        self._told = set[tuple[str, Refs]]()
+        self._assignments: dict[Ref, IneffectiveFreeze] = {}
+        self._reported = set[tuple[str, Refs]]()
         self._stepped = False
 
-    def observe(self, event: FrozenInVain | StepTaken) -> list[Evidence] | None:
-        """Return evidence for each attribute that such a step belies."""
-        if isinstance(event, FrozenInVain):
-            self._marked[event.model] = event
+    def observe(self, event: IneffectiveFreeze | StepTaken) -> list[Evidence] | None:
+        """Return evidence for each attribute that the step proves ineffective."""
+        if isinstance(event, IneffectiveFreeze):
+            self._assignments[event.model] = event
             return None
         self._stepped = True
-        if not self._marked or 0 in event.rates:  # a rate of zero freezes, too
+        if not self._assignments or 0 in event.learning_rates:  # a rate of zero freezes, too
             return None
         found: list[Evidence] = []
-        for marked in self._marked.values():
-            for mark in marked.marks:
+        for marked in self._assignments.values():
+            for mark in marked.attributes:
                 hit = len(mark.parameters & (event.frozen if mark.value else event.with_gradient))
-                if hit and (mark.attribute, mark.parameters) not in self._told:
-                    self._told.add((mark.attribute, mark.parameters))
+                if hit and (mark.attribute, mark.parameters) not in self._reported:
+                    self._reported.add((mark.attribute, mark.parameters))
                     found.append(_evidence(marked, mark, hit, event))
         return found
 
     def inconclusive(self) -> str:
-        """Return a reason where nothing was trained."""
-        return "no optimizer stepped" if self._marked and not self._stepped else ""
+        """Return a reason if nothing was trained."""
+        return "no optimizer stepped" if self._assignments and not self._stepped else ""
 
 
-def _evidence(marked: FrozenInVain, mark: Mark, hit: int, step: StepTaken) -> Evidence:
+def _evidence(marked: IneffectiveFreeze, mark: FreezeAttribute, hit: int, step: StepTaken) -> Evidence:
     first, more = mark.names[0], len(mark.names) - 1
     what = f"{first} of {marked.model.name}" if first else marked.model.name
     have = f" and {more} more have" if more else " has"
-    of = f"{hit} of {len(mark.parameters)} parameters that were to be"
-    led = f"{of} thawed get no gradient" if mark.value else f"{of} frozen are trained"
-    right = f"requires_grad_({mark.value})" if mark.modules else f"requires_grad = {mark.value}"
+    of = f"{hit} of {len(mark.parameters)} parameters that should be"
+    effect = f"{of} unfrozen get no gradient" if mark.value else f"{of} frozen are trained"
+    right = f"requires_grad_({mark.value})" if mark.on_modules else f"requires_grad = {mark.value}"
     return Evidence(
-        message=f"{what}{have} an attribute {mark.attribute} = {mark.value}, which nothing reads: {led}.",
-        location=marked.place,
-        related=((step.place, "stepped here"),) if step.place else (),
-        fix=f"Call {right} of each module." if mark.modules else f"Set {right} of each parameter.",
-        about=(mark.parameters, mark.attribute),
+        message=f"{what}{have} an attribute `{mark.attribute} = {mark.value}` that nothing reads: {effect}.",
+        location=marked.location,
+        related=((step.location, "the step"),) if step.location else (),
+        fix=f"Call `{right}` on each module." if mark.on_modules else f"Set `{right}` on each parameter.",
+        dedup_key=(mark.parameters, mark.attribute),
     )
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield each assignment of a truth value to such an attribute."""
-    for bound in source.acts(OpKind.BOUND, OpKind.FROZEN):
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each assignment of True or False to an attribute that does not freeze anything."""
+    for bound in source.ops(OpKind.SET_ATTRIBUTE, OpKind.SET_REQUIRES_GRAD):
         target = bound.node
         if not isinstance(target, ast.Attribute) or not isinstance(_value(bound), bool):
             continue
         owner = bound.subject.kind
-        if bound.act is OpKind.BOUND and target.attr in MISSPELLED:
-            known = owner in (Kind.PARAMETERS, Kind.MODEL, Kind.TENSOR)
-            if known and not may_be_read(source.tree, target.attr, of_modules=owner is Kind.MODEL):
+        if bound.kind is OpKind.SET_ATTRIBUTE and target.attr in MISSPELLED:
+            known = owner in (ValueKind.PARAMETERS, ValueKind.MODEL, ValueKind.TENSOR)
+            if known and not may_be_read(source.tree, target.attr, of_modules=owner is ValueKind.MODEL):
                 yield Hit(
-                    message=f"{target.attr} is an attribute that nothing reads: the one that counts is requires_grad.",
+                    message=f"`{ast.unparse(target)}` sets an attribute that nothing reads: PyTorch's is "
+                    "`requires_grad`.",
                     node=target,
-                    fix=_renamed(source, bound, owner is Kind.MODEL),
+                    fix=_freeze_correctly(source, bound, owner is ValueKind.MODEL),
                 )
-        elif bound.act is OpKind.FROZEN and _is_module(bound.subject) and not _kept(source, bound, target):
-            word = "thaws" if bound.value else "freezes"
+        elif (
+            bound.kind is OpKind.SET_REQUIRES_GRAD
+            and _is_module(bound.subject)
+            and not _is_setting(source, bound, target)
+        ):
+            verb = "unfreezes" if bound.value else "freezes"
             yield Hit(
-                message=f"A module has no requires_grad: the assignment {word} none of its parameters.",
+                message=f"`{ast.unparse(target.value)}` is a module and has no `requires_grad`: the assignment {verb} "
+                "none of its parameters.",
                 node=target,
-                fix=_renamed(source, bound, True),
+                fix=_freeze_correctly(source, bound, True),
             )
 
 
 def _is_module(owner: AbstractValue) -> bool:
-    """Return True for a module of this file; what another file's module holds may be a parameter: ``net.fc.bias``."""
-    if owner.kind is not Kind.MODEL or PART not in owner.facts:
-        return owner.kind is Kind.MODEL
+    """Return True for a module of this file; an attribute of another file's module may be a parameter, ``fc.bias``."""
+    if owner.kind is not ValueKind.MODEL or PART not in owner.facts:
+        return owner.kind is ValueKind.MODEL
     method = owner.node.func if isinstance(owner.node, ast.Call) else None
     return isinstance(method, ast.Attribute) and method.attr in ("children", "modules")
 
 
 def _value(bound: Op) -> object:
-    return bound.value if bound.act is OpKind.FROZEN else bound.things[0].constant() if bound.things else None
+    return (
+        bound.value if bound.kind is OpKind.SET_REQUIRES_GRAD else bound.inputs[0].constant() if bound.inputs else None
+    )
 
 
-def _kept(source: Source, bound: Op, target: ast.Attribute) -> bool:
-    """Return True where the file may read the attribute, as a setting, or where the module keeps what it is given."""
-    given = bound.statement.value if isinstance(bound.statement, ast.Assign) else None
-    if not dotted(target.value) or (dotted(target.value) == "self" and isinstance(given, ast.Name)):
+def _is_setting(source: SourceFile, bound: Op, target: ast.Attribute) -> bool:
+    """Return True if the file may read the attribute as a setting, or the module stores one of its arguments in it."""
+    value = bound.statement.value if isinstance(bound.statement, ast.Assign) else None
+    if not dotted_name(target.value) or (dotted_name(target.value) == "self" and isinstance(value, ast.Name)):
         return True
     return may_be_read(source.tree, RIGHT, of_modules=True)
 
 
-def _renamed(source: Source, bound: Op, module: bool) -> Fix | None:
-    """Return the fix: the method of a module, or the attribute of a parameter."""
+def _freeze_correctly(source: SourceFile, bound: Op, module: bool) -> Fix | None:
+    """Return the fix that calls the module's method, or sets the parameter's attribute."""
     target, statement = bound.node, bound.statement
     if not isinstance(statement, ast.Assign) or statement.targets != [target]:
         return None
-    owner = source.text.of(target.value)
+    owner = source.text.segment(target.value)
     right = f"{owner}.requires_grad_({_value(bound)})" if module else f"{owner}.{RIGHT} = {_value(bound)}"
-    return Fix((source.text.replace(statement, right),), safe=False, words="Freeze it as torch does")
+    return Fix((source.text.replace(statement, right),), safe=False, description=f"Use `{right}`")
 
 
-RULE = Rule(words=("|".join((".requires_grad =", ".requires_grad=", *sorted(MISSPELLED))),), find=find)
+RULE = Rule(required_words=("|".join((".requires_grad =", ".requires_grad=", *sorted(MISSPELLED))),), find=find)
 
 FAILURE = Failure(
     code="GRD012",
-    title="A layer is frozen in vain",
+    title="Freezing has no effect",
     severity=Severity.ERROR,
     doc=__doc__ or "",
     bad="""
@@ -189,7 +202,7 @@ for step in range(8):
     nn.functional.mse_loss(model(x), y).backward()
     optimizer.step()
 """,
-    fix="Set requires_grad of the parameters, or call requires_grad_ of the module.",
+    fix="Call `requires_grad_(False)` on the module, or set `requires_grad` on each parameter.",
     rule=RULE,
     detector=Detector,
 )

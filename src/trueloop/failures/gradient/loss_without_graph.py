@@ -1,21 +1,27 @@
-"""Backward runs on a tensor that was made differentiable by decree and has nothing behind it.
+"""The loss is detached from the model and then made to require gradients, so ``backward()`` reaches no weight.
 
 What you see
-    The loss is printed, backward runs, the optimizer steps, and no weight ever changes.
+    The loss is printed, ``backward()`` runs, the optimizer steps, and no weight ever changes.
 
 Why it happens
-    ``torch.tensor(value, requires_grad=True)`` and ``loss.requires_grad_()`` make a new leaf. Its backward fills its
-    own ``.grad`` and is done. Without that call torch would have said that the loss has no graph.
+    ``torch.tensor(value, requires_grad=True)`` and ``loss.requires_grad_()`` create a new leaf, whose backward fills
+    only its own ``.grad``. Without that call PyTorch would raise an error, because the loss has no graph.
 
 Fix
-    Keep the loss a tensor from the model to backward: no ``.item()``, ``.detach()``, ``.data``, ``torch.tensor(loss)``
-    or NumPy on the way, no ``torch.no_grad()`` around the forward; then leave ``requires_grad_()`` out.
+    Keep the loss a tensor of the graph, from the model to ``backward()``, and remove ``requires_grad_()``. Do not use
+    ``.item()``, ``.detach()``, ``.data``, NumPy or ``torch.no_grad()`` in between.
+
+        loss = torch.tensor(criterion(model(inputs), targets), requires_grad=True)  # wrong
+        loss = criterion(model(inputs), targets)  # right
 
 When this is fine
-    ``parameter.backward(gradient)``, which puts a gradient into a parameter by hand, and a leaf that an optimizer holds
-    (an image that is optimised) are not told. Certain when the root of a backward without a given gradient is a leaf
-    that is no parameter and belongs to no optimizer: nothing else in the program can get a gradient from it. The text
-    alone tells it where a model's output went into that leaf, and every way back to the model is cut.
+    - ``parameter.backward(gradient)``, which writes a gradient to a parameter by hand.
+    - A leaf that an optimizer holds, such as an image that is optimized.
+
+How it is detected
+    At run time, a backward without an explicit gradient starts from a leaf that is no parameter and belongs to no
+    optimizer, so nothing else can receive a gradient from it. Lint reports a backward from a leaf that was computed
+    from a model's output, if every path through the graph back to the model is cut.
 
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -28,9 +34,9 @@ import ast
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from trueloop.analysis.abstract_value import LEAF, NO_GRAPH, AbstractValue, Kind
+from trueloop.analysis.abstract_value import LEAF, NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
@@ -40,88 +46,90 @@ from trueloop.tracing.events import BackwardStarted, Event, OptimizerCreated
 
 
 class Detector(failure.Detector):
-    """Looks at the root of every backward, once there is an optimizer that would need its gradients."""
+    """Checks the tensor that every backward starts from, once an optimizer exists."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, BackwardStarted)
 
     def __init__(self) -> None:
-        self._trains = False
-        self._seen = 0
+        self._has_optimizer = False
+        self._backwards = 0
 
     def observe(self, event: OptimizerCreated | BackwardStarted) -> Evidence | None:
-        """Return evidence for a backward from a leaf."""
+        """Return evidence for a backward that starts from a leaf."""
         if isinstance(event, OptimizerCreated):
-            self._trains = True
+            self._has_optimizer = True
             return None
-        self._seen += 1
-        if not event.leaf or not self._trains:
+        self._backwards += 1
+        if not event.leaf or not self._has_optimizer:
             return None
         return Evidence(
-            message="This backward starts from a tensor that was made with requires_grad on and has no graph: it leads "
-            "to no weight.",
-            location=event.place,
+            message="`backward()` starts from a leaf tensor with `requires_grad=True` and no graph: no weight gets a "
+            "gradient.",
+            location=event.location,
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where no backward was seen."""
-        return "" if self._seen else "no backward was seen"
+        """Return a reason if no backward was run."""
+        return "" if self._backwards else "no backward was run"
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield each backward from what a model computed, that was cut off from it and then told to want gradients."""
-    held = [each.subject for each in source.acts(OpKind.MADE) if each.subject.kind is Kind.OPTIMIZER]
-    for backward in source.acts(OpKind.BACKWARD):
-        root, given = backward.subject, {"0", "gradient", "grad_tensors"} & backward.options.keys()
-        if root.kind is Kind.SEQUENCE and len(root.of) == 1:
-            root, given = root.of[0], given - {"0"}
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each backward from a model's result that was detached and then made to require gradients."""
+    optimizers = [each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.OPTIMIZER]
+    for backward in source.ops(OpKind.BACKWARD):
+        root, gradient_arguments = backward.subject, {"0", "gradient", "grad_tensors"} & backward.options.keys()
+        if root.kind is ValueKind.SEQUENCE and len(root.sources) == 1:
+            root, gradient_arguments = root.sources[0], gradient_arguments - {"0"}
         if isinstance(backward.node, ast.Call) and source.name(backward.node.func) == "torch.autograd.backward":
-            given -= {"0"}  # the root itself
-        wants = None if given or root.either else _wants(source, root, backward)
-        optimised = wants is not None and any(root is each for one in held for each in one.lineage())
-        if wants is not None and not optimised and any(each.kind is Kind.MODEL for each in root.lineage(2000)):
+            gradient_arguments -= {"0"}  # the root itself
+        leaf = None if gradient_arguments or root.union else _detached_leaf(source, root, backward)
+        optimized = leaf is not None and any(root is each for one in optimizers for each in one.ancestors())
+        if leaf is not None and not optimized and any(each.kind is ValueKind.MODEL for each in root.ancestors(2000)):
             yield Hit(
-                message="This backward starts from a tensor that was cut off from the model and told to want gradients "
-                "by itself: it leads to no weight.",
+                message=f"`{ast.unparse(backward.node)}` starts from a tensor that is detached from the model: no "
+                "weight gets a gradient.",
                 node=backward.node,
-                related=((wants, "told to want gradients here"),) if wants is not backward.node else (),
-                fix=_kept_whole(source, root),
+                related=((leaf, "`requires_grad` is set here"),) if leaf is not backward.node else (),
+                fix=_use_attached_loss(source, root),
             )
 
 
-def _wants(source: Source, root: AbstractValue, backward: Op) -> Any:
-    """Return where a root that leads nowhere was told to want gradients; None where it leads somewhere, or was not."""
+def _detached_leaf(source: SourceFile, root: AbstractValue, backward: Op) -> Any:
+    """Return the node that made a detached root require gradients; None if the root is attached or was not changed."""
     if LEAF in root.facts:
         return root.node
-    if root.name == "requires_grad_" and root.of:
-        root = root.of[0]
-    told = [each for each in source.run_of(backward) if each.act is OpKind.FROZEN and each.subject is root]
-    earlier = [each for each in told if each.value is True and each.index < backward.index]
-    return earlier[-1].node if earlier and _cut(root) else None
+    if root.name == "requires_grad_" and root.sources:
+        root = root.sources[0]
+    requests = [
+        each for each in source.ops_of_run(backward) if each.kind is OpKind.SET_REQUIRES_GRAD and each.subject is root
+    ]
+    earlier = [each for each in requests if each.value is True and each.index < backward.index]
+    return earlier[-1].node if earlier and _is_detached(root) else None
 
 
-def _cut(thing: AbstractValue, depth: int = 20) -> bool:
-    """Return True where no way through the graph leads from a tensor to anything that is trained."""
-    if NO_GRAPH in thing.facts or thing.kind in (Kind.CONSTANT, Kind.NAME):
+def _is_detached(thing: AbstractValue, depth: int = 20) -> bool:
+    """Return True if no path through the graph leads from a tensor to anything that is trained."""
+    if NO_GRAPH in thing.facts or thing.kind in (ValueKind.CONSTANT, ValueKind.NAME):
         return True
-    if thing.kind is Kind.UNKNOWN:
-        return not thing.either and isinstance(thing.node, ast.arg | ast.For | ast.Name)  # data, by all means
-    if thing.kind is not Kind.TENSOR or LEAF in thing.facts or thing.either or not thing.of or not depth:
+    if thing.kind is ValueKind.UNKNOWN:
+        return not thing.union and isinstance(thing.node, ast.arg | ast.For | ast.Name)  # certainly data
+    if thing.kind is not ValueKind.TENSOR or LEAF in thing.facts or thing.union or not thing.sources or not depth:
         return False
-    return all(_cut(each, depth - 1) for each in thing.of)
+    return all(_is_detached(each, depth - 1) for each in thing.sources)
 
 
-def _kept_whole(source: Source, root: AbstractValue) -> Fix | None:
-    """Return the fix, where a leaf was made of a loss that still has its graph: the loss itself."""
+def _use_attached_loss(source: SourceFile, root: AbstractValue) -> Fix | None:
+    """Return the fix that uses the loss itself; None unless the leaf is a copy of a loss that has its graph."""
     call = root.node
-    if LEAF not in root.facts or not isinstance(call, ast.Call) or not call.args or not root.of:
+    if LEAF not in root.facts or not isinstance(call, ast.Call) or not call.args or not root.sources:
         return None
-    if not any(each.kind is Kind.MODEL for each in root.of[0].graph()):
+    if not any(each.kind is ValueKind.MODEL for each in root.sources[0].autograd_graph()):
         return None
-    edit = source.text.replace(call, source.text.of(call.args[0]))
-    return Fix((edit,), safe=False, words="Keep the loss itself, with its graph")
+    edit = source.text.replace(call, source.text.segment(call.args[0]))
+    return Fix((edit,), safe=False, description="Use the loss itself, with its graph")
 
 
-RULE = Rule(words=(".backward(", "requires_grad"), find=find)
+RULE = Rule(required_words=(".backward(", "requires_grad"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -132,7 +140,7 @@ def inject(loop: TeachingLoop) -> None:
 
 FAILURE = Failure(
     code="GRD009",
-    title="The loss has no graph behind it",
+    title="Backward starts from a detached loss",
     severity=Severity.ERROR,
     doc=__doc__ or "",
     bad="""
@@ -167,7 +175,7 @@ for step in range(8):
     loss.backward()
     optimizer.step()
 """,
-    fix="Compute the loss from the model's output without leaving the graph, and drop requires_grad_().",
+    fix="Compute the loss from the model's output without detaching it, and remove `requires_grad_()`.",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -1,22 +1,27 @@
 """A parameter that an optimizer holds never receives a gradient.
 
 What you see
-    A part of the model keeps its initial weights. The rest learns to live with it.
+    A part of the model keeps its initial weights, and the rest learns to compensate for it.
 
 Why it happens
-    A parameter without a gradient is passed over by every optimizer. That is how frozen and unused parts work.
+    Every optimizer skips parameters without a gradient, so that frozen and unused parts can exist.
 
 Fix
-    If the part is meant to learn, look for what cuts it off from the loss: ``.detach()``, ``.data``,
-    ``torch.no_grad()``, NumPy, an argmax, a weight that was made anew after the optimizer was built, a layer that is
-    never called. If it is not, freeze it with ``requires_grad_(False)`` before the optimizer is built.
+    If the part should learn, find what cuts it off from the loss: ``.detach()``, ``.data``, ``torch.no_grad()``, NumPy,
+    an argmax, a weight that was recreated after the optimizer was built, a layer that is never called. If not, freeze
+    it before the optimizer is built.
+
+        part.requires_grad_(False)
 
 When this is fine
-    A head that is trained later, unused layers of a pretrained model (the pooler of BERT) and a frozen backbone that an
-    optimizer holds all the same are common and right, only wasteful. So this is a note. It is told after an epoch, or
-    after 64 updates, for parameters that want a gradient and never had one while others of the same optimizer did, or
-    while backwards were run and none of that optimizer's had one. What another optimizer steps with a gradient, as the
-    second one of an InfoGAN does, is left alone.
+    - A head that is trained later.
+    - Unused layers of a pretrained model, such as the pooler of BERT.
+    - A frozen backbone that an optimizer holds: wasteful, but correct.
+
+How it is detected
+    It is a note. It needs a complete epoch or 64 updates, 8 of them traced. Reported are parameters that require a
+    gradient and never had one, if others of the same optimizer had one, or if 8 or more backward passes gave that
+    optimizer none at all. Parameters for which another optimizer has had a gradient, as in InfoGAN, are not reported.
 
 References
     PyTorch documentation "Autograd mechanics", https://docs.pytorch.org/docs/stable/notes/autograd.html
@@ -29,30 +34,30 @@ from __future__ import annotations
 import weakref
 from typing import ClassVar
 
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, changing
-from trueloop.tracing.events import NONE, Event, LoaderExhausted, Ref, Refs, StepTaken, WatchEnded
+from trueloop.tracing.events import NO_REFS, Event, LoaderExhausted, Ref, Refs, StepTaken, WatchEnded
 from trueloop.tracing.object_facts import Facts
 
-ENOUGH = 64  # updates, where no loader tells when an epoch has ended
-FEWEST = 8  # updates watched
+MIN_UPDATES = 64  # if no dataloader ends an epoch before
+MIN_TRACED = 8  # updates whose gradients were traced
 
 
-class _Held:
-    """What is known of one optimizer."""
+class _OptimizerState:
+    """The parameters of one optimizer that have had a gradient, and those that have not."""
 
-    __slots__ = ("backwards", "first", "latest", "missing", "place", "received", "steps", "told")
+    __slots__ = ("backwards", "first", "latest", "missing", "place", "received", "reported", "steps")
 
     def __init__(self, event: StepTaken) -> None:
-        self.first, self.backwards, self.steps = event.update, event.micro, 0
+        self.first, self.backwards, self.steps = event.update, event.backward_count, 0
         self.latest: tuple[Refs, ...] = ()
-        """What its latest step said, from which the next two follow."""
-        self.received: Refs = NONE
-        self.missing: Refs = NONE
+        """Refs of the latest step, from which ``received`` and ``missing`` were updated."""
+        self.received: Refs = NO_REFS
+        self.missing: Refs = NO_REFS
         self.place: CodePosition | None = None
-        self.told = False
+        self.reported = False
 
 
 class Detector(failure.Detector):
@@ -62,70 +67,72 @@ class Detector(failure.Detector):
 
     def __init__(self) -> None:
         self._received: weakref.WeakSet[Ref] = weakref.WeakSet()
-        """What had a gradient from optimizers that have gone."""
-        self._held = Facts[Ref, _Held](lambda held: self._received.update(held.received))
-        self._owing: dict[Ref, _Held] = {}
-        """Those with parameters that still lack one, until it is decided; they count also where they have gone."""
+        """Parameters that had a gradient in optimizers that were deleted."""
+        self._states = Facts[Ref, _OptimizerState](lambda state: self._received.update(state.received))
+        self._pending: dict[Ref, _OptimizerState] = {}
+        """Optimizers with parameters that still lack a gradient, including optimizers that were deleted."""
         self._enough = False
 
     def observe(self, event: StepTaken | LoaderExhausted | WatchEnded) -> list[Evidence] | None:
-        """Return evidence for each optimizer, once, when an epoch or enough updates are over."""
-        if isinstance(event, StepTaken) and not self._lacks(event):
+        """Return evidence, once per optimizer, after an epoch or enough updates."""
+        if isinstance(event, StepTaken) and not self._record_step(event):
             return None  # the usual case
         found: list[Evidence] = []
-        for optimizer, held in list(self._owing.items()):
-            # Without any, it may be stepped for its schedule only.
-            if self._over(event, held) and (held.received or event.micro - held.backwards >= FEWEST):
-                del self._owing[optimizer]  # its next step puts it back, if it is not told
-                missing = held.missing.difference(*(each.received for each in self._held.facts()))
+        for optimizer, state in list(self._pending.items()):
+            # An optimizer without any gradient may be stepped for its schedule only.
+            if self._has_run_long_enough(event, state) and (
+                state.received or event.backward_count - state.backwards >= MIN_TRACED
+            ):
+                del self._pending[optimizer]  # its next step adds it again if it is not reported
+                missing = state.missing.difference(*(each.received for each in self._states.facts()))
                 if missing := frozenset(ref for ref in missing if ref not in self._received):
-                    found.append(self._evidence(optimizer, held, missing))
+                    found.append(self._evidence(optimizer, state, missing))
         return found
 
-    def _lacks(self, event: StepTaken) -> bool:
-        """Take in a step; return whether a parameter of its optimizer still had no gradient."""
-        held = self._held.get(event.optimizer)
-        if held is None:
-            held = self._held.put(event.optimizer, _Held(event))
-        held.steps += 1
-        if held.steps == FEWEST:
+    def _record_step(self, event: StepTaken) -> bool:
+        """Record a step; return True if a parameter of its optimizer still had no gradient."""
+        state = self._states.get(event.optimizer)
+        if state is None:
+            state = self._states.put(event.optimizer, _OptimizerState(event))
+        state.steps += 1
+        if state.steps == MIN_TRACED:
             self._enough = True
-        held.place = event.place
-        had = event.parameters if event.cleared_between else event.with_gradient  # GRD002 tells of those
+        state.place = event.location
+        had = event.parameters if event.cleared_between else event.with_gradient  # GRD002 reports cleared ones
         latest = (event.parameters, had, event.frozen)
-        if latest != held.latest:
-            held.latest = latest
-            held.received |= had
-            held.missing = event.parameters - event.frozen - held.received
-        if not held.missing:
-            if self._owing:
-                self._owing.pop(event.optimizer, None)
+        if latest != state.latest:
+            state.latest = latest
+            state.received |= had
+            state.missing = event.parameters - event.frozen - state.received
+        if not state.missing:
+            if self._pending:
+                self._pending.pop(event.optimizer, None)
             return False
-        if held.steps >= FEWEST and not held.told:
-            self._owing[event.optimizer] = held
+        if state.steps >= MIN_TRACED and not state.reported:
+            self._pending[event.optimizer] = state
         return True
 
-    def _over(self, event: Event, held: _Held) -> bool:
+    def _has_run_long_enough(self, event: Event, state: _OptimizerState) -> bool:
         if isinstance(event, LoaderExhausted):
             return event.batches_with_backward > 0
-        return event.update - held.first >= ENOUGH
+        return event.update - state.first >= MIN_UPDATES
 
-    def _evidence(self, optimizer: Ref, held: _Held, missing: Refs) -> Evidence:
-        held.told = True
+    def _evidence(self, optimizer: Ref, state: _OptimizerState, missing: Refs) -> Evidence:
+        state.reported = True
         names = sorted(ref.name for ref in missing)
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        many = f"{len(names)} of {len(held.missing) + len(held.received)}" if held.received else f"All {len(names)}"
+        many = f"{len(names)} of {len(state.missing) + len(state.received)}" if state.received else f"All {len(names)}"
         return Evidence(
-            message=f"{many} parameters of {optimizer.name} have not had a gradient in {held.steps} updates that were "
-            f"looked at: {', '.join(names[:3])}{more}.{'' if held.received else ' Its steps do nothing.'}",
-            location=held.place,
-            update=held.first,
-            about=optimizer,
+            message=f"{many} parameters of {optimizer.name} had no gradient in the {state.steps} updates that were "
+            f"checked: {', '.join(names[:3])}{more}.{'' if state.received else ' Its steps do nothing.'}",
+            location=state.place,
+            first_update=state.first,
+            dedup_key=optimizer,
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where the run was too short."""
-        return "" if self._enough else f"fewer than {FEWEST} updates were watched"
+        """Return a reason if the run was too short."""
+        return "" if self._enough else f"fewer than {MIN_TRACED} updates were traced"
 
 
 FAILURE = Failure(

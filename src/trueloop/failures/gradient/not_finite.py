@@ -1,25 +1,31 @@
-"""A step uses gradients that are NaN or infinite, and so the weights become NaN.
+"""A step uses gradients that are NaN or infinite, which makes the weights NaN.
 
 What you see
-    The loss is ``nan`` from some update on. Every weight the gradient reached is NaN, and stays so: Adam's moments
-    too.
+    The loss is ``nan`` from some update on. Every weight that such a gradient reached is NaN and stays NaN, and so are
+    Adam's moments.
 
 Why it happens
-    NaN is a number to the hardware. An optimizer adds what it is given.
+    NaN is a valid floating-point value, and an optimizer adds what it gets.
 
 Fix
-    Look at the first batch that did it: an empty batch or mask, log or division by zero, a learning rate that is too
-    high, an overflow in float16. Clip gradients, and skip a step whose norm is not finite.
+    Find the first batch that caused it: an empty batch or mask, log or division by zero, a learning rate that is too
+    high, an overflow in float16. Clip the gradients, and skip a step whose norm is not finite.
+
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if norm.isfinite():
+            optimizer.step()
 
 When this is fine
-    A GradScaler probes for infinities and leaves such steps out; a program that looks at its loss or gradients and
-    skips the batch takes no step either. Certain because the gradients were read as the step used them. The norms are
-    read on the CPU only: on an accelerator that would hold the device up, so it is not judged there. Gradients of a
-    loss whose prediction and target are swapped (LOS008) are not told of as well.
+    - A GradScaler checks for infinities and skips such steps.
+    - A program that checks its loss or gradients and skips the batch takes no step.
 
-    Where it came from is found by running the batch once more just before that step, on copies of all that the model
-    holds, and in the graph of the loss. It is not told where that cannot be done unnoticed: in several processes, with
-    forward hooks, after the batch is gone.
+How it is detected
+    The gradients are read when the step uses them, on the CPU only: on an accelerator that would stall the device.
+    Nothing is reported for a loss whose prediction and target are swapped, which LOS008 reports.
+
+    The cause is found by running the batch once more just before the step, on copies of everything that the model
+    holds, and in the graph of the loss. It is left out where that could affect the program: with several processes,
+    with forward hooks, or when the batch no longer exists.
 
 References
     torch.autograd.detect_anomaly, https://docs.pytorch.org/docs/stable/autograd.html
@@ -37,102 +43,102 @@ from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, adding
-from trueloop.tracing.events import BackwardEnded, Event, LossSwapped, NotFinite, StepTaken
+from trueloop.tracing.events import BackwardEnded, Event, LossArgumentsSwapped, NotFinite, StepTaken
 
 
 class Detector(failure.Detector):
     """Remembers the first loss that was not finite, and waits for the step that uses its gradients."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (NotFinite, BackwardEnded, StepTaken, LossSwapped)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (NotFinite, BackwardEnded, StepTaken, LossArgumentsSwapped)
 
     def __init__(self) -> None:
         self._loss: NotFinite | None = None
-        self._shown: NotFinite | None = None
-        """What running the batch again has shown."""
+        self._cause: NotFinite | None = None
+        """The cause that running the batch again has found."""
         self._value: float | None = None
-        """Of the newest loss."""
+        """The value of the latest loss."""
         self._read = self._stepped = self._swapped = False
 
-    def observe(self, event: NotFinite | BackwardEnded | StepTaken | LossSwapped) -> Evidence | None:
+    def observe(self, event: NotFinite | BackwardEnded | StepTaken | LossArgumentsSwapped) -> Evidence | None:
         """Return evidence at a step on gradients that are not finite."""
         if isinstance(event, BackwardEnded):
-            self._value = event.value
+            self._value = event.root_value
             return None
         if isinstance(event, NotFinite):
             if event.what == "gradient":
-                self._shown = event
+                self._cause = event
             else:
                 self._loss = self._loss or event
             return None
-        if isinstance(event, LossSwapped):
-            self._swapped |= bool(event.labels)
+        if isinstance(event, LossArgumentsSwapped):
+            self._swapped |= bool(event.input_is_binary)
             return None
         self._stepped = True
-        self._read |= event.norm is not None
-        if not event.not_finite:
+        self._read |= event.grad_norm is not None
+        if not event.nonfinite_gradients:
             self._swapped = False
-            if self._loss is not None and self._loss.update < event.update:  # that batch was left out
+            if self._loss is not None and self._loss.update < event.update:  # that batch was skipped
                 self._loss = None
             return None
-        if event.scaler is not None or self._swapped:  # a fused optimizer leaves it out itself; LOS008 tells why
+        if event.scaler is not None or self._swapped:  # a fused optimizer skips it itself; LOS008 reports swaps
             return None
         return self._evidence(event)
 
     def _evidence(self, event: StepTaken) -> Evidence:
-        loss, count = self._loss, len(event.not_finite)
-        shown = self._shown if self._shown is not None and self._shown.update == event.update else None
-        names = ", ".join(sorted(ref.name for ref in event.not_finite)[:3])
-        first = f" The loss was {loss.value} at update {loss.update} already." if loss else ""
+        loss, count = self._loss, len(event.nonfinite_gradients)
+        cause = self._cause if self._cause is not None and self._cause.update == event.update else None
+        names = ", ".join(sorted(ref.name for ref in event.nonfinite_gradients)[:3])
+        first = f" The loss was already {loss.value} at update {loss.update}." if loss else ""
         lines = (
-            (loss and loss.place, "the loss was not finite here"),
-            (shown and shown.operation_place, "it came from here"),
+            (loss and loss.location, "the loss was not finite here"),
+            (cause and cause.operation_place, "the first non-finite value"),
         )
         return Evidence(
-            message=f"{event.optimizer.name} stepped on {format_count(count, 'gradient')} that "
+            message=f"`{event.optimizer.name}.step()` used {format_count(count, 'gradient')} that "
             f"{'is' if count == 1 else 'are'} not finite ({names}{', ...' if count > 3 else ''})."
-            f"{first}{_origin(loss, shown, self._value)}",
-            location=event.place,
+            f"{first}{_describe_origin(loss, cause, self._value)}",
+            location=event.location,
             related=tuple((place, words) for place, words in lines if place),
-            update=loss.update if loss else event.update,
+            first_update=loss.update if loss else event.update,
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where no gradient could be read."""
+        """Return a reason if no gradient could be read."""
         if not self._stepped:
             return "no optimizer stepped"
         return "" if self._read else "no gradient could be read: there was none, or not on the CPU"
 
 
-def _origin(loss: NotFinite | None, shown: NotFinite | None, value: float | None) -> str:
-    """Say where it came from, as far as the batch could be run again or the loss's graph said it."""
-    words: list[str] = []
-    if shown is not None and shown.only_gradient and loss is None:
-        words.append(f"The gradient of {shown.operation} in {shown.module} is infinite there{_given(shown)}")
-    elif shown is not None and shown.operation and not shown.only_gradient:
-        words.append(f"The first such value came out of {shown.operation} in {shown.module}{_given(shown)}")
-        if shown.output_finite:
-            words.append("It did not reach the model's output, but what is behind it has a gradient")
-    elif shown is not None and shown.inputs:
-        words.append(f"It came from {shown.inputs}")
-    elif shown is not None and shown.output_finite and loss is not None and loss.update == shown.update:
-        words.append(f"The model's output was finite: it became {loss.value} between the model and backward")
-    elif shown is not None and shown.output_finite and value is not None and math.isfinite(value):
-        words.append(
-            f"The model's output was finite, and so was the loss ({value:.3g}): only the gradient is not. Look for "
-            "log, sqrt or a division at zero between the model and backward, also where it is masked afterwards"
+def _describe_origin(loss: NotFinite | None, cause: NotFinite | None, value: float | None) -> str:
+    """Return sentences about the cause, as far as running the batch again or the loss's graph has found it."""
+    sentences: list[str] = []
+    if cause is not None and cause.only_gradient and loss is None:
+        sentences.append(f"The gradient of {cause.operation} in {cause.module} is infinite{_input(cause)}")
+    elif cause is not None and cause.operation and not cause.only_gradient:
+        sentences.append(f"The first non-finite value came from {cause.operation} in {cause.module}{_input(cause)}")
+        if cause.output_finite:
+            sentences.append("It did not reach the model's output, but gradients flow through it")
+    elif cause is not None and cause.inputs:
+        sentences.append(f"It came from {cause.inputs}")
+    elif cause is not None and cause.output_finite and loss is not None and loss.update == cause.update:
+        sentences.append(f"The model's output was finite: the loss became {loss.value} before `backward()`")
+    elif cause is not None and cause.output_finite and value is not None and math.isfinite(value):
+        sentences.append(
+            f"The model's output and the loss ({value:.3g}) were finite: only the gradient is not. Look for log, sqrt "
+            "or a division at zero between the model and `backward()`, also where the result is masked afterwards"
         )
-    if loss is not None and loss.operation and (shown is None or shown.only_gradient or not shown.operation):
-        words.append(f"In the loss it came out of {loss.operation}{_given(loss)}")
-    return "".join(f" {sentence}." for sentence in words)
+    if loss is not None and loss.operation and (cause is None or cause.only_gradient or not cause.operation):
+        sentences.append(f"In the loss it came from {loss.operation}{_input(loss)}")
+    return "".join(f" {sentence}." for sentence in sentences)
 
 
-def _given(event: NotFinite) -> str:
-    return f", which was given {event.inputs}" if event.inputs else ""
+def _input(event: NotFinite) -> str:
+    return f", whose input was {event.inputs}" if event.inputs else ""
 
 
 FAILURE = Failure(
     code="GRD007",
-    title="A step uses gradients that are not finite",
+    title="Optimizer steps on NaN or infinite gradients",
     severity=Severity.ERROR,
     doc=__doc__ or "",
     bad="""
@@ -165,7 +171,7 @@ for step in range(8):
     loss.backward()
     optimizer.step()
 """,
-    fix="Find the first batch that did it, and skip a step whose gradient norm is not finite.",
+    fix="Find the first batch that caused it, and skip a step whose gradient norm is not finite.",
     detector=Detector,
     inject=adding(Piece.DATA, 'points[1, 0] = float("nan")  # a value is missing in the source'),
 )

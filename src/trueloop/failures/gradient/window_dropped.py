@@ -1,23 +1,29 @@
-"""The batches at the end of an epoch do not fill a window, and are thrown away or pushed into the next one.
+"""The last batches of an epoch do not fill an accumulation window, and are discarded or added to the next window.
 
 What you see
-    The last few batches of each epoch are computed and never trained on. Or the first update of the next epoch is made
+    The last few batches of each epoch are computed but never trained on. Or the first update of the next epoch is made
     of more batches than the others, and larger.
 
 Why it happens
-    ``if (step + 1) % K == 0`` is simply false at the end. What the gradients then hold is nobody's business.
+    ``(step + 1) % K == 0`` is simply false at the end of the epoch, and nothing checks the gradients that remain.
 
 Fix
-    Step the short window too: ``if (step + 1) % K == 0 or step + 1 == len(loader)``, and divide its losses by the
-    batches it has.
+    Step the short window too, and divide its losses by the number of batches that it has.
+
+        if (step + 1) % K == 0 or step + 1 == len(loader):
+            optimizer.step()
+            optimizer.zero_grad()
 
 When this is fine
-    A short window that is stepped at the end of the epoch, a counter that runs on over epochs so that the window is
-    filled by the next one, a loader whose length is a multiple of K, and probes of gradients are all right.
-    Certain because the gradients themselves are followed: two windows or more had K backwards, one per batch; the
-    loader ended with the rest of the division left over; and then the gradients were cleared, or the next step had
-    more than K backwards in it. The text alone tells it only where the number of batches and the window are both
-    written out, the counter is the loop's own, and no step comes after the loop.
+    - A short window that is stepped at the end of the epoch.
+    - A counter that continues across epochs, so that the next epoch fills the window.
+    - A loader whose length is a multiple of K.
+    - Gradient probes.
+
+How it is detected
+    At run time, two windows or more had K backward passes, one per batch; the loader ended with the remainder; then the
+    gradients were cleared, or the next step used more than K backward passes. Lint reports it only if the number of
+    batches and the window size are literals, the counter is the loop's own, and no step follows the loop.
 
 References
     PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient accumulation,
@@ -32,92 +38,94 @@ import ast
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from trueloop.analysis.abstract_value import MANAGED, Kind
+from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.accumulation_windows import Window, batches, window
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import TeachingLoop
-from trueloop.tracing.events import Event, WindowLeftOver
+from trueloop.tracing.events import Event, IncompleteWindow
 
 
 class Detector(failure.Detector):
-    """What was left over is told with what became of it."""
+    """Reports each incomplete window at the end of an epoch, and what happened to its gradients."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (WindowLeftOver,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (IncompleteWindow,)
 
-    def observe(self, event: WindowLeftOver) -> Evidence:
-        """Return evidence."""
-        left = f"{event.left} of {event.batches} batches"
+    def observe(self, event: IncompleteWindow) -> Evidence:
+        """Return the evidence of one incomplete window."""
+        left = f"{event.leftover_backwards} of {event.batches} batches"
         what = (
-            f"The gradients of the last {left} of the epoch were cleared without a step: they are computed and never "
+            f"The gradients of the last {left} of the epoch were cleared without a step: these batches are never "
             "trained on"
             if event.cleared
-            else f"The gradients of the last {left} of the epoch went into the first update of the next one, which is "
-            f"made of {event.backwards} batches instead of {event.window}"
+            else f"The gradients of the last {left} of the epoch were added to the first update of the next one, which "
+            f"used {event.next_window_backwards} batches instead of {event.window_backwards}"
         )
         return Evidence(
             message=f"{what}.",
-            location=event.place,
-            fix=f"Step a short window too: if (step + 1) % {event.window} == 0 or step + 1 == len(loader).",
+            location=event.location,
+            fix=f"Step a short window too: `if (step + 1) % {event.window_backwards} == 0 or step + 1 == len(loader)`.",
         )
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield each loop over a known number of batches that ends amid a window."""
-    for step in source.acts(OpKind.STEPPED):
-        if step.subject.kind is not Kind.OPTIMIZER or MANAGED in step.subject.facts or not step.loops:
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each loop over a known number of batches that ends with an incomplete window."""
+    for step in source.ops(OpKind.STEP):
+        if step.subject.kind is not ValueKind.OPTIMIZER or MANAGED in step.subject.facts or not step.loops:
             continue
         loop = step.loops[-1]
         ends = window(step, loop)
-        counted = _counted(source, loop)
-        if ends is None or counted is None or not ends.alone or not _only_step(source, step, loop):
+        counter = _loop_counter(source, loop)
+        if ends is None or counter is None or not ends.alone or not _only_step(source, step, loop):
             continue
-        name, values, size = counted
-        left = _left(ends, name, values)
+        name, values, size = counter
+        left = _leftover_batches(ends, name, values)
         if left:
             yield Hit(
-                message=f"The loop has {len(values)} turns and steps in every {ends.turns}th: no step of it uses the "
+                message=f"The loop has {len(values)} iterations and steps in every {ends.turns}th: no step uses the "
                 f"gradients of the last {left}.",
                 node=loop.node.iter,
-                related=((step.node, "stepped here"),),
-                fix=_stepped_too(source, ends, name, values, size),
+                related=((step.node, "the step"),),
+                fix=_step_last_window(source, ends, name, values, size),
             )
 
 
-def _only_step(source: Source, step: Op, loop: Loop) -> bool:
-    """Return True where each turn of a loop goes backward, and nothing but this step can use what it leaves."""
-    run = source.run_of(step)
+def _only_step(source: SourceFile, step: Op, loop: Loop) -> bool:
+    """Return True if each iteration of a loop runs backward, and only this step can use the gradients."""
+    run = source.ops_of_run(step)
     inside = [each for each in run if each.within(loop)]
-    backward = any(each.act is OpKind.BACKWARD and each.always_in(loop) and each.beside(step) for each in inside)
+    backward = any(
+        each.kind is OpKind.BACKWARD and each.always_in(loop) and each.same_iteration_as(step) for each in inside
+    )
     outer = step.loops[-2] if len(step.loops) > 1 else None
     others = [
         each
         for each in run
-        if each.act is OpKind.STEPPED
+        if each.kind is OpKind.STEP
         and each is not step
         and (each.index > inside[0].index or (outer is not None and each.within(outer)))
     ]
     own = any(
-        each.act is OpKind.MADE and each.subject is step.subject and each.function is step.function for each in run
+        each.kind is OpKind.CREATE and each.subject is step.subject and each.function is step.function for each in run
     )
     leaves = any(isinstance(each, ast.Break | ast.Return | ast.Continue) for each in ast.walk(loop.node))
-    shown = step.root == 0 or own  # otherwise who calls this may step as well
-    return shown and backward and not leaves and not others and not source.handed_out(step.subject, run)
+    visible = step.entry_point == 0 or own  # otherwise the caller may step as well
+    return visible and backward and not leaves and not others and not source.escapes(step.subject, run)
 
 
-def _counted(source: Source, loop: Loop) -> tuple[str, range, str] | None:
-    """Return the counter of a loop, its values, and how their number is written."""
+def _loop_counter(source: SourceFile, loop: Loop) -> tuple[str, range, str] | None:
+    """Return the counter of a loop, its values, and the expression for their number."""
     target, call = getattr(loop.node, "target", None), getattr(loop.node, "iter", None)
     if not isinstance(call, ast.Call) or loop.over is None:
         return None
-    if isinstance(target, ast.Name) and loop.turns() is not None:
-        return target.id, range(*(each.constant() for each in loop.over.of)), str(loop.turns())
+    if isinstance(target, ast.Name) and loop.trip_count() is not None:
+        return target.id, range(*(each.constant() for each in loop.over.sources)), str(loop.trip_count())
     first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else None
-    over = loop.over.options.get("over")
+    over = loop.over.arguments.get("over")
     if source.name(call.func) != "builtins.enumerate" or not isinstance(first, ast.Name) or over is None:
         return None
     begin: Any = call.args[1] if len(call.args) > 1 else next((each.value for each in call.keywords), None)
@@ -125,11 +133,11 @@ def _counted(source: Source, loop: Loop) -> tuple[str, range, str] | None:
     number = batches(over)
     if number is None or not isinstance(start, int):
         return None
-    return first.id, range(start, start + number), f"len({source.text.of(call.args[0])})"
+    return first.id, range(start, start + number), f"len({source.text.segment(call.args[0])})"
 
 
-def _left(ends: Window, name: str, values: range) -> int:
-    """Return how many turns come after the last end of a window; 0 where there is none, or none at all."""
+def _leftover_batches(ends: Window, name: str, values: range) -> int:
+    """Return the number of iterations after the last complete window; 0 if there are none or it is unknown."""
     counter, ahead = ends.counter, 0
     if isinstance(counter, ast.BinOp) and isinstance(counter.right, ast.Constant) and isinstance(ends.turns, int):
         sign = 1 if isinstance(counter.op, ast.Add) else -1 if isinstance(counter.op, ast.Sub) else 0
@@ -140,33 +148,35 @@ def _left(ends: Window, name: str, values: range) -> int:
         return 0
     if not isinstance(ends.turns, int) or ends.turns < 2:
         return 0
-    turns = [number for number, value in enumerate(values[-ends.turns :]) if (value + ahead) % ends.turns == ends.rest]
-    whole = len(values) >= 2 * ends.turns and len(turns) == 1
-    return ends.turns - 1 - turns[0] if whole else 0
+    last_ends = [
+        number for number, value in enumerate(values[-ends.turns :]) if (value + ahead) % ends.turns == ends.rest
+    ]
+    certain = len(values) >= 2 * ends.turns and len(last_ends) == 1
+    return ends.turns - 1 - last_ends[0] if certain else 0
 
 
-def _stepped_too(source: Source, ends: Window, name: str, values: range, size: str) -> Fix | None:
-    """Return the fix: the last turn ends a window, too."""
+def _step_last_window(source: SourceFile, ends: Window, name: str, values: range, size: str) -> Fix | None:
+    """Return the fix that lets the last iteration end a window too."""
     test = ends.branch.node.test
     if ends.branch.arm != 0 or not isinstance(test, ast.Compare) or values.step != 1:
         return None
     last = f"{name} + 1" if values.start == 0 else name if values.start == 1 else ""
-    edit = source.text.replace(test, f"{source.text.of(test)} or {last} == {size}") if last else None
-    return Fix((edit,), safe=False, words="Step the last window, too") if edit else None
+    edit = source.text.replace(test, f"{source.text.segment(test)} or {last} == {size}") if last else None
+    return Fix((edit,), safe=False, description="Step the last window too") if edit else None
 
 
-RULE = Rule(words=("backward(", ".step(", "%"), find=find)
+RULE = Rule(required_words=("backward(", ".step(", "%"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.require(bool(loop.closes), "Nothing is accumulated: there is no window to be dropped.", accumulation=3)
+    loop.require(bool(loop.closes), "Nothing is accumulated: there is no window to drop.", accumulation=3)
     loop.closes = loop.closes.replace(" or number + 1 == len(train_loader)", "")
 
 
 FAILURE = Failure(
     code="GRD004",
-    title="The last window of an epoch is dropped",
+    title="Last accumulation window of an epoch is dropped",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""

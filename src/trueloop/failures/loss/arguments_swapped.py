@@ -1,24 +1,30 @@
-"""A binary cross-entropy is given the targets as its predictions, and the predictions as its targets.
+"""A binary cross-entropy gets the targets as its input, and the predictions as its target.
 
 What you see
-    With logits the loss goes below zero and on to minus infinity: outputs for positives grow without end, and
-    negatives teach nothing. Without logits, the gradient is infinite at the first update, and then all weights are NaN.
+    With logits the loss falls below zero towards minus infinity: outputs for positives grow without limit, and
+    negatives contribute nothing. Without logits, the gradient is infinite in the first update, then all weights are
+    NaN.
 
 Why it happens
-    ``binary_cross_entropy(input, target)`` takes two tensors of one shape, and has a gradient for both: targets may be
-    trained as well. Other libraries want them the other way round: ``f(y_true, y_pred)``.
+    ``binary_cross_entropy(input, target)`` takes two tensors of the same shape and has a gradient for both, since
+    targets may be trained as well. Other libraries use the opposite order: ``f(y_true, y_pred)``.
 
 Fix
-    Prediction first, target second: ``binary_cross_entropy_with_logits(model(x), labels)``, or name them: ``input=``,
-    ``target=``.
+    Pass the prediction first and the target second, or name them ``input=`` and ``target=``.
+
+        loss = binary_cross_entropy_with_logits(labels, model(x))  # wrong
+        loss = binary_cross_entropy_with_logits(model(x), labels)  # right
 
 When this is fine
-    Losses that are the same both ways, such as MSE and Huber; ``kl_div`` with a trained target, the reverse divergence;
-    a cross-entropy of a fixed teacher's probabilities or logits relative to those of its student; two networks that
-    learn from each other. So it is certain only where the input has no graph, the target has one, and either the input
-    is made of zeros and ones, which no prediction is, or the target leaves 0 to 1, as no probability does. What lies on
-    an accelerator is not read. The text alone shows the same where labels are made in the file, or where raw outputs
-    of a model stand behind what comes from a loader.
+    - Losses that are symmetric, such as MSE and Huber.
+    - ``kl_div`` with a trained target: the reverse divergence.
+    - A cross-entropy of a fixed teacher's probabilities or logits relative to those of its student.
+    - Two networks that learn from each other.
+
+How it is detected
+    The input has no graph, the target has one, and either the input consists of zeros and ones, unlike a prediction, or
+    the target has values outside 0 to 1, unlike a probability. Values on an accelerator are not read. Lint reports the
+    same if the labels are created in the file, or if raw outputs of a model are the target of data from a loader.
 
 References
     torch.nn.functional.binary_cross_entropy_with_logits,
@@ -34,104 +40,122 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
-from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue, Kind
+from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.activations import VIEWS, affine
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.tracing.events import Event, LossSwapped
+from trueloop.tracing.events import Event, LossArgumentsSwapped
 
-LOSSES: Final = frozenset((
-    "torch.nn.BCELoss", "torch.nn.BCEWithLogitsLoss", "torch.nn.functional.binary_cross_entropy",
-    "torch.nn.functional.binary_cross_entropy_with_logits",
-))  # fmt: skip
-LABELS: Final = frozenset((
-    "compare", "eq", "ne", "torch.ones", "torch.ones_like", "torch.nn.functional.one_hot", "torch.Tensor.bool",
-    *(f"{owner}.{word}" for owner in ("torch", "torch.Tensor") for word in ("eq", "ne", "gt", "ge", "lt", "le")),
-))  # fmt: skip
+LOSSES: Final = frozenset(
+    (
+        "torch.nn.BCELoss",
+        "torch.nn.BCEWithLogitsLoss",
+        "torch.nn.functional.binary_cross_entropy",
+        "torch.nn.functional.binary_cross_entropy_with_logits",
+    )
+)
+LABELS: Final = frozenset(
+    (
+        "compare",
+        "eq",
+        "ne",
+        "torch.ones",
+        "torch.ones_like",
+        "torch.nn.functional.one_hot",
+        "torch.Tensor.bool",
+        *(f"{owner}.{word}" for owner in ("torch", "torch.Tensor") for word in ("eq", "ne", "gt", "ge", "lt", "le")),
+    )
+)
 CASTS: Final = VIEWS | {f"torch.Tensor.{word}" for word in ("float", "double", "half", "int", "long", "to", "type")}
 
 
 class Detector(failure.Detector):
-    """Looks at what a binary cross-entropy is given whose target alone has a graph."""
+    """Checks the values of each binary cross-entropy whose target has a graph and whose input has none."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossSwapped,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossArgumentsSwapped,)
 
     def __init__(self) -> None:
         self._unread = False
 
-    def observe(self, event: LossSwapped) -> Evidence | None:
-        """Return evidence where its input is none, or its target."""
-        self._unread |= event.labels is None
-        if not event.labels and not event.scores:
+    def observe(self, event: LossArgumentsSwapped) -> Evidence | None:
+        """Return evidence if the input cannot be a prediction, or the target cannot be a probability."""
+        self._unread |= event.input_is_binary is None
+        if not event.input_is_binary and not event.target_outside_unit_interval:
             return None
-        why = "its input is made of zeros and ones" if event.labels else "its target leaves 0 to 1"
+        why = (
+            "its input consists of zeros and ones" if event.input_is_binary else "its target has values outside 0 to 1"
+        )
         return Evidence(
-            message=f"{event.function} trains its target: its input has no graph, and {why}. They are swapped.",
-            location=event.place,
+            message=f"`{event.function}` got prediction and target swapped: only its target has a graph, and {why}.",
+            location=event.location,
         )
 
     def inconclusive(self) -> str:
-        """Say so where values were not read."""
-        return "what a loss is given lies on a device, and is not waited for" if self._unread else ""
+        """Return a reason if values were not read."""
+        return "the arguments of a loss are on an accelerator and are not read" if self._unread else ""
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield the losses whose target is a model's output, and whose input certainly is none."""
-    for loss in source.acts(OpKind.LOSS):
-        if loss.word not in LOSSES or len(loss.things) < 2 or (loss.result and NO_GRAPH in loss.result.facts):
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the losses whose target is a model's output, and whose input certainly is not."""
+    for loss in source.ops(OpKind.LOSS):
+        if loss.name not in LOSSES or len(loss.inputs) < 2 or (loss.result and NO_GRAPH in loss.result.facts):
             continue
-        given, target = loss.things[:2]
-        if _trained(target) and _graphless(given) and (_labels(given) or (_raw(target) and _data(given))):
+        first, target = loss.inputs[:2]
+        if (
+            _is_trained(target)
+            and _has_no_graph(first)
+            and (_is_labels(first) or (_is_raw_output(target) and _is_data(first)))
+        ):
             yield Hit(
-                message="Here the target is trained, and the input is fixed: the prediction comes first.",
+                message=f"`{ast.unparse(loss.node.func)}` gets the prediction as its target: pass the prediction first.",
                 node=loss.node,
-                related=((target.node, "the prediction is made here"),),
-                fix=_other_way_round(source, loss),
+                related=((target.node, "the prediction"),),
+                fix=_swap_arguments(source, loss),
             )
 
 
-def _trained(thing: AbstractValue) -> bool:
-    return all(any(each.kind is Kind.MODEL for each in way.graph()) for way in thing.alternatives())
+def _is_trained(value: AbstractValue) -> bool:
+    return all(any(each.kind is ValueKind.MODEL for each in option.autograd_graph()) for option in value.alternatives())
 
 
-def _graphless(thing: AbstractValue) -> bool:
-    return all(way.kind is Kind.TENSOR and NO_GRAPH in way.facts for way in thing.alternatives())
+def _has_no_graph(value: AbstractValue) -> bool:
+    return all(option.kind is ValueKind.TENSOR and NO_GRAPH in option.facts for option in value.alternatives())
 
 
-def _data(thing: AbstractValue) -> bool:
-    """Return True for what no model has computed, be it a teacher."""
-    return all(each.kind not in (Kind.MODEL, Kind.PARAMETERS) for each in thing.lineage())
+def _is_data(value: AbstractValue) -> bool:
+    """Return True for a value that no model has computed, not even a teacher."""
+    return all(each.kind not in (ValueKind.MODEL, ValueKind.PARAMETERS) for each in value.ancestors())
 
 
-def _labels(thing: AbstractValue) -> bool:
-    while thing.of and not thing.either and (thing.name in CASTS or isinstance(thing.node, ast.Subscript)):
-        thing = thing.of[0]
-    return thing.name in LABELS
+def _is_labels(value: AbstractValue) -> bool:
+    while value.sources and not value.union and (value.name in CASTS or isinstance(value.node, ast.Subscript)):
+        value = value.sources[0]
+    return value.name in LABELS
 
 
-def _raw(thing: AbstractValue) -> bool:
-    made = thing.origin(VIEWS, items=True)
-    return made is not None and affine(made)
+def _is_raw_output(value: AbstractValue) -> bool:
+    origin = value.origin(VIEWS, items=True)
+    return origin is not None and affine(origin)
 
 
-def _other_way_round(source: Source, loss: Op) -> Fix | None:
-    """Return the fix: the first two arguments in each other's place; None where they are named, or spread."""
+def _swap_arguments(source: SourceFile, loss: Op) -> Fix | None:
+    """Return the fix that swaps the first two arguments; None if they are named or unpacked."""
     call = loss.node
     if not isinstance(call, ast.Call) or len(call.args) < 2 or any(isinstance(a, ast.Starred) for a in call.args[:2]):
         return None
     first, second = call.args[:2]
     edits = (
-        source.text.replace(first, source.text.of(second)),
-        source.text.replace(second, source.text.of(first)),
+        source.text.replace(first, source.text.segment(second)),
+        source.text.replace(second, source.text.segment(first)),
     )
-    return Fix(edits, safe=False, words="Give it the prediction first")
+    return Fix(edits, safe=False, description="Pass the prediction first")
 
 
-RULE = Rule(words=("BCELoss|BCEWithLogitsLoss|binary_cross_entropy",), find=find)
+RULE = Rule(required_words=("BCELoss|BCEWithLogitsLoss|binary_cross_entropy",), find=find)
 
 FAILURE = Failure(
     code="LOS008",
@@ -172,7 +196,7 @@ for step in range(20):
     optimizer.step()
 print(f"loss {loss.item():.3f}")
 """,
-    fix="Give the loss the prediction first, and the target second.",
+    fix="Pass the prediction first and the target second.",
     rule=RULE,
     detector=Detector,
 )

@@ -1,23 +1,30 @@
-"""KL divergence gets probabilities or logits where it wants logarithms of probabilities.
+"""``kl_div`` gets probabilities or logits as its input instead of log-probabilities.
 
 What you see
-    The distillation or regularisation loss goes below zero, or falls while the two distributions drift apart. With a
-    softmax before it the student becomes as sure as it can be of one class, whatever the teacher says.
+    The distillation or regularisation loss falls below zero, or falls while the two distributions drift apart. With a
+    softmax before it the student becomes maximally confident in one class, whatever the teacher predicts.
 
 Why it happens
-    ``kl_div(input, target)`` computes ``target * (log(target) - input)`` for each element, and any numbers will do for
-    ``input``. That it is to be a logarithm, and the target none, is in the documentation only.
+    ``kl_div(input, target)`` computes ``target * (log(target) - input)`` for each element and accepts any numbers as
+    ``input``. Only the documentation says that it must be a logarithm, and the target must not.
 
 Fix
-    Give ``kl_div`` the ``log_softmax`` of what is trained, and the probabilities of what it is compared with; and
-    ``reduction="batchmean"``, since "mean" divides by the number of classes as well.
+    Pass ``log_softmax`` of the trained output, and probabilities as target. Use ``reduction="batchmean"``, since
+    "mean" also divides by the number of classes.
+
+        F.kl_div(F.softmax(student(x), dim=1), targets, reduction="batchmean")  # wrong
+        F.kl_div(F.log_softmax(student(x), dim=1), targets, reduction="batchmean")  # right
 
 When this is fine
-    ``log_softmax`` or ``log()`` of probabilities as input, probabilities as target; ``log_target=True`` with logarithms
-    on both sides; ``torch.distributions.kl_divergence``; cross-entropy with soft targets, which takes logits. Reported
-    is only an input that comes straight (but for views and casts) from a softmax, sigmoid or ReLU, which is never
-    negative as a logarithm of a probability must be, or from a linear layer or convolution. The text alone shows the
-    same where what made it is in the same file.
+    - ``log_softmax`` or ``log()`` of probabilities as input, probabilities as target.
+    - ``log_target=True`` with logarithms on both sides.
+    - ``torch.distributions.kl_divergence``.
+    - Cross-entropy with soft targets, which takes logits.
+
+How it is detected
+    The input comes directly, except for views and casts, from a softmax, sigmoid or ReLU, which is never negative as
+    the logarithm of a probability must be, or from a linear layer or convolution. Lint reports the same if that layer
+    or function is in the same file.
 
 References
     torch.nn.KLDivLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.KLDivLoss.html
@@ -35,12 +42,12 @@ from typing import ClassVar
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.activations import RELU, SIGMOID, SOFTMAX, VIEWS, affine
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.tracing.events import Event, LossesSeen
+from trueloop.tracing.events import BackwardLosses, Event
 
 LOSSES = frozenset(("torch.nn.KLDivLoss", "torch.nn.functional.kl_div"))
 LINEAR = frozenset(("addmm", "linear", "convolution", "mkldnn_convolution", "cudnn_convolution"))
@@ -48,51 +55,53 @@ NEVER_NEGATIVE = frozenset(("softmax", "softmax_elsewhere", "sigmoid", "relu", "
 
 
 class Detector(failure.Detector):
-    """Looks at what made the input of each ``kl_div``."""
+    """Checks which operation produced the input of each ``kl_div``."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossesSeen,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardLosses,)
 
     def __init__(self) -> None:
-        self._looked = False
+        self._checked = False
 
-    def observe(self, event: LossesSeen) -> Iterator[Evidence]:
-        """Return evidence for each whose input is no logarithm."""
+    def observe(self, event: BackwardLosses) -> Iterator[Evidence]:
+        """Return evidence for each ``kl_div`` whose input is not a logarithm."""
         for loss in event.losses:
-            if loss.kind != "kl_div" or loss.place is None:  # by hand: any sum of products looks like one
+            if (
+                loss.kind != "kl_div" or loss.location is None
+            ):  # any sum of products, written by hand, has the same graph
                 continue
-            self._looked = True
-            made_by = loss.input_made_by[0] if loss.input_made_by else ""
+            self._checked = True
+            made_by = loss.input_operations[0] if loss.input_operations else ""
             if made_by in LINEAR or made_by in NEVER_NEGATIVE:
                 yield Evidence(
                     message=_message("a linear layer" if made_by in LINEAR else f"a {made_by.partition('_')[0]}"),
-                    location=loss.place,
-                    related=((event.place, "its backward"),) if event.place else (),
+                    location=loss.location,
+                    related=((event.location, "the backward"),) if event.location else (),
                 )
 
     def inconclusive(self) -> str:
-        """Say so where no KL divergence was seen."""
-        return "" if self._looked else "no kl_div was found in a graph"
+        """Return a reason if no KL divergence was found."""
+        return "" if self._checked else "no kl_div was found in a graph"
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield the KL divergences whose input comes straight from an activation or a layer that gives no logarithm."""
-    for loss in source.acts(OpKind.LOSS):
-        if loss.word not in LOSSES or not loss.things or (loss.result and NO_GRAPH in loss.result.facts):
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the KL divergences whose input comes directly from an activation or layer without a logarithm."""
+    for loss in source.ops(OpKind.LOSS):
+        if loss.name not in LOSSES or not loss.inputs or (loss.result and NO_GRAPH in loss.result.facts):
             continue
-        made = loss.things[0].origin(VIEWS)
+        made = loss.inputs[0].origin(VIEWS)
         if made is None or not (made.name in SOFTMAX | SIGMOID | RELU or affine(made)):
             continue
         word = "a linear layer" if affine(made) else f"a {made.name.rpartition('.')[2].lower()}"
-        fix = _logarithm(source, made) if made.name in SOFTMAX else None
-        yield Hit(message=_message(word), node=loss.node, related=((made.node, "made here"),), fix=fix)
+        fix = _use_log_softmax(source, made) if made.name in SOFTMAX else None
+        yield Hit(message=_message(word), node=loss.node, related=((made.node, "the input"),), fix=fix)
 
 
 def _message(made_by: str) -> str:
-    return f"kl_div wants the logarithms of probabilities; what it gets here comes straight from {made_by}."
+    return f"`kl_div` expects log-probabilities, but its input comes directly from {made_by}."
 
 
-def _logarithm(source: Source, softmax: AbstractValue) -> Fix | None:
-    """Return the fix: ``log_softmax`` in place of ``softmax``; None where its name was imported."""
+def _use_log_softmax(source: SourceFile, softmax: AbstractValue) -> Fix | None:
+    """Return the fix that replaces ``softmax`` by ``log_softmax``; None if the name was imported."""
     call = softmax.node
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Call):  # nn.Softmax(dim=1)(x)
         call = call.func
@@ -101,14 +110,14 @@ def _logarithm(source: Source, softmax: AbstractValue) -> Fix | None:
     new = {"softmax": "log_softmax", "Softmax": "LogSoftmax"}.get(call.func.attr)
     end = source.text.span(call.func)[1]
     edit = Edit(end - len(call.func.attr), end, new or "")
-    return Fix((edit,), safe=False, words=f"Use {new}") if new else None
+    return Fix((edit,), safe=False, description=f"Use `{new}`") if new else None
 
 
-RULE = Rule(words=("KLDivLoss|kl_div",), find=find)
+RULE = Rule(required_words=("KLDivLoss|kl_div",), find=find)
 
 FAILURE = Failure(
     code="LOS006",
-    title="KL divergence gets no logarithms",
+    title="KL divergence input is not log-probabilities",
     severity=Severity.ERROR,
     doc=__doc__ or "",
     bad="""
@@ -147,7 +156,7 @@ for step in range(20):
     optimizer.step()
 print(f"loss {loss.item():.3f}")
 """,
-    fix='Give kl_div the log_softmax of what is trained, probabilities as target, and reduction="batchmean".',
+    fix='Pass `log_softmax` of the trained output, probabilities as target, and `reduction="batchmean"`.',
     rule=RULE,
     detector=Detector,
 )

@@ -1,22 +1,29 @@
-"""Log-probabilities add up to one over the samples or the positions, not over the classes.
+"""``log_softmax`` before a loss normalises over the samples or the positions instead of the classes.
 
 What you see
     The loss falls and accuracy stays poor, or depends on the batch size. The model learns which sample of the batch
-    is most like a class, not which class a sample is of; one sample alone is of every class with probability one.
+    is most like a class, not which class a sample has; a single sample gets probability one for every class.
 
 Why it happens
-    ``log_softmax(x, dim=0)`` of [batch, classes] has the shape that ``nll_loss`` wants, and so has ``dim=-1`` of
-    [batch, classes, positions]. Without ``dim`` torch takes 0 for one, three and more than four dimensions, and warns.
+    ``log_softmax(x, dim=0)`` of [batch, classes] has the shape that ``nll_loss`` expects, and so has ``dim=-1`` of
+    [batch, classes, positions]. Without ``dim`` PyTorch uses 0 for one, three and more than four dimensions, and warns.
 
 Fix
-    ``log_softmax(x, dim=1)``, or ``dim=-1`` where the classes come last; or ``cross_entropy`` on the logits.
+    Normalise over the classes (``dim=-1`` if they come last), or use ``cross_entropy`` on the logits.
+
+        nll_loss(log_softmax(x, dim=0), targets)  # wrong
+        nll_loss(log_softmax(x, dim=1), targets)  # right
 
 When this is fine
-    A single sample without a batch, [classes], where 0 is right; ``cross_entropy``, which knows its dimension itself;
-    contrastive losses over the columns of a matrix of similarities, which transpose it; attention over positions
-    inside a model; log-probabilities that are reshaped to [tokens, classes] before the loss. Reported is ``nll_loss``
-    on what comes from a ``log_softmax``, with views between them at most, over another dimension than the classes. How
-    many dimensions a tensor has does not show in a text, so it is found at run time only.
+    - A single sample without a batch dimension, [classes], where 0 is right.
+    - ``cross_entropy``, which knows the dimension of the classes.
+    - Contrastive losses over the columns of a matrix of similarities, which transpose it.
+    - Attention over positions inside a model.
+    - Log-probabilities that are reshaped to [tokens, classes] before the loss.
+
+How it is detected
+    The input of ``nll_loss`` comes from a ``log_softmax``, with only views between them, over another dimension than
+    the classes. The number of dimensions of a tensor is known at run time only, so lint does not report it.
 
 References
     fxia22/pointnet.pytorch#27, "Dim0 means the dimension of batch. However, the log_softmax should be applied along
@@ -36,35 +43,35 @@ from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, LossesSeen
+from trueloop.tracing.events import BackwardLosses, Event
 
 
 class Detector(failure.Detector):
-    """Looks at what each log-softmax before a loss was over."""
+    """Checks the dimension of each log-softmax before a loss."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossesSeen,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardLosses,)
 
     def __init__(self) -> None:
-        self._looked = False
+        self._checked = False
 
-    def observe(self, event: LossesSeen) -> Iterator[Evidence]:
-        """Return evidence for each loss whose log-softmax is not over the classes."""
+    def observe(self, event: BackwardLosses) -> Iterator[Evidence]:
+        """Return evidence for each loss whose log-softmax does not normalise over the classes."""
         for loss in event.losses:
-            self._looked |= loss.kind == "cross_entropy"
-            if loss.normalised is None or not loss.shape:
+            self._checked |= loss.kind == "cross_entropy"
+            if loss.normalised_over is None or not loss.shape:
                 continue
-            dimension, size = loss.normalised
+            dimension, size = loss.normalised_over
             what = "samples of the batch" if dimension == 0 else "values"
             yield Evidence(
-                message=f"The log_softmax before this loss is over dimension {dimension}, {size} {what}; the classes "
-                f"are the {loss.shape[1]} of dimension 1.",
-                location=loss.place or event.place,
-                related=((event.place, "its backward"),) if loss.place and event.place else (),
+                message=f"The `log_softmax` before this loss normalises over dimension {dimension}, {size} {what}, "
+                f"instead of the {loss.shape[1]} classes of dimension 1.",
+                location=loss.location or event.location,
+                related=((event.location, "the backward"),) if loss.location and event.location else (),
             )
 
     def inconclusive(self) -> str:
-        """Say so where no log-softmax stood before a loss."""
-        return "" if self._looked else "no log_softmax before a loss of torch's own was found in a graph"
+        """Return a reason if no log-softmax was found before a loss."""
+        return "" if self._checked else "no log_softmax before a PyTorch loss was found in a graph"
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -76,7 +83,7 @@ def inject(loop: TeachingLoop) -> None:
 
 FAILURE = Failure(
     code="LOS007",
-    title="Log-probabilities are normalised over the wrong dimension",
+    title="Log-softmax is over the wrong dimension",
     severity=Severity.ERROR,
     doc=__doc__ or "",
     bad="""
@@ -113,7 +120,7 @@ for step in range(20):
     optimizer.step()
 print(f"loss {loss.item():.3f}, accuracy {(model(inputs).argmax(1) == labels).float().mean():.2f}")
 """,
-    fix="Normalise over the classes: log_softmax(x, dim=1), or cross_entropy on the logits.",
+    fix="Normalise over the classes: `log_softmax(x, dim=1)`, or use `cross_entropy` on the logits.",
     detector=Detector,
     inject=inject,
 )

@@ -1,22 +1,28 @@
-"""Padding makes up part of the targets and is trained on like everything else.
+"""Padding tokens are part of the targets and count in the loss like all others.
 
 What you see
-    The loss falls fast and looks better than it is: predicting the end of a short sequence is easy. Generated text
-    stops early or repeats the padding; two ways of batching the same data give different losses.
+    The loss falls fast and looks better than it is, because the end of a short sequence is easy to predict. Generated
+    text stops early or repeats the padding. Two ways of batching the same data give different losses.
 
 Why it happens
-    A padding id is a class like any other. ``cross_entropy`` ignores -100 unless told otherwise, and padding is 0 or
-    1 in most vocabularies.
+    A padding id is a class like any other. ``cross_entropy`` ignores -100 by default, but padding is 0 or 1 in most
+    vocabularies.
 
 Fix
-    ``cross_entropy(..., ignore_index=padding_idx)``, or -100 in the targets where they are padded.
+    Ignore the padding id, or pad the targets with -100.
+
+        cross_entropy(logits, targets, ignore_index=padding_idx)
 
 When this is fine
-    ``ignore_index`` set to the padding; losses multiplied by a mask; a weight of 0 for its class; targets padded with
-    -100; a tagger whose classes are not its vocabulary; an end-of-sequence id that stands once at each end; a padding
-    id that stands in the middle too. Reported is only a loss over the very vocabulary of an ``Embedding`` that names
-    its ``padding_idx``, where several sequences of the batch end in that id two times or more, and none has it
-    anywhere else. A model meant to learn to write padding after the end would be named too: hence a warning.
+    - ``ignore_index`` set to the padding, targets padded with -100, or a class weight of 0 for padding.
+    - Losses that are multiplied by a mask.
+    - A tagger whose classes are not its vocabulary.
+    - An end-of-sequence id that occurs once at each end, or a padding id that also occurs in the middle.
+
+How it is detected
+    The loss has as many classes as an ``Embedding`` with a ``padding_idx`` has ids, several sequences of the batch end
+    in that id at least twice, and it occurs nowhere else. It is a warning, since a model may be meant to learn to write
+    padding after the end. Targets on an accelerator are not read; only the first 64 losses are checked.
 
 References
     torch.nn.CrossEntropyLoss, https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
@@ -30,20 +36,20 @@ from typing import Any, ClassVar, NamedTuple
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import Event, LossesSeen, LossSeen, ModelCalled, Ref
+from trueloop.tracing.events import BackwardLosses, Event, LossRecord, ModelCalled, Ref
 from trueloop.tracing.object_facts import Facts
 
-MOST_LOOKS = 64  # losses whose targets are looked at: those of the first windows
+MAX_CHECKS = 64  # losses whose targets are read: those of the first windows
 
 
 class Vocabulary(NamedTuple):
-    """An embedding that names its padding."""
+    """The size of an embedding and its ``padding_idx``."""
 
     size: int
     padding: int
 
 
-class Padded(NamedTuple):
+class PaddingCount(NamedTuple):
     """How much of the targets is padding."""
 
     padding: int
@@ -52,103 +58,103 @@ class Padded(NamedTuple):
 
 
 class Detector(failure.Detector):
-    """Compares targets with what the models' embeddings call padding."""
+    """Compares targets with the padding ids of the models' embeddings."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, LossesSeen)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, BackwardLosses)
 
     def __init__(self) -> None:
         self._models = Facts[Ref, frozenset[Vocabulary]]()
         self._vocabularies: frozenset[Vocabulary] = frozenset()
         self._lengths: set[int] = set()
-        self._looks = 0
+        self._checks = 0
         self._unread = ""
 
-    def observe(self, event: ModelCalled | LossesSeen) -> Evidence | None:
+    def observe(self, event: ModelCalled | BackwardLosses) -> Evidence | None:
         """Return evidence at the first loss that counts padding."""
         if isinstance(event, ModelCalled):
-            self._learn(event)
+            self._record_model(event)
             return None
         for loss in event.losses if self._vocabularies else ():
-            if self._looks < MOST_LOOKS and loss.kind in ("cross_entropy", "nll") and loss.reduction != "none":
-                found = self._padded(loss)
+            if self._checks < MAX_CHECKS and loss.kind in ("cross_entropy", "nll") and loss.reduction != "none":
+                found = self._count_padding(loss)
                 if found is not None:
                     return _evidence(event, loss, found)
         return None
 
-    def _learn(self, event: ModelCalled) -> None:
-        known = self._models.get(event.model)
-        if known is not None and not known:
+    def _record_model(self, event: ModelCalled) -> None:
+        vocabularies = self._models.get(event.model)
+        if vocabularies is not None and not vocabularies:
             return
         from torch import Tensor, nn
 
-        if known is None:
-            known = frozenset(
+        if vocabularies is None:
+            vocabularies = frozenset(
                 Vocabulary(module.num_embeddings, module.padding_idx)
-                for module in event.live.modules()
+                for module in event.live_module.modules()
                 if isinstance(module, nn.Embedding) and module.padding_idx is not None
             )
-            self._models.put(event.model, known)
-            self._vocabularies |= known
+            self._models.put(event.model, vocabularies)
+            self._vocabularies |= vocabularies
         output = event.output[0] if isinstance(event.output, tuple | list) and event.output else event.output
-        if known and isinstance(output, Tensor) and output.dim() == 3 and len(self._lengths) < 256:
+        if vocabularies and isinstance(output, Tensor) and output.dim() == 3 and len(self._lengths) < 256:
             self._lengths.add(output.shape[1])
 
-    def _padded(self, loss: LossSeen) -> Padded | None:
-        """Return how much padding a loss counts; None where it counts none for certain."""
+    def _count_padding(self, loss: LossRecord) -> PaddingCount | None:
+        """Return how much padding a loss counts; None unless it certainly counts some."""
         targets, shape = loss.targets, loss.shape
         classes = shape[1 if len(shape) > 1 else 0] if shape else 0
         if targets is None and any(size == classes for size, _ in self._vocabularies):
-            self._unread = loss.unread
+            self._unread = loss.unreadable_reason
         if targets is None or not classes or targets.device.type != "cpu" or targets.dtype.is_floating_point:
             return None
         for size, padding in self._vocabularies:
             if size != classes or loss.ignore_index == padding or loss.class_weights:
                 continue
-            self._looks += 1
-            for rows in self._sequences(targets):
-                found = _tails(rows, padding) or _tails(rows.T, padding)  # time may come first
+            self._checks += 1
+            for rows in self._as_sequences(targets):
+                found = _padding_at_ends(rows, padding) or _padding_at_ends(rows.T, padding)  # time may come first
                 if found is not None:
                     return found
         return None
 
-    def _sequences(self, targets: Any) -> list[Any]:
-        """The targets as (B, T), for every T that a model's output had where they come flattened."""
+    def _as_sequences(self, targets: Any) -> list[Any]:
+        """Return the targets as (B, T); flattened ones for every T that a model's output had."""
         if targets.dim() > 1:
             return [targets.reshape(-1, targets.shape[-1])]
         count = targets.numel()
         return [targets.view(-1, length) for length in self._lengths if count % length == 0 and count > length > 1]
 
     def inconclusive(self) -> str:
-        """Say so where no layer says which id is padding."""
+        """Return a reason if no embedding has a padding id, or no loss was checked."""
         if not self._vocabularies:
-            return "no embedding of a model that was called names its padding_idx"
-        return self._unread or ("" if self._looks else "no loss over an embedding's vocabulary was found in a graph")
+            return "no embedding of a model that was called has a padding_idx"
+        return self._unread or ("" if self._checks else "no loss over an embedding's vocabulary was found in a graph")
 
 
-def _tails(rows: Any, padding: int) -> Padded | None:
-    """Return the padding at the ends of sequences, where it is nowhere else."""
+def _padding_at_ends(rows: Any, padding: int) -> PaddingCount | None:
+    """Return the padding at the ends of sequences; None if it also occurs elsewhere."""
     is_padding = rows == padding
     counts = is_padding.sum(1)
     at_the_end = is_padding.flip(1).cumprod(1).sum(1)
     several = int((counts >= 2).sum())
     if several < 2 or bool((counts != at_the_end).any()) or int(counts.max()) == int(counts.min()):
         return None
-    return Padded(int(counts.sum()), rows.numel(), several)
+    return PaddingCount(int(counts.sum()), rows.numel(), several)
 
 
-def _evidence(event: LossesSeen, loss: LossSeen, found: Padded) -> Evidence:
+def _evidence(event: BackwardLosses, loss: LossRecord, found: PaddingCount) -> Evidence:
     share = round(100 * found.padding / found.targets)
     return Evidence(
         message=f"{found.padding} of the {found.targets} targets ({share} %) are padding at the ends of "
-        f"{found.sequences} sequences, and count like all others: ignore_index is {loss.ignore_index}.",
-        location=loss.place or event.place,
-        related=((event.place, "its backward"),) if loss.place and event.place else (),
+        f"{found.sequences} sequences and count in the loss: `ignore_index` is {loss.ignore_index}.",
+        location=loss.location or event.location,
+        related=((event.location, "the backward"),) if loss.location and event.location else (),
     )
 
 
 FAILURE = Failure(
     code="LOS004",
-    title="Padding counts in the loss",
+    title="Padding tokens count in the loss",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -189,6 +195,6 @@ for step in range(10):
     optimizer.step()
 print(f"loss {loss.item():.3f}")
 """,
-    fix="Pass ignore_index=padding_idx to the loss.",
+    fix="Pass `ignore_index=padding_idx` to the loss.",
     detector=Detector,
 )

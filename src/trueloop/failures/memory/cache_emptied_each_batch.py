@@ -1,19 +1,24 @@
-"""The cache of CUDA memory is emptied after every batch.
+"""``torch.cuda.empty_cache()`` is called after every batch.
 
 What you see
-    Training is slower, by a few per cent up to several times, and the memory in use at its peak is the same.
+    Training is slower, by a few per cent up to several times, and peak memory is the same.
 
 Why it happens
-    torch keeps freed memory for the next allocation. ``torch.cuda.empty_cache()`` waits for the device and gives that
-    memory back to the driver, which the next forward asks for again, block by block.
+    PyTorch keeps freed memory for the next allocation. ``torch.cuda.empty_cache()`` waits for the device and returns
+    that memory to the driver, from which the next forward requests it again, block by block.
 
 Fix
-    Take it out. Against fragmentation set ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``.
+    Delete the call. Against fragmentation set an option of the allocator instead.
+
+        export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 
 When this is fine
-    Once in an epoch, before an evaluation, or after an out-of-memory error it costs next to nothing, and may help
-    against fragmentation or a neighbour on the same device. It is a note, in the text only: reported where it comes
-    without a condition in the same turn of the same loop as a backward.
+    - Once per epoch, before an evaluation, or after an out-of-memory error, where it costs next to nothing.
+    - Against fragmentation, or for another program on the same device, as long as it is rare.
+
+How it is detected
+    From the text only: the call has no condition and is in the same iteration of the same loop as a backward. It is
+    slow, not wrong: hence a note.
 
 References
     torch.cuda.empty_cache, https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.empty_cache.html
@@ -27,7 +32,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity
 
@@ -37,24 +42,24 @@ EMPTYING: Final = frozenset(
 )
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each emptying that happens as often as a backward does."""
-    for emptied in source.acts(OpKind.TORCH):
-        if emptied.word not in EMPTYING or not emptied.loops:
+    for emptied in source.ops(OpKind.TORCH_CALL):
+        if emptied.name not in EMPTYING or not emptied.loops:
             continue
-        for backward in source.run_of(emptied):
-            if backward.act is OpKind.BACKWARD and backward.beside(emptied) and emptied.implied_by(backward):
-                gone = source.taken_out(emptied)
+        for backward in source.ops_of_run(emptied):
+            if backward.kind is OpKind.BACKWARD and backward.same_iteration_as(emptied) and emptied.implied_by(backward):
+                gone = source.remove_statement(emptied)
                 yield Hit(
                     message="The cache of device memory is emptied in every turn of the training loop.",
                     node=emptied.node,
                     related=((backward.node, "as often as this backward"),),
-                    fix=Fix((gone,), safe=True, words="Take it out") if gone else None,
+                    fix=Fix((gone,), safe=True, description="Take it out") if gone else None,
                 )
                 break
 
 
-RULE = Rule(words=("empty_cache", "backward("), find=find)
+RULE = Rule(required_words=("empty_cache", "backward("), find=find)
 
 FAILURE = Failure(
     code="MEM004",

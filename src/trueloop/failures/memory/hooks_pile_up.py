@@ -1,20 +1,29 @@
-"""A hook is registered in every turn of a loop, and never removed.
+"""A hook is registered in every iteration of a loop and never removed.
 
 What you see
-    Every iteration takes a little longer than the one before, and memory grows; what the hooks do, scaling a gradient
-    or keeping a feature, is done twice, three times, a hundred times.
+    Every iteration takes a little longer than the previous one, and memory grows. What the hook does, such as scaling a
+    gradient or storing a feature, is done twice, three times, a hundred times.
 
 Why it happens
-    A module takes any number of hooks and runs them all. Without the handle that ``register_forward_hook`` returns
-    nobody can take one off again.
+    A module accepts any number of hooks and runs them all. A hook can only be removed by the handle that
+    ``register_forward_hook`` returns.
 
 Fix
-    Register once, before the loop; or keep the handle and call ``handle.remove()`` in the same turn.
+    Register the hook once, before the loop, or remove it in the same iteration.
+
+        handle = model.layer.register_forward_hook(hook)
+        model(x)
+        handle.remove()
 
 When this is fine
-    A hook for each of several layers, in a loop over layers; a handle that is kept, whose ``remove()`` may come later;
-    a model that is made in the same turn; hooks of activations, which die with their graph. Found in the text only:
-    where the handle is thrown away, the module is the same in every turn, and a model is called in that turn.
+    - A hook for each of several layers, in a loop over layers.
+    - A handle that is stored, whose ``remove()`` may come later.
+    - A model that is created in the same iteration.
+    - Hooks of activations, which are freed with their graph.
+
+How it is detected
+    From the text only: the handle is discarded, the module is the same in every iteration, and a model is called in
+    that iteration.
 
 References
     nn.Module.register_forward_hook, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html
@@ -30,12 +39,12 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
-from trueloop.analysis.abstract_value import PART, Kind
-from trueloop.analysis.loop_invariance import stored, words
+from trueloop.analysis.abstract_value import PART, ValueKind
+from trueloop.analysis.loop_invariance import assigned_names, names_in
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_statement
-from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.source_text import Fix, dotted
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.failure import Failure, Rule, Severity
 
 REGISTERING: Final = frozenset((
@@ -44,16 +53,16 @@ REGISTERING: Final = frozenset((
 ))  # fmt: skip
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each registration whose handle is thrown away, on one module, as often as a model is called."""
-    for hooked in source.acts(OpKind.BOUND):
+    for hooked in source.ops(OpKind.SET_ATTRIBUTE):
         plain = isinstance(hooked.statement, ast.Expr) and hooked.statement.value is hooked.node
-        if hooked.word not in REGISTERING or not plain or not hooked.loops or hooked.subject.kind is not Kind.MODEL:
+        if hooked.name not in REGISTERING or not plain or not hooked.loops or hooked.subject.kind is not ValueKind.MODEL:
             continue
         loop = hooked.loops[-1]
-        if loop.once() or not is_statement(loop.node) or not hooked.always_in(loop):
+        if loop.runs_at_most_once() or not is_statement(loop.node) or not hooked.always_in(loop):
             continue
-        call = next((each for each in source.run_of(hooked) if each.act is OpKind.CALLED and each.beside(hooked)), None)
+        call = next((each for each in source.ops_of_run(hooked) if each.kind is OpKind.MODEL_CALL and each.same_iteration_as(hooked)), None)
         if call is None or not _stays(source, hooked, loop):
             continue
         yield Hit(
@@ -64,46 +73,46 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-def _stays(source: Source, hooked: Op, loop: Loop) -> bool:
+def _stays(source: SourceFile, hooked: Op, loop: Loop) -> bool:
     """Return True where the module is the same in every turn, and nothing takes its hooks away."""
     call = hooked.node
-    inside = source.within(loop, root=hooked.root)
-    remade = any(each.act is OpKind.MADE and each.subject.kind is Kind.MODEL for each in inside)
+    inside = source.ops_in_loop(loop, root=hooked.entry_point)
+    remade = any(each.kind is OpKind.CREATE and each.subject.kind is ValueKind.MODEL for each in inside)
     taken = any(isinstance(each, ast.Attribute) and each.attr.endswith("_hooks") for each in source.nodes)
     if remade or taken or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False
-    if dotted(call.func).startswith("self."):
+    if dotted_name(call.func).startswith("self."):
         return _own(hooked, loop) and (
-            source.fixed(call.func.value, hooked, loop) or _made_before(source, hooked, loop)
+            source.is_loop_invariant(call.func.value, hooked, loop) or _made_before(source, hooked, loop)
         )
-    return source.fixed(call.func.value, hooked, loop)
+    return source.is_loop_invariant(call.func.value, hooked, loop)
 
 
 def _own(hooked: Op, loop: Loop) -> bool:
     """Return True where the object whose method this is surely is one: ``trainer.step(batch)``."""
-    changing, calls = stored(loop.node), [each.func for each in hooked.calls if isinstance(each, ast.Call)]
-    return all(dotted(each) and not words(each) & changing for each in calls)
+    changing, calls = assigned_names(loop.node), [each.func for each in hooked.calls if isinstance(each, ast.Call)]
+    return all(dotted_name(each) and not names_in(each) & changing for each in calls)
 
 
-def _made_before(source: Source, hooked: Op, loop: Loop) -> bool:
+def _made_before(source: SourceFile, hooked: Op, loop: Loop) -> bool:
     """Return True for a module of this file that was made outside of the loop."""
     module = hooked.subject
-    made = next((each for each in source.acts(OpKind.MADE) if each.subject is module), None)
-    return made is not None and not module.either and PART not in module.facts and not made.within(loop)
+    made = next((each for each in source.ops(OpKind.CREATE) if each.subject is module), None)
+    return made is not None and not module.union and PART not in module.facts and not made.within(loop)
 
 
-def _before(source: Source, hooked: Op, loop: Loop) -> Fix | None:
+def _before(source: SourceFile, hooked: Op, loop: Loop) -> Fix | None:
     """Return the fix: register before the loop, where nothing else of the loop is needed for it."""
     statement, call = hooked.statement, hooked.node
     own = statement in getattr(loop.node, "body", []) and len(source.block(statement)) > 1
     given = [*call.args, *(each.value for each in call.keywords)]
-    if statement is None or not own or not all(source.fixed(each, hooked, loop) for each in given):
+    if statement is None or not own or not all(source.is_loop_invariant(each, hooked, loop) for each in given):
         return None
-    edits = source.text.moved(statement, before=loop.node)
-    return Fix(edits, safe=False, words="Register before the loop") if edits else None
+    edits = source.text.move_statement(statement, before=loop.node)
+    return Fix(edits, safe=False, description="Register before the loop") if edits else None
 
 
-RULE = Rule(words=("|".join(f"{each}(" for each in sorted(REGISTERING)),), find=find)
+RULE = Rule(required_words=("|".join(f"{each}(" for each in sorted(REGISTERING)),), find=find)
 
 FAILURE = Failure(
     code="MEM005",

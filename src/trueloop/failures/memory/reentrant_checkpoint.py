@@ -1,21 +1,26 @@
-"""Activations are checkpointed in the old way, which re-enters autograd during the backward.
+"""Activation checkpointing uses the old reentrant variant, which runs autograd inside the backward.
 
 What you see
-    None as long as all goes well. Where no input of the checkpointed part wants gradients, its parameters get none, and
-    nothing says so; ``torch.autograd.grad``, hooks, nested structures and a part used twice fail or are passed over.
+    Nothing, as long as all goes well. Where no input of the checkpointed part requires a gradient, its parameters get
+    none, without any message; ``torch.autograd.grad``, hooks, nested structures and a part used twice fail or are
+    ignored.
 
 Why it happens
-    ``use_reentrant`` is True where nobody says anything. Later versions of torch warn and want to be told, because they
-    mean to change it.
+    ``use_reentrant`` defaults to True. Later versions of PyTorch warn and ask for an explicit value, because they plan
+    to change the default.
 
 Fix
-    ``checkpoint(function, x, use_reentrant=False)``: the same values and gradients, and it can stop computing anew as
-    soon as it has what it needs.
+    The other variant gives the same values and gradients, and stops recomputing as soon as it has what it needs.
+
+        checkpoint(function, x, use_reentrant=False)
 
 When this is fine
-    ``use_reentrant=False``; arguments that are handed on (``**kwargs``), of which the text does not tell. Models
-    that were tested with the old way work as they are, hence a note that is given only if it is selected, and in the
-    text only.
+    - Arguments that are passed on (``**kwargs``), whose value the text does not show.
+    - A model that was tested with the reentrant variant.
+
+How it is detected
+    From the text only: ``checkpoint`` or ``checkpoint_sequential`` is called without ``use_reentrant``, or with True.
+    Tested models work with it: hence a note that is reported only if it is selected.
 
 References
     torch.utils.checkpoint, with the list of differences, https://docs.pytorch.org/docs/stable/checkpoint.html
@@ -27,12 +32,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import Failure, Rule, Severity
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield calls that checkpoint without ``use_reentrant``, or with True."""
     for call in source.calls("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"):
         told = next((each.value for each in call.keywords if each.arg == "use_reentrant"), None)
@@ -44,10 +49,10 @@ def find(source: Source) -> Iterator[Hit]:
             edit, message = source.text.replace(told, "False"), "use_reentrant=True is the old way to checkpoint."
         else:
             continue
-        yield Hit(message=message, node=call, fix=Fix((edit,), safe=False, words="Checkpoint without re-entering"))
+        yield Hit(message=message, node=call, fix=Fix((edit,), safe=False, description="Checkpoint without re-entering"))
 
 
-RULE = Rule(words=("checkpoint", "torch.utils"), find=find, asked=True)
+RULE = Rule(required_words=("checkpoint", "torch.utils"), find=find, opt_in=True)
 
 FAILURE = Failure(
     code="MEM003",

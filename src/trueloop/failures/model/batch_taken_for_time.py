@@ -43,7 +43,7 @@ from typing import ClassVar, NamedTuple
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import Event, LoaderStarted, Ref, SequenceRun
+from trueloop.tracing.events import Event, LoaderStarted, RecurrentLayerCalled, Ref
 from trueloop.tracing.object_facts import Facts
 
 
@@ -58,7 +58,7 @@ class _Sizes(NamedTuple):
 class Detector(failure.Detector):
     """Compares the time dimension of each recurrent layer with the batch sizes of the loader."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, SequenceRun)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, RecurrentLayerCalled)
 
     def __init__(self) -> None:
         self._loaders = Facts[Ref, _Sizes | None]()
@@ -66,7 +66,7 @@ class Detector(failure.Detector):
         """Layer -> the batch sizes that its first dimension was equal to; empty once it was equal to none."""
         self._checked = False
 
-    def observe(self, event: LoaderStarted | SequenceRun) -> Evidence | None:
+    def observe(self, event: LoaderStarted | RecurrentLayerCalled) -> Evidence | None:
         """Return evidence as soon as the time dimension can only be the batch dimension."""
         if isinstance(event, LoaderStarted):
             if not event.epoch or self._loaders.get(event.loader) is None:
@@ -76,19 +76,19 @@ class Detector(failure.Detector):
         if sizes is None or (known is not None and not known):
             return None
         self._checked = True
-        if event.steps not in sizes or event.sequences in sizes:
+        if event.time_steps not in sizes or event.sequences in sizes:
             self._matches.put(event.module, frozenset())
             return None
-        known = self._matches.put(event.module, (known or frozenset()) | {event.steps})
+        known = self._matches.put(event.module, (known or frozenset()) | {event.time_steps})
         several = event.sequences is not None and event.sequences > 1
-        if len(known) > 1 or (several and event.as_drawn and event.steps == sizes.batch):
+        if len(known) > 1 or (several and event.input_from_loader and event.time_steps == sizes.batch):
             self._matches.put(event.module, frozenset())
             return _evidence(event, sizes, known)
         return None
 
     def inconclusive(self) -> str:
         """Return the reason if no such layer ran on such batches."""
-        return "" if self._checked else "no recurrent layer without batch_first ran on the batches of a shuffling loader"
+        return "" if self._checked else "no recurrent layer without batch_first ran on batches of a shuffling loader"
 
 
 def _sizes(event: LoaderStarted) -> _Sizes | None:
@@ -96,22 +96,22 @@ def _sizes(event: LoaderStarted) -> _Sizes | None:
     if not event.shuffles or not event.batch_size or event.batch_size < 2:
         return None
     try:
-        last = len(event.live.sampler) % event.batch_size
+        last = len(event.live_loader.sampler) % event.batch_size
     except TypeError:
         last = 0
     return _Sizes(event.batch_size, event.batch_size if event.drop_last or not last else last)
 
 
-def _evidence(event: SequenceRun, sizes: _Sizes, matches: frozenset[int]) -> Evidence:
+def _evidence(event: RecurrentLayerCalled, sizes: _Sizes, matches: frozenset[int]) -> Evidence:
     if len(matches) > 1:
         steps = " and ".join(map(str, sorted(matches, reverse=True)))
         proof = f"It ran over {steps} time steps, always the number of samples in the batch."
     else:
         proof = (
-            f"It ran over {event.steps} time steps of {event.sequences} sequences, but its input came from the loader as "
-            f"{sizes.batch} samples of {event.sequences}."
+            f"It ran over {event.time_steps} time steps of {event.sequences} sequences, but its input came from the "
+            f"loader as {sizes.batch} samples of {event.sequences}."
         )
-    return Evidence(message=f"{event.module.kind} treats the batch dimension as time. {proof}", location=event.place)
+    return Evidence(message=f"{event.module.kind} treats the batch dimension as time. {proof}", location=event.location)
 
 
 HEAD = """

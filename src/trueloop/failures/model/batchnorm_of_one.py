@@ -35,64 +35,50 @@ from typing import ClassVar
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import BatchNormOfOne, BatchNormTrained, Event
+from trueloop.tracing.events import BatchNormSingleSample, BatchNormTrained, Event
 
 
 class Detector(failure.Detector):
     """Reports each layer that computed its statistics from one sample."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BatchNormOfOne, BatchNormTrained)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BatchNormSingleSample, BatchNormTrained)
 
-    def observe(self, event: BatchNormOfOne | BatchNormTrained) -> Evidence | None:
+    def observe(self, event: BatchNormSingleSample | BatchNormTrained) -> Evidence | None:
         """Return evidence for each layer."""
         if isinstance(event, BatchNormTrained):
             return None
         return Evidence(
             message=f"A {event.module.kind} in {event.model.name} computed its statistics from one sample "
-            f"({event.values} values per channel), after a batch of {event.before} samples.",
-            location=event.place,
+            f"({event.values} values per channel), after a batch of {event.previous_batch_size} samples.",
+            location=event.location,
         )
 
+
+SCRIPT = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x = torch.randn(65, 3, 8, 8)
+y = x.mean((1, 2, 3)).unsqueeze(1)
+train = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True{drop_last})
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(2):
+    for inputs, targets in train:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+"""
 
 FAILURE = Failure(
     code="MDL003",
     title="BatchNorm gets a batch of one sample",
     severity=Severity.NOTE,
     doc=__doc__ or "",
-    bad="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-x = torch.randn(65, 3, 8, 8)
-y = x.mean((1, 2, 3)).unsqueeze(1)
-train = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True)
-model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(2):
-    for inputs, targets in train:
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-x = torch.randn(65, 3, 8, 8)
-y = x.mean((1, 2, 3)).unsqueeze(1)
-train = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True, drop_last=True)
-model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for epoch in range(2):
-    for inputs, targets in train:
-        optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
-""",
+    bad=SCRIPT.replace("{drop_last}", ""),
+    good=SCRIPT.replace("{drop_last}", ", drop_last=True"),
     fix="Pass drop_last=True to the training loader, or use nn.GroupNorm.",
     detector=Detector,
 )

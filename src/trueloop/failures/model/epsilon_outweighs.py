@@ -41,12 +41,12 @@ from typing import ClassVar
 
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.layer_arguments import BATCH_NORMS, place_of_epsilon, value_of, written
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.tracing.events import BatchNormTrained, EpsilonOutweighs, Event
+from trueloop.tracing.events import BatchNormTrained, DominatingEpsilon, Event
 
 LAYERS = BATCH_NORMS + tuple(f"torch.nn.{lazy}InstanceNorm{n}d" for lazy in ("", "Lazy") for n in (1, 2, 3))
 MIN_EPSILON = 0.1  # a tenth of a variance of about 1; PyTorch's default is 1e-5
@@ -55,79 +55,67 @@ MIN_EPSILON = 0.1  # a tenth of a variance of about 1; PyTorch's default is 1e-5
 class Detector(failure.Detector):
     """Reports each large epsilon of a model that is trained."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (EpsilonOutweighs, BatchNormTrained)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (DominatingEpsilon, BatchNormTrained)
 
-    def observe(self, event: EpsilonOutweighs | BatchNormTrained) -> Evidence | None:
+    def observe(self, event: DominatingEpsilon | BatchNormTrained) -> Evidence | None:
         """Return evidence for each epsilon of a model."""
         if isinstance(event, BatchNormTrained):
             return None
         several = f" and {event.layers - 1} more" if event.layers > 1 else ""
         divisor = (1 + event.epsilon) ** 0.5
         return Evidence(
-            message=f"{event.module.kind}{several} in {event.model.name} with eps={event.epsilon:g}: features of variance 1 "
-            f"are divided by {divisor:.3g}, features of variance 0.01 by {(0.01 + event.epsilon) ** 0.5:.3g}, not 0.1.",
-            location=event.place,
-            about=(event.model, event.epsilon),
+            message=f"{event.module.kind}{several} in {event.model.name} with eps={event.epsilon:g}: features of "
+            f"variance 1 are divided by {divisor:.3g}, those of variance 0.01 by {(0.01 + event.epsilon) ** 0.5:.3g}.",
+            location=event.location,
+            dedup_key=(event.model, event.epsilon),
         )
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the normalisations with an epsilon of 0.1 or more."""
-    made = {id(each.node): each for each in source.acts(OpKind.MADE)}
+    created = {id(each.node): each for each in source.ops(OpKind.CREATE)}
     for call in source.calls(*LAYERS):
-        place = place_of_epsilon(source, call)
-        epsilon = written(call, "eps", place)
-        value = value_of(epsilon, made.get(id(call)), "eps", place)
+        position = place_of_epsilon(source, call)
+        epsilon = written(call, "eps", position)
+        value = value_of(epsilon, created.get(id(call)), "eps", position)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < MIN_EPSILON:
             continue
         free = value < 1 and all(each.arg != "momentum" for each in call.keywords)
         last = isinstance(epsilon, ast.Constant) and epsilon in call.args[-1:]
         edit = source.text.replace(epsilon, f"momentum={1 - value:.6g}") if free and last else None
         yield Hit(
-            message=f"`{source.text.of(call.func)}` gets {value:g} as `eps`, which is added to the variance; `momentum` is the "
-            "next parameter.",
+            message=f"`{source.text.segment(call.func)}` gets {value:g} as `eps`, which is added to the variance; "
+            "`momentum` is the next parameter.",
             node=call,
-            fix=Fix((edit,), safe=False, words="Pass one minus it as momentum") if edit else None,
+            fix=Fix((edit,), safe=False, description="Pass one minus it as momentum") if edit else None,
         )
 
 
-RULE = Rule(words=("Norm1d|Norm2d|Norm3d|SyncBatchNorm",), find=find)
+RULE = Rule(required_words=("Norm1d|Norm2d|Norm3d|SyncBatchNorm",), find=find)
+
+SCRIPT = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16, {argument}), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    x = torch.randn(8, 8)
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    loss.backward()
+    optimizer.step()
+    print(loss.item())
+"""
 
 FAILURE = Failure(
     code="MDL007",
     title="BatchNorm gets a large number as eps",
     severity=Severity.WARNING,
     doc=__doc__ or "",
-    bad="""
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16, 0.8), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(20):
-    x = torch.randn(8, 8)
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
-    loss.backward()
-    optimizer.step()
-    print(loss.item())
-""",
-    good="""
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16, momentum=0.2), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(20):
-    x = torch.randn(8, 8)
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
-    loss.backward()
-    optimizer.step()
-    print(loss.item())
-""",
+    bad=SCRIPT.replace("{argument}", "0.8"),
+    good=SCRIPT.replace("{argument}", "momentum=0.2"),
     fix="Name the parameter (momentum=), or leave the number out.",
     rule=RULE,
     detector=Detector,

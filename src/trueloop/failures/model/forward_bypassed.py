@@ -39,9 +39,9 @@ import ast
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from trueloop.analysis.abstract_value import Kind
+from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
@@ -69,7 +69,7 @@ class Detector(failure.Detector):
     def observe(self, event: ForwardBypassed | BackwardEnded) -> list[Evidence] | None:
         """Return evidence at the second backward pass that reaches a module."""
         if isinstance(event, ForwardBypassed):
-            if event.called:
+            if event.also_called_normally:
                 self._waiting.pop(event.model, None)
             else:
                 self._waiting[event.model] = event
@@ -77,7 +77,7 @@ class Detector(failure.Detector):
         self._backwards += 1
         if not self._waiting:
             return None
-        reached = [each for each in self._waiting.values() if each.parameters & event.received]
+        reached = [each for each in self._waiting.values() if each.parameters & event.reached_parameters]
         for each in reached:
             del self._waiting[each.model]
             self._times[each.model] = self._times.get(each.model, 0) + 1
@@ -87,8 +87,8 @@ class Detector(failure.Detector):
         hooks = " and ".join(event.hooks)
         return Evidence(
             message=f"{event.model.name} is trained through a direct call of `forward()`, which skips its {hooks}.",
-            location=event.place,
-            about=event.model,
+            location=event.location,
+            dedup_key=event.model,
         )
 
     def inconclusive(self) -> str:
@@ -96,18 +96,18 @@ class Detector(failure.Detector):
         return "no backward pass was traced" if self._waiting and not self._backwards else ""
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the direct calls of ``forward``; those that train past hooks or a wrapper as warnings, others as notes."""
     classes = _class_lines(source.tree)
-    for call in source.acts(OpKind.FORWARD):
+    for call in source.ops(OpKind.FORWARD_CALL):
         model = call.subject
-        if model.kind is not Kind.MODEL or any(first <= call.node.lineno <= last for first, last in classes):
+        if model.kind is not ValueKind.MODEL or any(first <= call.node.lineno <= last for first, last in classes):
             continue
         skipped = _skipped(source, call) if call.grad is not False and _is_trained(source, call) else None
         node: Any = call.node
         effect = "" if skipped is None else f", which skips {skipped[1]}"
         yield Hit(
-            message=f"`{source.text.of(node.func)}()` is called instead of the model itself{effect}.",
+            message=f"`{source.text.segment(node.func)}()` is called instead of the model itself{effect}.",
             node=node,
             related=((skipped[0].node, f"{skipped[1]} is attached here"),) if skipped else (),
             fix=_call_the_model(source, call),
@@ -124,25 +124,28 @@ def _class_lines(tree: ast.Module) -> list[tuple[int, int]]:
     ]
 
 
-def _is_trained(source: Source, call: Op) -> bool:
+def _is_trained(source: SourceFile, call: Op) -> bool:
     """Return True if a backward pass reaches the model and no line calls the model itself."""
-    if any(each.subject.may_be(call.subject) for each in source.acts(OpKind.CALLED)):
+    if any(each.subject.may_be(call.subject) for each in source.ops(OpKind.MODEL_CALL)):
         return False
     return any(
-        each.root == call.root and "inputs" not in each.options and source.reaches(each, call.subject)
-        for each in source.acts(OpKind.BACKWARD)
+        each.entry_point == call.entry_point and "inputs" not in each.options and source.reaches(each, call.subject)
+        for each in source.ops(OpKind.BACKWARD)
     )
 
 
-def _skipped(source: Source, call: Op) -> tuple[Op, str] | None:
+def _skipped(source: SourceFile, call: Op) -> tuple[Op, str] | None:
     """Return a hook or wrapper that the model has whenever the call is made, with its description."""
     for each in source.operations[: call.index]:
-        if each.root not in (0, call.root) or each.branches != call.branches[: len(each.branches)]:
+        if each.entry_point not in (0, call.entry_point) or each.branches != call.branches[: len(each.branches)]:
             continue
-        if each.act is OpKind.BOUND and each.word in HOOKS and each.subject.may_be(call.subject) and _is_permanent(each):
+        hooks = each.kind is OpKind.SET_ATTRIBUTE and each.name in HOOKS and each.subject.may_be(call.subject)
+        if hooks and _is_permanent(each):
             return each, "the hook"
-        wraps = each.act is OpKind.MADE and each.word.endswith(".DistributedDataParallel") and each.subject.of[:1]
-        if wraps and wraps[0] is call.subject and not source.acts(OpKind.GRADIENTS):
+        wraps = (
+            each.kind is OpKind.CREATE and each.name.endswith(".DistributedDataParallel") and each.subject.sources[:1]
+        )
+        if wraps and wraps[0] is call.subject and not source.ops(OpKind.ACCESS_GRADIENTS):
             return each, "the DistributedDataParallel"
     return None
 
@@ -152,56 +155,41 @@ def _is_permanent(hook: Op) -> bool:
     return isinstance(hook.statement, ast.Expr) and hook.statement.value is hook.node
 
 
-def _call_the_model(source: Source, call: Op) -> Fix | None:
+def _call_the_model(source: SourceFile, call: Op) -> Fix | None:
     """Return the fix: ``model(x)``; None for ``Net.forward(model, x)``."""
     node: Any = call.node
     start, end = source.text.span(node.func.value)[1], source.text.span(node.func)[1]
-    plain = source.text.content[start:end] == b".forward" and len(call.things) == len(node.args) + len(node.keywords)
-    return Fix((Edit(start, end, ""),), safe=True, words="Call the model itself") if plain else None
+    plain = source.text.content[start:end] == b".forward" and len(call.inputs) == len(node.args) + len(node.keywords)
+    return Fix((Edit(start, end, ""),), safe=True, description="Call the model itself") if plain else None
 
 
-RULE = Rule(words=(".forward(",), find=find)
+RULE = Rule(required_words=(".forward(",), find=find)
 
+SCRIPT = """
+import torch
+from torch import nn
+
+x = torch.randn(128, 8)
+y = x.sum(1, keepdim=True)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+means = []
+model.register_forward_hook(lambda module, inputs, output: means.append(output.detach().mean()))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(8):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss({call}(x), y)
+    loss.backward()
+    optimizer.step()
+print(len(means))
+"""
 
 FAILURE = Failure(
     code="MDL002",
-    title="model.forward(x) is called instead of model(x)",
+    title="Calling model.forward(x) skips hooks",
     severity=Severity.WARNING,
     doc=__doc__ or "",
-    bad="""
-import torch
-from torch import nn
-
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-seen = []
-model.register_forward_hook(lambda module, inputs, output: seen.append(output.detach().mean()))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(8):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model.forward(x), y)
-    loss.backward()
-    optimizer.step()
-print(len(seen))
-""",
-    good="""
-import torch
-from torch import nn
-
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
-seen = []
-model.register_forward_hook(lambda module, inputs, output: seen.append(output.detach().mean()))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(8):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    loss.backward()
-    optimizer.step()
-print(len(seen))
-""",
+    bad=SCRIPT.replace("{call}", "model.forward"),
+    good=SCRIPT.replace("{call}", "model"),
     fix="Call model(x), not model.forward(x).",
     rule=RULE,
     detector=Detector,

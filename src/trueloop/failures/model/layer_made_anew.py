@@ -40,7 +40,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.failures.failure import Failure, Rule, Severity
 
 RANDOM: Final = frozenset((
@@ -55,7 +55,7 @@ MOVES: Final = frozenset(("to", "cuda", "cpu", "float", "double", "half", "bfloa
 _DEFERRED: Final = (ast.Lambda, ast.IfExp, ast.BoolOp)
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the layers that a module's forward creates unconditionally and only calls."""
     created = [call for call in source.all_calls if source.name(call.func) in RANDOM]
     for method in _forwards(source.tree) if created else ():
@@ -64,8 +64,8 @@ def find(source: Source) -> Iterator[Hit]:
             for layer in _layers(statement, {id(call) for call in own}):
                 if _only_called(method, statement, layer):
                     yield Hit(
-                        message=f"`forward` creates a new `{source.text.of(layer.func)}` in every call: its weights are "
-                        "random and never trained.",
+                        message=f"`forward` creates a new `{source.text.segment(layer.func)}` in every call: its weights "
+                        "are random and never trained.",
                         node=layer,
                     )
 
@@ -162,5 +162,5 @@ FAILURE = Failure(
     bad=HEAD.replace("{init}", "").replace("{layer}", "nn.Linear(8, 16)"),
     good=HEAD.replace("{init}", "\n        self.body = nn.Linear(8, 16)").replace("{layer}", "self.body"),
     fix="Create the layer in __init__, and call it in forward.",
-    rule=Rule(words=("torch", "def forward(", "Module", "__init__"), find=find),
+    rule=Rule(required_words=("torch", "def forward(", "Module", "__init__"), find=find),
 )

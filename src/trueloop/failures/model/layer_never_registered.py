@@ -40,81 +40,81 @@ from dataclasses import replace
 from typing import ClassVar
 
 from trueloop.analysis.queries.unregistered_modules import registered, unheld
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, OptimizerCreated, Ref, Refs, StepTaken, StrangerCalled
+from trueloop.tracing.events import Event, OptimizerCreated, Ref, Refs, StepTaken, UnregisteredModuleCalled
 from trueloop.tracing.object_facts import Facts
 
-STEPS = 3  # a second optimizer may be created after the first update
+MIN_UPDATES = 3  # a second optimizer may be created after the first update
 
 
 class Detector(failure.Detector):
     """Collects unregistered modules until it is certain that no optimizer holds their parameters."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StrangerCalled, StepTaken)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, UnregisteredModuleCalled, StepTaken)
 
     def __init__(self) -> None:
-        self._strangers: list[StrangerCalled] = []
-        self._held: weakref.WeakSet[Ref] = weakref.WeakSet()
-        self._holds = Facts[Ref, Refs]()
-        self._steps = 0
+        self._unregistered: list[UnregisteredModuleCalled] = []
+        self._optimized: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._parameters = Facts[Ref, Refs]()
+        self._updates = 0
 
-    def observe(self, event: OptimizerCreated | StrangerCalled | StepTaken) -> Evidence | None:
+    def observe(self, event: OptimizerCreated | UnregisteredModuleCalled | StepTaken) -> Evidence | None:
         """Return one evidence for all unregistered modules after the third update."""
         if isinstance(event, StepTaken):
-            self._hold(event)
-            self._steps += 1
-            return self._judge() if self._steps >= STEPS and self._strangers else None
+            self._record_parameters(event)
+            self._updates += 1
+            return self._check() if self._updates >= MIN_UPDATES and self._unregistered else None
         if isinstance(event, OptimizerCreated):
-            self._hold(event)
+            self._record_parameters(event)
         elif event.trainable:
-            self._strangers.append(replace(event, live=None))
+            self._unregistered.append(replace(event, live_module=None))
         return None
 
-    def _hold(self, event: OptimizerCreated | StepTaken) -> None:
-        if self._holds.get(event.optimizer) is not event.parameters:
-            self._holds.put(event.optimizer, event.parameters)
-            self._held.update(event.parameters)
+    def _record_parameters(self, event: OptimizerCreated | StepTaken) -> None:
+        if self._parameters.get(event.optimizer) is not event.parameters:
+            self._parameters.put(event.optimizer, event.parameters)
+            self._optimized.update(event.parameters)
 
-    def _judge(self) -> Evidence | None:
-        outside = [stranger for stranger in self._strangers if self._held.isdisjoint(stranger.parameters)]
-        self._strangers = []
+    def _check(self) -> Evidence | None:
+        outside = [call for call in self._unregistered if self._optimized.isdisjoint(call.parameters)]
+        self._unregistered = []
         if not outside:
             return None
         first = outside[0]
-        parameters = sum(len(stranger.parameters) for stranger in outside)
-        kinds = ", ".join(sorted({stranger.module.kind for stranger in outside}))
+        parameters = sum(len(call.parameters) for call in outside)
+        kinds = ", ".join(sorted({call.module.kind for call in outside}))
         one = len(outside) == 1
         count = f"A module ({kinds})" if one else f"{len(outside)} modules ({kinds})"
         return Evidence(
-            message=f"{count} with {parameters} parameters ran inside {first.model.name} but {'is' if one else 'are'} not "
-            f"registered in it, and no optimizer has {'its' if one else 'their'} parameters: they are not trained, "
+            message=f"{count} with {parameters} parameters ran inside {first.model.name} but {'is' if one else 'are'} "
+            f"not registered in it, and no optimizer has {'its' if one else 'their'} parameters: they are not trained, "
             "moved or saved.",
-            location=first.place,
-            update=first.update,
+            location=first.location,
+            first_update=first.update,
         )
 
     def inconclusive(self) -> str:
         """Return the reason if there were too few updates."""
-        return "" if self._steps >= STEPS else f"fewer than {STEPS} updates were traced"
+        return "" if self._updates >= MIN_UPDATES else f"fewer than {MIN_UPDATES} updates were traced"
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the calls of layers that their module keeps in a plain container."""
     for found in unheld(source):
         yield Hit(
-            message=f"The layers in the attribute `{found.bound.word}` are called but not registered in the module: "
+            message=f"The layers in the attribute `{found.bound.name}` are called but not registered in the module: "
             "they are not trained, moved or saved.",
             node=found.call.node,
-            related=((found.bound.node, "kept in a plain container"),),
+            related=((found.bound.node, "a plain container, not a module"),),
             fix=registered(source, found),
         )
 
 
-RULE = Rule(words=("torch", "forward(", "Module", "__init__"), find=find)
+RULE = Rule(required_words=("torch", "forward(", "Module", "__init__"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -124,65 +124,41 @@ def inject(loop: TeachingLoop) -> None:
     loop.pieces[Piece.MODEL] = re.sub(r"self.layers = nn.ModuleList\((.*)\)", r"self.layers = \1", model)
 
 
+SCRIPT = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = {layers}
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return self.head(x)
+
+
+x = torch.randn(128, 8)
+y = x.sum(1, keepdim=True)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(8):
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+"""
+
 FAILURE = Failure(
     code="MDL001",
     title="A layer is never registered in the model",
     severity=Severity.WARNING,
     doc=__doc__ or "",
-    bad="""
-import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = [nn.Linear(8, 8) for _ in range(3)]
-        self.head = nn.Linear(8, 1)
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = torch.relu(layer(x))
-        return self.head(x)
-
-
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(8):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    loss.backward()
-    optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
-        self.head = nn.Linear(8, 1)
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = torch.relu(layer(x))
-        return self.head(x)
-
-
-x = torch.randn(128, 8)
-y = x.sum(1, keepdim=True)
-model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(8):
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), y)
-    loss.backward()
-    optimizer.step()
-""",
+    bad=SCRIPT.replace("{layers}", "[nn.Linear(8, 8) for _ in range(3)]"),
+    good=SCRIPT.replace("{layers}", "nn.ModuleList(nn.Linear(8, 8) for _ in range(3))"),
     fix="Keep layers in nn.ModuleList, nn.ModuleDict or nn.Sequential.",
     rule=RULE,
     detector=Detector,

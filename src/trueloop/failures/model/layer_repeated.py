@@ -38,37 +38,41 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.assignments import assigned
 from trueloop.analysis.queries.unregistered_modules import has_weights
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity
 
 CONTAINERS = ("torch.nn.ModuleList", "torch.nn.Sequential")
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the multiplied lists that contain a newly made layer with weights and become layers of a model."""
-    made = {id(each.node): each.subject for each in source.acts(OpKind.MADE) if each.subject.kind is Kind.MODEL}
+    created = {
+        id(each.node): each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.MODEL
+    }
     reported = set[int]()
     for call in source.calls(*CONTAINERS):
         for argument in call.args:
             for product, repeated, times in _products(_resolve_name(source, call, argument)):
-                layer = _layer(repeated, made)
-                if layer is None or id(product) in reported or (isinstance(times, ast.Constant) and times.value in (0, 1)):
+                layer = _layer(repeated, created)
+                single = isinstance(times, ast.Constant) and times.value in (0, 1)
+                if layer is None or single or id(product) in reported:
                     continue
                 reported.add(id(product))
                 count = f"{times.value} times" if isinstance(times, ast.Constant) else "several times"
                 yield Hit(
-                    message=f"This list repeats one `{source.text.of(layer.func)}` {count}: all entries share its weights.",
+                    message=f"This list repeats one `{source.text.segment(layer.func)}` {count}: all of them share its "
+                    "weights.",
                     node=product,
                     fix=_to_comprehension(source, product, repeated, times),
                 )
 
 
-def _resolve_name(source: Source, call: ast.Call, argument: ast.expr) -> ast.expr:
+def _resolve_name(source: SourceFile, call: ast.Call, argument: ast.expr) -> ast.expr:
     """Return the value that was assigned to an argument's name; the argument itself if it is no name."""
     name = argument.value if isinstance(argument, ast.Starred) else argument
     if not isinstance(name, ast.Name):
@@ -90,87 +94,62 @@ def _products(node: ast.expr) -> Iterator[tuple[ast.BinOp, ast.List | ast.Tuple,
                 yield node, one, other
 
 
-def _layer(repeated: ast.List | ast.Tuple, made: dict[int, AbstractValue]) -> ast.Call | None:
+def _layer(repeated: ast.List | ast.Tuple, created: dict[int, AbstractValue]) -> ast.Call | None:
     """Return the first layer with weights that is created in a list."""
     for each in repeated.elts:
-        layer = made.get(id(each))
+        layer = created.get(id(each))
         if isinstance(each, ast.Call) and layer is not None and has_weights(layer):
             return each
     return None
 
 
-def _to_comprehension(source: Source, product: ast.BinOp, repeated: Any, times: ast.expr) -> Fix | None:
+def _to_comprehension(source: SourceFile, product: ast.BinOp, repeated: Any, times: ast.expr) -> Fix | None:
     """Return the fix: the list as a comprehension; None if it has several layers or a comment."""
-    product_text = source.text.of(product)
+    product_text = source.text.segment(product)
     if len(repeated.elts) != 1 or isinstance(repeated.elts[0], ast.Starred) or "#" in product_text:
         return None
-    text = f"[{source.text.of(repeated.elts[0])} for _ in range({source.text.of(times)})]"
-    return Fix((source.text.replace(product, text),), safe=False, words="Make a new layer for each entry")
+    text = f"[{source.text.segment(repeated.elts[0])} for _ in range({source.text.segment(times)})]"
+    return Fix((source.text.replace(product, text),), safe=False, description="Make a new layer for each entry")
 
 
-RULE = Rule(words=("ModuleList|Sequential", "*"), find=find)
+RULE = Rule(required_words=("ModuleList|Sequential", "*"), find=find)
+
+SCRIPT = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, width=16, depth=3):
+        super().__init__()
+        self.first = nn.Linear(8, width)
+        self.blocks = nn.ModuleList({blocks})
+        self.last = nn.Linear(width, 1)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = x + torch.relu(block(x))
+        return self.last(x)
+
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(10):
+    x = torch.randn(32, 8)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+    optimizer.step()
+print(sum(parameter.numel() for parameter in model.parameters()), "parameters")
+"""
 
 FAILURE = Failure(
     code="MDL004",
     title="ModuleList([layer] * n) repeats one layer",
     severity=Severity.WARNING,
     doc=__doc__ or "",
-    bad="""
-import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self, width=16, depth=3):
-        super().__init__()
-        self.first = nn.Linear(8, width)
-        self.blocks = nn.ModuleList([nn.Linear(width, width)] * depth)
-        self.last = nn.Linear(width, 1)
-
-    def forward(self, x):
-        x = self.first(x)
-        for block in self.blocks:
-            x = x + torch.relu(block(x))
-        return self.last(x)
-
-
-model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(10):
-    x = torch.randn(32, 8)
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
-    optimizer.step()
-print(sum(parameter.numel() for parameter in model.parameters()), "parameters")
-""",
-    good="""
-import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self, width=16, depth=3):
-        super().__init__()
-        self.first = nn.Linear(8, width)
-        self.blocks = nn.ModuleList([nn.Linear(width, width) for _ in range(depth)])
-        self.last = nn.Linear(width, 1)
-
-    def forward(self, x):
-        x = self.first(x)
-        for block in self.blocks:
-            x = x + torch.relu(block(x))
-        return self.last(x)
-
-
-model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(10):
-    x = torch.randn(32, 8)
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
-    optimizer.step()
-print(sum(parameter.numel() for parameter in model.parameters()), "parameters")
-""",
+    bad=SCRIPT.replace("{blocks}", "[nn.Linear(width, width)] * depth"),
+    good=SCRIPT.replace("{blocks}", "[nn.Linear(width, width) for _ in range(depth)]"),
     fix="Make a new layer for each entry: [Block() for _ in range(12)].",
     rule=RULE,
 )

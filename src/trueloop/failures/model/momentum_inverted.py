@@ -6,8 +6,8 @@ What you see
 
 Why it happens
     In PyTorch ``momentum`` is the weight of the new batch, 0.1 by default:
-    ``running = (1 - momentum) * running + momentum * batch``. In TensorFlow, Keras and Caffe it is the weight of the old
-    value, 0.99. Both are between 0 and 1.
+    ``running = (1 - momentum) * running + momentum * batch``. In TensorFlow, Keras and Caffe it is the weight of the
+    old value, 0.99. Both are between 0 and 1.
 
 Fix
     Pass one minus that value:
@@ -43,12 +43,12 @@ from typing import ClassVar
 
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.layer_arguments import BATCH_NORMS, place_of_epsilon, value_of, written
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.tracing.events import BatchNormTrained, Event, StatisticsForgotten
+from trueloop.tracing.events import BatchNormTrained, Event, HighBatchNormMomentum
 
 MIN_MOMENTUM = 0.9  # one minus PyTorch's default of 0.1
 
@@ -56,9 +56,9 @@ MIN_MOMENTUM = 0.9  # one minus PyTorch's default of 0.1
 class Detector(failure.Detector):
     """Reports each large momentum of a model that is trained."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StatisticsForgotten, BatchNormTrained)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (HighBatchNormMomentum, BatchNormTrained)
 
-    def observe(self, event: StatisticsForgotten | BatchNormTrained) -> Evidence | None:
+    def observe(self, event: HighBatchNormMomentum | BatchNormTrained) -> Evidence | None:
         """Return evidence for each momentum of a model."""
         if isinstance(event, BatchNormTrained):
             return None
@@ -66,75 +66,60 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"{event.module.kind}{several} in {event.model.name} with momentum={event.momentum:g}: "
             f"{event.momentum:.0%} of the running statistics are those of the latest batch.",
-            location=event.place,
+            location=event.location,
             fix=f"Pass momentum={1 - event.momentum:.6g}: in PyTorch it is the weight of the new batch.",
-            about=(event.model, event.momentum),
+            dedup_key=(event.model, event.momentum),
         )
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the batch normalisations with a momentum from 0.9 to below 1."""
-    made = {id(each.node): each for each in source.acts(OpKind.MADE)}
+    created = {id(each.node): each for each in source.ops(OpKind.CREATE)}
     for call in source.calls(*BATCH_NORMS):
-        place = place_of_epsilon(source, call) + 1
-        momentum, tracked = written(call, "momentum", place), written(call, "track_running_stats", place + 2)
+        position = place_of_epsilon(source, call) + 1
+        momentum, tracked = written(call, "momentum", position), written(call, "track_running_stats", position + 2)
         if tracked is not None and not (isinstance(tracked, ast.Constant) and tracked.value):
             continue  # without running statistics the momentum has no effect
-        value = value_of(momentum, made.get(id(call)), "momentum", place)
+        value = value_of(momentum, created.get(id(call)), "momentum", position)
         if not isinstance(value, float) or not MIN_MOMENTUM <= value < 1:
             continue
         edit = source.text.replace(momentum, f"{1 - value:.6g}") if isinstance(momentum, ast.Constant) else None
         yield Hit(
-            message=f"`{source.text.of(call.func)}` with momentum={value:g} keeps nearly only the latest batch in its running "
-            "statistics: in PyTorch momentum is the weight of the new batch.",
+            message=f"`{source.text.segment(call.func)}` with momentum={value:g} keeps hardly more than the latest batch in "
+            "its running statistics: in PyTorch momentum is the weight of the new batch.",
             node=call,
-            fix=Fix((edit,), safe=False, words="Use one minus this momentum") if edit else None,
+            fix=Fix((edit,), safe=False, description="Use one minus this momentum") if edit else None,
         )
 
 
-RULE = Rule(words=("BatchNorm1d|BatchNorm2d|BatchNorm3d|SyncBatchNorm",), find=find)
+RULE = Rule(required_words=("BatchNorm1d|BatchNorm2d|BatchNorm3d|SyncBatchNorm",), find=find)
+
+SCRIPT = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16, momentum={momentum}), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    x = torch.randn(8, 8)
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
+    loss.backward()
+    optimizer.step()
+model.eval()
+with torch.no_grad():
+    x = torch.randn(200, 8)
+    print(nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).item())
+"""
 
 FAILURE = Failure(
     code="MDL005",
     title="BatchNorm momentum follows TensorFlow's convention",
     severity=Severity.WARNING,
     doc=__doc__ or "",
-    bad="""
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16, momentum=0.99), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(20):
-    x = torch.randn(8, 8)
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
-    loss.backward()
-    optimizer.step()
-model.eval()
-with torch.no_grad():
-    x = torch.randn(200, 8)
-    print(nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).item())
-""",
-    good="""
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16, momentum=0.01), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(20):
-    x = torch.randn(8, 8)
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x), x.sum(1, keepdim=True))
-    loss.backward()
-    optimizer.step()
-model.eval()
-with torch.no_grad():
-    x = torch.randn(200, 8)
-    print(nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).item())
-""",
+    bad=SCRIPT.replace("{momentum}", "0.99"),
+    good=SCRIPT.replace("{momentum}", "0.01"),
     fix="Pass one minus that momentum to BatchNorm: 0.01 instead of 0.99.",
     rule=RULE,
     detector=Detector,

@@ -1,24 +1,31 @@
-"""An operation is called for what it returns, and nobody takes that.
+"""The result of an operation that does not work in place is discarded.
 
 What you see
-    An activation, a dropout or a detaching that stands in the program does nothing: two linear layers behave as one,
-    a network overfits in spite of its dropout, the graph of a recurrent state grows, a batch stays on the CPU.
+    An activation, dropout, ``detach()`` or ``to(device)`` in the program has no effect. Two linear layers act as one, a
+    network with dropout overfits, the graph of a recurrent state grows, or a batch stays on the CPU.
 
 Why it happens
-    ``F.relu(x)`` and ``x.to(device)`` make a new tensor and leave ``x`` as it is, other than ``module.to(device)``,
-    which changes the module. Python lets the value of any expression go.
+    ``F.relu(x)`` and ``x.to(device)`` return a new tensor and leave ``x`` unchanged, unlike ``module.to(device)``,
+    which changes the module. Python raises no error for an unused result.
 
 Fix
-    Keep the result: ``x = F.relu(x)``, ``hidden = hidden.detach()``; or take the line out.
+    Assign the result, or remove the line:
+
+        F.relu(x)  # wrong
+        x = F.relu(x)  # right
 
 When this is fine
-    ``inplace=True``, ``F.relu_(x)``, ``x.relu_()``, ``out=``; ``.to()`` of modules, and of batches of a class that
-    moves itself; moving a batch to measure how long that takes; the last line of a notebook's cell; a layer that is
-    called for its hooks or statistics; what stands in ``try``, or in a ``with`` that is none of autocast. Found in the
-    text only: torch's activations and dropouts, as functions, methods of what torch has computed, or modules made in
-    the same file without ``inplace``, in a ``forward`` or what it calls; and a tensor that is moved, cast or detached
-    in a loop that runs backward, if it comes from an operation or layer of torch's, or is a part of a batch that a
-    plain ``DataLoader`` has collated itself. A warning, since a line without effect may not be missed by anybody.
+    - The operation works in place: ``inplace=True``, ``F.relu_(x)``, ``x.relu_()``, ``out=``.
+    - ``.to()`` is called on a module, or on a batch of a class that moves itself.
+    - A batch is moved to measure how long that takes, or a layer is called for its hooks or statistics.
+    - The call is the last line of a notebook cell.
+
+How it is detected
+    It is found in the text only, by ``trueloop lint``: PyTorch's activations and dropouts in a ``forward`` or what it
+    calls, as functions, as methods of computed tensors, or as modules creator in the same file without ``inplace``; and
+    tensors that are moved, cast or detached in a loop with a backward pass, if PyTorch computed them or they are part
+    of a batch from a ``DataLoader`` with the default collation. Calls in ``try`` or in a ``with`` other than autocast
+    are not checked. It is a warning, because a line without effect may not be needed.
 
 References
     torch.nn.functional.relu, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.relu.html
@@ -35,25 +42,25 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.loops import stands_in
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.queries.loops import is_inside
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import Failure, Rule, Severity
 
-NEVER: Final = 99  # no place among arguments
-_AT: Final = {
+NEVER: Final = 99  # the function has no such argument
+_POSITIONS: Final = {
     "relu": 1, "relu6": 1, "selu": 1, "silu": 1, "mish": 1, "hardswish": 1, "hardsigmoid": 1, "elu": 2, "celu": 2,
     "leaky_relu": 2, "dropout": 3, "dropout1d": 3, "dropout2d": 3, "dropout3d": 3, "alpha_dropout": 3,
     **dict.fromkeys(("gelu", "sigmoid", "tanh", "softmax", "log_softmax", "softplus", "logsigmoid"), NEVER),
 }  # fmt: skip
 FUNCTIONS: Final[Mapping[str, int]] = {
-    **{f"torch.nn.functional.{name}": place for name, place in _AT.items()},
+    **{f"torch.nn.functional.{name}": position for name, position in _POSITIONS.items()},
     **{f"{o}.{n}": NEVER for o in ("torch", "torch.Tensor") for n in ("relu", "sigmoid", "tanh", "softmax", "selu")},
     **dict.fromkeys(("torch.log_softmax", "torch.Tensor.log_softmax", "torch.dropout"), NEVER),
 }
-"""Where in the arguments of each ``inplace`` stands."""
+"""Function -> position of its argument ``inplace``."""
 LAYERS: Final[Mapping[str, int]] = {
     **{f"torch.nn.{n}": 0 for n in ("ReLU", "ReLU6", "SELU", "SiLU", "Mish", "Hardswish", "Hardsigmoid")},
     **{f"torch.nn.{n}": 1 for n in ("ELU", "CELU", "LeakyReLU", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d")},
@@ -71,112 +78,111 @@ CREATED: Final = frozenset(
 )
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield the statements that are nothing but such a call."""
-    told = set[int]()
-    for each in source.acts(OpKind.TORCH, OpKind.CALLED):
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield the statements that discard the result of an operation that does not work in place."""
+    reported = set[int]()
+    for each in source.ops(OpKind.TORCH_CALL, OpKind.MODEL_CALL):
         statement = each.statement
-        bare = isinstance(statement, ast.Expr) and statement.value is each.node and id(each.node) not in told
+        bare = isinstance(statement, ast.Expr) and statement.value is each.node and id(each.node) not in reported
         if bare and isinstance(each.node, ast.Call) and (_computes(source, each) or _moves(source, each)):
-            told.add(id(each.node))
-            name = _changed(each)
+            reported.add(id(each.node))
+            name = _input_name(each)
             yield Hit(
-                message=f"What {source.text.of(each.node.func)} returns is thrown away, and the tensor that it is "
-                "given stays as it is.",
+                message=f"The result of `{source.text.segment(each.node.func)}()` is discarded: its input stays unchanged.",
                 node=each.node,
-                fix=_kept(source, statement, name) if name else None,
+                fix=_assign_result(source, statement, name) if name else None,
             )
 
 
-def _computes(source: Source, call: Op) -> bool:
-    """Return True for an activation or dropout in a module's forward."""
-    if call.act is OpKind.TORCH:
-        makes = call.word in FUNCTIONS and not _in_place(call.node, FUNCTIONS[call.word])
+def _computes(source: SourceFile, call: Op) -> bool:
+    """Return True for an activation or dropout in the ``forward`` of a module."""
+    if call.kind is OpKind.TORCH_CALL:
+        makes = call.name in FUNCTIONS and not _in_place(call.node, FUNCTIONS[call.name])
     else:
         makes = all(
-            each.kind is Kind.MODEL and each.name in LAYERS and not _in_place(each.node, LAYERS[each.name])
+            each.kind is ValueKind.MODEL and each.name in LAYERS and not _in_place(each.node, LAYERS[each.name])
             for each in call.subject.alternatives()
         ) and not any(getattr(each.func, "attr", "").endswith("_hook") for each in source.all_calls)
     return makes and _in_forward(source, call)
 
 
-def _in_place(call: Any, place: int) -> bool:
-    """Return True where what is called, or made, may change what it is given, or write elsewhere."""
+def _in_place(call: Any, position: int) -> bool:
+    """Return True if a function or layer may change its input or write to ``out``."""
     if not isinstance(call, ast.Call) or any(isinstance(each, ast.Starred) for each in call.args):
         return True
-    given = [*call.args[place:], *(each.value for each in call.keywords if each.arg == "inplace")]
-    plain = all(isinstance(each, ast.Constant) and each.value is False for each in given)
+    inplace = [*call.args[position:], *(each.value for each in call.keywords if each.arg == "inplace")]
+    plain = all(isinstance(each, ast.Constant) and each.value is False for each in inplace)
     return not plain or any(each.arg in ("out", None) for each in call.keywords)
 
 
-def _in_forward(source: Source, call: Op) -> bool:
+def _in_forward(source: SourceFile, call: Op) -> bool:
     forward = next((each for each in call.functions if getattr(each, "name", "") == "forward"), None)
     inner = [each for each in call.functions if isinstance(each, ast.FunctionDef)]
-    return (
-        forward is not None and bool(inner) and _is_method(source, forward) and not _tried(inner[-1], call.node, source)
-    )
+    if forward is None or not inner:
+        return False
+    return _is_method(source, forward) and not _is_guarded(inner[-1], call.node, source)
 
 
-def _is_method(source: Source, function: Any) -> bool:
+def _is_method(source: SourceFile, function: Any) -> bool:
     classes = (each for each in source.nodes if isinstance(each, ast.ClassDef) and each.bases)
     return any(function is one for each in classes for one in each.body)
 
 
-def _tried(function: Any, node: ast.Call, source: Source) -> bool:
-    """Return True where a call stands in ``try``, or in ``with`` something else than autocast."""
+def _is_guarded(function: Any, node: ast.Call, source: SourceFile) -> bool:
+    """Return True for a call in ``try``, or in a ``with`` other than autocast."""
     for each in ast.walk(function):
-        tried = isinstance(each, ast.Try | ast.TryStar)
+        guards = isinstance(each, ast.Try | ast.TryStar)
         if isinstance(each, ast.With | ast.AsyncWith):
             names = [
                 source.name(item.context_expr.func) for item in each.items if isinstance(item.context_expr, ast.Call)
             ]
-            tried = len(names) < len(each.items) or not all(name.endswith("autocast") for name in names)
-        if tried and stands_in(node, each):
+            guards = len(names) < len(each.items) or not all(name.endswith("autocast") for name in names)
+        if guards and is_inside(node, each):
             return True
     return False
 
 
-def _moves(source: Source, call: Op) -> bool:
+def _moves(source: SourceFile, call: Op) -> bool:
     """Return True for a tensor that is moved, cast or detached in a loop that trains."""
-    if call.word not in MOVING or not call.loops or _tried(call.loops[0].node, call.node, source):
+    if call.name not in MOVING or not call.loops or _is_guarded(call.loops[0].node, call.node, source):
         return False
-    trains = any(source.within(loop, OpKind.BACKWARD, root=call.root) for loop in call.loops)
+    trains = any(source.ops_in_loop(loop, OpKind.BACKWARD, root=call.entry_point) for loop in call.loops)
     return trains and all(_is_tensor(each) for each in call.subject.alternatives())
 
 
-def _is_tensor(thing: AbstractValue) -> bool:
-    """Return True for what torch computed, and for a part of a batch that torch collated."""
-    if thing.kind is not Kind.TENSOR:
+def _is_tensor(value: AbstractValue) -> bool:
+    """Return True for a tensor that PyTorch computed, or that is part of a batch with the default collation."""
+    if value.kind is not ValueKind.TENSOR:
         return False
-    part = bool(thing.of) and thing.of[0].name == thing.name and not isinstance(thing.node, ast.Call)
-    if thing.name != "batch":
-        made = (thing.of[0] if part else thing).origin()
-        return made is not None and (made.name in CREATED or made.name.startswith(COMPUTED))
-    if not part:  # a whole batch may be of a class that moves itself
+    part = bool(value.sources) and value.sources[0].name == value.name and not isinstance(value.node, ast.Call)
+    if value.name != "batch":
+        creator = (value.sources[0] if part else value).origin()
+        return creator is not None and (creator.name in CREATED or creator.name.startswith(COMPUTED))
+    if not part:  # the batch itself may be of a class that moves itself
         return False
-    loaders = [each for each in thing.lineage() if each.kind is Kind.LOADER]
+    loaders = [each for each in value.ancestors() if each.kind is ValueKind.LOADER]
     return bool(loaders) and all(
         each.name == "torch.utils.data.DataLoader"
-        and not {"collate_fn", "6", "**"} & each.options.keys()
-        and not ("batch_size" in each.options and each.options["batch_size"].constant(0) is None)
+        and not {"collate_fn", "6", "**"} & each.arguments.keys()
+        and not ("batch_size" in each.arguments and each.arguments["batch_size"].constant(0) is None)
         for each in loaders
     )
 
 
-def _changed(call: Op) -> str:
-    """Return the name of the tensor that was to be changed; "" where it has none."""
-    method = call.word.startswith("torch.Tensor.")
-    given = call.node.func.value if method else call.node.args[0] if call.node.args else None
-    return given.id if isinstance(given, ast.Name) else ""
+def _input_name(call: Op) -> str:
+    """Return the name of the tensor that the operation is applied to; "" if it has none."""
+    method = call.name.startswith("torch.Tensor.")
+    tensor = call.node.func.value if method else call.node.args[0] if call.node.args else None
+    return tensor.id if isinstance(tensor, ast.Name) else ""
 
 
-def _kept(source: Source, statement: Any, name: str) -> Fix:
+def _assign_result(source: SourceFile, statement: Any, name: str) -> Fix:
     start = source.text.span(statement)[0]
-    return Fix((Edit(start, start, f"{name} = "),), safe=False, words="Keep the result")
+    return Fix((Edit(start, start, f"{name} = "),), safe=False, description="Assign the result")
 
 
 RULE = Rule(
-    words=(
+    required_words=(
         "relu|ReLU|elu|LU(|dropout|Dropout|igmoid|tanh|Tanh|oftmax|.detach()|.to(|.cuda(|.float()|.half()",
         "def forward(|backward(",
         "__init__|backward(",
@@ -185,63 +191,40 @@ RULE = Rule(
     find=find,
 )
 
+SCRIPT = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 16)
+        self.last = nn.Linear(16, 1)
+
+    def forward(self, x):
+        x = self.first(x)
+        {activation}
+        return self.last(x)
+
+
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(10):
+    x = torch.randn(32, 8)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(model(x), x.abs().sum(1, keepdim=True)).backward()
+    optimizer.step()
+"""
+
 FAILURE = Failure(
     code="MDL009",
-    title="The result of an operation is thrown away",
+    title="The result of an operation is discarded",
     severity=Severity.WARNING,
     doc=__doc__ or "",
-    bad="""
-import torch
-import torch.nn.functional as F
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(8, 16)
-        self.last = nn.Linear(16, 1)
-
-    def forward(self, x):
-        x = self.first(x)
-        F.relu(x)
-        return self.last(x)
-
-
-model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(10):
-    x = torch.randn(32, 8)
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(x), x.abs().sum(1, keepdim=True)).backward()
-    optimizer.step()
-""",
-    good="""
-import torch
-import torch.nn.functional as F
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(8, 16)
-        self.last = nn.Linear(16, 1)
-
-    def forward(self, x):
-        x = self.first(x)
-        x = F.relu(x)
-        return self.last(x)
-
-
-model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for step in range(10):
-    x = torch.randn(32, 8)
-    optimizer.zero_grad()
-    nn.functional.mse_loss(model(x), x.abs().sum(1, keepdim=True)).backward()
-    optimizer.step()
-""",
-    fix="Keep the result, x = F.relu(x), or take the line out.",
+    bad=SCRIPT.replace("{activation}", "F.relu(x)"),
+    good=SCRIPT.replace("{activation}", "x = F.relu(x)"),
+    fix="Assign the result, x = F.relu(x), or remove the line.",
     rule=RULE,
 )

@@ -1,33 +1,40 @@
-"""All units of a layer begin with the same weights, and remain one unit for ever.
+"""All units of a layer start with the same weights, so they stay identical during training.
 
 What you see
-    A network of any width learns what one of width one could: the loss falls a little, then stays. A wider layer does
-    not help, nor does another learning rate.
+    A network of any width learns what a network of width one could: the loss falls a little, then stays flat. A wider
+    layer or another learning rate does not help.
 
 Why it happens
-    Any numbers will do as initial weights. Units that begin alike compute the same, are weighed the same by the layer
-    behind them, and so get the same gradient at every update: nothing ever tells them apart. Zeros in two layers that
-    follow each other are the same mistake, but there no gradient is left at all, which GRD006 tells.
+    Any initial weights are accepted. Units with equal weights compute the same output, have the same weights in the
+    next layer, and so get the same gradient in every update. Zeros in two consecutive layers are the same mistake, but
+    leave no gradient at all, which GRD006 reports.
 
 Fix
-    Draw initial weights at random, ``nn.init.kaiming_uniform_(layer.weight)``, as torch's layers do by themselves;
-    constants are for biases, for normalisations and for the last layer of a branch.
+    Keep PyTorch's default initialisation, or draw initial weights at random:
+
+        nn.init.constant_(layer.weight, 0.1)  # wrong
+        nn.init.kaiming_uniform_(layer.weight)  # right
+
+    Use constants for biases, for normalisation layers and for the last layer of a branch.
 
 When this is fine
-    Zeros in an output layer, in LoRA's second matrix, or at the end of a residual branch, whose rows differ as soon as
-    they are trained; a linear model; constants in biases and normalisations; outputs with the same targets, whose rows
-    stay the same; a frozen filter; what noise or dropout has told apart. Certain because, up to rounding, all rows of
-    a weight are the same, and all columns of a weight that has one for each of them, and so are the gradients of both,
-    which are not zero: at two looks, eight or more updates apart, between which the weight has changed. A warning,
-    since somebody may want to show it. Not looked at are weights on another device than the CPU, gates of recurrent
-    layers, and networks that end where their units are added up.
+    - Zeros in an output layer, in LoRA's second matrix or at the end of a residual branch: training separates the rows.
+    - A linear model starts with constants, or outputs with the same targets keep equal rows.
+    - Noise or dropout separates the units, or the layer is frozen.
+
+How it is detected
+    ``trueloop run`` compares, up to rounding, the rows of a weight, the columns of a weight that has one for each of
+    them, and the gradients of both. All must be equal and the gradients not zero in two checks, eight or more updates
+    apart, between which the weight has changed. It is a warning, because a program may demonstrate this effect on
+    purpose. Not checked are weights that are not on the CPU, gates of recurrent layers, and networks that end where
+    their units are added up.
 
 References
     Goodfellow, Bengio, Courville, 2016, "Deep Learning", section 8.4,
     https://www.deeplearningbook.org/contents/optimization.html
     wagonhelm/NaNmnist#2, "Highly improper way of weight initialization", https://github.com/wagonhelm/NaNmnist/issues/2
-    yz93/LAVT-RIS#25, which of two layers may begin at zero, https://github.com/yz93/LAVT-RIS/issues/25
-    jthickstun/pytorch_musicnet#4, zeros in a linear model, which are right,
+    yz93/LAVT-RIS#25, which of two layers may start at zero, https://github.com/yz93/LAVT-RIS/issues/25
+    jthickstun/pytorch_musicnet#4, zeros in a linear model, which are correct,
     https://github.com/jthickstun/pytorch_musicnet/issues/4
 """
 
@@ -39,42 +46,42 @@ from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, OptimizerCreated, UnitsCompared
+from trueloop.tracing.events import Event, OptimizerCreated, SymmetricUnits
 
 
 class Detector(failure.Detector):
-    """Passes on what the source has seen."""
+    """Reports the layers of an optimizer whose units are identical."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, UnitsCompared)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, SymmetricUnits)
 
     def __init__(self) -> None:
         self._compared = False
 
-    def observe(self, event: OptimizerCreated | UnitsCompared) -> Evidence | None:
-        """Return evidence for the layers of one optimizer."""
+    def observe(self, event: OptimizerCreated | SymmetricUnits) -> Evidence | None:
+        """Return one evidence for all layers of one optimizer."""
         if isinstance(event, OptimizerCreated):
             return None
         self._compared = True
-        if not event.alike:
+        if not event.symmetric:
             return None
-        layers = " and ".join(f"all {rows} rows of {weight.name}" for weight, rows in event.alike[:3])
-        more = f" and those of {len(event.alike) - 3} more" if len(event.alike) > 3 else ""
-        one = "that layer is" if len(event.alike) == 1 else "those layers are"
+        layers = " and ".join(f"all {rows} rows of {weight.name}" for weight, rows in event.symmetric[:3])
+        more = f" and those of {len(event.symmetric) - 3} more" if len(event.symmetric) > 3 else ""
+        width = "this layer has" if len(event.symmetric) == 1 else "each of these layers has"
         return Evidence(
-            message=f"After {event.update} updates {layers}{more} are the same, their gradients are, and so is what "
-            f"leads on from them: {one} one unit wide.",
-            location=event.place,
-            about=event.optimizer,
+            message=f"After {event.update} updates {layers}{more} are identical, and so are their gradients and the "
+            f"weights that read them: {width} the effect of a single unit.",
+            location=event.location,
+            dedup_key=event.optimizer,
         )
 
     def inconclusive(self) -> str:
-        """Return a reason where nothing was compared."""
+        """Return the reason if nothing was compared."""
         return "" if self._compared else "no weights were compared: too few updates, or they are not on the CPU"
 
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.require(not loop.settings["dropout"], "Dropout tells the units apart.", dropout=0.0)
+    loop.require(not loop.settings["dropout"], "Dropout makes the units different.", dropout=0.0)
     loop.pieces[Piece.MODEL] += (
         "\nfor layer in model.modules():\n"
         "    if isinstance(layer, nn.Linear):\n"
@@ -83,49 +90,33 @@ def inject(loop: TeachingLoop) -> None:
     )
 
 
+SCRIPT = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+x = torch.randn(256, 8)
+y = x.prod(1, keepdim=True).sign()
+model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+for parameter in model.parameters():
+    {init}
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(40):
+    rows = torch.randint(256, (32,))
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
+    loss.backward()
+    optimizer.step()
+"""
+
 FAILURE = Failure(
     code="MDL008",
-    title="All units of a layer compute the same",
+    title="Constant initial weights make all units identical",
     severity=Severity.WARNING,
     doc=__doc__ or "",
-    bad="""
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-x = torch.randn(256, 8)
-y = x.prod(1, keepdim=True).sign()
-model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
-for parameter in model.parameters():
-    nn.init.constant_(parameter, 0.1)
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-for step in range(40):
-    rows = torch.randint(256, (32,))
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
-    loss.backward()
-    optimizer.step()
-""",
-    good="""
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-x = torch.randn(256, 8)
-y = x.prod(1, keepdim=True).sign()
-model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
-for parameter in model.parameters():
-    if parameter.dim() == 1:
-        nn.init.constant_(parameter, 0.1)
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-for step in range(40):
-    rows = torch.randint(256, (32,))
-    optimizer.zero_grad()
-    loss = nn.functional.mse_loss(model(x[rows]), y[rows])
-    loss.backward()
-    optimizer.step()
-""",
-    fix="Draw the initial weights at random, and leave constants to biases and normalisations.",
+    bad=SCRIPT.replace("{init}", "nn.init.constant_(parameter, 0.1)"),
+    good=SCRIPT.replace("{init}", "if parameter.dim() == 1:\n        nn.init.constant_(parameter, 0.1)"),
+    fix="Draw initial weights at random, and use constants for biases and normalisation layers only.",
     detector=Detector,
     inject=inject,
 )

@@ -1,22 +1,28 @@
-"""Parameters that were frozen go on moving.
+"""Frozen parameters keep changing, because the optimizer still updates them.
 
 What you see
-    A backbone frozen in the middle of a run drifts, although its gradients are no longer computed. Its outputs, which
-    something else relies on, change.
+    A backbone that was frozen in the middle of a run drifts: its weights and outputs change although
+    ``requires_grad`` is False. Whatever relies on its outputs gets worse.
 
 Why it happens
-    ``requires_grad_(False)`` stops autograd, not the optimizer. What is left in ``.grad`` is stepped on again and
-    again; where gradients are set to zeros, not to None, momentum and weight decay still move the weights.
+    ``requires_grad_(False)`` stops autograd, not the optimizer. A gradient left in ``.grad`` is applied at every
+    step; a gradient of zeros still moves the weight through momentum and weight decay.
 
 Fix
-    Clear its gradient when freezing it, ``parameter.grad = None``: parameters without a gradient are left alone. Or
-    build the optimizer anew, over what is to be trained.
+    Delete the gradients when you freeze: an optimizer skips parameters whose ``.grad`` is None.
+
+        backbone.requires_grad_(False)
+        for parameter in backbone.parameters():
+            parameter.grad = None
 
 When this is fine
-    Freezing between a backward and its step, whose gradient is fresh (both halves of a GAN updated at the end);
-    gradients assigned by hand to parameters that never wanted any (evolution strategies); frozen parameters in a group
-    that do not move, which only cost memory. Reported is a parameter that got gradients from backward earlier, wants
-    none now, got none since this optimizer's step before, and was changed by the step.
+    - Parameters are frozen between backward and step, so the gradient is fresh (both halves of a GAN).
+    - Gradients are assigned by hand to parameters that never got any from backward (evolution strategies).
+    - Frozen parameters in a group do not move; they only cost memory.
+
+How it is detected
+    At run time: a parameter that got gradients from backward earlier now has ``requires_grad=False``, got no
+    gradient since this optimizer's previous step, and was changed by the step.
 
 References
     torch.Tensor.requires_grad_, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.requires_grad_.html
@@ -30,64 +36,64 @@ import weakref
 from typing import ClassVar
 
 from trueloop.core.findings import Evidence
-from trueloop.core.formatting import format_count, first_few
+from trueloop.core.formatting import first_few, format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import NONE, BackwardEnded, Event, Gap, Ref, Refs, StepTaken
+from trueloop.tracing.events import NO_REFS, BackwardEnded, Event, Ref, Refs, StepTaken, TracingGap
 
 
 class Detector(failure.Detector):
-    """Knows which parameters ever got gradients, and which did since an optimizer's step before."""
+    """Tracks which parameters ever got gradients, and which did since each optimizer's previous step."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, StepTaken, Gap)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, StepTaken, TracingGap)
 
     def __init__(self) -> None:
-        self._ever: weakref.WeakSet[Ref] = weakref.WeakSet()
-        self._latest: Refs = NONE
+        self._with_gradient: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._latest: Refs = NO_REFS
         self._since: dict[Ref, Refs] = {}
-        """Optimizer -> what got gradients since its latest step; emptied by every gap."""
+        """Optimizer -> parameters that got gradients since its latest step; cleared by every gap."""
 
-    def observe(self, event: BackwardEnded | StepTaken | Gap) -> Evidence | None:
+    def observe(self, event: BackwardEnded | StepTaken | TracingGap) -> Evidence | None:
         """Return evidence at a step that moved a frozen parameter without a fresh gradient."""
         if isinstance(event, BackwardEnded):
-            if event.received is not self._latest:
-                self._latest = event.received
-                self._ever.update(event.received)
+            if event.reached_parameters is not self._latest:
+                self._latest = event.reached_parameters
+                self._with_gradient.update(event.reached_parameters)
             for optimizer, received in self._since.items():
-                self._since[optimizer] = received | event.received if received else event.received
-        elif isinstance(event, Gap):
+                self._since[optimizer] = received | event.reached_parameters if received else event.reached_parameters
+        elif isinstance(event, TracingGap):
             self._since.clear()
         else:
             received = self._since.get(event.optimizer)
-            self._since[event.optimizer] = NONE
-            if event.frozen_moved and received is not None:
-                return self._judge(event, event.frozen_moved - received)
+            self._since[event.optimizer] = NO_REFS
+            if event.frozen_changed and received is not None:
+                return self._evidence(event, event.frozen_changed - received)
         return None
 
-    def _judge(self, event: StepTaken, moved: Refs) -> Evidence | None:
-        names = sorted(ref.name for ref in moved if ref in self._ever)
+    def _evidence(self, event: StepTaken, moved: Refs) -> Evidence | None:
+        names = sorted(ref.name for ref in moved if ref in self._with_gradient)
         if not names:
             return None
         return Evidence(
-            message=f"{format_count(len(names), 'parameter')} with requires_grad=False got no gradient since the update "
-            f"before, and were changed by this one all the same: {first_few(names)}.",
-            location=event.place,
+            message=f"{format_count(len(names), 'parameter')} with requires_grad=False got no gradient since the "
+            f"previous update, but this one changed them: {first_few(names)}.",
+            location=event.location,
         )
 
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.require(bool(loop.settings["hidden"]), "There is no hidden layer to be frozen.", hidden=(16,))
+    loop.require(bool(loop.settings["hidden"]), "There is no hidden layer to freeze.", hidden=(16,))
     drifts = loop.settings["optimizer"] in {"momentum", "nesterov", "adam", "adamw"}
-    loop.require(drifts, "This optimizer moves nothing that has a gradient of zero.", optimizer="momentum")
+    loop.require(drifts, "This optimizer does not move parameters with a zero gradient.", optimizer="momentum")
     loop.replace(Piece.CLEAR, "zero_grad()", "zero_grad(set_to_none=False)")
     loop.pieces[Piece.TRAIN_MODE] += "\nif epoch == 1:\n    model.layers.requires_grad_(False)"
 
 
 FAILURE = Failure(
     code="OPT003",
-    title="Frozen parameters go on moving",
+    title="Frozen parameters keep changing",
     severity=Severity.ERROR,
     doc=__doc__ or "",
     bad="""
@@ -126,7 +132,7 @@ for step in range(10):
     optimizer.step()
 print(f"loss {loss.item():.3f}")
 """,
-    fix="Set the gradient of a parameter to None when you freeze it.",
+    fix="Set .grad to None for every parameter that you freeze.",
     detector=Detector,
     inject=inject,
 )

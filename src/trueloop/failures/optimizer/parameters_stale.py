@@ -1,24 +1,30 @@
-"""The optimizer steps parameters that the model no longer has.
+"""The optimizer updates parameters that the model no longer has.
 
 What you see
-    The loss does not move at all, or a replaced layer never learns. Every line of the loop is there.
+    The loss does not move at all, or a replaced layer never learns. Every line of the training loop is there.
 
 Why it happens
-    An optimizer keeps the tensors it was given. Building the model anew, replacing a layer, re-assigning a parameter
-    or copying a model back makes other tensors; the old ones get no gradient any more, and a step without gradients
+    An optimizer keeps the tensors it was given. Building the model again, replacing a layer, re-assigning a
+    parameter or copying a model back makes new tensors. The old ones get no gradients, and a step without gradients
     does nothing.
 
 Fix
-    Build the optimizer after the last change of the model, or build it again; to restore weights, use
-    ``load_state_dict``, which changes the tensors the optimizer holds.
+    Build the optimizer after the last change of the model. To restore weights, use ``load_state_dict``, which
+    changes the tensors that the optimizer holds.
+
+        model.fc = nn.Linear(16, 5)
+        optimizer = torch.optim.Adam(model.parameters())  # after the replacement
 
 When this is fine
-    Heads that are used later; an optimizer that belongs to a model which is not trained just now; gradients assigned by
-    hand (meta-learning, evolution strategies, master weights); parameters outside of any module; averaged copies.
-    Reported is only the pair: parameters of a called model that get gradients, are in no optimizer and keep their
-    values, while an optimizer that is stepped meanwhile holds others that are in no model called, had no gradient at
-    the step, or a used one, and got none from any backward, three times in a row. In the text it shows where a layer, a
-    parameter or the whole model is replaced after the optimizer was built, and none is built over them.
+    - Some heads are used later, or the optimizer belongs to a model that is not trained at the moment.
+    - Gradients are assigned by hand (meta-learning, evolution strategies, master weights).
+    - Parameters live outside any module, or in averaged copies.
+
+How it is detected
+    At run time both halves must be there: parameters of a called model get gradients, are in no optimizer and keep
+    their values; meanwhile an optimizer steps parameters that are in no called model, had no gradient or a used
+    one, and got none from any backward, three steps in a row. Lint reports a layer, a parameter or a model that is
+    replaced after the optimizer was built, where no optimizer is built over the new one.
 
 References
     torch.optim, constructing it, https://docs.pytorch.org/docs/stable/optim.html#constructing-it
@@ -32,80 +38,98 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from trueloop.analysis.abstract_value import MANAGED, PART, AbstractValue, Kind
+from trueloop.analysis.abstract_value import MANAGED, PART, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.late_layers import changes, rebuilt_behind
-from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, CodePosition
-from trueloop.core.formatting import format_count, first_few
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import CodePosition, Evidence
+from trueloop.core.formatting import first_few, format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, adding
-from trueloop.tracing.events import NONE, BackwardEnded, Event, Gap, ModelCalled, OptimizerCreated, Ref, Refs, StepTaken
+from trueloop.tracing.events import (
+    NO_REFS,
+    BackwardEnded,
+    Event,
+    ModelCalled,
+    OptimizerCreated,
+    Ref,
+    Refs,
+    StepTaken,
+    TracingGap,
+)
 from trueloop.tracing.object_facts import Facts
 from trueloop.tracing.parameter_snapshot import glimpsed
 
-UPDATES = 3
+MIN_UPDATES = 3
 
 
 @dataclass(slots=True)
-class _Called:
-    """A model."""
+class _CalledModel:
+    """A model that was called."""
 
     parameters: Refs
     update: int
-    """Updates made when it was called last."""
+    """Updates made before its latest call."""
 
 
 class Detector(failure.Detector):
-    """Looks for an optimizer's parameters in the models that are called."""
+    """Compares each optimizer's parameters with those of the models that are called."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, ModelCalled, BackwardEnded, StepTaken, Gap)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (
+        OptimizerCreated,
+        ModelCalled,
+        BackwardEnded,
+        StepTaken,
+        TracingGap,
+    )
 
     def __init__(self) -> None:
-        self._models = Facts[Ref, _Called]()
-        self._latest: Refs = NONE
+        self._models = Facts[Ref, _CalledModel]()
+        self._latest: Refs = NO_REFS
         """Parameters of the model called last."""
         self._steps = Facts[Ref, list[int]]()
         """Updates made before the two latest steps of each optimizer."""
         self._since: dict[Ref, Refs] = {}
-        """Optimizer -> what got gradients since its latest step; emptied by every gap."""
+        """Optimizer -> parameters that got gradients since its latest step; cleared by every gap."""
         self._held: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._built: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
         self._stale: weakref.WeakKeyDictionary[Ref, tuple[Refs, int]] = weakref.WeakKeyDictionary()
-        self._missing: Refs = NONE
+        self._missing: Refs = NO_REFS
         self._values: dict[str, tuple[Any, ...]] = {}
         self._changed: set[str] = set()
-        self._told: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
 
-    def observe(self, event: OptimizerCreated | ModelCalled | BackwardEnded | StepTaken | Gap) -> Evidence | None:
-        """Return evidence at the third step of an optimizer that holds what no model has."""
+    def observe(
+        self, event: OptimizerCreated | ModelCalled | BackwardEnded | StepTaken | TracingGap
+    ) -> Evidence | None:
+        """Return evidence at the third step of an optimizer that holds parameters of no model."""
         if isinstance(event, StepTaken):
-            return self._stepped(event)
+            return self._observe_step(event)
         if isinstance(event, ModelCalled):
-            self._called(event)
+            self._observe_call(event)
         elif isinstance(event, BackwardEnded):
             for optimizer, received in self._since.items():
-                self._since[optimizer] = received | event.received if received else event.received
+                self._since[optimizer] = received | event.reached_parameters if received else event.reached_parameters
         elif isinstance(event, OptimizerCreated):
             self._held.update(event.parameters)
-            self._built[event.optimizer] = event.place
+            self._built[event.optimizer] = event.location
         else:
             self._since.clear()
         return None
 
-    def _called(self, event: ModelCalled) -> None:
+    def _observe_call(self, event: ModelCalled) -> None:
         known, self._latest = self._models.get(event.model), event.parameters
         if known is None:
-            self._models.put(event.model, _Called(event.parameters, event.update))
+            self._models.put(event.model, _CalledModel(event.parameters, event.update))
         else:
             known.parameters, known.update = event.parameters, event.update
         if self._missing and not self._missing.isdisjoint(event.parameters):
-            before, self._values = self._values, glimpsed(event.live, {ref.name for ref in self._missing})
+            before, self._values = self._values, glimpsed(event.live_module, {ref.name for ref in self._missing})
             self._changed.update(name for name, value in self._values.items() if before.get(name, value) != value)
 
-    def _stepped(self, event: StepTaken) -> Evidence | None:
-        received, self._since[event.optimizer] = self._since.get(event.optimizer), NONE
+    def _observe_step(self, event: StepTaken) -> Evidence | None:
+        received, self._since[event.optimizer] = self._since.get(event.optimizer), NO_REFS
         known = self._steps.get(event.optimizer) or self._steps.put(event.optimizer, [event.update, event.update])
         before_last, known[0], known[1] = known[0], known[1], event.update
         if received is None or event.parameters is self._latest:  # the usual case
@@ -114,93 +138,98 @@ class Detector(failure.Detector):
 
     def _compare(self, event: StepTaken, received: Refs, since: int) -> Evidence | None:
         optimizer = event.optimizer
-        in_models = NONE.union(*(each.parameters for each in self._models.facts() if each.update >= since))
-        if event.parameters <= in_models or optimizer in self._told:
+        in_models = NO_REFS.union(*(each.parameters for each in self._models.facts() if each.update >= since))
+        if event.parameters <= in_models or optimizer in self._reported:
             return None
         self._held.update(event.parameters)
-        stale = event.parameters - in_models - (event.with_gradient - event.used) - received
+        stale = event.parameters - in_models - (event.with_gradient - event.already_used) - received
         self._missing = (received & in_models).difference(self._held)
         missing = frozenset(each for each in self._missing if each.name not in self._changed)
-        before, times = self._stale.get(optimizer, (NONE, 0))
+        before, times = self._stale.get(optimizer, (NO_REFS, 0))
         if not stale or not missing:
             self._stale.pop(optimizer, None)
             return None
         self._stale[optimizer] = (stale, times + 1 if stale == before else 1)
-        if times + 1 < UPDATES or stale != before or not self._values:
+        if times + 1 < MIN_UPDATES or stale != before or not self._values:
             return None
-        self._told.add(optimizer)
+        self._reported.add(optimizer)
         return self._evidence(event, stale, missing)
 
     def _evidence(self, event: StepTaken, stale: Refs, missing: Refs) -> Evidence:
         built, names = self._built.get(event.optimizer), sorted(ref.name for ref in missing)
         return Evidence(
-            message=f"{format_count(len(stale), 'parameter')} of the {len(event.parameters)} in this {event.optimizer.kind} "
-            f"are in no model that is called and get no gradients, while {first_few(names)} of the model "
-            "got them and stayed as before, in no optimizer.",
-            location=event.place,
+            message=f"{format_count(len(stale), 'parameter')} of the {len(event.parameters)} in this "
+            f"{event.optimizer.kind} belong to no model that is called and get no gradients; {first_few(names)} of "
+            "the model got gradients, but are in no optimizer and did not change.",
+            location=event.location,
             related=((built, "the optimizer was built here"),) if built is not None else (),
         )
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the first step of an optimizer whose model, or a layer of it, was replaced after it was built."""
-    for made in source.acts(OpKind.MADE):
-        if made.subject.kind is not Kind.OPTIMIZER:
+    for made in source.ops(OpKind.CREATE):
+        if made.subject.kind is not ValueKind.OPTIMIZER:
             continue
         for change in changes(source, made):
             if change.replaces:
                 yield Hit(
-                    message="The optimizer was built before a part of the model was replaced, and holds the old one.",
+                    message=f"`{source.text.segment(change.step.node)}` updates an old layer: it was replaced after "
+                    "the optimizer was built.",
                     node=change.step.node,
                     related=((made.node, "the optimizer was built here"), (change.operation.node, "replaced here")),
                     fix=rebuilt_behind(source, made, change.operation),
                 )
-        yield from _left_behind(source, made)
+        yield from _find_stale_models(source, made)
 
 
-def _left_behind(source: Source, made: Op) -> Iterator[Hit]:
-    """Yield steps over one model behind backwards through another one of the same making, which nothing updates."""
+def _find_stale_models(source: SourceFile, made: Op) -> Iterator[Hit]:
+    """Yield steps of one model after backwards through another model of the same class that nothing updates."""
     optimizer, since = made.subject, made.index
     held = optimizer.models()
-    run = [each for each in source.operations if each.root == made.root]
-    if not held or MANAGED in optimizer.facts or any(_by_hand(each) for each in run):
+    run = [each for each in source.operations if each.entry_point == made.entry_point]
+    if not held or MANAGED in optimizer.facts or any(_sets_by_hand(each) for each in run):
         return
-    others = [each.subject for each in source.acts(OpKind.MADE) if each.subject.kind is Kind.OPTIMIZER]
+    others = [each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.OPTIMIZER]
     for step in run:
-        if step.act is not OpKind.STEPPED or step.subject is not optimizer:
+        if step.kind is not OpKind.STEP or step.subject is not optimizer:
             continue
         between = [each for each in run if since < each.index < step.index]
-        roots, since = [each.subject for each in between if each.act is OpKind.BACKWARD], step.index
-        called = any(each.act is OpKind.CALLED and each.subject.may_be(one) for each in between for one in held)
-        through = [_models(each) for each in roots]
+        roots, since = [each.subject for each in between if each.kind is OpKind.BACKWARD], step.index
+        called = any(each.kind is OpKind.MODEL_CALL and each.subject.may_be(one) for each in between for one in held)
+        through = [_models_of(each) for each in roots]
         models = [each for found in through for each in found]
         alike = all(through) and any(each.name and each.name == one.name for each in models for one in held)
         if called or not alike or any(one.covers(each) or each.covers(one) for each in models for one in others):
             continue
-        if not any(source.handed_out(each, run) for each in (optimizer, *models)):
+        if not any(source.escapes(each, run) for each in (optimizer, *models)):
             yield Hit(
-                message="The optimizer steps the parameters of a model that this loss was not computed with.",
+                message=f"`{source.text.segment(step.node)}` updates a model that this loss was not computed with.",
                 node=step.node,
                 related=((made.node, "the optimizer was built here"),),
             )
 
 
-def _models(root: AbstractValue) -> list[AbstractValue]:
-    """Return the models a loss was computed with, without the parts of each."""
-    found = [each for each in root.lineage() if each.kind is Kind.MODEL]
-    inner = {id(part) for each in found for part in each.of if PART not in each.facts}
+def _models_of(root: AbstractValue) -> list[AbstractValue]:
+    """Return the models that a loss was computed with, without their submodules."""
+    found = [each for each in root.ancestors() if each.kind is ValueKind.MODEL]
+    inner = {id(part) for each in found for part in each.sources if PART not in each.facts}
     return [each for each in found if id(each) not in inner]
 
 
-def _by_hand(operation: Op) -> bool:
+def _sets_by_hand(operation: Op) -> bool:
     """Return True where gradients or parameters are set by hand."""
-    if operation.act is OpKind.GRADIENTS or (operation.act is OpKind.CLEARED and operation.word == "grad"):
+    if operation.kind is OpKind.ACCESS_GRADIENTS or (
+        operation.kind is OpKind.CLEAR_GRADIENTS and operation.name == "grad"
+    ):
         return True
-    looked: list[AbstractValue] = [operation.subject] if operation.act in (OpKind.TORCH, OpKind.KEPT) else []
-    return any(inner.kind is Kind.PARAMETERS for each in looked for inner in each.lineage())
+    looked: list[AbstractValue] = (
+        [operation.subject] if operation.kind in (OpKind.TORCH_CALL, OpKind.STORE_ITEM) else []
+    )
+    return any(inner.kind is ValueKind.PARAMETERS for each in looked for inner in each.ancestors())
 
 
-RULE = Rule(words=("torch", "optim", "backward(", ".step("), find=find)
+RULE = Rule(required_words=("torch", "optim", "backward(", ".step("), find=find)
 
 FAILURE = Failure(
     code="OPT002",

@@ -1,22 +1,31 @@
-"""A new optimizer over the same parameters is built again and again, and its moments are thrown away.
+"""The same optimizer is built again and again, and every time its moment estimates are lost.
 
 What you see
-    The loss jumps at the start of each epoch, then recovers. Adam's largest steps, its first ones, never end.
+    The loss jumps at the start of each epoch, then recovers. Adam takes its largest steps, the first ones, again
+    and again.
 
 Why it happens
-    Building an optimizer is an ordinary call. Inside a function that trains one epoch it looks quite natural.
+    Building an optimizer is an ordinary call. Inside a function that trains one epoch it looks natural.
 
 Fix
-    Build the optimizer once, before the loop. To change the rate, use a scheduler or set ``group["lr"]``.
+    Build the optimizer once, before the loop. To change the learning rate, use a scheduler or set ``group["lr"]``.
+
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for epoch in range(epochs):
+            train_one_epoch(model, optimizer, loader)
 
 When this is fine
-    Stages over other parameters, or at another rate; folds, sweeps and restarts, with weights loaded or models built
-    anew; tasks and clients, each with data of its own; inner loops over copies; plain SGD, which has nothing to lose;
-    LBFGS, which may be restarted. Reported is one line that has built three optimizers or more with moments, over the
-    same parameters and at the same rate, each after the one before was stepped, with one pass or less over one and the
-    same loader between them and no weights loaded. A method that restarts its averages every epoch on purpose would
-    be named too: hence a warning. In the text it shows where each turn of a loop builds the same optimizer over the
-    same model, and makes at most one pass over a loader that is not the turn's own.
+    - Each stage trains other parameters, or at another learning rate.
+    - Folds, sweeps and restarts build a new model or load weights.
+    - Tasks or clients have data of their own; inner loops work on copies of the model.
+    - Plain SGD has no state to lose, and LBFGS may be restarted.
+
+How it is detected
+    At run time: one line has built three or more optimizers with moments, over the same parameters and at the same
+    rate, each after the previous one was stepped, with at most one pass over the same loader between them and no
+    weights loaded. Lint reports a loop whose every iteration builds the same optimizer over the same model and
+    makes at most one pass over a loader from outside the loop. A method that restarts its averages every epoch on
+    purpose is reported too, hence a warning.
 
 References
     Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, arXiv:1412.6980
@@ -30,11 +39,17 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from trueloop.analysis.abstract_value import COPIED, MANAGED, AbstractValue, Kind
-from trueloop.analysis.loop_invariance import changing, its_own, over_loader, stored, words
+from trueloop.analysis.abstract_value import COPIED, MANAGED, AbstractValue, ValueKind
+from trueloop.analysis.loop_invariance import (
+    assigned_names,
+    iterated_loader,
+    names_changing_in,
+    names_in,
+    varies_per_iteration,
+)
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.statement_moves import moved_out
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -49,27 +64,27 @@ from trueloop.tracing.events import (
     StepTaken,
 )
 
-TIMES = 3
-MOST_LINES = 64
+MIN_TIMES = 3
+MAX_LINES = 64
 
 
 @dataclass(slots=True)
 class Line:
-    """One line that builds optimizers."""
+    """The latest optimizer that one line built, and what happened since."""
 
     optimizer: Ref
     passes: dict[Ref, int] = field(default_factory=dict[Ref, int])
-    """Passes begun over each loader since."""
+    """Number of passes over each loader that began since."""
     trained_by: set[Ref | None] = field(default_factory=set[Ref | None])
     rates: tuple[float, ...] = ()
     loaded: bool = False
     before: tuple[Ref, tuple[float, ...]] | None = None
-    """Loader and rates of the optimizer built here before this one."""
+    """Loader and learning rates of the previous optimizer built by this line."""
     times: int = 1
 
 
 class Detector(failure.Detector):
-    """Compares each optimizer with the one that the same line built before."""
+    """Compares each optimizer with the previous one built by the same line."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (
         OptimizerCreated,
@@ -81,7 +96,7 @@ class Detector(failure.Detector):
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, Line] = {}
-        self._told: set[Hashable] = set()
+        self._reported: set[Hashable] = set()
 
     def observe(
         self, event: OptimizerCreated | LoaderStarted | BackwardStarted | StepTaken | StateLoaded
@@ -92,7 +107,7 @@ class Detector(failure.Detector):
         for line in self._lines.values():
             if isinstance(event, StepTaken):
                 if event.optimizer is line.optimizer and not line.rates:
-                    line.rates = event.rates
+                    line.rates = event.learning_rates
             elif isinstance(event, BackwardStarted):
                 line.trained_by.add(event.loader)
             elif isinstance(event, LoaderStarted):
@@ -102,11 +117,11 @@ class Detector(failure.Detector):
         return None
 
     def _created(self, event: OptimizerCreated) -> Evidence | None:
-        if not event.stateful or event.kind == "LBFGS" or event.place is None:
+        if not event.stateful or event.kind == "LBFGS" or event.location is None:
             return None
-        key = (event.place, event.kind, event.parameters)
+        key = (event.location, event.kind, event.parameters)
         line = self._lines.pop(key, None)
-        if len(self._lines) >= MOST_LINES:
+        if len(self._lines) >= MAX_LINES:
             del self._lines[next(iter(self._lines))]
         self._lines[key] = new = Line(event.optimizer)
         if line is None or line.optimizer not in event.predecessors:
@@ -116,93 +131,97 @@ class Detector(failure.Detector):
             return None
         new.before = (loader, line.rates)
         new.times = line.times + 1 if line.before in (None, new.before) else 2
-        if new.times < TIMES or key in self._told:
+        if new.times < MIN_TIMES or key in self._reported:
             return None
-        self._told.add(key)
+        self._reported.add(key)
         return Evidence(
             message=f"This line has built {new.times} {event.kind} optimizers over the same "
-            f"{len(event.parameters)} parameters, each after the one before was stepped through one pass over the data "
-            "or less: its averages begin at nothing every time.",
-            location=event.place,
+            f"{len(event.parameters)} parameters, each after at most one pass over the data: "
+            "its moment estimates start at zero every time.",
+            location=event.location,
         )
 
 
-AVERAGING: Final = frozenset((
+WITH_MOMENTS: Final = frozenset((
     "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "SparseAdam", "RMSprop", "Adagrad", "Adadelta", "Rprop",
 ))  # fmt: skip
 RESETTING: Final = frozenset(("apply", "reset_parameters", "copy_", "set_rng_state"))
-"""Methods that may begin a training anew."""
+"""Methods that may restart a training."""
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield optimizers with moments that each turn of a loop builds over one model, for one pass or less."""
-    for made in source.acts(OpKind.MADE):
-        if made.subject.kind is not Kind.OPTIMIZER or not made.loops or not _remembers(made.subject):
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield optimizers with moments that every iteration of a loop builds over one model, for at most one pass."""
+    for made in source.ops(OpKind.CREATE):
+        if made.subject.kind is not ValueKind.OPTIMIZER or not made.loops or not _has_moments(made.subject):
             continue
-        loop, parts = made.loops[-1], made.subject.of
-        models = made.subject.models() if all(each.kind is Kind.PARAMETERS for each in parts) else []
-        alike = (
+        loop, parts = made.loops[-1], made.subject.sources
+        models = made.subject.models() if all(each.kind is ValueKind.PARAMETERS for each in parts) else []
+        is_repeated = (
             models
             and made.always_in(loop)
-            and (loop.turns() or 3) >= 3
-            and not loop.once()
-            and _same(source, made, loop)
+            and (loop.trip_count() or 3) >= 3
+            and not loop.runs_at_most_once()
+            and _has_same_arguments(source, made, loop)
         )
-        if alike and _one_pass(source, made, loop) and not _anew(source, made, loop, models):
+        if is_repeated and _makes_one_pass(source, made, loop) and not _restarts(source, made, loop, models):
             yield Hit(
-                message="Every turn of the loop builds this optimizer anew, and what it averaged before is lost.",
+                message=f"Every iteration of the loop builds a new {made.subject.name.rpartition('.')[2]}: its moment "
+                "estimates start at zero every time.",
                 node=made.node,
                 fix=moved_out(source, made, loop, "Build the optimizer once, before the loop"),
             )
 
 
-def _remembers(optimizer: AbstractValue) -> bool:
+def _has_moments(optimizer: AbstractValue) -> bool:
     package, _, last = optimizer.name.rpartition(".")
-    momentum = optimizer.options.get("momentum")
-    return package == "torch.optim" and (last in AVERAGING or (momentum is not None and bool(momentum.constant())))
+    momentum = optimizer.arguments.get("momentum")
+    return package == "torch.optim" and (last in WITH_MOMENTS or (momentum is not None and bool(momentum.constant())))
 
 
-def _same(source: Source, made: Op, loop: Loop) -> bool:
-    """Return True where nothing it is built from may be another in the next turn."""
+def _has_same_arguments(source: SourceFile, made: Op, loop: Loop) -> bool:
+    """Return True where none of its arguments can change from one iteration to the next."""
     first, *others = [*made.node.args, *(each.value for each in made.node.keywords)]
-    given = words(first) - stored(first)
-    return not given & changing(made, loop) and all(source.fixed(each, made, loop) for each in others)
+    given = names_in(first) - assigned_names(first)
+    return not given & names_changing_in(made, loop) and all(
+        source.is_loop_invariant(each, made, loop) for each in others
+    )
 
 
-def _one_pass(source: Source, made: Op, loop: Loop) -> bool:
-    inside = source.within(loop, OpKind.STEPPED, OpKind.ITERATED, root=made.root)
-    steps = [each for each in inside if each.act is OpKind.STEPPED and each.subject.may_be(made.subject)]
-    several = loop.over is not None and any(each.kind is Kind.LOADER for each in loop.over.lineage())
+def _makes_one_pass(source: SourceFile, made: Op, loop: Loop) -> bool:
+    inside = source.ops_in_loop(loop, OpKind.STEP, OpKind.ITERATE, root=made.entry_point)
+    steps = [each for each in inside if each.kind is OpKind.STEP and each.subject.may_be(made.subject)]
+    several = loop.over is not None and any(each.kind is ValueKind.LOADER for each in loop.over.ancestors())
     for step in steps:
         inner = step.loops[[each.node for each in step.loops].index(loop.node) :]
         start = next((each for each in inside if each.node is inner[-1].node), None)
-        if over_loader(inner[-1]) is None or len(inner) > 2:
+        if iterated_loader(inner[-1]) is None or len(inner) > 2:
             return False
-        if len(inner) == 2 and (several or start is None or its_own(start, loop)):
+        if len(inner) == 2 and (several or start is None or varies_per_iteration(start, loop)):
             return False
     return bool(steps)
 
 
-def _anew(source: Source, made: Op, loop: Loop, models: list[AbstractValue]) -> bool:
-    """Return True where each turn may begin with other models or weights."""
-    inside = source.within(loop, root=made.root)
+def _restarts(source: SourceFile, made: Op, loop: Loop, models: list[AbstractValue]) -> bool:
+    """Return True where an iteration may start with another model or other weights."""
+    inside = source.ops_in_loop(loop, root=made.entry_point)
     fresh = any(
-        each.act in (OpKind.STATE_LOADED, OpKind.FROZEN, OpKind.READ) or each.word.startswith("torch.nn.init")
+        each.kind in (OpKind.LOAD_STATE_DICT, OpKind.SET_REQUIRES_GRAD, OpKind.LOAD)
+        or each.name.startswith("torch.nn.init")
         for each in inside
     )
-    built = any(each.act is OpKind.MADE and any(each.subject.may_be(one) for one in models) for each in inside)
+    built = any(each.kind is OpKind.CREATE and any(each.subject.may_be(one) for one in models) for each in inside)
     copied = any({COPIED, MANAGED} & each.facts for each in (*models, made.subject))
     texts = {id(each): each for operation in inside for each in (loop.node, *operation.functions)}.values()
     calls = (each for text in texts for each in ast.walk(text) if isinstance(each, ast.Call))
     reset = any(getattr(each.func, "attr", "") in RESETTING for each in calls)
-    return fresh or built or copied or reset or source.handed_out(made.subject, inside)
+    return fresh or built or copied or reset or source.escapes(made.subject, inside)
 
 
-RULE = Rule(words=("torch", "optim", "backward(", ".step("), find=find)
+RULE = Rule(required_words=("torch", "optim", "backward(", ".step("), find=find)
 
 FAILURE = Failure(
     code="OPT004",
-    title="The optimizer is built again and again",
+    title="The optimizer is re-created during training",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""

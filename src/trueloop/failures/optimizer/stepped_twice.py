@@ -1,22 +1,32 @@
-"""A step uses a gradient that a step has used already, and nothing was added since.
+"""``optimizer.step()`` uses gradients that an earlier step has already used.
 
 What you see
-    As with a learning rate that is too high: the loss falls faster at first, and then no further; with two optimizers
-    one part of the model is unstable. Adam's averages weigh one batch twice.
+    The run behaves as with too high a learning rate: the loss falls faster at first, then stops falling. With two
+    optimizers one part of the model is unstable. Adam's averages count one batch twice.
 
 Why it happens
-    A step leaves the gradients as they are, and a second one finds them. Often one step stands in a helper or behind
-    ``scaler.step(optimizer)`` and one in the loop, or two optimizers were built over a shared encoder.
+    A step leaves the gradients in place, and a second one uses them again. Often one step is in a helper or in
+    ``scaler.step(optimizer)`` and another in the loop, or two optimizers share an encoder.
 
 Fix
-    Step once for each window. Where two optimizers share parameters, give them to one, or clear and run backward
-    between the steps.
+    Step once per update. Give shared parameters to one optimizer only, or clear and run backward between the steps.
+
+        loss.backward()
+        optimizer.step()
+        optimizer.step()       # wrong: delete this line
+        optimizer.zero_grad()
 
 When this is fine
-    A backward, a change by hand or clearing between two steps makes it another gradient; a gradient that is zero
-    everywhere moves nothing, and initialises an optimizer's state; a step with a closure computes anew; frozen
-    parameters with an old gradient are OPT003. It is told the second time a line does it: some people let two
-    optimizers share a gradient on purpose, who silence it there.
+    - A backward, ``zero_grad()`` or a change by hand between the steps makes it another gradient.
+    - A gradient that is zero everywhere changes nothing; some programs use it to initialise the optimizer's state.
+    - A step with a closure computes new gradients.
+    - Two optimizers share a gradient on purpose: silence the finding on that line.
+
+How it is detected
+    At run time, at the second time that a line does it: the step used gradients that are not zero, were used
+    before, and that nothing changed since. Frozen parameters with an old gradient are OPT003, parameters of no
+    called model OPT002. Lint reports two steps of one optimizer in the same iteration of a loop with nothing
+    between them that could change the gradients.
 
 References
     Optimizer.step, https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.step.html
@@ -33,112 +43,115 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any, ClassVar, Final
 
-from trueloop.analysis.abstract_value import MANAGED, Kind
+from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import NONE, Event, ModelCalled, Ref, Refs, StepTaken
+from trueloop.tracing.events import NO_REFS, Event, ModelCalled, Ref, Refs, StepTaken
 from trueloop.tracing.object_facts import Facts
 
-TIMES: Final = 2  # once might be a probe
-LATEST: Final = 4  # steps that are remembered: two rounds of two optimizers
-WAITING: Final = (
-    OpKind.ESCAPED,
+MIN_TIMES: Final = 2  # once might be a probe
+MAX_STEPS: Final = 4  # latest steps that are kept: two rounds of two optimizers
+RESETTING: Final = (
+    OpKind.ESCAPE,
     OpKind.BACKWARD,
-    OpKind.CLEARED,
-    OpKind.GRADIENTS,
-    OpKind.STATE_LOADED,
-    OpKind.CLIPPED,
-    OpKind.UNSCALED,
+    OpKind.CLEAR_GRADIENTS,
+    OpKind.ACCESS_GRADIENTS,
+    OpKind.LOAD_STATE_DICT,
+    OpKind.CLIP_GRADIENTS,
+    OpKind.UNSCALE,
 )
-"""Between two steps: the second one may use something else."""
+"""Operations between two steps after which the second one may use other gradients."""
 
 
 class Detector(failure.Detector):
-    """Every step tells which of its gradients nothing was added to since they were used."""
+    """Counts the steps at each line that use already used gradients."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, StepTaken)
 
     def __init__(self) -> None:
-        self._again: Counter[CodePosition | None] = Counter()
-        self._latest: deque[tuple[tuple[Ref, ...], tuple[float, ...]]] = deque(maxlen=LATEST)
-        """Parameters and the norms of their gradients, at the latest steps."""
+        self._repeats: Counter[CodePosition | None] = Counter()
+        self._latest: deque[tuple[tuple[Ref, ...], tuple[float, ...]]] = deque(maxlen=MAX_STEPS)
+        """Parameters and the norms of their gradients at the latest steps."""
         self._models = Facts[Any, Refs]()
-        """Parameters of each model that was called and is there still."""
+        """Parameters of each model that was called and still exists."""
 
     def observe(self, event: ModelCalled | StepTaken) -> Evidence | None:
-        """Return evidence where a line has done so again and again."""
+        """Return evidence when a line has used old gradients ``MIN_TIMES`` times."""
         if isinstance(event, ModelCalled):
-            if self._models.get(event.live) is not event.parameters:
-                self._models.put(event.live, event.parameters)
+            if self._models.get(event.live_module) is not event.parameters:
+                self._models.put(event.live_module, event.parameters)
             return None
-        moved = event.used - event.zero - event.frozen if event.used and not event.closure else NONE
-        if moved and event.norms:
-            moved -= self._others(event)
+        moved = event.already_used - event.zero_gradients - event.frozen if event.already_used and not event.closure else NO_REFS
+        if moved and event.parameter_norms:
+            moved -= self._changed_gradients(event)
         if moved:
-            called = NONE.union(*self._models.facts())
-            moved &= called if called & event.parameters else moved  # what no model has any longer: OPT002
-        self._latest.append((event.graded, event.norms))
+            called = NO_REFS.union(*self._models.facts())
+            moved &= called if called & event.parameters else moved  # parameters of no model: OPT002
+        self._latest.append((event.norm_parameters, event.parameter_norms))
         if not moved:
             return None
-        self._again[event.place] += 1
-        if self._again[event.place] < TIMES:
+        self._repeats[event.location] += 1
+        if self._repeats[event.location] < MIN_TIMES:
             return None
         return Evidence(
-            message=f"This step used {format_count(len(moved), 'gradient')} that a step had used before, with nothing added "
-            f"since, {self._again[event.place]} times.",
-            location=event.place,
-            related=((event.used_at, "used here before"),) if event.used_at else (),
+            message=f"`{event.optimizer.kind}.step()` used {format_count(len(moved), 'gradient')} that an earlier "
+            f"step had already used, {self._repeats[event.location]} times.",
+            location=event.location,
+            related=((event.already_used_at, "the earlier step"),) if event.already_used_at else (),
         )
 
-    def _others(self, event: StepTaken) -> Refs:
-        """Return the parameters whose gradient has another norm than before: by ``grad.data``, without a trace."""
+    def _changed_gradients(self, event: StepTaken) -> Refs:
+        """Return the parameters whose gradient norm changed, for example through the untraced ``grad.data``."""
         before: dict[Ref, float] = {}
         for parameters, norms in self._latest:
             before.update(zip(parameters, norms, strict=False))
-        now = zip(event.graded, event.norms, strict=False)
+        now = zip(event.norm_parameters, event.parameter_norms, strict=False)
         return frozenset(each for each, norm in now if before.get(each, norm) != norm)
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield each step of an optimizer that comes right behind one of the same optimizer, in the same turn."""
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each step that directly follows a step of the same optimizer in the same iteration."""
     last: dict[tuple[int, int], Op] = {}
     for each in source.operations:
-        if each.act in WAITING:
+        if each.kind in RESETTING:
             last.clear()
-        if each.act is not OpKind.STEPPED or each.value is not None or not _known(each):
+        if each.kind is not OpKind.STEP or each.value is not None or not _is_plain_step(each):
             continue
-        key = each.root, id(each.subject)
+        key = each.entry_point, id(each.subject)
         first, last[key] = last.get(key), each
-        if first is None or not first.beside(each) or not first.implied_by(each) or first.node is each.node:
+        if first is None or not first.same_iteration_as(each) or not first.implied_by(each) or first.node is each.node:
             continue
-        if not any(done.act is OpKind.BACKWARD and done.beside(first) for done in source.run_of(each)[: each.index]):
+        if not any(
+            done.kind is OpKind.BACKWARD and done.same_iteration_as(first)
+            for done in source.ops_of_run(each)[: each.index]
+        ):
             continue
         yield Hit(
-            message="The optimizer steps a second time with the gradients it has just used.",
+            message=f"`{source.text.segment(each.node)}` uses gradients that the previous step has already used.",
             node=each.node,
-            related=((first.node, "they are used here"),),
-            fix=_stepped_once(source, each),
+            related=((first.node, "the previous step"),),
+            fix=_remove_step(source, each),
         )
 
 
-def _known(step: Op) -> bool:
+def _is_plain_step(step: Op) -> bool:
     optimizer, plain = step.subject, isinstance(step.statement, ast.Expr) and step.statement.value is step.node
-    return plain and optimizer.kind is Kind.OPTIMIZER and MANAGED not in optimizer.facts and not optimizer.either
+    return plain and optimizer.kind is ValueKind.OPTIMIZER and MANAGED not in optimizer.facts and not optimizer.union
 
 
-def _stepped_once(source: Source, step: Op) -> Fix | None:
-    """Return the fix: the line goes."""
-    gone = None if step.things else source.taken_out(step)
-    return Fix((gone,), safe=False, words="Step once") if gone else None
+def _remove_step(source: SourceFile, step: Op) -> Fix | None:
+    """Return the fix: remove the line."""
+    gone = None if step.inputs else source.remove_statement(step)
+    return Fix((gone,), safe=False, description="Step once") if gone else None
 
 
-RULE = Rule(words=("backward(", ".step("), find=find)
+RULE = Rule(required_words=("backward(", ".step("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -149,7 +162,7 @@ def inject(loop: TeachingLoop) -> None:
 
 FAILURE = Failure(
     code="OPT005",
-    title="A gradient is stepped twice",
+    title="optimizer.step() uses the same gradients twice",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -181,7 +194,7 @@ for step in range(8):
     optimizer.step()
     optimizer.zero_grad()
 """,
-    fix="Step once for each window, and let no two optimizers step the same gradient.",
+    fix="Step once per update, and give shared parameters to one optimizer only.",
     rule=RULE,
     detector=Detector,
     inject=inject,

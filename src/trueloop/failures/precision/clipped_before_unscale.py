@@ -28,10 +28,10 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.clipping import infinite, limit_of, scaler_of
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
@@ -55,28 +55,28 @@ class Detector(failure.Detector):
         if isinstance(event, LossScaled):
             self._scale = event.scale
             return None
-        if event.probe or not event.scaled or (self._scale and event.limit >= SHARE * self._scale):
+        if event.only_measured or not event.scaled or (self._scale and event.limit >= SHARE * self._scale):
             return None
         by = f" by {self._scale:g}" if self._scale else ""
         norm = f" The norm it saw was {event.measured:.3g}." if event.measured else ""
         return Evidence(
             message=f"{len(event.scaled)} gradients were clipped at {event.limit:g} while GradScaler still had them "
             f"multiplied{by}.{norm}",
-            location=event.place,
+            location=event.location,
         )
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each clipping of what a scaled backward has made, with nothing in between that unscales it."""
     repaired: set[int] = set()
-    for clip in source.acts(OpKind.CLIPPED):
+    for clip in source.ops(OpKind.CLIP_GRADIENTS):
         limit = limit_of(clip)
-        told_of = limit is not None and any(each.kind is Kind.SCALER for each in limit.lineage())
+        told_of = limit is not None and any(each.kind is ValueKind.SCALER for each in limit.ancestors())
         backward = None if infinite(clip) or told_of else _scaled(source, clip)
         if backward is None:
             continue
-        first = clip.root not in repaired  # of two clippings the first one unscales for both
-        repaired.add(clip.root)
+        first = clip.entry_point not in repaired  # of two clippings the first one unscales for both
+        repaired.add(clip.entry_point)
         yield Hit(
             message="The gradients are clipped while GradScaler still has them multiplied by its factor.",
             node=clip.node,
@@ -85,14 +85,14 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-def _scaled(source: Source, clip: Op) -> Op | None:
+def _scaled(source: SourceFile, clip: Op) -> Op | None:
     """Return the last backward before a clipping, if it surely was scaled, and nothing has unscaled it."""
-    run = source.run_of(clip)
+    run = source.ops_of_run(clip)
     for each in reversed(run[: run.index(clip)]):
-        match each.act:
-            case OpKind.UNSCALED | OpKind.GRADIENTS | OpKind.STEPPED | OpKind.CLEARED:
+        match each.kind:
+            case OpKind.UNSCALE | OpKind.ACCESS_GRADIENTS | OpKind.STEP | OpKind.CLEAR_GRADIENTS:
                 return None
-            case OpKind.ESCAPED if any(_could_unscale(given) for given in each.things):
+            case OpKind.ESCAPE if any(_could_unscale(given) for given in each.inputs):
                 return None
             case OpKind.BACKWARD if not each.excludes(clip):
                 scaler = scaler_of(each)
@@ -104,13 +104,13 @@ def _scaled(source: Source, clip: Op) -> Op | None:
 
 
 def _could_unscale(given: AbstractValue) -> bool:
-    return given.kind in (Kind.SCALER, Kind.OPTIMIZER, Kind.MODEL, Kind.PARAMETERS, Kind.INSTANCE, Kind.FUNCTION)
+    return given.kind in (ValueKind.SCALER, ValueKind.OPTIMIZER, ValueKind.MODEL, ValueKind.PARAMETERS, ValueKind.INSTANCE, ValueKind.FUNCTION)
 
 
 def _on(scaler: AbstractValue, backward: Op, clip: Op) -> bool:
     """Return True where the scaler can be on, and no condition of the clipping has to do with that."""
-    enabled = scaler.options.get("enabled")
-    if any(each.kind is not Kind.SCALER or each.name == "" for each in scaler.alternatives()):
+    enabled = scaler.arguments.get("enabled")
+    if any(each.kind is not ValueKind.SCALER or each.name == "" for each in scaler.alternatives()):
         return False  # made elsewhere
     if enabled is not None and enabled.constant() is False:
         return False
@@ -136,31 +136,31 @@ def _ends(node: ast.AST) -> set[str]:
     }
 
 
-def _unscaled(source: Source, clip: Op) -> Fix | None:
+def _unscaled(source: SourceFile, clip: Op) -> Fix | None:
     """Return the fix: unscale before clipping, and not again behind it."""
-    run = source.run_of(clip)
-    steps = [each for each in run if each.act is OpKind.STEPPED and each.beside(clip) and each.implied_by(clip)]
+    run = source.ops_of_run(clip)
+    steps = [each for each in run if each.kind is OpKind.STEP and each.same_iteration_as(clip) and each.implied_by(clip)]
     steps = [
         each for each in steps if each.index > clip.index and scaler_of(each) and each.subject.covers(clip.subject)
     ]
     if len(steps) != 1 or clip.statement is None or steps[0].function is not clip.function:
         return None
     step, call = steps[0], steps[0].node
-    late = [each for each in run if each.act is OpKind.UNSCALED and clip.index < each.index < step.index]
+    late = [each for each in run if each.kind is OpKind.UNSCALE and clip.index < each.index < step.index]
     if late:
         statement = late[0].statement
         plain = isinstance(statement, ast.Expr) and statement.value is late[0].node and late[0].implied_by(clip)
         alone = plain and len(late) == 1 and len(source.block(statement)) > 1
-        edits = source.text.moved(statement, before=clip.statement) if statement and alone else None
-        return Fix(edits, safe=True, words="Unscale before clipping") if edits else None
+        edits = source.text.move_statement(statement, before=clip.statement) if statement and alone else None
+        return Fix(edits, safe=True, description="Unscale before clipping") if edits else None
     if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or len(call.args) != 1:
         return None
-    line = f"{source.text.of(call.func.value)}.unscale_({source.text.of(call.args[0])})"
-    edit: Edit | None = source.text.before(clip.statement, line)
-    return Fix((edit,), safe=True, words="Unscale before clipping") if edit else None
+    line = f"{source.text.segment(call.func.value)}.unscale_({source.text.segment(call.args[0])})"
+    edit: Edit | None = source.text.insert_before(clip.statement, line)
+    return Fix((edit,), safe=True, description="Unscale before clipping") if edit else None
 
 
-RULE = Rule(words=(".backward(", "clip_grad", "scale"), find=find)
+RULE = Rule(required_words=(".backward(", "clip_grad", "scale"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -25,14 +25,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import Failure, Rule, Severity
 
 OLD = {f"torch.cuda.amp.{name}": name for name in ("autocast", "GradScaler")}
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield calls of the old names."""
     for call in source.calls(*OLD):
         name = OLD[source.name(call.func)]
@@ -40,12 +40,12 @@ def find(source: Source) -> Iterator[Hit]:
         yield Hit(message=f"torch.cuda.amp.{name} is deprecated since PyTorch 2.4.", node=call, fix=fix)
 
 
-def _spelled_anew(source: Source, call: ast.Call, name: str) -> Fix | None:
+def _spelled_anew(source: SourceFile, call: ast.Call, name: str) -> Fix | None:
     """Return the fix: torch.amp, with the device said; where a name was imported, for all of its calls at once."""
     words = 'Spell it torch.amp, with "cuda"'
     if isinstance(call.func, ast.Attribute):
         given = _device(source, call, name)
-        plain = source.text.of(call.func) == f"torch.cuda.amp.{name}"
+        plain = source.text.segment(call.func) == f"torch.cuda.amp.{name}"
         return (
             Fix((source.text.replace(call.func, f"torch.amp.{name}"), given), False, words) if given and plain else None
         )
@@ -57,13 +57,13 @@ def _spelled_anew(source: Source, call: ast.Call, name: str) -> Fix | None:
         return None
     given = [_device(source, each, names[getattr(each.func, "id", "")]) for each in calls]
     start = source.text.offset(imports[0].lineno, imports[0].col_offset)
-    written = source.text.of(imports[0])
+    written = source.text.segment(imports[0])
     at = start + len(written[: written.index("torch.cuda.amp")].encode())
     edits = (Edit(at, at + len("torch.cuda.amp"), "torch.amp"), *(each for each in given if each))
     return Fix(edits, False, words) if all(given) and written.startswith("from torch.cuda.amp ") else None
 
 
-def _device(source: Source, call: ast.Call, name: str) -> Edit | None:
+def _device(source: SourceFile, call: ast.Call, name: str) -> Edit | None:
     """Return the edit that puts "cuda" first; autocast's own first argument was ``enabled``."""
     end = source.text.span(call.func)[1]
     opening = source.text.content.index(b"(", end) + 1
@@ -75,7 +75,7 @@ def _device(source: Source, call: ast.Call, name: str) -> Edit | None:
     return Edit(start, start, '"cuda", ')
 
 
-RULE = Rule(words=("cuda", "amp"), find=find, asked=True)
+RULE = Rule(required_words=("cuda", "amp"), find=find, opt_in=True)
 
 FAILURE = Failure(
     code="PRC003",

@@ -43,12 +43,12 @@ class Detector(failure.Detector):
 
     def observe(self, event: StepTaken) -> Evidence | None:
         """Return evidence where one is."""
-        if event.epsilon_lost is None:
+        if event.underflowing_eps is None:
             return None
         return Evidence(
-            message=f"{event.optimizer.kind} steps float16 weights with eps = {event.epsilon_lost:g}, which rounds to "
+            message=f"{event.optimizer.kind} steps float16 weights with eps = {event.underflowing_eps:g}, which rounds to "
             "zero in float16: it divides by zero where a gradient is small.",
-            location=event.place,
+            location=event.location,
         )
 
 

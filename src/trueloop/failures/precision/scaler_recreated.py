@@ -29,10 +29,10 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
-from trueloop.analysis.abstract_value import Kind
+from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_statement
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, CodePosition
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
@@ -57,34 +57,34 @@ class Detector(failure.Detector):
         if not isinstance(event, ScalerCreated):
             self._made.clear()
             return None
-        times, update = self._made.get(event.place, (0, -1))
+        times, update = self._made.get(event.location, (0, -1))
         if event.update <= update:  # several, one for each model
             return None
-        self._made[event.place] = times + 1, event.update
+        self._made[event.location] = times + 1, event.update
         if times + 1 < TIMES:
             return None
         return Evidence(
             message=f"A new GradScaler was made here {times + 1} times for the same optimizer: its scale begins anew "
             "each time.",
-            location=event.place,
+            location=event.location,
         )
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each scaler that a loop makes and steps with, while the optimizer comes from outside."""
-    for made in source.acts(OpKind.MADE):
+    for made in source.ops(OpKind.CREATE):
         scaler = made.subject
-        if scaler.kind is not Kind.SCALER or not made.loops or scaler.name.rpartition(".")[2] != "GradScaler":
+        if scaler.kind is not ValueKind.SCALER or not made.loops or scaler.name.rpartition(".")[2] != "GradScaler":
             continue
         loop = made.loops[-1]
-        enabled = scaler.options.get("enabled")
-        if loop.once() or not made.always_in(loop) or (enabled and enabled.constant() is False):
+        enabled = scaler.arguments.get("enabled")
+        if loop.runs_at_most_once() or not made.always_in(loop) or (enabled and enabled.constant() is False):
             continue
-        inside = source.within(loop, root=made.root)
-        steps = [each for each in inside if each.act is OpKind.STEPPED and scaler in each.things]
-        anew = [each for each in inside if each.act is OpKind.MADE and each.subject.kind is Kind.OPTIMIZER]
-        loaded = any(each.act in (OpKind.STATE_LOADED, OpKind.READ) for each in inside)
-        if steps and not anew and not loaded and all(each.subject.kind is Kind.OPTIMIZER for each in steps):
+        inside = source.ops_in_loop(loop, root=made.entry_point)
+        steps = [each for each in inside if each.kind is OpKind.STEP and scaler in each.inputs]
+        anew = [each for each in inside if each.kind is OpKind.CREATE and each.subject.kind is ValueKind.OPTIMIZER]
+        loaded = any(each.kind in (OpKind.LOAD_STATE_DICT, OpKind.LOAD) for each in inside)
+        if steps and not anew and not loaded and all(each.subject.kind is ValueKind.OPTIMIZER for each in steps):
             yield Hit(
                 message="A new GradScaler is made in each turn of the loop: its scale begins anew.",
                 node=made.node,
@@ -93,7 +93,7 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _before(source: Source, made: Op, loop: Loop) -> Fix | None:
+def _before(source: SourceFile, made: Op, loop: Loop) -> Fix | None:
     """Return the fix: make it before the loop."""
     statement, call = made.statement, made.node
     plain = isinstance(statement, ast.Assign) and statement.value is call and isinstance(call, ast.Call)
@@ -107,11 +107,11 @@ def _before(source: Source, made: Op, loop: Loop) -> Fix | None:
         or not all(isinstance(each, ast.Constant) for each in given)
     ):
         return None
-    edits = source.text.moved(statement, before=loop.node)
-    return Fix(edits, safe=False, words="Make it before the loop") if edits else None
+    edits = source.text.move_statement(statement, before=loop.node)
+    return Fix(edits, safe=False, description="Make it before the loop") if edits else None
 
 
-RULE = Rule(words=("GradScaler", ".step("), find=find)
+RULE = Rule(required_words=("GradScaler", ".step("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -29,9 +29,9 @@ from typing import ClassVar
 from trueloop.analysis.abstract_value import AbstractValue
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.clipping import scales
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Edit, Fix, Text
+from trueloop.core.source_text import Edit, Fix, SourceText
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -51,13 +51,13 @@ class Detector(failure.Detector):
         return Evidence(
             message=f"GradScaler multiplies the loss{factor}, though the model ran in bfloat16, which has the range of "
             "float32.",
-            location=event.place,
+            location=event.location,
         )
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each scaling of a loss that was computed in bfloat16, by a scaler that is always on."""
-    scalings = [each for each in source.acts(OpKind.SCALED) if scales(each.subject)]
+    scalings = [each for each in source.ops(OpKind.SCALE_LOSS) if scales(each.subject)]
     halves = {id(each): _half(source, each) for each in scalings}
     for scaling in scalings:
         called = halves[id(scaling)]
@@ -73,12 +73,12 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-def _half(source: Source, scaling: Op) -> Op | None:
+def _half(source: SourceFile, scaling: Op) -> Op | None:
     """Return a call of a model in bfloat16 that a loss comes from, if none was in another type."""
     found: Op | None = None
-    for thing in scaling.things[0].graph() if scaling.things else ():
-        made = source.makers.get(id(thing))
-        if made is None or made.act not in (OpKind.CALLED, OpKind.FORWARD):
+    for thing in scaling.inputs[0].autograd_graph() if scaling.inputs else ():
+        made = source.created_by.get(id(thing))
+        if made is None or made.kind not in (OpKind.MODEL_CALL, OpKind.FORWARD_CALL):
             continue
         if made.autocast not in (None, "torch.bfloat16"):
             return None
@@ -86,7 +86,7 @@ def _half(source: Source, scaling: Op) -> Op | None:
     return found
 
 
-def _switched_off(text: Text, scaler: AbstractValue) -> Fix | None:
+def _switched_off(text: SourceText, scaler: AbstractValue) -> Fix | None:
     """Return the fix: ``enabled=False``, which leaves the rest of the program as it is."""
     call = scaler.node
     if not isinstance(call, ast.Call) or any(each.arg is None for each in call.keywords):
@@ -95,19 +95,19 @@ def _switched_off(text: Text, scaler: AbstractValue) -> Fix | None:
         return None
     given = next((each.value for each in call.keywords if each.arg == "enabled"), None)
     if given is not None:
-        return Fix((text.replace(given, "False"),), safe=True, words="Switch the scaler off")
+        return Fix((text.replace(given, "False"),), safe=True, description="Switch the scaler off")
     arguments = [*call.args, *(each.value for each in call.keywords)]
     if not arguments:
         _, end = text.span(call)
         empty = Edit(end - 1, end - 1, "enabled=False")
-        return Fix((empty,), safe=True, words="Switch the scaler off") if text.of(call).endswith("()") else None
+        return Fix((empty,), safe=True, description="Switch the scaler off") if text.segment(call).endswith("()") else None
     _, end = text.span(max(arguments, key=lambda each: text.span(each)[1]))
     if text.content[end : end + 1] not in (b")", b","):
         return None  # in parentheses of its own
-    return Fix((Edit(end, end, ", enabled=False"),), safe=True, words="Switch the scaler off")
+    return Fix((Edit(end, end, ", enabled=False"),), safe=True, description="Switch the scaler off")
 
 
-RULE = Rule(words=("GradScaler", "autocast", "scale"), find=find)
+RULE = Rule(required_words=("GradScaler", "autocast", "scale"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -33,10 +33,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
-from trueloop.analysis.abstract_value import MANAGED, Kind
+from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.clipping import scaler_of, scales
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, CodePosition
 from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Edit, Fix
@@ -46,7 +46,7 @@ from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, LossScaled, StepTaken
 
 TIMES: Final = 2  # once might be a probe
-BETWEEN: Final = (OpKind.UNSCALED, OpKind.GRADIENTS, OpKind.CLIPPED, OpKind.STEPPED, OpKind.CLEARED, OpKind.ESCAPED)
+BETWEEN: Final = (OpKind.UNSCALE, OpKind.ACCESS_GRADIENTS, OpKind.CLIP_GRADIENTS, OpKind.STEP, OpKind.CLEAR_GRADIENTS, OpKind.ESCAPE)
 """After any of these nobody knows what the gradients are multiplied by."""
 
 
@@ -65,26 +65,26 @@ class Detector(failure.Detector):
         if isinstance(event, LossScaled):
             self._scale = event.scale
             return None
-        if not event.scaled or event.scaler is not None or self._scale == 1:
+        if not event.still_scaled or event.scaler is not None or self._scale == 1:
             return None
-        self._times[event.place] += 1
-        if self._times[event.place] < TIMES:
+        self._times[event.location] += 1
+        if self._times[event.location] < TIMES:
             return None
         by = f" by {self._scale:g}" if self._scale else ""
         return Evidence(
-            message=f"This step used {format_count(len(event.scaled), 'gradient')} that GradScaler still had "
+            message=f"This step used {format_count(len(event.still_scaled), 'gradient')} that GradScaler still had "
             f"multiplied{by}.",
-            location=event.place,
+            location=event.location,
         )
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each plain step of what a scaled backward has made, with nothing in between that unscales it."""
     if any(getattr(each.func, "attr", "") == "get_scale" for each in source.all_calls):
         return
-    for step in source.acts(OpKind.STEPPED):
+    for step in source.ops(OpKind.STEP):
         optimizer = step.subject
-        if step.things or step.value is not None or optimizer.kind is not Kind.OPTIMIZER or MANAGED in optimizer.facts:
+        if step.inputs or step.value is not None or optimizer.kind is not ValueKind.OPTIMIZER or MANAGED in optimizer.facts:
             continue
         backward = _scaled(source, step)
         if backward is not None:
@@ -96,13 +96,13 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-def _scaled(source: Source, step: Op) -> Op | None:
+def _scaled(source: SourceFile, step: Op) -> Op | None:
     """Return the last backward before a step, if it surely was scaled, and nothing has unscaled it."""
-    run = source.run_of(step)
+    run = source.ops_of_run(step)
     for each in reversed(run[: run.index(step)]):
-        if each.act in BETWEEN and not each.excludes(step):
+        if each.kind in BETWEEN and not each.excludes(step):
             return None
-        if each.act is OpKind.BACKWARD and not each.excludes(step):
+        if each.kind is OpKind.BACKWARD and not each.excludes(step):
             scaler = scaler_of(each)
             reached = step.subject.models() and source.reaches(each, step.subject)
             known = scaler is not None and scales(scaler) and each.implied_by(step)
@@ -110,7 +110,7 @@ def _scaled(source: Source, step: Op) -> Op | None:
     return None
 
 
-def _by_the_scaler(source: Source, step: Op, backward: Op) -> Fix | None:
+def _by_the_scaler(source: SourceFile, step: Op, backward: Op) -> Fix | None:
     """Return the fix: let the scaler step, and update it where nobody does."""
     call, statement = step.node, step.statement
     scaling = [each for each in ast.walk(backward.node) if isinstance(each, ast.Call)]
@@ -125,15 +125,15 @@ def _by_the_scaler(source: Source, step: Op, backward: Op) -> Fix | None:
         or backward.function is not step.function
     ):
         return None
-    scaler = source.text.of(names[0])
-    edits: tuple[Edit | None, ...] = (source.text.replace(call, f"{scaler}.step({source.text.of(call.func.value)})"),)
-    if not any(each.act is OpKind.SCALER_UPDATED for each in source.run_of(step)):
-        edits = (*edits, source.text.after(statement, f"{scaler}.update()"))
+    scaler = source.text.segment(names[0])
+    edits: tuple[Edit | None, ...] = (source.text.replace(call, f"{scaler}.step({source.text.segment(call.func.value)})"),)
+    if not any(each.kind is OpKind.SCALER_UPDATE for each in source.ops_of_run(step)):
+        edits = (*edits, source.text.insert_after(statement, f"{scaler}.update()"))
     known = tuple(each for each in edits if each is not None)
-    return Fix(known, safe=False, words="Let the scaler step") if len(known) == len(edits) else None
+    return Fix(known, safe=False, description="Let the scaler step") if len(known) == len(edits) else None
 
 
-RULE = Rule(words=("backward(", ".step(", "scale"), find=find)
+RULE = Rule(required_words=("backward(", ".step(", "scale"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -30,11 +30,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from trueloop.analysis.abstract_value import MANAGED, Kind
+from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, CodePosition
-from trueloop.core.source_text import dotted
+from trueloop.core.source_text import dotted_name
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
@@ -71,40 +71,40 @@ class Detector(failure.Detector):
     def observe(self, event: BackwardEnded | StepTaken | ModelCalled) -> Evidence | None:
         """Return evidence at a forward that uses a cast from before a step."""
         if isinstance(event, BackwardEnded):
-            self._order = event.order
+            self._order = event.graph_order
         elif isinstance(event, StepTaken):
             if self._order is not None:
                 self._stepped(event, self._order)
-        elif event.cast is not None and event.grad_mode and not event.recomputed:
-            weight, made = event.cast
+        elif event.autocast_parameter is not None and event.grad_mode and not event.recomputed:
+            weight, made = event.autocast_parameter
             for step in self._steps.facts():
                 if weight in step.parameters and made <= step.order:
                     return Evidence(
                         message=f"{weight.name} was cast to {event.autocast} before the step, and the forward after it "
                         "uses that copy: the model computes with the weights of before.",
                         location=step.place,
-                        related=((event.place, "the forward"),) if event.place else (),
+                        related=((event.location, "the forward"),) if event.location else (),
                     )
         return None
 
     def _stepped(self, event: StepTaken, order: int) -> None:
         known = self._steps.get(event.optimizer)
         if known is None:
-            self._steps.put(event.optimizer, _Step(order, event.with_gradient, event.place))
+            self._steps.put(event.optimizer, _Step(order, event.with_gradient, event.location))
         else:
-            known.order, known.parameters, known.place = order, event.with_gradient, event.place
+            known.order, known.parameters, known.place = order, event.with_gradient, event.location
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each step in a loop that stands within an autocast, where a forward of its model is in that loop too."""
-    if any(_last(each) in ANEW and dotted(each) != "re.compile" for each in _called(source)):
+    if any(_last(each) in ANEW and dotted_name(each) != "re.compile" for each in _called(source)):
         return
-    for step in source.acts(OpKind.STEPPED):
+    for step in source.ops(OpKind.STEP):
         loop = _within(step)
         optimizer = step.subject
-        if loop is None or optimizer.kind is not Kind.OPTIMIZER or MANAGED in optimizer.facts or not optimizer.models():
+        if loop is None or optimizer.kind is not ValueKind.OPTIMIZER or MANAGED in optimizer.facts or not optimizer.models():
             continue
-        for call in source.within(loop, OpKind.CALLED, root=step.root):
+        for call in source.ops_in_loop(loop, OpKind.MODEL_CALL, root=step.entry_point):
             same = call.autocasts and call.autocasts[0][0] is step.autocasts[0][0]
             if same and call.autocast is not None and call.grad and optimizer.covers(call.subject):
                 yield Hit(
@@ -119,7 +119,7 @@ def find(source: Source) -> Iterator[Hit]:
                 break
 
 
-def _called(source: Source) -> Iterator[ast.expr]:
+def _called(source: SourceFile) -> Iterator[ast.expr]:
     """Yield what is called or decorates a function."""
     for each in source.nodes:
         if isinstance(each, ast.Call):
@@ -136,13 +136,13 @@ def _within(step: Op) -> Loop | None:
     if not step.autocasts:
         return None
     outer, depth = step.autocasts[0]
-    kept = all("cache_enabled" not in thing.options and len(thing.options) < 4 for thing, _ in step.autocasts)
+    kept = all("cache_enabled" not in thing.arguments and len(thing.arguments) < 4 for thing, _ in step.autocasts)
     written = isinstance(outer.node, ast.Call)
-    inside = [loop for loop in step.loops[depth:] if not loop.once()]
+    inside = [loop for loop in step.loops[depth:] if not loop.runs_at_most_once()]
     return inside[-1] if kept and written and inside else None
 
 
-RULE = Rule(words=("autocast", ".step(", "backward("), find=find)
+RULE = Rule(required_words=("autocast", ".step(", "backward("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

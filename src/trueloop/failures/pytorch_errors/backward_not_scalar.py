@@ -17,8 +17,8 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     if root is None:
         what = "A tensor of more than one number was given to backward()."
     else:
-        what = f"{root.called.capitalize()} has the shape {root.size}, and backward() starts from one number."
-    reducing = root is not None and root.made_by.endswith(("_loss", "cross_entropy", "criterion"))
+        what = f"{root.display_name.capitalize()} has the shape {root.shape_text}, and backward() starts from one number."
+    reducing = root is not None and root.created_by.endswith(("_loss", "cross_entropy", "criterion"))
     fix = "Make one number of it first: call .mean() on it" + (
         ', or leave reduction="none" out of the loss.' if reducing else " (or .sum()), and backward() on that."
     )

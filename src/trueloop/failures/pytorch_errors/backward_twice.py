@@ -22,7 +22,7 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     """Say what the two have in common, and name the first."""
     past, root = raised.past, raised.roots[0] if raised.roots else None
     line = f" on line {past.backward.line}" if past.backward else ""
-    called = root.called if root else "this loss"
+    called = root.display_name if root else "this loss"
     related: tuple[tuple[SourceLocation, str], ...] = ()
     if past.backward is not None and past.backward != raised.site:
         related = ((past.backward, "this backward freed it"),)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised, TensorSeen
+from trueloop.failures.pytorch_error import Explanation, KnownError, Raised, TensorDescription
 
 
 def explain(raised: Raised, match: re.Match[str]) -> Explanation:
@@ -22,31 +22,31 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
         )
     stray = _stray(tensors)
     other = next(each for each in tensors if each.device != stray.device)
-    listed = f"{stray.called} on {stray.device}, and {other.called} on {other.device}"
+    listed = f"{stray.display_name} on {stray.device}, and {other.display_name} on {other.device}"
     return Explanation(
         meaning=f"The operation was given {listed}.{_within(raised)}", fix=_fix(stray, other), made=stray
     )
 
 
-def _stray(tensors: list[TensorSeen]) -> TensorSeen:
+def _stray(tensors: list[TensorDescription]) -> TensorDescription:
     """Choose the one to move: a forgotten attribute, else what is not the model's own."""
     cpu = [each for each in tensors if each.device == "cpu"] or tensors
-    held = [each for each in cpu if each.held == "attribute"]
+    held = [each for each in cpu if each.module_role == "attribute"]
     given = [each for each in cpu if not each.name]
     return (held or given or cpu)[0]
 
 
-def _fix(stray: TensorSeen, other: TensorSeen) -> str:
-    name = stray.text or stray.role or "x"
-    if stray.held == "attribute":
+def _fix(stray: TensorDescription, other: TensorDescription) -> str:
+    name = stray.expression or stray.argument_name or "x"
+    if stray.module_role == "attribute":
         short = name.rpartition(".")[2]
         return (
-            f"{stray.called.capitalize()} is a plain attribute, of which model.to(device) knows nothing: "
+            f"{stray.display_name.capitalize()} is a plain attribute, of which model.to(device) knows nothing: "
             f'self.register_buffer("{short}", ...) makes it move with the model.'
         )
     if stray.name:
         return f"The model was not moved: call model.to({other.device!r}) before the optimizer is built."
-    if not other.name and stray.made_by in (
+    if not other.name and stray.created_by in (
         "zeros",
         "ones",
         "full",
@@ -58,7 +58,7 @@ def _fix(stray: TensorSeen, other: TensorSeen) -> str:
         "eye",
         "linspace",
     ):
-        return f"Make it where the others are: device={other.called.strip('`')}.device."
+        return f"Make it where the others are: device={other.display_name.strip('`')}.device."
     name = name if name.isidentifier() else "x"
     return f"Move it to where the others are: {name} = {name}.to({other.device!r})."
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised, TensorSeen
+from trueloop.failures.pytorch_error import Explanation, KnownError, Raised, TensorDescription
 
 _CALL = {"float32": "float", "float64": "double", "float16": "half", "bfloat16": "bfloat16", "int64": "long"}
 _CLASSES = re.compile(
@@ -32,16 +32,16 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
         )
     stray, wanted = _stray(raised.tensors)
     other = next(each for each in raised.tensors if each.dtype != stray.dtype)
-    listed = f"{stray.called} is {stray.dtype}, and {other.called} is {other.dtype}"
+    listed = f"{stray.display_name} is {stray.dtype}, and {other.display_name} is {other.dtype}"
     where = f", in {raised.module}" if raised.module and raised.module.path else ""
     return Explanation(meaning=f"{listed[0].upper()}{listed[1:]}{where}.", fix=_fix(stray, wanted), made=stray)
 
 
 def _classes(raised: Raised) -> Explanation:
     target = next((each for each in raised.tensors if each.dtype not in ("int64", "int32", "uint8")), None)
-    role = [each for each in raised.tensors if each.role in ("target", "indices", "input")]
-    target = next((each for each in role if each.role == "target"), None) or target
-    called = target.called if target else "the target"
+    role = [each for each in raised.tensors if each.argument_name in ("target", "indices", "input")]
+    target = next((each for each in role if each.argument_name == "target"), None) or target
+    called = target.display_name if target else "the target"
     is_of = f" and {called} is {target.dtype}" if target else ""
     return Explanation(
         meaning=f"Class numbers and indices must be whole numbers (int64){is_of}.",
@@ -51,7 +51,7 @@ def _classes(raised: Raised) -> Explanation:
     )
 
 
-def _stray(tensors: tuple[TensorSeen, ...]) -> tuple[TensorSeen, str]:
+def _stray(tensors: tuple[TensorDescription, ...]) -> tuple[TensorDescription, str]:
     """Choose what to convert, and to which type: to that of the parameters, or of what requires a gradient."""
     model = [each for each in tensors if each.name or each.requires_grad]
     wanted = next((each.dtype for each in model if each.dtype in _FLOATING), "float32")
@@ -59,7 +59,7 @@ def _stray(tensors: tuple[TensorSeen, ...]) -> tuple[TensorSeen, str]:
     return next((each for each in others if not each.name), others[0]), wanted
 
 
-def _fix(stray: TensorSeen, wanted: str) -> str:
+def _fix(stray: TensorDescription, wanted: str) -> str:
     if wanted in ("float16", "bfloat16"):
         return f"Run the forward under torch.autocast, or convert the batch to the model's {wanted}."
     name = _name(stray)
@@ -67,8 +67,8 @@ def _fix(stray: TensorSeen, wanted: str) -> str:
     return f"Convert it where it is made: {name} = {name}.{_CALL.get(wanted, 'float')}().{why}"
 
 
-def _name(tensor: TensorSeen | None) -> str:
-    words = (tensor.text, tensor.role) if tensor else ()
+def _name(tensor: TensorDescription | None) -> str:
+    words = (tensor.expression, tensor.argument_name) if tensor else ()
     return next((word for word in words if word.isidentifier()), "x")
 
 

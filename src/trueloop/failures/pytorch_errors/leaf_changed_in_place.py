@@ -13,7 +13,7 @@ from trueloop.failures.pytorch_error import Explanation, KnownError, Raised
 def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     """Name the leaf."""
     leaf = next((each for each in raised.tensors if each.requires_grad and not each.grad_fn), None)
-    called = leaf.called.capitalize() if leaf else "The tensor"
+    called = leaf.display_name.capitalize() if leaf else "The tensor"
     return Explanation(
         meaning=f"{called} requires a gradient and was made by no operation (a parameter, or a tensor with "
         "requires_grad=True): it must not be overwritten while gradients are recorded.",

@@ -51,7 +51,7 @@ def _stepped(raised: Raised, shape: tuple[int, ...], version: int, times: str) -
         return None
     when = "came after the latest forward" if past.stepped else "came later than the forward of this loss"
     return Explanation(
-        meaning=f"The weight {fitting[0].called} was changed in place {times} between the forward and this backward: "
+        meaning=f"The weight {fitting[0].display_name} was changed in place {times} between the forward and this backward: "
         f"an optimizer's step on line {past.step.line} {when}.",
         fix="Run every backward before any step, or run the forward again after the step.",
         related=((past.step, "this step came in between"),),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from trueloop.core.findings import SourceLocation
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised, TensorSeen
+from trueloop.failures.pytorch_error import Explanation, KnownError, Raised, TensorDescription
 
 _CUTS = {
     "detach": "`.detach()` takes it out of the graph",
@@ -33,12 +33,12 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     """Say which of these it is, as far as something was seen."""
     index = int(match["index"])
     root = raised.roots[index] if index < len(raised.roots) else None
-    what = f"{root.called.capitalize() if root else 'The tensor'} leads back to no parameter that wants a gradient"
+    what = f"{root.display_name.capitalize() if root else 'The tensor'} leads back to no parameter that wants a gradient"
     why, fix = _why(raised, root)
     return Explanation(meaning=f"{what}{why}.", fix=fix, made=root, related=_related(raised))
 
 
-def _why(raised: Raised, root: TensorSeen | None) -> tuple[str, str]:
+def _why(raised: Raised, root: TensorDescription | None) -> tuple[str, str]:
     past = raised.past
     if past.grad_mode is False:
         which = "torch.inference_mode()" if past.inference_mode else "torch.no_grad()"
@@ -46,8 +46,8 @@ def _why(raised: Raised, root: TensorSeen | None) -> tuple[str, str]:
             f": the model's latest forward ran with gradients switched off ({which}, or set_grad_enabled(False))",
             "Take the training forward out of it, and leave it around the evaluation only.",
         )
-    if root is not None and root.made_by in _CUTS:
-        return f": {_CUTS[root.made_by]}", "Compute the loss from the tensors themselves, and take numbers out later."
+    if root is not None and root.created_by in _CUTS:
+        return f": {_CUTS[root.created_by]}", "Compute the loss from the tensors themselves, and take numbers out later."
     if past.frozen:
         return (
             f": no parameter of {past.frozen} has requires_grad set",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from trueloop.failures.pytorch_error import Explanation, KnownError, ModuleSeen, Raised, TensorSeen
+from trueloop.failures.pytorch_error import Explanation, KnownError, ModuleDescription, Raised, TensorDescription
 
 _EXPECTS = ("in_features", "in_channels", "num_features", "input_size", "embed_dim")
 
@@ -16,18 +16,18 @@ _EXPECTS = ("in_features", "in_channels", "num_features", "input_size", "embed_d
 def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     """Name the module, what it expects and what it was given."""
     module = raised.module
-    expects = next((name for name in _EXPECTS if module and name in module.numbers), None)
-    given = next((each for each in raised.tensors if not each.name and not each.held), None)
+    expects = next((name for name in _EXPECTS if module and name in module.int_attributes), None)
+    given = next((each for each in raised.tensors if not each.name and not each.module_role), None)
     if module is not None and expects is not None and given is not None:
         return _into(module, expects, given, raised)
     seen = _two(raised.tensors)
-    listed = ", ".join(f"{each.called} has the shape {each.size}" for each in seen)
+    listed = ", ".join(f"{each.display_name} has the shape {each.shape_text}" for each in seen)
     where = f" That happened in {module}." if module is not None and module.path else ""
     if not listed:
         meaning, fix = _by_its_words(raised.message)
         return Explanation(meaning=f"{meaning}{where}", fix=fix)
-    last = max((e for e in seen if e.made_at), key=lambda each: each.made_at.line if each.made_at else 0, default=None)
-    related = tuple((e.made_at, f"{e.called} is made here") for e in seen if e.made_at and e is not last)
+    last = max((e for e in seen if e.created_at), key=lambda each: each.created_at.line if each.created_at else 0, default=None)
+    related = tuple((e.created_at, f"{e.display_name} is made here") for e in seen if e.created_at and e is not last)
     listed = listed[0].upper() + listed[1:]
     return Explanation(meaning=f"{listed}.{where}", fix=_fix(raised, seen), made=last, related=related)
 
@@ -69,36 +69,36 @@ def _by_its_words(message: str) -> tuple[str, str]:
     return "The shapes do not fit the operation.", _FIX
 
 
-def _two(tensors: tuple[TensorSeen, ...]) -> list[TensorSeen]:
+def _two(tensors: tuple[TensorDescription, ...]) -> list[TensorDescription]:
     """Take what was given, and the first parameter of another shape."""
     given = [each for each in tensors if not each.name]
     other = [each for each in tensors if each.name and all(each.shape != one.shape for one in given)]
     return [*given[:4], *other[:1]]
 
 
-def _fix(raised: Raised, seen: list[TensorSeen]) -> str:
+def _fix(raised: Raised, seen: list[TensorDescription]) -> str:
     if "is invalid for input of size" in raised.message:
         return "The sizes that are asked for have to multiply to what is there: x.flatten(1), or x.reshape(len(x), -1)."
     shapes = [tuple(size for size in each.shape if size != 1) for each in seen]
     if len(seen) == 2 and shapes[0] == shapes[1]:
         longer, shorter = sorted(seen, key=lambda each: -len(each.shape))
         place = next((n for n, size in enumerate(longer.shape) if size == 1), -1)
-        names = [each.text if each.text.isidentifier() else each.role or "x" for each in (longer, shorter)]
+        names = [each.expression if each.expression.isidentifier() else each.argument_name or "x" for each in (longer, shorter)]
         return f"They differ by a dimension of 1: {names[0]}.squeeze({place}), or {names[1]}.unsqueeze({place})."
     return _FIX
 
 
-def _into(module: ModuleSeen, expects: str, given: TensorSeen, raised: Raised) -> Explanation:
-    wanted, spatial = module.numbers[expects], expects == "in_channels"
-    place = -3 if spatial and module.kind == "Conv2d" else -2 if spatial or len(given.shape) > 2 else -1
+def _into(module: ModuleDescription, expects: str, given: TensorDescription, raised: Raised) -> Explanation:
+    wanted, spatial = module.int_attributes[expects], expects == "in_channels"
+    place = -3 if spatial and module.class_name == "Conv2d" else -2 if spatial or len(given.shape) > 2 else -1
     place = -1 if expects in ("in_features", "input_size", "embed_dim") else place
     got = given.shape[place] if len(given.shape) >= -place else None
-    called = given.called.capitalize()
-    what = f"{_called(module)} expects {expects}={wanted}, and {given.called} has the shape {given.size}"
+    called = given.display_name.capitalize()
+    what = f"{_called(module)} expects {expects}={wanted}, and {given.display_name} has the shape {given.shape_text}"
     related = ((module.made_at, "the layer is made here"),) if module.made_at else ()
     if got is None or got == wanted:
         return Explanation(meaning=f"{what}.", fix=_FIX, made=given, related=related)
-    if expects == "in_features" and given.size and _count(given.shape[1:]) == wanted:
+    if expects == "in_features" and given.shape_text and _count(given.shape[1:]) == wanted:
         fix = f"{called} has {wanted} numbers per sample once it is flattened: torch.flatten(x, 1) before this layer."
     elif wanted in given.shape:
         fix = f"The {wanted} stands in another place of the shape: if that is it, move it with transpose or permute."
@@ -107,7 +107,7 @@ def _into(module: ModuleSeen, expects: str, given: TensorSeen, raised: Raised) -
     return Explanation(meaning=f"{what}: {got} where {wanted} belongs.", fix=fix, made=given, related=related)
 
 
-def _called(module: ModuleSeen) -> str:
+def _called(module: ModuleDescription) -> str:
     return f"{module}"[:1].upper() + f"{module}"[1:]
 
 

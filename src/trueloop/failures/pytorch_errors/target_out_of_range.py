@@ -17,10 +17,10 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     if match.lastgroup == "target":
         return _target(raised, int(match["target"]))
     module = raised.module
-    rows = module.numbers.get("num_embeddings") if module else None
+    rows = module.int_attributes.get("num_embeddings") if module else None
     indices = next((each for each in raised.tensors if each.dtype in ("int64", "int32")), None)
-    called = indices.called if indices else "the indices"
-    where = f"`{module.path}` ({module.kind})" if module and module.path else "The table"
+    called = indices.display_name if indices else "the indices"
+    where = f"`{module.path}` ({module.class_name})" if module and module.path else "The table"
     what = (
         f"{where} has {rows} rows, and {called} holds an index outside 0 to {rows - 1}."
         if rows
@@ -43,7 +43,7 @@ def _target(raised: Raised, target: int) -> Explanation:
     targets = next((each for each in raised.tensors if each.dtype in ("int64", "uint8")), None)
     classes = scores.shape[1] if scores else None
     what = f"A target is {target}" + (
-        f", and {scores.called} has {classes} classes: 0 to {classes - 1}." if scores and classes else "."
+        f", and {scores.display_name} has {classes} classes: 0 to {classes - 1}." if scores and classes else "."
     )
     fix = "Make the last layer as wide as there are classes, or the labels count from 0."
     if target == classes:

@@ -1,22 +1,30 @@
-"""A schedule made for updates is advanced once for each micro-batch.
+"""The length of a scheduler is counted in updates, but ``scheduler.step()`` runs once per micro-batch.
 
 What you see
-    With gradient accumulation over K micro-batches the rate decays, or warms up, K times too fast; the cosine reaches
-    its end after 1/K of the training and climbs again, or the run goes on at rate 0.
+    With gradient accumulation over K micro-batches the learning rate decays or warms up K times too fast. A cosine
+    reaches its end after 1/K of the training and rises again, or the rest of the run has a learning rate of 0.
 
 Why it happens
-    ``scheduler.step()`` beside ``loss.backward()`` is an innocent line, and a schedule does not know what it counts.
+    ``scheduler.step()`` next to ``loss.backward()`` looks harmless, and a scheduler does not know what it counts.
 
 Fix
-    Put ``scheduler.step()`` under the same condition as ``optimizer.step()``, right behind it.
+    Put ``scheduler.step()`` under the same condition as ``optimizer.step()``.
+
+        if (i + 1) % accumulate == 0:
+            optimizer.step()
+            scheduler.step()  # inside the condition
+            optimizer.zero_grad()
 
 When this is fine
-    A schedule whose length is counted in micro-batches too, which is right; schedules without a length; a scheduler
-    that is advanced several times per update, once for each process; a GAN whose generator is updated every few
-    iterations. Reported is a schedule that is advanced exactly once for each backward of windows of two or more, where
-    its length is a whole number of epochs if counted in updates, and not if counted in micro-batches; or where it has
-    run past its length, with updates going on, while the updates have not. The text shows it where a length is divided
-    by the K of ``if i % K == 0: optimizer.step()``, and the schedule is advanced outside of that condition.
+    - The length is counted in micro-batches too, or the schedule has no length.
+    - A scheduler is stepped several times per update, once for each process.
+    - A GAN updates its generator only every few iterations.
+
+How it is detected
+    At run time: the scheduler is stepped exactly once per backward in accumulation windows of two or more, and
+    either its length is a whole number of epochs in updates but not in micro-batches, or it has run past its length
+    while the updates are far from it. Lint reports a length divided by the K of ``if i % K == 0:
+    optimizer.step()``, where the scheduler is stepped outside that condition.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -33,104 +41,104 @@ from typing import ClassVar
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.statement_moves import moved_behind
 from trueloop.analysis.queries.step_units import lengths, power, turns_of
-from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, Gap, LoaderStarted, Ref, ScheduleAdvanced, StepTaken
+from trueloop.tracing.events import Event, LoaderStarted, Ref, SchedulerStepped, StepTaken, TracingGap
 
 ENDING = frozenset({"CosineAnnealingLR", "OneCycleLR", "PolynomialLR", "SequentialLR", "ChainedScheduler"})
 
 
 @dataclass(slots=True)
-class Counting:
-    """How one scheduler is advanced."""
+class _StepCounts:
+    """How often one scheduler is stepped, window by window."""
 
     optimizer: Ref
     first: tuple[int, int]
-    """Its count, and the steps of its optimizer, when it was first seen."""
+    """Its step count and the steps of its optimizer when it was first observed."""
     places: list[int]
-    """Backwards before each of its advances since the latest step."""
+    """Number of backwards before each scheduler step since the latest optimizer step."""
     windows: int = 0
-    """In which it was advanced once for each backward."""
+    """Number of windows with one scheduler step per backward."""
     size: int = 0
-    """Backwards in such a window."""
-    broken: bool = False
-    """It was advanced in another way as well."""
+    """Number of backwards in the largest such window."""
+    irregular: bool = False
+    """Whether it was also stepped in another rhythm."""
     step_place: CodePosition | None = None
 
 
 class Detector(failure.Detector):
-    """Compares advances with backwards, window by window."""
+    """Compares scheduler steps with backwards in each accumulation window."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, ScheduleAdvanced, StepTaken, Gap)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, SchedulerStepped, StepTaken, TracingGap)
 
     def __init__(self) -> None:
-        self._schedules: weakref.WeakKeyDictionary[Ref, Counting] = weakref.WeakKeyDictionary()
+        self._schedules: weakref.WeakKeyDictionary[Ref, _StepCounts] = weakref.WeakKeyDictionary()
         self._lengths: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._loader: Ref | None = None
-        """Of the latest step's batch."""
-        self._told: weakref.WeakSet[Ref] = weakref.WeakSet()
+        """The loader of the batch at the latest step."""
+        self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._since: dict[Ref, int] = {}
         """Optimizer -> backwards before its latest step; emptied by every gap."""
 
-    def observe(self, event: LoaderStarted | ScheduleAdvanced | StepTaken | Gap) -> Evidence | None:
-        """Return evidence at an advance."""
+    def observe(self, event: LoaderStarted | SchedulerStepped | StepTaken | TracingGap) -> Evidence | None:
+        """Return evidence at a scheduler step."""
         if isinstance(event, StepTaken):
-            self._stepped(event)
+            self._observe_step(event)
         elif isinstance(event, LoaderStarted):
             if event.loader not in self._lengths:
-                self._lengths[event.loader] = _length(event)
-        elif isinstance(event, Gap):
+                self._lengths[event.loader] = _count_batches(event)
+        elif isinstance(event, TracingGap):
             self._since.clear()
-            for counting in self._schedules.values():
-                counting.places.clear()
+            for counts in self._schedules.values():
+                counts.places.clear()
         else:
-            return self._advanced(event)
+            return self._observe_scheduler(event)
         return None
 
-    def _stepped(self, event: StepTaken) -> None:
-        """Judge the window that this step ends, where its beginning was seen."""
+    def _observe_step(self, event: StepTaken) -> None:
+        """Evaluate the window that this step ends, if its beginning was observed."""
         self._loader = event.loader
-        began, self._since[event.optimizer] = self._since.get(event.optimizer), event.micro
-        for counting in self._schedules.values() if self._schedules else ():
-            if counting.optimizer is not event.optimizer:
+        start, self._since[event.optimizer] = self._since.get(event.optimizer), event.backward_count
+        for counts in self._schedules.values() if self._schedules else ():
+            if counts.optimizer is not event.optimizer:
                 continue
-            places, counting.places = counting.places, []
-            if began is None or event.backwards != event.micro - began:
-                continue  # some of the backwards were another optimizer's
-            inside = any(began < place < event.micro for place in places)
+            places, counts.places = counts.places, []
+            if start is None or event.backwards != event.backward_count - start:
+                continue  # some of the backwards belong to another optimizer
+            inside = any(start < place < event.backward_count for place in places)
             if event.backwards > 1 and len(places) == event.backwards and inside:
-                counting.windows += 1
-                counting.size = max(counting.size, event.backwards)
-                counting.step_place = event.place
+                counts.windows += 1
+                counts.size = max(counts.size, event.backwards)
+                counts.step_place = event.location
             elif places:
-                counting.broken = True
+                counts.irregular = True
 
-    def _advanced(self, event: ScheduleAdvanced) -> Evidence | None:
-        counting = self._schedules.get(event.scheduler)
-        if counting is None:
-            counting = Counting(event.optimizer, (event.count, event.optimizer_steps), [])
-            self._schedules[event.scheduler] = counting
-        if len(counting.places) < 4096:
-            counting.places.append(event.micro)
-        settled = counting.broken or event.scheduler in self._told or event.kind not in ENDING
-        if settled or counting.windows < 2 or event.horizon is None:
+    def _observe_scheduler(self, event: SchedulerStepped) -> Evidence | None:
+        counts = self._schedules.get(event.scheduler)
+        if counts is None:
+            counts = _StepCounts(event.optimizer, (event.count, event.optimizer_steps), [])
+            self._schedules[event.scheduler] = counts
+        if len(counts.places) < 4096:
+            counts.places.append(event.backward_count)
+        is_settled = counts.irregular or event.scheduler in self._reported or event.kind not in ENDING
+        if is_settled or counts.windows < 2 or event.horizon is None:
             return None
-        why = self._made_for_updates(event.horizon, counting.size) or _past(event, counting)
+        why = self._describe_length_in_updates(event.horizon, counts.size) or _describe_past_end(event, counts)
         if not why:
             return None
-        self._told.add(event.scheduler)
+        self._reported.add(event.scheduler)
         return Evidence(
-            message=f"{event.kind} is advanced for each micro-batch, {counting.size} times per update; {why}.",
-            location=event.place,
-            related=((counting.step_place, "the update"),) if counting.step_place else (),
-            update=0,
+            message=f"{event.kind} is stepped once per micro-batch, {counts.size} times per update: {why}.",
+            location=event.location,
+            related=((counts.step_place, "the update"),) if counts.step_place else (),
+            first_update=0,
         )
 
-    def _made_for_updates(self, horizon: int, size: int) -> str:
+    def _describe_length_in_updates(self, horizon: int, size: int) -> str:
         batches = self._lengths.get(self._loader) if self._loader else None
         if not batches or batches <= size or horizon % batches == 0:
             return ""
@@ -141,59 +149,62 @@ class Detector(failure.Detector):
         return ""
 
 
-def _past(event: ScheduleAdvanced, counting: Counting) -> str:
-    """It has run past its end, by a whole window, while the updates are far from it."""
-    horizon, (count, steps) = event.horizon or 0, counting.first
+def _describe_past_end(event: SchedulerStepped, counts: _StepCounts) -> str:
+    """Describe a schedule that is a full window past its end while the updates are far from it; "" for any other."""
+    horizon, (count, steps) = event.horizon or 0, counts.first
     updates = event.optimizer_steps - steps
-    if event.count <= horizon + counting.size or updates * 2 > event.count - count + counting.size:
+    if event.count <= horizon + counts.size or updates * 2 > event.count - count + counts.size:
         return ""
     return f"it has run past its length, {horizon}, after {event.optimizer_steps} updates"
 
 
-def _length(event: LoaderStarted) -> int:
+def _count_batches(event: LoaderStarted) -> int:
     from torch.utils.data import IterableDataset
 
-    if isinstance(event.live.dataset, IterableDataset):  # being asked, its loader begins to warn of a wrong answer
+    if isinstance(event.live_loader.dataset, IterableDataset):  # after len() its loader would warn about wrong lengths
         return 0
     try:
-        return len(event.live)
+        return len(event.live_loader)
     except TypeError:  # a sampler without one
         return 0
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield advances in every turn, of a length divided by the K of ``if i % K == 0: optimizer.step()``."""
-    for advance in source.acts(OpKind.SCHEDULED):
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield unconditional steps of schedulers with a length divided by the K of ``if i % K == 0: optimizer.step()``."""
+    for advance in source.ops(OpKind.SCHEDULER_STEP):
         scheduler = advance.subject
         if not advance.loops or not advance.always_in(loop := advance.loops[-1]) or not lengths(scheduler):
             continue
-        steps = source.within(loop, OpKind.STEPPED, root=advance.root)
+        steps = source.ops_in_loop(loop, OpKind.STEP, root=advance.entry_point)
         size = turns_of(steps[0], loop) if steps else None
-        mine = any(each.may_be(steps[0].subject) for each in (*scheduler.of, *scheduler.options.values()) if size)
+        mine = any(
+            each.may_be(steps[0].subject) for each in (*scheduler.sources, *scheduler.arguments.values()) if size
+        )
         if size is None or not mine or any(turns_of(each, loop) is not size for each in steps):
             continue
         if any(power(each, size) == -1 for each in lengths(scheduler)):
             yield Hit(
-                message="The schedule is advanced for each micro-batch, while its length is counted in updates.",
+                message=f"`{source.text.segment(advance.node)}` runs once per micro-batch, but the length of the schedule "
+                "is counted in updates.",
                 node=advance.node,
                 related=((steps[0].node, "the update"),),
-                fix=moved_behind(source, advance, steps[0], "Advance where the optimizer steps"),
+                fix=moved_behind(source, advance, steps[0], "Step the scheduler after the optimizer"),
             )
 
 
-RULE = Rule(words=("backward(", ".step(", "%"), find=find)
+RULE = Rule(required_words=("backward(", ".step(", "%"), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.require(bool(loop.closes), "Nothing is accumulated: each batch is an update.", accumulation=4)
+    loop.require(bool(loop.closes), "There is no gradient accumulation: each batch is an update.", accumulation=4)
     loop.require(loop.settings["schedule"] != "onecycle", "OneCycleLR raises past its end.", schedule="cosine")
     loop.move(Piece.SCHEDULE, after=Piece.BACKWARD)
 
 
 FAILURE = Failure(
     code="SCH002",
-    title="The schedule is counted in micro-batches",
+    title="Scheduler is stepped once per micro-batch",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -238,7 +249,7 @@ for epoch in range(epochs):
             scheduler.step()
             optimizer.zero_grad()
 """,
-    fix="Advance the schedule where the optimizer steps, once for each update.",
+    fix="Call scheduler.step() where the optimizer steps, once per update.",
     rule=RULE,
     detector=Detector,
     inject=inject,

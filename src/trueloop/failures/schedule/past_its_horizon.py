@@ -1,25 +1,31 @@
-"""A schedule that was made for a certain length runs on beyond it.
+"""A learning rate schedule runs past the end of its length.
 
 What you see
-    The learning rate was almost zero and the loss settled; then the rate climbs back to where it began and the loss
-    with it. With a polynomial decay it stays at zero, and nothing is learned any more. A straight line that was written
-    by hand goes on below zero: the updates climb the loss in place of descending it.
+    The learning rate was almost zero and the loss had settled; then the rate climbs back up, and the loss with it.
+    A polynomial decay stays at zero and nothing is learned. A hand-written linear decay goes below zero, so the
+    updates increase the loss.
 
 Why it happens
-    A cosine goes on for ever: beyond ``T_max`` it rises again. Only ``OneCycleLR`` refuses to be advanced beyond its
-    end, and only where it is built does an optimizer refuse a rate below zero. A ``T_max`` in epochs with a ``step()``
-    in every batch, or more epochs than planned, is all it takes.
+    A cosine is periodic: beyond ``T_max`` it rises again. Only ``OneCycleLR`` raises beyond its end, and an
+    optimizer rejects negative rates only when it is built. A ``T_max`` in epochs with a step per batch is enough,
+    or more epochs than planned.
 
 Fix
-    Give the schedule the length of the run in the unit it is advanced in: ``T_max=epochs`` with a step per epoch,
-    ``T_max=epochs * len(loader)`` with a step per update. One written by hand wants a ``max(0.0, ...)`` as well.
+    Give the schedule the length of the run, in the unit in which it is stepped.
+
+        CosineAnnealingLR(optimizer, T_max=epochs)                # scheduler.step() once per epoch
+        CosineAnnealingLR(optimizer, T_max=epochs * len(loader))  # scheduler.step() once per update
+        LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))  # written by hand
 
 When this is fine
-    ``CosineAnnealingWarmRestarts`` and ``CyclicLR``, which go up again by design; the one advance after the last
-    update; linear warm-ups and milestones, after which the rate stays; advances with no updates between them. Reported
-    is a schedule that ends in a minimum, once updates have been made beyond its end, and any schedule that has brought
-    a rate from above zero to below it, once updates have been made there. A ``CosineAnnealingLR`` that is used for
-    waves on purpose is named too: hence a warning. ``CosineAnnealingWarmRestarts`` says what is meant.
+    - ``CosineAnnealingWarmRestarts`` and ``CyclicLR`` rise again by design.
+    - The schedule is stepped once more after the last update, or beyond its end without updates.
+    - Linear warm-ups and milestones, after which the rate stays constant.
+
+How it is detected
+    At run time: updates were made beyond the end of a schedule that ends in a minimum, or at a rate below zero that
+    was above zero before. A ``CosineAnnealingLR`` that makes waves on purpose is reported too, hence a warning;
+    ``CosineAnnealingWarmRestarts`` states that intent.
 
 References
     torch.optim.lr_scheduler.CosineAnnealingLR,
@@ -36,26 +42,26 @@ from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import Event, Ref, ScheduleAdvanced
+from trueloop.tracing.events import Event, Ref, SchedulerStepped
 
 ENDING = frozenset({"CosineAnnealingLR", "PolynomialLR", "SequentialLR", "ChainedScheduler"})
 
 
 class Detector(failure.Detector):
-    """Waits for updates at a rate from beyond the end."""
+    """Reports updates at a learning rate from beyond the end of a schedule."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (ScheduleAdvanced,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (SchedulerStepped,)
 
     def __init__(self) -> None:
-        self._first: weakref.WeakKeyDictionary[Ref, ScheduleAdvanced] = weakref.WeakKeyDictionary()
+        self._first: weakref.WeakKeyDictionary[Ref, SchedulerStepped] = weakref.WeakKeyDictionary()
         self._steps: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
-        self._told: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._ends = False
 
-    def observe(self, event: ScheduleAdvanced) -> Evidence | None:
-        """Return evidence at the first advance behind such an update."""
+    def observe(self, event: SchedulerStepped) -> Evidence | None:
+        """Return evidence at the first scheduler step after such an update."""
         scheduler = event.scheduler
-        if scheduler in self._told:
+        if scheduler in self._reported:
             return None
         first = self._first.setdefault(scheduler, event)
         steps_before = self._steps.get(scheduler, event.optimizer_steps)
@@ -64,37 +70,37 @@ class Detector(failure.Detector):
         updates = event.optimizer_steps - first.optimizer_steps
         if event.optimizer_steps == steps_before or _counts_micro_batches(event.count - first.count, updates):
             return None
-        message = _below_zero(first, event) or _beyond(event)
+        message = _describe_below_zero(first, event) or _describe_beyond_end(event)
         if not message:
             return None
-        self._told.add(scheduler)
-        often = " It is advanced once per update." if updates == event.count - first.count > 2 else ""
-        return Evidence(message=f"{event.kind} {message}.{often}", location=event.place)
+        self._reported.add(scheduler)
+        often = " It is stepped once per update." if updates == event.count - first.count > 2 else ""
+        return Evidence(message=f"{event.kind} {message}.{often}", location=event.location)
 
     def inconclusive(self) -> str:
-        """Say so where there was nothing that ends."""
+        """Return a reason where no schedule with an end was observed."""
         return "" if self._ends else "no schedule that ends was seen"
 
 
-def _below_zero(first: ScheduleAdvanced, event: ScheduleAdvanced) -> str:
-    """Return that updates were made at a rate below zero, which was above it once."""
+def _describe_below_zero(first: SchedulerStepped, event: SchedulerStepped) -> str:
+    """Describe updates at a rate below zero that was above zero before; "" if there were none."""
     below = [rate for rate, once in zip(event.before, first.before, strict=False) if rate < 0 < once]
-    return f"has gone below zero: updates at a rate of {min(below):.3g} climb the loss" if below else ""
+    return f"has made the learning rate negative: updates at {min(below):.3g} increase the loss" if below else ""
 
 
-def _beyond(event: ScheduleAdvanced) -> str:
-    """Return that updates were made beyond the end of a schedule that has one."""
+def _describe_beyond_end(event: SchedulerStepped) -> str:
+    """Describe updates beyond the end of a schedule that has one; "" if there were none."""
     if event.horizon is None or event.kind not in ENDING or event.count - 1 <= event.horizon:
         return ""
     stuck = bool(event.before) and not any(event.before) and not any(event.after)
     if not stuck and not any(after > before for before, after in zip(event.before, event.after, strict=False)):
         return ""
-    after = "the rate stays at 0" if stuck else f"the rate climbs again, to {max(event.after):.3g} by now"
-    return f"was made for {event.horizon} advances and has made {event.count}: {after}"
+    after = "the learning rate stays at 0" if stuck else f"the learning rate rises again, to {max(event.after):.3g}"
+    return f"has a length of {event.horizon} steps and has made {event.count}: {after}"
 
 
 def _counts_micro_batches(advances: int, updates: int) -> bool:
-    """Several advances for each update: that is another failure, SCH002, or a loop over processes."""
+    """Return True for several scheduler steps per update: that is SCH002, or a loop over processes."""
     return advances > 1.5 * updates + 1
 
 
@@ -106,7 +112,7 @@ def inject(loop: TeachingLoop) -> None:
 
 FAILURE = Failure(
     code="SCH003",
-    title="The schedule runs past its end",
+    title="Learning rate schedule runs past its end",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -149,7 +155,7 @@ for epoch in range(epochs):
     scheduler.step()
     print(epoch, optimizer.param_groups[0]["lr"], loss.item())
 """,
-    fix="Give the schedule the length of the run, counted in what it is advanced for.",
+    fix="Give the schedule the length of the run, in the unit in which it is stepped.",
     detector=Detector,
     inject=inject,
 )

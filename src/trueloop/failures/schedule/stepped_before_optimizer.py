@@ -1,23 +1,30 @@
-"""The schedule is advanced before the first update of its period, so every rate comes one period too early.
+"""``scheduler.step()`` comes before the first ``optimizer.step()``, so every learning rate is one period early.
 
 What you see
-    The first learning rate is never used. With a decay by epochs, training begins at the second value; with one decay
-    at the end nobody notices. torch warns once, and many programs filter warnings.
+    The first learning rate is never used. With a decay by epochs, training begins at the second value; with a
+    single decay near the end it is easy to miss. PyTorch warns once, and many programs filter warnings.
 
 Why it happens
-    A scheduler sets the first rate when it is built, and ``step()`` means "the period is over". Up to torch 1.0 it
-    meant "a period begins", and stood at the top of the loop; old code still does.
+    A scheduler sets the first rate when it is built, and ``step()`` means that a period is over. Until PyTorch 1.0
+    it meant that a period begins and stood at the top of the loop; old code still has it there.
 
 Fix
-    Move ``scheduler.step()`` behind the updates it follows: behind ``optimizer.step()`` or to the end of the epoch.
+    Move ``scheduler.step()`` after the updates of its period.
+
+        for epoch in range(epochs):
+            train_one_epoch(model, loader, optimizer)
+            scheduler.step()  # at the end, not at the top
 
 When this is fine
-    Catching up after a restart, by stepping the scheduler some times before training; a GradScaler that skips the first
-    updates; a schedule that is advanced for each micro-batch; ``ReduceLROnPlateau`` after a validation before training;
-    a warm-up from rate 0 that is stepped over; ``step(epoch)`` with 0 first. Reported is a line that advanced the
-    schedule before any update of its optimizer, with no gradient left to be used, and that was reached again after
-    updates. A schedule written to be counted from 1 would be named too: hence a warning. The text shows it where a loop
-    advances a schedule of known kind in every turn, and its optimizer's first update comes behind that in the loop.
+    - After a restart, a program steps the scheduler several times before training to catch up.
+    - A GradScaler skips the first updates, or the scheduler is stepped per micro-batch.
+    - ``ReduceLROnPlateau`` is stepped after a validation before training.
+    - A warm-up from rate 0 is stepped once to skip the zero, or ``step(epoch)`` is called with 0 first.
+
+How it is detected
+    At run time: a line stepped the scheduler before any update of its optimizer, with no gradient pending, and ran
+    again after updates. Lint reports a loop that steps a known kind of scheduler in every iteration before the
+    first update of its optimizer. A schedule written to count from 1 is reported too, hence a warning.
 
 References
     How to adjust learning rate, https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
@@ -32,159 +39,160 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from trueloop.analysis.abstract_value import MANAGED, Kind
+from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.statement_moves import moved_behind
-from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import BackwardStarted, Event, Ref, ScheduleAdvanced, StepSkipped, StepTaken
+from trueloop.tracing.events import BackwardStarted, Event, Ref, SchedulerStepped, StepSkipped, StepTaken
 
 
 @dataclass(slots=True)
-class Early:
-    """A scheduler's first advance, before any update of its optimizer."""
+class _EarlyStep:
+    """The first step of a scheduler, made before any update of its optimizer."""
 
     place: CodePosition
     pending: int
-    """Backwards since the latest step of any optimizer."""
+    """Number of backwards since the latest step of any optimizer."""
     micro: int
     before: tuple[float, ...]
     after: tuple[float, ...]
     update_at_micro: int | None = None
-    """Backwards before the first update after it."""
+    """Number of backwards before the first update that followed."""
     update_place: CodePosition | None = None
 
 
 class Detector(failure.Detector):
-    """Remembers the first advance of each scheduler, and waits for the second one."""
+    """Compares the first step of each scheduler with the second one."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, ScheduleAdvanced, StepTaken, StepSkipped)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, SchedulerStepped, StepTaken, StepSkipped)
 
     def __init__(self) -> None:
-        self._early: weakref.WeakKeyDictionary[Ref, Early] = weakref.WeakKeyDictionary()
-        self._optimizers: weakref.WeakKeyDictionary[Ref, list[Early]] = weakref.WeakKeyDictionary()
-        self._settled: weakref.WeakSet[Ref] = weakref.WeakSet()
+        self._early: weakref.WeakKeyDictionary[Ref, _EarlyStep] = weakref.WeakKeyDictionary()
+        self._optimizers: weakref.WeakKeyDictionary[Ref, list[_EarlyStep]] = weakref.WeakKeyDictionary()
+        self._decided: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._skipped: weakref.WeakSet[Ref] = weakref.WeakSet()
         self._pending = 0
 
-    def observe(self, event: BackwardStarted | ScheduleAdvanced | StepTaken | StepSkipped) -> Evidence | None:
-        """Return evidence when an early line is reached again after updates."""
+    def observe(self, event: BackwardStarted | SchedulerStepped | StepTaken | StepSkipped) -> Evidence | None:
+        """Return evidence when the line of an early step is reached again after updates."""
         if isinstance(event, StepTaken):
             self._pending = 0
             for early in self._optimizers.pop(event.optimizer, ()) if self._optimizers else ():
-                early.update_at_micro, early.update_place = event.micro, event.place
+                early.update_at_micro, early.update_place = event.backward_count, event.location
         elif isinstance(event, BackwardStarted):
             self._pending += 1
         elif isinstance(event, StepSkipped):
             self._skipped.add(event.optimizer)
         else:
-            return self._advanced(event)
+            return self._observe_scheduler(event)
         return None
 
-    def _advanced(self, event: ScheduleAdvanced) -> Evidence | None:
+    def _observe_scheduler(self, event: SchedulerStepped) -> Evidence | None:
         scheduler = event.scheduler
-        if scheduler in self._settled:
+        if scheduler in self._decided:
             return None
         early = self._early.pop(scheduler, None)
         if early is None:
-            if _is_early(event) and event.optimizer not in self._skipped and event.place is not None:
-                early = self._early[scheduler] = Early(
-                    event.place, self._pending, event.micro, event.before, event.after
+            if _is_early(event) and event.optimizer not in self._skipped and event.location is not None:
+                early = self._early[scheduler] = _EarlyStep(
+                    event.location, self._pending, event.backward_count, event.before, event.after
                 )
                 self._optimizers.setdefault(event.optimizer, []).append(early)
             else:
-                self._settled.add(scheduler)
+                self._decided.add(scheduler)
             return None
-        self._settled.add(scheduler)
-        again = event.optimizer_steps > 0 and event.place == early.place and early.update_at_micro is not None
-        amid_a_window = early.pending > 0 and early.update_at_micro != early.micro
-        if not again or amid_a_window or event.optimizer in self._skipped:
+        self._decided.add(scheduler)
+        again = event.optimizer_steps > 0 and event.location == early.place and early.update_at_micro is not None
+        mid_window = early.pending > 0 and early.update_at_micro != early.micro
+        if not again or mid_window or event.optimizer in self._skipped:
             return None
         changed = early.before != early.after
         effect = (
-            f"the rate {early.before[0]:.6g} was never used, training began at {early.after[0]:.6g}"
+            f"the learning rate {early.before[0]:.6g} was never used, training began at {early.after[0]:.6g}"
             if changed
-            else "every change of the rate comes one period too early"
+            else "every change of the learning rate comes one period too early"
         )
         return Evidence(
-            message=f"{event.kind} was advanced before the first update of its optimizer: {effect}.",
-            location=event.place,
+            message=f"{event.kind} was stepped before the first update of its optimizer: {effect}.",
+            location=event.location,
             related=((early.update_place, "the update it should follow"),) if early.update_place else (),
-            update=0,
+            first_update=0,
         )
 
 
-def _is_early(event: ScheduleAdvanced) -> bool:
+def _is_early(event: SchedulerStepped) -> bool:
     if event.optimizer_steps or event.count <= 0 or event.kind == "ReduceLROnPlateau":
         return False
-    return bool(event.before) and any(event.before)  # somebody steps over a first rate of 0
+    return bool(event.before) and any(event.before)  # a first rate of 0 may be skipped on purpose
 
 
-FROM_THE_FIRST_RATE: Final = frozenset((
+USES_FIRST_RATE: Final = frozenset((
     "StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "OneCycleLR",
     "PolynomialLR", "ConstantLR", "MultiplicativeLR",
 ))  # fmt: skip
-"""Their first rate is one to train at; a warm-up from 0 may be stepped over."""
+"""Schedulers whose first rate is meant for training; a warm-up from 0 may be skipped on purpose."""
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield each ``scheduler.step()`` of a loop whose updates all come behind it."""
-    for advance in source.acts(OpKind.SCHEDULED):
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each ``scheduler.step()`` in a loop that comes before all updates of the loop."""
+    for advance in source.ops(OpKind.SCHEDULER_STEP):
         scheduler = advance.subject
-        optimizer = scheduler.of[0] if scheduler.kind is Kind.SCHEDULER and scheduler.of else None
-        if optimizer is None or optimizer.kind is not Kind.OPTIMIZER or advance.things or not advance.loops:
+        optimizer = scheduler.sources[0] if scheduler.kind is ValueKind.SCHEDULER and scheduler.sources else None
+        if optimizer is None or optimizer.kind is not ValueKind.OPTIMIZER or advance.inputs or not advance.loops:
             continue
-        if scheduler.name.rpartition(".")[2] not in FROM_THE_FIRST_RATE or "last_epoch" in scheduler.options:
+        if scheduler.name.rpartition(".")[2] not in USES_FIRST_RATE or "last_epoch" in scheduler.arguments:
             continue
         step = None if MANAGED in scheduler.facts | optimizer.facts else _first_update(source, advance)
-        if step is not None and _always(advance, step):
+        if step is not None and _always_precedes(advance, step):
             yield Hit(
-                message="The schedule is advanced before the first update of its period: every rate comes too early.",
+                message=f"`{source.text.segment(advance.node)}` runs before the first update of its period: every learning "
+                "rate comes one period too early.",
                 node=advance.node,
                 related=((step.node, "the update it should follow"),),
-                fix=moved_behind(source, advance, step, "Move the advance behind the updates"),
+                fix=moved_behind(source, advance, step, "Move it after the updates"),
             )
 
 
-def _first_update(source: Source, advance: Op) -> Op | None:
-    """Return the first update, where it comes behind the advance, in the same loop, and nothing unknown before it."""
+def _first_update(source: SourceFile, advance: Op) -> Op | None:
+    """Return the first update if it follows the scheduler step in the same loop with nothing unknown before it."""
     scheduler, loop = advance.subject, advance.loops[-1]
-    run = [each for each in source.operations if each.root == advance.root]
-    step = next((each for each in run if each.act is OpKind.STEPPED and each.subject.may_be(scheduler.of[0])), None)
+    run = [each for each in source.operations if each.entry_point == advance.entry_point]
+    step = next((each for each in run if each.kind is OpKind.STEP and each.subject.may_be(scheduler.sources[0])), None)
     if step is None or step.index < advance.index or not step.within(loop):
         return None
     earlier = [each for each in run if each.index < step.index or each.within(loop)]
-    made = [each for each in earlier if each.act is OpKind.MADE and each.subject.may_be(scheduler)]
-    unclear = any(_unclear(each, advance) for each in earlier)
-    return step if made and not unclear and not any(each.within(loop) for each in made) else None
+    made = [each for each in earlier if each.kind is OpKind.CREATE and each.subject.may_be(scheduler)]
+    has_unknown = any(_makes_unknown(each, advance) for each in earlier)
+    return step if made and not has_unknown and not any(each.within(loop) for each in made) else None
 
 
-def _unclear(operation: Op, advance: Op) -> bool:
-    """Return True where nobody knows what the schedule and its optimizer have gone through afterwards."""
+def _makes_unknown(operation: Op, advance: Op) -> bool:
+    """Return True for operations after which the state of scheduler and optimizer is unknown."""
     scheduler = advance.subject
     mine = operation.subject.may_be(scheduler)
-    match operation.act:
-        case OpKind.ESCAPED:
-            return any(each.may_be(given) for each in operation.things for given in (scheduler, scheduler.of[0]))
-        case OpKind.STATE_LOADED:
+    match operation.kind:
+        case OpKind.ESCAPE:
+            return any(each.may_be(given) for each in operation.inputs for given in (scheduler, scheduler.sources[0]))
+        case OpKind.LOAD_STATE_DICT:
             return mine and not operation.branches
         case _:
-            return operation.act is OpKind.SCHEDULED and mine and operation.index < advance.index
+            return operation.kind is OpKind.SCHEDULER_STEP and mine and operation.index < advance.index
 
 
-def _always(advance: Op, step: Op) -> bool:
-    """Return True where the advance comes before the update whatever the conditions around both are."""
+def _always_precedes(advance: Op, step: Op) -> bool:
+    """Return True where the scheduler step precedes the update under all conditions around the two."""
     loop = advance.loops[-1]
-    mine, theirs = ([each.asks() for each in one.conditions(loop)] for one in (advance, step))
+    mine, theirs = ([each.condition_key() for each in one.conditions(loop)] for one in (advance, step))
     if len(step.loops) == len(advance.loops) and any(each not in mine for each in theirs):
         return False
     return all(each in theirs or each == (ast.dump(advance.node.func.value), 0) for each in mine)
 
 
-RULE = Rule(words=("lr_scheduler", "backward(", ".step("), find=find)
+RULE = Rule(required_words=("lr_scheduler", "backward(", ".step("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -194,7 +202,7 @@ def inject(loop: TeachingLoop) -> None:
 
 FAILURE = Failure(
     code="SCH001",
-    title="The schedule is advanced before the optimizer",
+    title="scheduler.step() is called before optimizer.step()",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -237,7 +245,7 @@ for epoch in range(4):
     print(epoch, optimizer.param_groups[0]["lr"], loss.item())
     scheduler.step()
 """,
-    fix="Call scheduler.step() after the updates of its period: after optimizer.step(), or at the end of the epoch.",
+    fix="Call scheduler.step() after optimizer.step(), or at the end of the epoch.",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from trueloop.core.findings import Severity
-from trueloop.core.formatting import sentence
-from trueloop.failures.selection import Choice
+from trueloop.core.formatting import to_single_line
+from trueloop.failures.selection import FailureSelection
 from trueloop.lab.arena.job import Job
 from trueloop.lab.arena.script import reference, script
 from trueloop.lab.arena.tracks import track_named
@@ -51,7 +51,7 @@ def attempt(job: Job, folder: Path, tell: Tell, trouble: Callable[[], str]) -> T
     path = folder / f"{job.track}.py"
     path.write_text(script(track, job.entry, job.seed, practice=job.practice), encoding="utf-8")
     with _following(tell):
-        launched = launch(Program(target=str(path)), Choice(), stop_on_error=True)
+        launched = launch(Program(target=str(path)), FailureSelection(), stop_on_error=True)
     trial = _judged(job.seed, launched, trouble)
     if job.once or trial.end != End.REACHED:
         return trial
@@ -77,19 +77,19 @@ def _judged(seed: int, launched: Launched, trouble: Callable[[], str]) -> Trial:
             end=End.FOUND.value,
             found=Found(
                 code=worst.code,
-                title=sentence(worst.title),
+                title=to_single_line(worst.title),
                 severity=worst.severity,
-                message=sentence(worst.message),
-                line=worst.site.line if worst.site else 0,
-                fix=sentence(worst.fix),
+                message=to_single_line(worst.message),
+                line=worst.location.line if worst.location else 0,
+                fix=to_single_line(worst.fix),
             ),
         )
     if launched.nothing or launched.report.problems:
         return replace(
-            trial, why=launched.nothing or f"It was not watched in full: {sentence(launched.report.problems[0])}"
+            trial, why=launched.nothing or f"It was not watched in full: {to_single_line(launched.report.problems[0])}"
         )
     if launched.code not in (0, FOUND):
-        return replace(trial, why=f"It ended with exit code {launched.code}: {sentence(trouble())}")
+        return replace(trial, why=f"It ended with exit code {launched.code}: {to_single_line(trouble())}")
     end = End.REACHED if names["reached"] else End.NOT_REACHED
     return replace(trial, end=end.value, digest=_digest(names["model"]))
 

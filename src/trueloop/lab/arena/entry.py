@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Annotated, Any, Final, Literal
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import Within, read
+from trueloop.core.untrusted_input import Bounds, parse_record
 
 DIGITS: Final = 3
 BATCH: Final = 256
@@ -33,24 +33,24 @@ class Entry:
     optimizer: Annotated[
         Literal["sgd", "nesterov", "adam", "adamw", "rmsprop", "adagrad"], "torch.optim; nesterov is SGD's own"
     ] = "sgd"
-    lr: Annotated[float, Within(1e-5, 10.0), "learning rate, the highest of the schedule"] = 0.1
-    momentum: Annotated[float, Within(0.0, 0.99), "of SGD, Nesterov and RMSprop"] = 0.0
-    beta1: Annotated[float, Within(0.0, 0.99), "of Adam and AdamW: average of the gradients"] = 0.9
-    beta2: Annotated[float, Within(0.5, 0.9999), "of Adam and AdamW: average of their squares"] = 0.999
-    weight_decay: Annotated[float, Within(0.0, 1.0), "decoupled in AdamW, added to the gradient elsewhere"] = 0.0
-    batch: Annotated[int, Within(1, BATCH), "examples per batch"] = 32
-    accumulation: Annotated[int, Within(1, ACCUMULATION), "batches per update"] = 1
+    lr: Annotated[float, Bounds(1e-5, 10.0), "learning rate, the highest of the schedule"] = 0.1
+    momentum: Annotated[float, Bounds(0.0, 0.99), "of SGD, Nesterov and RMSprop"] = 0.0
+    beta1: Annotated[float, Bounds(0.0, 0.99), "of Adam and AdamW: average of the gradients"] = 0.9
+    beta2: Annotated[float, Bounds(0.5, 0.9999), "of Adam and AdamW: average of their squares"] = 0.999
+    weight_decay: Annotated[float, Bounds(0.0, 1.0), "decoupled in AdamW, added to the gradient elsewhere"] = 0.0
+    batch: Annotated[int, Bounds(1, BATCH), "examples per batch"] = 32
+    accumulation: Annotated[int, Bounds(1, ACCUMULATION), "batches per update"] = 1
     schedule: Annotated[Literal["constant", "linear", "cosine"], "from the highest rate to zero at the last update"] = (
         "constant"
     )
-    warmup: Annotated[int, Within(0, 500), "updates in which the rate climbs to its highest"] = 0
-    updates: Annotated[int, Within(10, UPDATES), "the schedule's length, and the end"] = UPDATES
-    clip: Annotated[float, Within(0.0, 100.0), "largest norm of the gradient; 0 = it is not clipped"] = 0.0
-    label_smoothing: Annotated[float, Within(0.0, 0.5), "share of the target that goes to all classes alike"] = 0.0
+    warmup: Annotated[int, Bounds(0, 500), "updates in which the rate climbs to its highest"] = 0
+    updates: Annotated[int, Bounds(10, UPDATES), "the schedule's length, and the end"] = UPDATES
+    clip: Annotated[float, Bounds(0.0, 100.0), "largest norm of the gradient; 0 = it is not clipped"] = 0.0
+    label_smoothing: Annotated[float, Bounds(0.0, 0.5), "share of the target that goes to all classes alike"] = 0.0
     initialisation: Annotated[
         Literal["torch", "kaiming", "xavier", "orthogonal"], "of the linear layers' weights; torch = as they come"
     ] = "torch"
-    input_noise: Annotated[float, Within(0.0, 1.0), "standard deviation of noise added to training inputs"] = 0.0
+    input_noise: Annotated[float, Bounds(0.0, 1.0), "standard deviation of noise added to training inputs"] = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -82,4 +82,4 @@ def entry_of(given: Mapping[str, Any]) -> Entry:
     Raises:
         InvalidConfig: a setting that does not exist, or a value that is out of bounds.
     """
-    return read(Entry, given)
+    return parse_record(Entry, given)

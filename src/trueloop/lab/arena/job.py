@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from trueloop.core.untrusted_input import Within
+from trueloop.core.untrusted_input import Bounds
 from trueloop.lab.arena.entry import Entry
 from trueloop.lab.arena.trial import SEED_BOUND
 
@@ -25,10 +25,10 @@ ROOM_MIB: Final = 512
 class Job:
     """One run of an entry."""
 
-    id: Annotated[int, Within(0, 1e12)]
-    track: Annotated[str, Within(1, 32)]
+    id: Annotated[int, Bounds(0, 1e12)]
+    track: Annotated[str, Bounds(1, 32)]
     entry: Entry
-    seed: Annotated[int, Within(0, SEED_BOUND)]
+    seed: Annotated[int, Bounds(0, SEED_BOUND)]
     practice: bool = False
     """Judged by the first held-out split alone."""
     once: bool = False

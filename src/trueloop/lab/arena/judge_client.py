@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from trueloop.core.errors import BoardError, MissingExtra
-from trueloop.core.untrusted_input import read
+from trueloop.core.untrusted_input import parse_record
 from trueloop.lab.arena.job import Job
 from trueloop.lab.arena.tracks import Track
 from trueloop.lab.arena.trial import Point, Trial
@@ -112,7 +112,7 @@ class Referee:
         try:
             while (message := answers.get()) is not None:
                 if message["kind"] == "done":
-                    return read(Trial, message["trial"])
+                    return parse_record(Trial, message["trial"])
                 tell([(u, e, a) for u, e, a in message["points"]])
         finally:
             waiting.leave(number)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trueloop.core.errors import TrueloopError
-from trueloop.core.untrusted_input import read
+from trueloop.core.untrusted_input import parse_record
 from trueloop.failures.load import catalogue, known_errors
 from trueloop.lab.arena.attempt import attempt
 from trueloop.lab.arena.job import CPU_S, ROOM_MIB, WALL_S, Job
@@ -94,7 +94,7 @@ class Refereeing:
             if order["do"] == "stop":
                 self._stop(order["id"])
             else:
-                self._waiting.append(read(Job, order["job"]))
+                self._waiting.append(parse_record(Job, order["job"]))
         return bool(data)
 
     def _stop(self, job: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from trueloop.core.errors import BoardError, InvalidConfig
-from trueloop.core.untrusted_input import Within, read
+from trueloop.core.untrusted_input import Bounds, parse_record
 from trueloop.lab.arena.entry import Entry, entry_of
 from trueloop.lab.arena.job import MISSES, SEEDS, Job
 from trueloop.lab.arena.judge_client import Referee
@@ -28,7 +28,7 @@ BASELINE: Final = "baseline"
 class Signed:
     """Who hands in."""
 
-    name: Annotated[str, Within(1, 32), "shown on the board"] = "anonymous"
+    name: Annotated[str, Bounds(1, 32), "shown on the board"] = "anonymous"
 
     def __post_init__(self) -> None:
         if self.name.strip() != self.name or self.name == BASELINE:
@@ -46,7 +46,7 @@ def hand_in(board: Board, track: Track, entry: Entry, name: str) -> int:
         InvalidConfig: a name that cannot be shown.
         BoardError: the queue or the board is full, or nobody could take the turn to judge it here.
     """
-    signed = read(Signed, {"name": name})
+    signed = parse_record(Signed, {"name": name})
     with turn(board.path):  # where it cannot be taken, the entry would wait for ever
         pass
     now = time.time()

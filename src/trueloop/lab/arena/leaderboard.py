@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, cast
 
 from trueloop.core.errors import BoardError, InvalidConfig
 from trueloop.core.json_text import parse_json
-from trueloop.core.untrusted_input import Within, read
+from trueloop.core.untrusted_input import Bounds, parse_record
 from trueloop.lab.arena.entry import entry_of
 from trueloop.lab.arena.ranking import Judged
 from trueloop.lab.arena.trial import SEED_BOUND, End, Point, Trial, thinned
@@ -120,16 +120,16 @@ class Refused:
 class _Kept:
     """What is read of a row as it stands; the file may be anybody's."""
 
-    id: Annotated[int, Within(0, 2**63)]
-    track: Annotated[str, Within(1, NAME)]
-    mark: Annotated[str, Within(1, 64)]
-    name: Annotated[str, Within(1, NAME)]
+    id: Annotated[int, Bounds(0, 2**63)]
+    track: Annotated[str, Bounds(1, NAME)]
+    mark: Annotated[str, Bounds(1, 64)]
+    name: Annotated[str, Bounds(1, NAME)]
     baseline: bool
-    config: Annotated[str, Within(2, 10_000)]
-    seeds: Annotated[tuple[Annotated[int, Within(0, SEED_BOUND)], ...], Within(1, 64)]
-    submitted: Annotated[float, Within(0, 1e11)]
-    ended: Annotated[float, Within(0, 1e11)] | None
-    why: Annotated[str, Within(0, LONGEST)]
+    config: Annotated[str, Bounds(2, 10_000)]
+    seeds: Annotated[tuple[Annotated[int, Bounds(0, SEED_BOUND)], ...], Bounds(1, 64)]
+    submitted: Annotated[float, Bounds(0, 1e11)]
+    ended: Annotated[float, Bounds(0, 1e11)] | None
+    why: Annotated[str, Bounds(0, LONGEST)]
 
 
 class Board:
@@ -364,7 +364,7 @@ def _row(found: Sequence[Any]) -> Row:
             told[name] = _loaded(told[name])
         trials, state = told.pop("trials"), State(told.pop("state"))
         progress, versions = _mapping(told.pop("progress")), _mapping(told.pop("versions"))
-        kept = read(_Kept, {**told, "baseline": bool(told["baseline"])})
+        kept = parse_record(_Kept, {**told, "baseline": bool(told["baseline"])})
         told["config"] = entry_of(_mapping(_loaded(kept.config))).as_json()
         return Row(
             **{name: getattr(kept, name) for name in told if name != "config"},
@@ -393,7 +393,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 @lru_cache(maxsize=KEPT)  # a row that was judged stays as it is, and a board is asked for again and again
 def _trials(text: str) -> tuple[Trial, ...]:
-    return tuple(read(Trial, each) for each in _loaded(text))
+    return tuple(parse_record(Trial, each) for each in _loaded(text))
 
 
 def _json(value: Any) -> str:

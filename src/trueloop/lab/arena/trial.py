@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
-from trueloop.core.untrusted_input import Within
+from trueloop.core.untrusted_input import Bounds
 
 POINTS: Final = 200
 """Of a curve, at most, once it is kept."""
@@ -16,9 +16,9 @@ SEED_BOUND: Final = 2**31
 Point = tuple[int, int, float]
 """Update, examples by then, held-out accuracy after it."""
 
-_Text = Annotated[str, Within(0, 100_000)]
-_Count = Annotated[int, Within(0, 1e12)]
-_Number = Annotated[float, Within(-1e300, 1e300)]
+_Text = Annotated[str, Bounds(0, 100_000)]
+_Count = Annotated[int, Bounds(0, 1e12)]
+_Number = Annotated[float, Bounds(-1e300, 1e300)]
 
 
 class End(StrEnum):
@@ -51,7 +51,7 @@ class Found:
 class Trial:
     """One run of an entry, on one seed."""
 
-    seed: Annotated[int, Within(0, SEED_BOUND)]
+    seed: Annotated[int, Bounds(0, SEED_BOUND)]
     end: Literal["reached", "not reached", "found", "stopped", "failed"]
     updates: _Count = 0
     """Updates to the target, or to where it ended; 0 where it was cut short from outside."""

@@ -13,7 +13,7 @@ from trueloop.core import arithmetic
 from trueloop.core.arithmetic import Plan, plan
 from trueloop.core.formatting import format_count, format_number, format_size
 from trueloop.failures.load import catalogue
-from trueloop.failures.page import reflowed, sections
+from trueloop.failures.page import join_wrapped_lines, split_sections
 from trueloop.lab.teaching.production.program import write
 from trueloop.lab.teaching.production.selection import Selection, selected
 
@@ -131,7 +131,7 @@ def bugs() -> tuple[Bug, ...]:
             code=entry.code,
             severity=entry.failure.severity,
             title=entry.failure.title,
-            symptom=_first(dict(sections(entry.failure.doc)).get("What you see", "")),
+            symptom=_first(dict(split_sections(entry.failure.doc)).get("What you see", "")),
             fix=entry.failure.fix,
         )
         for entry in catalogue().values()
@@ -140,7 +140,7 @@ def bugs() -> tuple[Bug, ...]:
 
 def _first(text: str) -> str:
     """Return the first sentence; two where the first is a word or two."""
-    sentences = re.split(r"(?<=\.)\s+(?=[A-Z`])", reflowed(text).replace("``", "").replace("\n", " "))
+    sentences = re.split(r"(?<=\.)\s+(?=[A-Z`])", join_wrapped_lines(text).replace("``", "").replace("\n", " "))
     return " ".join(sentences[: 1 if len(sentences[0]) > 20 else 2])
 
 

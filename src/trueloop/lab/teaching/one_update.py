@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from trueloop.core.formatting import format_count, short
+from trueloop.core.formatting import format_count, format_float
 from trueloop.lab.teaching.programs.one_step import OneStep, one_step, too_large
 from trueloop.lab.teaching.run_snippet import Shown
 
@@ -90,22 +90,22 @@ class Step:
             yield Stage(
                 kind="forward",
                 shown=shown,
-                says=f"Forward and loss: their squared errors add up to {short(batch.loss_sum, 4)}.",
+                says=f"Forward and loss: their squared errors add up to {format_float(batch.loss_sum, 4)}.",
             )
             yield Stage(
                 kind="backward",
                 shown=shown,
-                says=f"Backward adds to .grad, which now holds {short(batch.weight_gradient, 4)} for the weight and "
-                f"{short(batch.bias_gradient, 4)} for the bias: the sum over the window so far.",
+                says=f"Backward adds to .grad, which now holds {format_float(batch.weight_gradient, 4)} for the weight and "
+                f"{format_float(batch.bias_gradient, 4)} for the bias: the sum over the window so far.",
             )
         (w, b), (dw, db), (w_new, b_new) = self.before, self.gradient, self.after
         yield Stage(
             kind="update",
             shown=len(self.micro_batches) - 1,
-            says=f"Update: .grad divided by {format_count(self.count, 'example')} is {short(dw, 4)} and {short(db, 4)}. "
-            f"Weight: {short(w, 4)} - {self.lr:g} × {short(dw, 4)} = {short(w_new, 4)}; bias: {short(b, 4)} - "
-            f"{self.lr:g} × {short(db, 4)} = {short(b_new, 4)}. On these examples the loss goes from "
-            f"{short(self.loss_before, 4)} to {short(self.loss_after, 4)}.",
+            says=f"Update: .grad divided by {format_count(self.count, 'example')} is {format_float(dw, 4)} and {format_float(db, 4)}. "
+            f"Weight: {format_float(w, 4)} - {self.lr:g} × {format_float(dw, 4)} = {format_float(w_new, 4)}; bias: {format_float(b, 4)} - "
+            f"{self.lr:g} × {format_float(db, 4)} = {format_float(b_new, 4)}. On these examples the loss goes from "
+            f"{format_float(self.loss_before, 4)} to {format_float(self.loss_after, 4)}.",
         )
 
 

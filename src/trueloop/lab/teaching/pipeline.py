@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.formatting import format_count, percent
+from trueloop.core.formatting import format_count, format_percent
 from trueloop.lab.teaching.programs.pipeline import EPOCHS, Pipeline, PipelineProgram, pipeline
 from trueloop.lab.teaching.run_snippet import Shown
 
@@ -253,7 +253,7 @@ def _on_classes(asked: Pipeline, examples: tuple[Example, ...], draws: tuple[Dra
     share = asked.class_counts[rare] / len(examples)
     seen = sum(batch.composition[rare] for batch in batches) / sum(len(batch.numbers) for batch in batches)
     yield (
-        f"Class {name} makes up {percent(share)} of the dataset and {percent(seen)} of what was drawn in epoch 0; "
+        f"Class {name} makes up {format_percent(share)} of the dataset and {format_percent(seen)} of what was drawn in epoch 0; "
         + (
             f"{without} of {format_count(len(batches), 'batch')} {'holds' if without == 1 else 'hold'} none of it."
             if without
@@ -266,10 +266,10 @@ def _on_padding(asked: Pipeline, epochs: list[tuple[Draw, ...]]) -> Iterator[str
     share, places = _padding(epochs)
     if not places:
         return
-    said = f"{percent(share)} of the {places} places in the batches of epoch 0 are padding, which the mask tells apart."
+    said = f"{format_percent(share)} of the {places} places in the batches of epoch 0 are padding, which the mask tells apart."
     if asked.buckets:
         plain, _ = _padding(drawn(replace(asked, buckets=False, sequences=True)).epochs)
-        said += f" Without batching alike lengths it would be {percent(plain)}."
+        said += f" Without batching alike lengths it would be {format_percent(plain)}."
     yield said
 
 

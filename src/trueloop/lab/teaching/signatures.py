@@ -15,7 +15,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trueloop.core.axis_ticks import suits_log_scale
-from trueloop.core.formatting import short
+from trueloop.core.formatting import format_float
 from trueloop.failures.teaching_script import Broken
 from trueloop.lab.teaching.inject import Inject, fitted
 from trueloop.lab.teaching.simulation import Simulation
@@ -261,7 +261,7 @@ def _words(bands: Mapping[str, _Band], apart: float) -> str:
     ends: dict[str, str] = {}
     for which, band in bands.items():
         finite = [value for value in band.middle if value is not None]
-        ends[which] = short(finite[-1]) if finite else "nothing finite"
+        ends[which] = format_float(finite[-1]) if finite else "nothing finite"
         if band.lost is not None:
             ends[which] += f", not finite from update {band.lost} on"
     same = " No more apart than two seeds are." if not apart else ""

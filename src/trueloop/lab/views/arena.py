@@ -10,7 +10,7 @@ from statistics import median_low
 from typing import Annotated, Any, Final, Literal
 
 from trueloop.core.errors import BoardError, InvalidConfig, MissingExtra
-from trueloop.core.untrusted_input import Within, read
+from trueloop.core.untrusted_input import Bounds, parse_record
 from trueloop.lab.arena.entry import Entry, entry_of
 from trueloop.lab.arena.job import MISSES, SEEDS
 from trueloop.lab.arena.judging import Signed
@@ -26,7 +26,7 @@ NEEDS_TORCH: Final = False  # the referee has a process of its own
 SHOWN: Final = 50  # rows of a board
 LEADERS: Final = 3  # whose curves are drawn beside one's own
 
-_Number = Annotated[int, Within(0, 1 << 53)]
+_Number = Annotated[int, Bounds(0, 1 << 53)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +34,10 @@ class Asked:
     """What the page may ask."""
 
     do: Literal["tracks", "board", "script", "practise", "look", "submit", "entry", "replay"] = "tracks"
-    track: Annotated[str, Within(1, 32), "the task"] = "digits"
+    track: Annotated[str, Bounds(1, 32), "the task"] = "digits"
     entry: Entry = field(default_factory=Entry)
-    seed: Annotated[int, Within(0, SEED_BOUND), "of a practice run: everything random follows it"] = 1
-    name: Annotated[str, Within(1, 32), "shown on the board"] = "anonymous"
+    seed: Annotated[int, Bounds(0, SEED_BOUND), "of a practice run: everything random follows it"] = 1
+    name: Annotated[str, Bounds(1, 32), "shown on the board"] = "anonymous"
     id: _Number = 0
     since: _Number = 0
 
@@ -152,7 +152,7 @@ def _look(asked: Asked) -> dict[str, Any]:
 
 
 def _submit(asked: Asked) -> dict[str, Any]:
-    read(Signed, {"name": asked.name})
+    parse_record(Signed, {"name": asked.name})
     return {"id": _desk().hand_in(track_named(asked.track), asked.entry, asked.name)}
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from trueloop.app.planning.formulas import goals, rows
 from trueloop.core.arithmetic import Plan, plan
 from trueloop.core.formatting import format_count, format_number
-from trueloop.core.untrusted_input import Within
+from trueloop.core.untrusted_input import Bounds
 from trueloop.lab.highlight import highlighted
 from trueloop.lab.teaching.programs.counts import counts
 from trueloop.lab.teaching.programs.one_step import too_large
@@ -25,20 +25,20 @@ Mark = TypeVar("Mark")
 class Asked:
     """The sizes of a run, a goal if there is one, and where in the run one is."""
 
-    dataset: Annotated[int, Within(1, 10**12), "N: examples in the training set"] = 10_000
-    batch: Annotated[int, Within(1, 10**9), "B: examples per micro-batch, on each process"] = 32
-    epochs: Annotated[int, Within(1, 10**6), "passes over the training set"] = 3
-    accumulate: Annotated[int, Within(1, 10**6), "K: micro-batches per update"] = 4
-    processes: Annotated[int, Within(1, 10**5), "P: processes that train together"] = 1
+    dataset: Annotated[int, Bounds(1, 10**12), "N: examples in the training set"] = 10_000
+    batch: Annotated[int, Bounds(1, 10**9), "B: examples per micro-batch, on each process"] = 32
+    epochs: Annotated[int, Bounds(1, 10**6), "passes over the training set"] = 3
+    accumulate: Annotated[int, Bounds(1, 10**6), "K: micro-batches per update"] = 4
+    processes: Annotated[int, Bounds(1, 10**5), "P: processes that train together"] = 1
     drop_last: Annotated[bool, "leave out the partial iteration at the end of an epoch"] = False
-    target_updates: Annotated[int, Within(1, 10**12), "updates you want: how many epochs are they?"] | None = None
-    update_ms: Annotated[float, Within(0.001, 10**7), "milliseconds an update takes: how long is the run?"] | None = (
+    target_updates: Annotated[int, Bounds(1, 10**12), "updates you want: how many epochs are they?"] | None = None
+    update_ms: Annotated[float, Bounds(0.001, 10**7), "milliseconds an update takes: how long is the run?"] | None = (
         None
     )
-    sample_bytes: Annotated[int, Within(1, 10**12), "bytes of one example: how large is a batch?"] | None = None
-    epoch: Annotated[int, Within(0, 10**6), "where in the run, from 0"] = 0
-    iteration: Annotated[int, Within(0, 10**12), "where in the epoch, from 0"] = 0
-    room: Annotated[int, Within(8, 240), "marks that fit side by side"] = 60
+    sample_bytes: Annotated[int, Bounds(1, 10**12), "bytes of one example: how large is a batch?"] | None = None
+    epoch: Annotated[int, Bounds(0, 10**6), "where in the run, from 0"] = 0
+    iteration: Annotated[int, Bounds(0, 10**12), "where in the epoch, from 0"] = 0
+    room: Annotated[int, Bounds(8, 240), "marks that fit side by side"] = 60
 
 
 def answer(asked: Asked) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
-from trueloop.core.untrusted_input import Within
+from trueloop.core.untrusted_input import Bounds
 from trueloop.lab.highlight import highlighted
 
 NEEDS_TORCH = True
@@ -16,9 +16,9 @@ MIB: Final = 2**20
 class Asked:
     """What to measure."""
 
-    depth: Annotated[int, Within(1, 6), "blocks of linear, batch norm, ReLU, dropout"] = 4
-    width: Annotated[int, Within(8, 256), "units of each layer"] = 128
-    batch: Annotated[int, Within(2, 1024), "examples"] = 512
+    depth: Annotated[int, Bounds(1, 6), "blocks of linear, batch norm, ReLU, dropout"] = 4
+    width: Annotated[int, Bounds(8, 256), "units of each layer"] = 128
+    batch: Annotated[int, Bounds(2, 1024), "examples"] = 512
 
 
 def answer(asked: Asked) -> dict[str, Any]:

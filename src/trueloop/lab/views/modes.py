@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from trueloop.core.untrusted_input import Within
+from trueloop.core.untrusted_input import Bounds
 from trueloop.lab.highlight import highlighted
 
 NEEDS_TORCH = True
@@ -15,12 +15,12 @@ NEEDS_TORCH = True
 class Asked:
     """What to compute."""
 
-    dropout: Annotated[float, Within(0, 0.95), "probability that a unit is masked"] = 0.5
-    width: Annotated[int, Within(1, 10), "units that are normalised and dropped"] = 6
-    batch: Annotated[int, Within(1, 8), "examples; try 1"] = 4
-    momentum: Annotated[float, Within(0, 1), "weight of the new batch in the running statistics"] = 0.1
-    passes: Annotated[int, Within(1, 12)] = 12
-    seed: Annotated[int, Within(0, 999), "of weights, inputs and masks"] = 0
+    dropout: Annotated[float, Bounds(0, 0.95), "probability that a unit is masked"] = 0.5
+    width: Annotated[int, Bounds(1, 10), "units that are normalised and dropped"] = 6
+    batch: Annotated[int, Bounds(1, 8), "examples; try 1"] = 4
+    momentum: Annotated[float, Bounds(0, 1), "weight of the new batch in the running statistics"] = 0.1
+    passes: Annotated[int, Bounds(1, 12)] = 12
+    seed: Annotated[int, Bounds(0, 999), "of weights, inputs and masks"] = 0
 
 
 def answer(asked: Asked) -> dict[str, Any]:

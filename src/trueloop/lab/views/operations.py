@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from trueloop.core.untrusted_input import Within
+from trueloop.core.untrusted_input import Bounds
 from trueloop.lab.highlight import highlighted
 
 NEEDS_TORCH = True
@@ -17,11 +17,11 @@ class Asked:
 
     example: Literal["worked_example", "irises"] = "worked_example"
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
-    lr: Annotated[float, Within(1e-5, 10)] = 0.01
-    gamma: Annotated[float, Within(0.1, 1), "times the rate, after every update"] = 0.9
-    updates: Annotated[int, Within(1, 6)] = 2
-    hidden: Annotated[int, Within(1, 6), "units between the two layers"] = 4
-    seed: Annotated[int, Within(0, 999), "of the first weights"] = 2
+    lr: Annotated[float, Bounds(1e-5, 10)] = 0.01
+    gamma: Annotated[float, Bounds(0.1, 1), "times the rate, after every update"] = 0.9
+    updates: Annotated[int, Bounds(1, 6)] = 2
+    hidden: Annotated[int, Bounds(1, 6), "units between the two layers"] = 4
+    seed: Annotated[int, Bounds(0, 999), "of the first weights"] = 2
 
 
 def answer(asked: Asked) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from urllib.parse import urlencode
 
 from trueloop.app.web.wire_format import plain
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import Within
-from trueloop.failures.load import Entry, find
+from trueloop.core.untrusted_input import Bounds
+from trueloop.failures.load import Entry, find_failure
 from trueloop.failures.teaching_script import CannotBreak
 from trueloop.lab.disk_cache import Kept, cache_folder
 from trueloop.lab.highlight import highlighted
@@ -39,12 +39,12 @@ RECENT: Final = 12
 class Asked:
     """Which failure."""
 
-    code: Annotated[str, Within(1, 60), "a code or name of the catalogue"]
+    code: Annotated[str, Bounds(1, 60), "a code or name of the catalogue"]
 
 
 def answer(asked: Asked) -> dict[str, Any]:
     """Return the curves and what the sanitizer said; "done" of "of" seeds where more time is needed."""
-    entry = find(asked.code)
+    entry = find_failure(asked.code)
     if entry is None:
         raise InvalidConfig(f"There is no failure {asked.code!r}.", fix="trueloop failures lists all.")
     if entry.failure.inject is None:

@@ -9,9 +9,9 @@ from functools import cache
 from typing import Annotated, Any, Final, Literal
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import Within
-from trueloop.failures.load import FAMILIES, Entry, catalogue, find
-from trueloop.failures.page import reflowed, sections
+from trueloop.core.untrusted_input import Bounds
+from trueloop.failures.load import FAMILIES, Entry, catalogue, find_failure
+from trueloop.failures.page import join_wrapped_lines, split_sections
 from trueloop.lab.highlight import highlighted
 
 NEEDS_TORCH = False
@@ -27,14 +27,14 @@ class Asked:
     """The table, or one page."""
 
     what: Literal["table", "page"] = "table"
-    code: Annotated[str, Within(0, 60), "a code or name of the catalogue"] = ""
+    code: Annotated[str, Bounds(0, 60), "a code or name of the catalogue"] = ""
 
 
 def answer(asked: Asked) -> dict[str, Any]:
     """Answer one question."""
     if asked.what == "table":
         return table()
-    entry = find(asked.code)
+    entry = find_failure(asked.code)
     if entry is None:
         raise InvalidConfig(f"There is no failure {asked.code!r}.", fix="trueloop failures lists all.")
     return _page(entry)
@@ -52,7 +52,7 @@ def table() -> dict[str, Any]:
                 "family": entry.family,
                 "title": entry.failure.title,
                 "severity": entry.failure.severity.value,
-                "symptom": _pieces(" ".join(dict(sections(entry.failure.doc)).get("What you see", "").split())),
+                "symptom": _pieces(" ".join(dict(split_sections(entry.failure.doc)).get("What you see", "").split())),
                 "fix": _pieces(entry.failure.fix),
                 "curves": entry.failure.inject is not None,
                 "why": "" if entry.failure.inject else NO_CURVES,
@@ -68,7 +68,7 @@ def _page(entry: Entry) -> dict[str, Any]:
     return {
         "code": entry.code,
         "sections": [
-            {"heading": heading, "blocks": list(_blocks(text))} for heading, text in sections(entry.failure.doc)
+            {"heading": heading, "blocks": list(_blocks(text))} for heading, text in split_sections(entry.failure.doc)
         ],
         "bad": highlighted(entry.failure.bad.strip()),
         "good": highlighted(entry.failure.good.strip()),
@@ -77,7 +77,7 @@ def _page(entry: Entry) -> dict[str, Any]:
 
 def _blocks(text: str) -> Iterator[dict[str, Any]]:
     """Cut a section into paragraphs, lists and code, each as pieces of text, code or address."""
-    for part in re.split(r"\n\s*\n", reflowed(text)):
+    for part in re.split(r"\n\s*\n", join_wrapped_lines(text)):
         lines = [line for line in part.splitlines() if line.strip()]
         if not lines:
             continue

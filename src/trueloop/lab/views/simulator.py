@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Final
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import Within
+from trueloop.core.untrusted_input import Bounds
 from trueloop.failures.load import Entry, catalogue
-from trueloop.failures.page import reflowed, sections
+from trueloop.failures.page import join_wrapped_lines, split_sections
 from trueloop.failures.teaching_script import CannotBreak
 from trueloop.lab.highlight import highlighted
 from trueloop.lab.teaching.inject import Inject, fitted
@@ -20,7 +20,7 @@ from trueloop.lab.teaching.simulation import Simulation
 NEEDS_TORCH = False
 INJECTABLE: Final = tuple(entry for entry in catalogue().values() if entry.failure.inject)
 _SENTENCE: Final = re.compile(r"(?<=[.;])\s")
-Code = Annotated[str, Within(1, 12)]
+Code = Annotated[str, Bounds(1, 12)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Asked:
     """A simulation, and what is broken in it."""
 
     config: Simulation = field(default_factory=Simulation)
-    bugs: Annotated[tuple[Code, ...], Within(0, 8), "codes of the catalogue"] = ()
+    bugs: Annotated[tuple[Code, ...], Bounds(0, 8), "codes of the catalogue"] = ()
 
 
 def answer(asked: Asked) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def _bug(entry: Entry, chosen: Sequence[Entry], config: Simulation) -> dict[str,
         against = " ".join(filter(None, (lack.what, lack.fix)))
     except InvalidConfig as error:  # what it needs cannot be trained with the rest
         against = error.what
-    symptom = reflowed(dict(sections(entry.failure.doc)).get("What you see", ""))
+    symptom = join_wrapped_lines(dict(split_sections(entry.failure.doc)).get("What you see", ""))
     return {
         "code": entry.code,
         "family": entry.family,

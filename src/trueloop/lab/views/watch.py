@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from trueloop.core.untrusted_input import Within
+from trueloop.core.untrusted_input import Bounds
 from trueloop.lab.highlight import highlighted
 from trueloop.lab.visible_runs import RunsSeen
 
@@ -39,9 +39,9 @@ class Asked:
     """A list, or the state of some runs."""
 
     what: Literal["list", "follow", "code"] = "list"
-    search: Annotated[str, Within(0, 80), "words in a run's name, recipe or state"] = ""
-    runs: Annotated[tuple[Annotated[str, Within(1, 300)], ...], Within(0, 6), "which runs"] = ()
-    marks: Annotated[tuple[Annotated[str, Within(0, 64)], ...], Within(0, 6), "how far each is known"] = ()
+    search: Annotated[str, Bounds(0, 80), "words in a run's name, recipe or state"] = ""
+    runs: Annotated[tuple[Annotated[str, Bounds(1, 300)], ...], Bounds(0, 6), "which runs"] = ()
+    marks: Annotated[tuple[Annotated[str, Bounds(0, 64)], ...], Bounds(0, 6), "how far each is known"] = ()
 
 
 def answer(asked: Asked, seen: RunsSeen) -> dict[str, Any]:

@@ -8,20 +8,20 @@ from typing import Any, Final
 
 from trueloop.core.downsampling import DownsampledSeries
 
-COLUMNS: Final = 240
-LAYERS: Final = 256
-LETTERS: Final = 120  # of a layer's name
-CELLS: Final = 12_000  # of a heat map that is shown; of many layers it has fewer columns
-DARKEST: Final = 255
-_LEAST: Final = 1e-30  # norms below are shown as zero
+MAX_COLUMNS: Final = 240
+MAX_LAYERS: Final = 256
+MAX_NAME_CHARS: Final = 120  # of a layer's name
+MAX_CELLS: Final = 12_000  # of a heat map that is shown; of many layers it has fewer columns
+MAX_SHADE: Final = 255
+_MIN_NORM: Final = 1e-30  # norms below are shown as zero
 
 
-class LayerColumns:
+class LayerNorms:
     """Takes a column after the other; a layer's row is found by its name."""
 
     def __init__(self) -> None:
         self.layers: list[str] = []
-        self.columns: DownsampledSeries[dict[int, float]] = DownsampledSeries(COLUMNS)
+        self.columns: DownsampledSeries[dict[int, float]] = DownsampledSeries(MAX_COLUMNS)
         """For each update the norms by row."""
         self._rows: dict[str, int] = {}
 
@@ -33,28 +33,28 @@ class LayerColumns:
         """
         column: dict[int, float] = {}
         for layer, norm in zip(layers, norms, strict=False):
-            if norm is not None and (row := self._row(str(layer)[:LETTERS])) is not None:
+            if norm is not None and (row := self._row(str(layer)[:MAX_NAME_CHARS])) is not None:
                 column[row] = float(norm)
         self.columns.add(update, column)
 
-    def shown(self) -> dict[str, Any] | None:
+    def to_heatmap(self) -> dict[str, Any] | None:
         """Lay them out for a heat map; None where there is nothing.
 
         Returns:
             "updates", "layers"; "norms", for each layer one for each update (None: not stepped then); in their places
             "shades" from 0 to 255 by the logarithm (-1: not finite); "low" and "high", the norms at both ends.
         """
-        stride = max(1, -(-len(self.columns.values) * len(self.layers) // CELLS))
+        stride = max(1, -(-len(self.columns.values) * len(self.layers) // MAX_CELLS))
         columns = self.columns.values[::stride]
         if not columns:
             return None
         norms = [[column.get(row) for column in columns] for row in range(len(self.layers))]
-        seen = [norm for row in norms for norm in row if norm is not None and math.isfinite(norm) and norm > _LEAST]
+        seen = [norm for row in norms for norm in row if norm is not None and math.isfinite(norm) and norm > _MIN_NORM]
         low, high = (min(seen), max(seen)) if seen else (1.0, 1.0)
         return {
             "updates": self.columns.updates[::stride],
             "layers": list(self.layers),
-            "norms": [[None if norm is None else _short(norm) for norm in row] for row in norms],
+            "norms": [[None if norm is None else _round_norm(norm) for norm in row] for row in norms],
             "shades": [[_shade(norm, low, high) for norm in row] for row in norms],
             "low": low,
             "high": high,
@@ -62,7 +62,7 @@ class LayerColumns:
 
     def _row(self, layer: str) -> int | None:
         row = self._rows.get(layer)
-        if row is None and len(self.layers) < LAYERS:
+        if row is None and len(self.layers) < MAX_LAYERS:
             row = self._rows[layer] = len(self.layers)
             self.layers.append(layer)
         return row
@@ -76,8 +76,8 @@ def _shade(norm: float | None, low: float, high: float) -> int | None:
     if norm <= low:
         return 0
     span = math.log(high) - math.log(low)
-    return round(DARKEST * (math.log(norm) - math.log(low)) / span) if span > 0 else DARKEST
+    return round(MAX_SHADE * (math.log(norm) - math.log(low)) / span) if span > 0 else MAX_SHADE
 
 
-def _short(norm: float) -> float:
+def _round_norm(norm: float) -> float:
     return float(f"{norm:.4g}")

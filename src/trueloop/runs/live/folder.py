@@ -15,8 +15,8 @@ from pathlib import Path
 from time import gmtime, strftime
 from typing import Final
 
-FEED, NOW = "feed.jsonl", "now"
-KEPT: Final = 32  # folders of programs that have ended; older ones go when another begins
+FEED_NAME, POSITION_NAME = "feed.jsonl", "now"
+MAX_ENDED_PROGRAMS: Final = 32  # folders of programs that have ended; older ones go when another begins
 _NAME: Final = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9]{1,10}(-r[0-9]{1,6})?")
 
 
@@ -28,7 +28,7 @@ def live_folder(environment: Mapping[str, str]) -> Path:
     return Path(tempfile.gettempdir()) / f"trueloop-{_user()}-live"
 
 
-def enter(folder: Path) -> None:
+def ensure_private_folder(folder: Path) -> None:
     """Make a folder that only this user can read, or see that it is one.
 
     Raises:
@@ -37,11 +37,11 @@ def enter(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not stat.S_ISDIR(folder.lstat().st_mode):
         raise NotADirectoryError(f"{folder} is not a folder.")
-    if not is_ours(folder):
+    if not is_private_folder(folder):
         raise PermissionError(f"{folder} belongs to somebody else, or others can read it.")
 
 
-def is_ours(folder: Path) -> bool:
+def is_private_folder(folder: Path) -> bool:
     """True for a folder, no link to one, that belongs to this user, and that nobody else can read or write to.
 
     Where a folder for everybody's files is all there is, anybody can have made the one that we look for.
@@ -54,41 +54,41 @@ def is_ours(folder: Path) -> bool:
     return stat.S_ISDIR(seen.st_mode) and private
 
 
-def new_name(now: float, *, rank: int | None) -> str:
+def new_program_name(now: float, *, rank: int | None) -> str:
     """Name the folder of this process: when it began, its number, and its rank where there are several."""
     return strftime("%Y%m%d-%H%M%S", gmtime(now)) + f"-{os.getpid()}" + ("" if rank is None else f"-r{rank}")
 
 
-def is_name(word: str) -> bool:
-    """True for what `new_name` returns: nothing in it leads elsewhere."""
+def is_program_name(word: str) -> bool:
+    """True for what `new_program_name` returns: nothing in it leads elsewhere."""
     return _NAME.fullmatch(word) is not None
 
 
-def names(folder: Path) -> list[str]:
+def program_names(folder: Path) -> list[str]:
     """List the programs that have told something, the newest first; none of a folder that is not ours."""
-    if not is_ours(folder):
+    if not is_private_folder(folder):
         return []
     try:
         with os.scandir(folder) as entries:
-            found = [each.name for each in entries if is_name(each.name) and each.is_dir(follow_symlinks=False)]
+            found = [each.name for each in entries if is_program_name(each.name) and each.is_dir(follow_symlinks=False)]
     except OSError:  # it was removed meanwhile
         return []
     return sorted(found, reverse=True)
 
 
-def clear(folder: Path, runs: Callable[[Path], bool] = lambda path: False, kept: int = KEPT) -> None:
+def remove_ended_programs(folder: Path, is_running: Callable[[Path], bool] = lambda path: False, keep: int = MAX_ENDED_PROGRAMS) -> None:
     """Remove all but the newest of the programs that have ended; what is not ours in a folder keeps it there.
 
     Args:
         folder: of all programs.
-        runs: whether the program of a folder still does.
-        kept: how many stay.
+        is_running: whether the program of a folder still does.
+        keep: how many stay.
     """
-    for name in names(folder)[kept:]:
-        if runs(folder / name):
+    for name in program_names(folder)[keep:]:
+        if is_running(folder / name):
             continue
         try:
-            for file in (FEED, NOW):
+            for file in (FEED_NAME, POSITION_NAME):
                 (folder / name / file).unlink(missing_ok=True)
             (folder / name).rmdir()
         except OSError:

@@ -16,26 +16,26 @@ from trueloop.core.errors import InvalidData
 from trueloop.core.json_text import parse_json
 from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded, RunStarted, UpdateRow
 from trueloop.runs.history import TimeSplit
-from trueloop.runs.journal import FILE_NAME
-from trueloop.runs.journal_lines import READABLE, SCHEMA, UPDATES, event_of, rates_of, spread
-from trueloop.runs.live.columns import LayerColumns
-from trueloop.runs.live.rows import Rows, single
+from trueloop.runs.journal import JOURNAL_NAME
+from trueloop.runs.journal_lines import READABLE_SCHEMAS, SCHEMA, UPDATE_EVENTS, parse_event, group_rates, expand_column
+from trueloop.runs.live.columns import LayerNorms
+from trueloop.runs.live.rows import Rows, row_of_update
 from trueloop.runs.live.tail import Tail
 
-AT_ONCE: Final = 40_000  # updates taken in by one call; 0.1 s
-MOST_ROWS: Final = 100_000  # updates of one line; a run writes ten lines a second
-LARGEST: Final = 2**53
-METRICS: Final = 48  # names of metrics that are kept
-SPLITS: Final = 8  # names of splits: each is a curve of each metric
-NAME: Final = 200  # letters of either
-EVALUATIONS: Final = 4000
-LISTED: Final = 500  # notes, findings and checkpoints: the newest
-LETTERS: Final = 2000  # of a text that a page shows
-_GROUPS: Final = 16  # parameter groups with rates of their own
+MAX_UPDATES_PER_POLL: Final = 40_000  # updates taken in by one call; 0.1 s
+MAX_ROWS_PER_LINE: Final = 100_000  # updates of one line; a run writes ten lines a second
+MAX_COUNT: Final = 2**53
+MAX_METRICS: Final = 48  # names of metrics that are kept
+MAX_SPLITS: Final = 8  # names of splits: each is a curve of each metric
+MAX_NAME_CHARS: Final = 200  # letters of either
+MAX_EVALUATIONS: Final = 4000
+MAX_LISTED: Final = 500  # notes, findings and checkpoints: the newest
+MAX_TEXT_CHARS: Final = 2000  # of a text that a page shows
+_MAX_GROUPS: Final = 16  # parameter groups with rates of their own
 _COLUMNS: Final = ("epoch", "loss", "grad_norm", "lr", "examples", "wait_s", "total_s", "skipped")
 
 
-class JournalFollower:
+class JournalReader:
     """What a run's journal has said so far.
 
     Args:
@@ -44,13 +44,13 @@ class JournalFollower:
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
-        self.tail = Tail(run_dir / FILE_NAME)
-        self._waiting: list[bytes] = []
+        self.tail = Tail(run_dir / JOURNAL_NAME)
+        self._pending: list[bytes] = []
         self._restarts = 0
-        self._moved = False
-        self._forget()
+        self._read_something = False
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.problem = ""
         """Why nothing is read any more, in words."""
         self.started: RunStarted | None = None
@@ -62,10 +62,10 @@ class JournalFollower:
         """Of every parameter group from the second on, where they are not all alike."""
         self.memory: DownsampledSeries[float] = DownsampledSeries()
         self.evaluations: list[Evaluated] = []
-        self.checkpoints: deque[CheckpointSaved] = deque(maxlen=LISTED)
-        self.notes: deque[Notice] = deque(maxlen=LISTED)
-        self.skipped: deque[int] = deque(maxlen=LISTED)
-        self.layers = LayerColumns()
+        self.checkpoints: deque[CheckpointSaved] = deque(maxlen=MAX_LISTED)
+        self.notes: deque[Notice] = deque(maxlen=MAX_LISTED)
+        self.skipped: deque[int] = deque(maxlen=MAX_LISTED)
+        self.layers = LayerNorms()
         self.end: RunEnded | None = None
         self._spent = {"evaluating": 0.0, "saving": 0.0}
         self._metrics: set[str] = set()
@@ -73,9 +73,9 @@ class JournalFollower:
         self._line = 0
 
     @property
-    def behind(self) -> bool:
-        """More can be had by calling `advance` again, at once."""
-        return bool(self._waiting) or (not self.problem and self.tail.behind > 0 and self._moved)
+    def has_more(self) -> bool:
+        """More can be had by calling `poll` again, at once."""
+        return bool(self._pending) or (not self.problem and self.tail.remaining > 0 and self._read_something)
 
     @property
     def update(self) -> int:
@@ -90,76 +90,76 @@ class JournalFollower:
         total = sum(row.total_s for row in self.rows.rows)
         return TimeSplit(computing=max(0.0, total - waiting), waiting=waiting, **self._spent)
 
-    def advance(self) -> bool:
+    def poll(self) -> bool:
         """Take in what is new, or a piece of it; return whether there was anything. What is wrong is in ``problem``.
 
         Cost: 0.1 s at most.
         """
-        self._moved = False
-        if self.problem and not self._waiting and not self._is_new():
+        self._read_something = False
+        if self.problem and not self._pending and not self._reopen_if_replaced():
             return False
         try:
-            if not self._waiting:
-                self._waiting = self.tail.advance()
+            if not self._pending:
+                self._pending = self.tail.read_lines()
                 if self.tail.restarts != self._restarts:
                     self._restarts = self.tail.restarts
-                    self._forget()
-                self._waiting.reverse()
-            self._moved = bool(self._waiting)
-            self._take()
+                    self._reset()
+                self._pending.reverse()
+            self._read_something = bool(self._pending)
+            self._add_pending()
         except InvalidData as error:
             self._stop(error.what)
         except OSError as error:
             self._stop(f"The journal cannot be read: {error.strerror or error}.")
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             self._stop(f"Line {self._line} is not a journal line: {str(error)[:200] or type(error).__name__}.")
-        return self._moved
+        return self._read_something
 
-    def _is_new(self) -> bool:
+    def _reopen_if_replaced(self) -> bool:
         """A journal that was damaged may have been written anew since."""
-        if not self.tail.replaced():
+        if not self.tail.was_replaced():
             return False
-        self.tail = Tail(self.run_dir / FILE_NAME)
+        self.tail = Tail(self.run_dir / JOURNAL_NAME)
         self._restarts = 0
-        self._forget()
+        self._reset()
         return True
 
     def _stop(self, problem: str) -> None:
-        self.problem, self._waiting = problem, []
+        self.problem, self._pending = problem, []
 
-    def _take(self) -> None:
-        left = AT_ONCE
-        while self._waiting and left > 0:
+    def _add_pending(self) -> None:
+        left = MAX_UPDATES_PER_POLL
+        while self._pending and left > 0:
             self._line += 1
-            left -= self._take_line(self._waiting.pop())
+            left -= self._add_line(self._pending.pop())
 
-    def _take_line(self, line: bytes) -> int:
+    def _add_line(self, line: bytes) -> int:
         """Take one line in; return what it cost, in updates."""
         record: Any = parse_json(line)
         if not isinstance(record, dict):
             raise TypeError("not an object")
         known: dict[str, Any] = record  # pyright: ignore[reportUnknownVariableType]
-        if known.get("schema", SCHEMA) not in READABLE:
+        if known.get("schema", SCHEMA) not in READABLE_SCHEMAS:
             raise InvalidData(f"The journal has schema {known['schema']!r}; this trueloop reads up to {SCHEMA}.")
-        if known["event"] in UPDATES:
-            return self._take_updates(known)
-        self._take_event(known)
+        if known["event"] in UPDATE_EVENTS:
+            return self._add_updates(known)
+        self._add_event(known)
         return 10
 
-    def _take_updates(self, record: Mapping[str, Any]) -> int:
+    def _add_updates(self, record: Mapping[str, Any]) -> int:
         first, count = int(record["update"]), int(record.get("rows", 1))
-        if not 1 <= count <= MOST_ROWS or not 0 <= first < LARGEST:
+        if not 1 <= count <= MAX_ROWS_PER_LINE or not 0 <= first < MAX_COUNT:
             raise ValueError(f"{count} updates from {first} on")
         if first <= self.update and self.rows.rows:
             raise ValueError(f"update {first} after update {self.update}: two processes wrote at once")
-        columns = [spread(record[name], count) for name in _COLUMNS]
+        columns = [expand_column(record[name], count) for name in _COLUMNS]
         for update, values in enumerate(zip(*columns, strict=True), first):
-            row = _row(update, values)
-            self.rows.add(single(row))
+            row = _update_row(update, values)
+            self.rows.add(row_of_update(row))
             if row.skipped:
                 self.skipped.append(update)
         self.epoch = int(columns[0][-1])
-        self._take_rates(record, first, count)
+        self._add_rates(record, first, count)
         if "memory_mib" in record:
             self.memory.add(first + count - 1, float(record["memory_mib"]))
         if "layers" in record:
@@ -167,22 +167,22 @@ class JournalFollower:
             self.layers.add(first + count - 1, list(layers), list(layers.values()))
         return count
 
-    def _take_rates(self, record: Mapping[str, Any], first: int, count: int) -> None:
-        for update, rates in enumerate(rates_of(record, count), first):
-            for group, rate in enumerate(rates[1:_GROUPS]):
+    def _add_rates(self, record: Mapping[str, Any], first: int, count: int) -> None:
+        for update, rates in enumerate(group_rates(record, count), first):
+            for group, rate in enumerate(rates[1:_MAX_GROUPS]):
                 if group == len(self.rates):
                     self.rates.append(DownsampledSeries())
                 self.rates[group].add(update, float(rate))
 
-    def _take_event(self, record: Mapping[str, Any]) -> None:
-        event = event_of(record)
-        if any(type(value) is int and abs(value) >= LARGEST for value in record.values()):
+    def _add_event(self, record: Mapping[str, Any]) -> None:
+        event = parse_event(record)
+        if any(type(value) is int and abs(value) >= MAX_COUNT for value in record.values()):
             raise ValueError("a count that no run comes to")
         match event:
             case RunStarted():
-                self._start(event, float(record["time"]))
+                self._add_start(event, float(record["time"]))
             case Evaluated():
-                self._evaluated(event)
+                self._add_evaluation(event)
             case CheckpointSaved():
                 self._spent["saving"] += event.seconds
                 self.checkpoints.append(event)
@@ -191,20 +191,20 @@ class JournalFollower:
             case RunEnded():
                 self.end = event
 
-    def _evaluated(self, event: Evaluated) -> None:
+    def _add_evaluation(self, event: Evaluated) -> None:
         metrics: dict[str, float] = {}
         self._spent["evaluating"] += event.seconds
-        split = event.split[:NAME]
-        if split not in self._splits and len(self._splits) >= SPLITS:
+        split = event.split[:MAX_NAME_CHARS]
+        if split not in self._splits and len(self._splits) >= MAX_SPLITS:
             return
         self._splits.add(split)
         for name, value in event.metrics.items():
-            if len(name) <= NAME and (name in self._metrics or len(self._metrics) < METRICS):
+            if len(name) <= MAX_NAME_CHARS and (name in self._metrics or len(self._metrics) < MAX_METRICS):
                 self._metrics.add(name)
                 metrics[name] = value
-        if len(self.evaluations) >= EVALUATIONS:  # every second one goes, but for the best
+        if len(self.evaluations) >= MAX_EVALUATIONS:  # every second one goes, but for the best
             self.evaluations = [each for k, each in enumerate(self.evaluations) if k % 2 == 0 or each.best]
-            del self.evaluations[: -(EVALUATIONS - 1)]
+            del self.evaluations[: -(MAX_EVALUATIONS - 1)]
         self.evaluations.append(
             Evaluated(
                 update=event.update,
@@ -217,26 +217,26 @@ class JournalFollower:
             )
         )
 
-    def _start(self, event: RunStarted, at: float) -> None:
+    def _add_start(self, event: RunStarted, at: float) -> None:
         """A resume supersedes what a killed process did beyond the checkpoint it starts from; a fresh start, all."""
         done = event.start_update
         if done == 0 or self.started is None:
             self.started_at, self.processes = at, 0
         self.started, self.end = event, None
         self.processes += 1
-        self.rows.forget_after(done)
+        self.rows.drop_after(done)
         for thinned in (*self.rates, self.memory):
             thinned.drop_after(done)
         self.evaluations = [each for each in self.evaluations if each.update <= done]
         self.layers.columns.drop_after(done)
-        self.checkpoints = deque((each for each in self.checkpoints if each.update <= done), LISTED)
-        self.notes = deque((each for each in self.notes if each.update <= done), LISTED)
-        self.skipped = deque((each for each in self.skipped if each <= done), LISTED)
+        self.checkpoints = deque((each for each in self.checkpoints if each.update <= done), MAX_LISTED)
+        self.notes = deque((each for each in self.notes if each.update <= done), MAX_LISTED)
+        self.skipped = deque((each for each in self.skipped if each <= done), MAX_LISTED)
 
 
-def _row(update: int, values: Sequence[Any]) -> UpdateRow:
+def _update_row(update: int, values: Sequence[Any]) -> UpdateRow:
     epoch, loss, norm, lr, examples, wait_s, total_s, skipped = values
-    if not abs(int(examples)) < LARGEST or not abs(int(epoch)) < LARGEST:
+    if not abs(int(examples)) < MAX_COUNT or not abs(int(epoch)) < MAX_COUNT:
         raise ValueError("more examples or epochs than any run comes to")
     return UpdateRow(
         update, int(epoch), float(loss), float(norm), float(lr), int(examples), float(wait_s), float(total_s),

@@ -8,31 +8,31 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import Any, Final, cast
 
-from trueloop.core.formatting import format_count, duration, printable
-from trueloop.runs.history import leaves
-from trueloop.runs.live.feed import FeedFollower
-from trueloop.runs.live.journal import LETTERS, JournalFollower
+from trueloop.core.formatting import format_count, format_duration, replace_unprintable
+from trueloop.runs.history import iter_leaves
+from trueloop.runs.live.feed import FeedReader
+from trueloop.runs.live.journal import MAX_TEXT_CHARS, JournalReader
 from trueloop.runs.live.plots import feed_panels, run_panels
 from trueloop.runs.panels import Panel
 from trueloop.runs.queries.running import held
-from trueloop.runs.report import VERDICTS
-from trueloop.runs.report_sections import FINDING, SPENT
+from trueloop.runs.report import OUTCOMES
+from trueloop.runs.report_sections import FINDING_KIND, TIME_LABELS
 
-SETTINGS: Final = 200
-SHOWN: Final = 100  # notes, findings and checkpoints: the newest
-LINES: Final = 60  # of a finding's excerpt
-CHECKPOINTS: Final = 2000  # names looked at in a run's folder
-NO_NORMS: Final = {
+MAX_SETTINGS: Final = 200
+MAX_ITEMS: Final = 100  # notes, findings and checkpoints: the newest
+MAX_EXCERPT_LINES: Final = 60  # of a finding's excerpt
+MAX_CHECKPOINT_NAMES: Final = 2000  # names looked at in a run's folder
+NO_NORMS_MESSAGES: Final = {
     "trained": "This run's journal holds no norms by layer.",
     "watched": "No norm by layer was read yet: where gradients lie on an accelerator, reading them would make it wait.",
 }
 
 
-def shown_run(run: JournalFollower) -> dict[str, Any]:
+def run_page(run: JournalReader) -> dict[str, Any]:
     """Lay out a run of `trueloop train`."""
     started, split = run.started, run.time_split()
-    state, tone, words = _run_state(run)
-    spent = [(name, label, getattr(split, name)) for name, label in SPENT.items()]
+    state, tone, words = _describe_state(run)
+    spent = [(name, label, getattr(split, name)) for name, label in TIME_LABELS.items()]
     return {
         "kind": "trained",
         "name": _text(run.run_dir.name),
@@ -47,8 +47,8 @@ def shown_run(run: JournalFollower) -> dict[str, Any]:
         "epoch": run.epoch,
         "epochs": started.epochs if started else None,
         "panels": [panel_json(panel) for panel in run_panels(run)],
-        "layers": run.layers.shown(),
-        "no_layers": NO_NORMS["trained"],
+        "layers": run.layers.to_heatmap(),
+        "no_layers": NO_NORMS_MESSAGES["trained"],
         "spent": [
             {"name": name, "label": label, "seconds": seconds, "share": seconds / split.total}
             for name, label, seconds in spent
@@ -56,28 +56,28 @@ def shown_run(run: JournalFollower) -> dict[str, Any]:
         ],
         "findings": [
             _finding(dict(each.details) | {"message": each.message}, [])
-            for each in [each for each in run.notes if each.kind == FINDING][-SHOWN:]
+            for each in [each for each in run.notes if each.kind == FINDING_KIND][-MAX_ITEMS:]
         ],
         "notes": [
             {"update": each.update, "kind": _text(each.kind.replace("_", " ")), "message": _text(each.message)}
-            for each in [each for each in run.notes if each.kind != FINDING][-SHOWN:]
+            for each in [each for each in run.notes if each.kind != FINDING_KIND][-MAX_ITEMS:]
         ],
         "checkpoints": _checkpoints(run),
         "settings": _settings(started.facts if started else {}),
         "told": [],
         "error": None,
-        **_reading(run),
+        **_read_progress(run),
     }
 
 
-def shown_feed(feed: FeedFollower) -> dict[str, Any]:
+def feed_page(feed: FeedReader) -> dict[str, Any]:
     """Lay out a program under `trueloop run --lab`."""
-    now, report = feed.now(), feed.report or {}
-    rate = dict(now.rate or {})
-    update_s = rate.pop("update_s", 0.0)
-    rate["other"] = max(0.0, 1 - sum(rate.values()))
+    now, report = feed.status(), feed.report or {}
+    shares = {name.removesuffix("_share"): value for name, value in (now.timing or {}).items()}
+    update_s = shares.pop("update_s", 0.0)
+    shares["other"] = max(0.0, 1 - sum(shares.values()))
     tone = {"running": "good", "finished": "good"}.get(now.state, "bad")
-    headline = _text(report.get("headline")) or feed.ended_words
+    headline = _text(report.get("headline")) or feed.end_summary
     words = {"running": "Running.", "killed": "It ended without a word: killed, or left by os._exit."}
     return {
         "kind": "watched",
@@ -86,30 +86,30 @@ def shown_feed(feed: FeedFollower) -> dict[str, Any]:
         "state": now.state,
         "tone": "warn" if tone == "good" and feed.findings else tone,
         "words": headline or words.get(now.state, f"Ended with exit code {now.code}."),
-        "began": feed.began,
+        "began": feed.started_at,
         "seconds": now.seconds,
         "update": now.updates,
         "updates": None,
         "epoch": None,
         "epochs": None,
         "panels": [panel_json(panel) for panel in feed_panels(feed)],
-        "layers": feed.layers.shown(),
-        "no_layers": NO_NORMS["watched"],
+        "layers": feed.layers.to_heatmap(),
+        "no_layers": NO_NORMS_MESSAGES["watched"],
         "spent": [
             {"name": name, "label": name, "seconds": share * update_s, "share": share}
-            for name, share in rate.items()
-            if now.rate
+            for name, share in shares.items()
+            if now.timing
         ],
-        "findings": _counted(feed),
+        "findings": _feed_findings(feed),
         "notes": [{"update": None, "kind": "problem", "message": _text(each)} for each in _list(report, "problems")],
         "checkpoints": [],
         "settings": [
             [name, _text(feed.about.get(name))] for name in ("command", "folder", "python", "trueloop", "pid", "rank")
         ],
-        "told": _judged(report),
+        "told": _verdicts(report),
         "error": _error(feed),
-        **_reading(feed),
-        "changed": feed.began + now.seconds,
+        **_read_progress(feed),
+        "changed": feed.started_at + now.seconds,
     }
 
 
@@ -121,22 +121,22 @@ def panel_json(panel: Panel) -> dict[str, Any]:
     return told
 
 
-def _reading(run: JournalFollower | FeedFollower) -> dict[str, Any]:
+def _read_progress(run: JournalReader | FeedReader) -> dict[str, Any]:
     return {
-        "behind": run.behind,
-        "read": run.tail.place,
+        "behind": run.has_more,
+        "read": run.tail.offset,
         "size": run.tail.size,
         "changed": run.tail.changed_at,
         "problem": run.problem,
     }
 
 
-def state_of(run: JournalFollower) -> str:
+def run_state(run: JournalReader) -> str:
     """Return a run's state in a word, as its reports and lists have it."""
-    return _run_state(run)[0]
+    return _describe_state(run)[0]
 
 
-def _run_state(run: JournalFollower) -> tuple[str, str, str]:
+def _describe_state(run: JournalReader) -> tuple[str, str, str]:
     far = f"{format_count(run.epoch, 'epoch')}, {format_count(run.update, 'update')}"
     if run.problem:
         return "damaged", "bad", run.problem
@@ -144,8 +144,8 @@ def _run_state(run: JournalFollower) -> tuple[str, str, str]:
         return "empty", "warn", "No run has started here yet."
     if run.end is not None:
         reason = _text(run.end.reason)
-        tone, _ = VERDICTS.get(reason, ("warn", reason))
-        return reason, tone, f"{far} in {duration(run.end.seconds)}."
+        tone, _ = OUTCOMES.get(reason, ("warn", reason))
+        return reason, tone, f"{far} in {format_duration(run.end.seconds)}."
     training = held(run.run_dir)
     if training:
         return "running", "good", f"{far} so far."
@@ -153,12 +153,12 @@ def _run_state(run: JournalFollower) -> tuple[str, str, str]:
     return state, "warn", f"No end is recorded after {far}; the same command resumes it."
 
 
-def _checkpoints(run: JournalFollower) -> list[dict[str, Any]]:
+def _checkpoints(run: JournalReader) -> list[dict[str, Any]]:
     """List the newest checkpoints; of those whose folder is still in the run's own it is said that they are there."""
     there: set[str] = set()
     try:
         with os.scandir(run.run_dir / "checkpoints") as entries:
-            there = {entry.name for entry, _ in zip(entries, range(CHECKPOINTS), strict=False)}
+            there = {entry.name for entry, _ in zip(entries, range(MAX_CHECKPOINT_NAMES), strict=False)}
     except OSError:  # none was saved
         there = set()
     return [
@@ -170,7 +170,7 @@ def _checkpoints(run: JournalFollower) -> list[dict[str, Any]]:
             "seconds": each.seconds,
             "there": name in there,
         }
-        for each in reversed(list(run.checkpoints)[-SHOWN:])
+        for each in reversed(list(run.checkpoints)[-MAX_ITEMS:])
     ]
 
 
@@ -178,12 +178,12 @@ def _settings(facts: Mapping[str, Any]) -> list[list[str]]:
     groups = {
         name: value for name in ("config", "options", "sizes", "versions") if isinstance(value := facts.get(name), dict)
     }
-    pairs = [(name.removeprefix("config."), value) for name, value in leaves(groups)]
+    pairs = [(name.removeprefix("config."), value) for name, value in iter_leaves(groups)]
     pairs += [(name, facts[name]) for name in ("recipe", "parameters", "device", "run_id") if name in facts]
-    return [[_text(name), _text(value)] for name, value in pairs[:SETTINGS]]
+    return [[_text(name), _text(value)] for name, value in pairs[:MAX_SETTINGS]]
 
 
-def _counted(feed: FeedFollower) -> list[dict[str, Any]]:
+def _feed_findings(feed: FeedReader) -> list[dict[str, Any]]:
     """Return a feed's findings; once it has ended, with how often each was seen."""
     seen = {
         _identity(each): cast("dict[str, Any]", each)
@@ -191,7 +191,7 @@ def _counted(feed: FeedFollower) -> list[dict[str, Any]]:
         if isinstance(each, dict)
     }
     found: list[dict[str, Any]] = []
-    for record in list(feed.findings)[-SHOWN:]:
+    for record in list(feed.findings)[-MAX_ITEMS:]:
         told = cast("dict[str, Any]", record.get("finding") if isinstance(record.get("finding"), dict) else {})
         last = seen.get(_identity(told), told)
         found.append(_finding(last, _list(record, "excerpts")))
@@ -217,7 +217,7 @@ def _finding(told: Mapping[str, Any], excerpts: list[Any]) -> dict[str, Any]:
     }
 
 
-def _error(feed: FeedFollower) -> dict[str, Any] | None:
+def _error(feed: FeedReader) -> dict[str, Any] | None:
     """Return the error of torch's that ended a program, explained."""
     error = (feed.report or {}).get("error")
     if not isinstance(error, dict):
@@ -229,7 +229,7 @@ def _error(feed: FeedFollower) -> dict[str, Any] | None:
 
 def _excerpt(told: Mapping[str, Any]) -> dict[str, Any]:
     lines: list[dict[str, Any] | None] = []
-    for line in _list(told, "lines")[:LINES]:
+    for line in _list(told, "lines")[:MAX_EXCERPT_LINES]:
         known = cast("dict[str, Any]", line) if isinstance(line, dict) else None
         number = known.get("number") if known else None
         lines.append(
@@ -244,10 +244,10 @@ def _excerpt(told: Mapping[str, Any]) -> dict[str, Any]:
     return {"path": _text(told.get("path")), "function": _text(told.get("function")), "lines": lines}
 
 
-def _judged(report: Mapping[str, Any]) -> list[dict[str, str]]:
+def _verdicts(report: Mapping[str, Any]) -> list[dict[str, str]]:
     return [
         {name: _text(cast("dict[str, Any]", each).get(name)) for name in ("code", "verdict", "reason")}
-        for each in _list(report, "judged")[:SETTINGS]
+        for each in _list(report, "verdicts")[:MAX_SETTINGS]
         if isinstance(each, dict)
     ]
 
@@ -262,5 +262,5 @@ def _text(value: object) -> str:
         return ""
     if isinstance(value, list | tuple):
         return ", ".join(_text(each) for each in list(cast("Iterable[object]", value))[:20])
-    lines = str(value)[:LETTERS].expandtabs(4).split("\n")
-    return "\n".join(map(printable, lines))  # what turns the direction of writing shows other code than there is
+    lines = str(value)[:MAX_TEXT_CHARS].expandtabs(4).split("\n")
+    return "\n".join(map(replace_unprintable, lines))  # what turns the direction of writing shows other code than there is

@@ -9,187 +9,187 @@ from typing import Final
 
 from trueloop.core.axis_ticks import suits_log_scale
 from trueloop.core.downsampling import DownsampledSeries
-from trueloop.core.formatting import format_count, short
+from trueloop.core.formatting import format_count, format_float
 from trueloop.core.protocols import Evaluated
-from trueloop.runs.live.feed import FeedFollower
-from trueloop.runs.live.journal import JournalFollower
-from trueloop.runs.panels import GROUPS, Curve, Panel, Role
-from trueloop.runs.series import envelope, natural_span, smooth
+from trueloop.runs.live.feed import FeedReader
+from trueloop.runs.live.journal import JournalReader
+from trueloop.runs.panels import GROUP_ROLES, Curve, Panel, Role
+from trueloop.runs.series import envelope, default_span, smooth
 
-ROLES: Final[Mapping[str, Role]] = {"train": "train", "val": "val", "test": "test"}
-MARKS: Final = 200  # updates marked under a plot; more cannot be told apart
-POINTS: Final = 400  # of a curve: it is sent again and again while the run goes on
-UNITS: Final[Mapping[str, tuple[str, Role]]] = {
+SPLIT_ROLES: Final[Mapping[str, Role]] = {"train": "train", "val": "val", "test": "test"}
+MAX_MARKS: Final = 200  # updates marked under a plot; more cannot be told apart
+MAX_POINTS: Final = 400  # of a curve: it is sent again and again while the run goes on
+SERIES_TITLES: Final[Mapping[str, tuple[str, Role]]] = {
     "lr": ("Learning rate", "rate"),
     "memory_mib": ("Memory (MiB)", "memory"),
     "live_graphs": ("Graphs alive", "memory"),
 }
 
 
-def run_panels(run: JournalFollower) -> list[Panel]:
+def run_panels(run: JournalReader) -> list[Panel]:
     """Lay out a journal's plots: loss, each metric, learning rate, gradient norm, speed, waiting, memory."""
     drawn = [
-        _run_loss(run), *_run_metrics(run), _run_rates(run), _run_norm(run), *_run_speed(run),
-        _line("memory_mib", run.memory),
+        _loss_panel(run), *_metric_panels(run), _rate_panel(run), _norm_panel(run), *_speed_panels(run),
+        _series_panel("memory_mib", run.memory),
     ]  # fmt: skip
     return [panel for panel in drawn if any(curve.y for curve in panel.curves)]
 
 
-def feed_panels(feed: FeedFollower) -> list[Panel]:
+def feed_panels(feed: FeedReader) -> list[Panel]:
     """Lay out a feed's plots: loss, learning rate, gradient norm, speed, memory, graphs."""
     series = feed.series
     drawn = [
-        _sampled("loss", "Loss", "train", series.get("loss")),
-        _line("lr", series.get("lr")),
-        _sampled("grad_norm", "Gradient norm", "norm", series.get("grad_norm"), log=True),
-        _pace(series.get("seconds")),
-        *(_line(name, series.get(name)) for name in ("memory_mib", "live_graphs")),
+        _sampled_panel("loss", "Loss", "train", series.get("loss")),
+        _series_panel("lr", series.get("lr")),
+        _sampled_panel("grad_norm", "Gradient norm", "norm", series.get("grad_norm"), log=True),
+        _pace_panel(series.get("seconds")),
+        *(_series_panel(name, series.get(name)) for name in ("memory_mib", "live_graphs")),
     ]
     return [panel for panel in drawn if any(curve.y for curve in panel.curves) or panel.marks]
 
 
-def _run_loss(run: JournalFollower) -> Panel:
+def _loss_panel(run: JournalReader) -> Panel:
     rows = run.rows.rows
     at = [row.update for row in rows]
-    line = smooth([row.loss for row in rows], natural_span(len(rows)))
+    line = smooth([row.loss for row in rows], default_span(len(rows)))
     curves = [
-        _raw("train, every update", "train", at, [(row.loss_low, row.loss_high) for row in rows]),
+        _range_curve("train, every update", "train", at, [(row.loss_low, row.loss_high) for row in rows]),
         _curve("train", "train", at, line),
-        *_evaluated(run.evaluations, "loss"),
+        *_evaluation_curves(run.evaluations, "loss"),
     ]
     return Panel(
         name="loss",
         title="Loss",
-        caption=_ends(curves[1:]),
+        caption=_newest_caption(curves[1:]),
         curves=curves,
-        log=_wide(line),
-        marks=_few(run.skipped),
-        best=_best(run, "loss"),
+        log=_suits_log_scale(line),
+        marks=_subsample(run.skipped),
+        best=_best_point(run, "loss"),
     )
 
 
-def _run_metrics(run: JournalFollower) -> Iterator[Panel]:
+def _metric_panels(run: JournalReader) -> Iterator[Panel]:
     names = dict.fromkeys(name for each in run.evaluations for name in each.metrics if name != "loss")
     for name in names:
-        curves, words = _evaluated(run.evaluations, name), name.replace("_", " ")
+        curves, words = _evaluation_curves(run.evaluations, name), name.replace("_", " ")
         title = words[:1].upper() + words[1:]
-        yield Panel(name=f"metric_{name}", title=title, caption=_ends(curves), curves=curves, best=_best(run, name))
+        yield Panel(name=f"metric_{name}", title=title, caption=_newest_caption(curves), curves=curves, best=_best_point(run, name))
 
 
-def _run_rates(run: JournalFollower) -> Panel:
+def _rate_panel(run: JournalReader) -> Panel:
     at = [row.update for row in run.rows.rows]
     first = _curve("group 0" if run.rates else "learning rate", "rate", at, [row.lr for row in run.rows.rows])
     others = [
-        _curve(f"group {place}", GROUPS[place % len(GROUPS)], thinned.updates, thinned.values)
+        _curve(f"group {place}", GROUP_ROLES[place % len(GROUP_ROLES)], thinned.updates, thinned.values)
         for place, thinned in enumerate(run.rates, 1)
     ]
     curves = [first, *others]
-    return Panel(name="lr", title="Learning rate", caption=_span(curves), curves=curves)
+    return Panel(name="lr", title="Learning rate", caption=_range_caption(curves), curves=curves)
 
 
-def _run_norm(run: JournalFollower) -> Panel:
+def _norm_panel(run: JournalReader) -> Panel:
     rows = run.rows.rows
     at = [row.update for row in rows]
     curves = [
-        _raw("norm, every update", "norm", at, [(_positive(row.norm_low), _positive(row.norm_high)) for row in rows]),
-        _curve("norm", "norm", at, smooth([_positive(row.norm) for row in rows], natural_span(len(rows)))),
+        _range_curve("norm, every update", "norm", at, [(_positive_or_nan(row.norm_low), _positive_or_nan(row.norm_high)) for row in rows]),
+        _curve("norm", "norm", at, smooth([_positive_or_nan(row.norm) for row in rows], default_span(len(rows)))),
     ]
     return Panel(
         name="grad_norm",
         title="Gradient norm",
-        caption=_span(curves[:1]),
+        caption=_range_caption(curves[:1]),
         curves=curves,
         log=True,
-        marks=_few(run.skipped),
+        marks=_subsample(run.skipped),
     )
 
 
-def _run_speed(run: JournalFollower) -> Iterator[Panel]:
+def _speed_panels(run: JournalReader) -> Iterator[Panel]:
     rows = [row for row in run.rows.rows if row.total_s > 0]
-    at, span = [row.update for row in rows], natural_span(len(rows))
+    at, span = [row.update for row in rows], default_span(len(rows))
     speeds = smooth([row.examples / row.total_s for row in rows], span)
     curves = [_curve("examples/s", "speed", at, speeds)]
-    yield Panel(name="throughput", title="Examples per second", caption=_span(curves), curves=curves)
+    yield Panel(name="throughput", title="Examples per second", caption=_range_caption(curves), curves=curves)
     waits = smooth([100 * min(1.0, row.wait_s / row.total_s) for row in rows], span)
     curves = [_curve("share", "wait", at, waits)]
-    yield Panel(name="waiting", title="Time spent waiting for data", caption=_span(curves), curves=curves, percent=True)
+    yield Panel(name="waiting", title="Time spent waiting for data", caption=_range_caption(curves), curves=curves, percent=True)
 
 
-def _sampled(name: str, title: str, role: Role, series: DownsampledSeries[float] | None, *, log: bool = False) -> Panel:
+def _sampled_panel(name: str, title: str, role: Role, series: DownsampledSeries[float] | None, *, log: bool = False) -> Panel:
     """Lay out a series that was read in bursts; what was not finite is marked."""
     at, values = (series.updates, series.values) if series else ([], [])
-    shown = [_positive(value) for value in values] if log else values
-    line = smooth(shown, natural_span(len(shown)))
+    shown = [_positive_or_nan(value) for value in values] if log else values
+    line = smooth(shown, default_span(len(shown)))
     word = {"grad_norm": "norm"}.get(name, name)
     curves = [_curve(f"{word}, as read", role, at, shown, kind="raw"), _curve(word, role, at, line)]
     lost = [update for update, value in zip(at, values, strict=True) if not math.isfinite(value)]
     words = f" {format_count(len(lost), 'value')} not finite, marked below." if lost else ""
-    log = log or _wide(line)
-    return Panel(name=name, title=title, caption=_ends(curves[1:]) + words, curves=curves, log=log, marks=_few(lost))
+    log = log or _suits_log_scale(line)
+    return Panel(name=name, title=title, caption=_newest_caption(curves[1:]) + words, curves=curves, log=log, marks=_subsample(lost))
 
 
-def _line(name: str, series: DownsampledSeries[float] | None) -> Panel:
-    title, role = UNITS[name]
+def _series_panel(name: str, series: DownsampledSeries[float] | None) -> Panel:
+    title, role = SERIES_TITLES[name]
     curves = [_curve(title.lower(), role, series.updates, series.values)] if series else []
-    return Panel(name=name.removesuffix("_mib"), title=title, caption=_span(curves), curves=curves)
+    return Panel(name=name.removesuffix("_mib"), title=title, caption=_range_caption(curves), curves=curves)
 
 
-def _pace(seconds: DownsampledSeries[float] | None) -> Panel:
+def _pace_panel(seconds: DownsampledSeries[float] | None) -> Panel:
     points = list(zip(seconds.updates, seconds.values, strict=True)) if seconds else []
     paces = [(at, (at - then) / (s - start)) for (then, start), (at, s) in pairwise(points) if s > start]
     curves = [_curve("updates/s", "speed", [at for at, _ in paces], [pace for _, pace in paces])]
-    return Panel(name="throughput", title="Updates per second", caption=_span(curves), curves=curves)
+    return Panel(name="throughput", title="Updates per second", caption=_range_caption(curves), curves=curves)
 
 
 def _curve(label: str, role: Role, at: Sequence[float], values: Sequence[float], kind: str = "line") -> Curve:
-    x, y = envelope(at, values, POINTS)
+    x, y = envelope(at, values, MAX_POINTS)
     return Curve(label=label, role=role, kind="raw" if kind == "raw" else "line", x=x, y=y)
 
 
-def _raw(label: str, role: Role, at: Sequence[int], ends: Sequence[tuple[float, float]]) -> Curve:
+def _range_curve(label: str, role: Role, at: Sequence[int], ends: Sequence[tuple[float, float]]) -> Curve:
     """Draw what several updates in one row lay between."""
     merged = any(low != high for low, high in ends if not math.isnan(low))
     xs = [update for update in at for _ in (0, 1)] if merged else at
     ys = [end for both in ends for end in both] if merged else [low for low, _ in ends]
-    x, y = envelope(xs, ys, POINTS)
+    x, y = envelope(xs, ys, MAX_POINTS)
     return Curve(label=label, role=role, kind="raw", x=x, y=y)
 
 
-def _evaluated(evaluations: Sequence[Evaluated], name: str) -> list[Curve]:
+def _evaluation_curves(evaluations: Sequence[Evaluated], name: str) -> list[Curve]:
     curves: list[Curve] = []
     for split in dict.fromkeys(each.split for each in evaluations):
         rows = [each for each in evaluations if each.split == split and name in each.metrics]
-        x, y = envelope([each.update for each in rows], [each.metrics[name] for each in rows], POINTS)
-        curves.append(Curve(label=split, role=ROLES.get(split, "train"), kind="points", x=x, y=y))
+        x, y = envelope([each.update for each in rows], [each.metrics[name] for each in rows], MAX_POINTS)
+        curves.append(Curve(label=split, role=SPLIT_ROLES.get(split, "train"), kind="points", x=x, y=y))
     return curves
 
 
-def _best(run: JournalFollower, name: str) -> tuple[float, float] | None:
+def _best_point(run: JournalReader, name: str) -> tuple[float, float] | None:
     marked = [each for each in run.evaluations if each.best and math.isfinite(each.metrics.get(name, math.nan))]
     best = max(marked, key=lambda each: (each.update, each.split == "val"), default=None)
     return (best.update, best.metrics[name]) if best else None
 
 
-def _ends(curves: Sequence[Curve]) -> str:
-    ends = ", ".join(f"{curve.label} {short(curve.y[-1])}" for curve in curves if curve.y)
+def _newest_caption(curves: Sequence[Curve]) -> str:
+    ends = ", ".join(f"{curve.label} {format_float(curve.y[-1])}" for curve in curves if curve.y)
     return f"Newest: {ends}." if ends else "Nothing finite yet."
 
 
-def _span(curves: Sequence[Curve]) -> str:
+def _range_caption(curves: Sequence[Curve]) -> str:
     values = [value for curve in curves for value in curve.y]
-    return f"Between {short(min(values))} and {short(max(values))}." if values else "Nothing finite yet."
+    return f"Between {format_float(min(values))} and {format_float(max(values))}." if values else "Nothing finite yet."
 
 
-def _wide(values: Sequence[float]) -> bool:
+def _suits_log_scale(values: Sequence[float]) -> bool:
     """True where a linear axis would show the end as zero."""
     finite = [value for value in values if math.isfinite(value)]
     return bool(finite) and suits_log_scale(min(finite), max(finite))
 
 
-def _positive(value: float) -> float:
+def _positive_or_nan(value: float) -> float:
     return value if value > 0 else math.nan  # a log axis has no place for 0
 
 
-def _few(updates: Sequence[int]) -> list[int]:
+def _subsample(updates: Sequence[int]) -> list[int]:
     several = list(updates)
-    return several[:: max(1, len(several) // MARKS)]
+    return several[:: max(1, len(several) // MAX_MARKS)]

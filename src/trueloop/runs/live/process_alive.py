@@ -6,19 +6,19 @@ import os
 from pathlib import Path
 from typing import Final
 
-_STARTED: Final = 19  # place in /proc/PID/stat behind the name: clock ticks from the machine's start to the process's
+_START_TICKS_FIELD: Final = 19  # place in /proc/PID/stat behind the name: clock ticks from the machine's start to the process's
 
 
-def mark_of(pid: int) -> str:
+def process_start_ticks(pid: int) -> str:
     """Return what tells this process from others with its number; "" where the system does not say."""
     try:
         line = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-        return line.rpartition(")")[2].split()[_STARTED]
+        return line.rpartition(")")[2].split()[_START_TICKS_FIELD]
     except (OSError, IndexError):
         return ""
 
 
-def lives(pid: int, mark: str) -> bool:
+def is_alive(pid: int, start_ticks: str) -> bool:
     """True while the process with this number and mark runs."""
     if pid <= 0:
         return False
@@ -27,8 +27,8 @@ def lives(pid: int, mark: str) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:  # it is somebody else's
-        return not mark
-    return not mark or mark_of(pid) == mark
+        return not start_ticks
+    return not start_ticks or process_start_ticks(pid) == start_ticks
 
 
 def memory_mib() -> float | None:

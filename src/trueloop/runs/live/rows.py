@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from trueloop.core.protocols import UpdateRow
 
-MOST: Final = 4096  # rows; four times what a plot can show
+MAX_ROWS: Final = 4096  # rows; four times what a plot can show
 
 
 class Row(NamedTuple):
@@ -31,11 +31,11 @@ class Row(NamedTuple):
     total_s: float
     examples: int
     skipped: int
-    counted: int
+    loss_count: int
     """Updates that the mean loss is of."""
 
 
-def single(row: UpdateRow) -> Row:
+def row_of_update(row: UpdateRow) -> Row:
     """Return the row of one update."""
     loss = row.loss if math.isfinite(row.loss) else math.nan
     norm = row.grad_norm if math.isfinite(row.grad_norm) else math.nan
@@ -49,7 +49,7 @@ def single(row: UpdateRow) -> Row:
 
 @dataclass(slots=True)
 class Rows:
-    """Rows in order of update, at most `MOST` of them; each stands for ``stride`` updates but for the newest."""
+    """Rows in order of update, at most `MAX_ROWS` of them; each stands for ``stride`` updates but for the newest."""
 
     rows: list[Row] = field(default_factory=list[Row])
     stride: int = 1
@@ -58,37 +58,37 @@ class Rows:
         """Append one update."""
         last = self.rows[-1] if self.rows else None
         if last is not None and last.updates < self.stride:
-            self.rows[-1] = _merged(last, row)
+            self.rows[-1] = _merge(last, row)
             return
-        if len(self.rows) >= MOST:
+        if len(self.rows) >= MAX_ROWS:
             pairs = zip(self.rows[::2], self.rows[1::2], strict=True)
-            self.rows = [_merged(first, second) for first, second in pairs]
+            self.rows = [_merge(first, second) for first, second in pairs]
             self.stride *= 2
         self.rows.append(row)
 
-    def forget_after(self, update: int) -> None:
+    def drop_after(self, update: int) -> None:
         """Drop what a resume has superseded, to the whole row."""
         while self.rows and self.rows[-1].update > update:
             self.rows.pop()
 
 
-def _merged(first: Row, second: Row) -> Row:
-    counted = first.counted + second.counted
+def _merge(first: Row, second: Row) -> Row:
+    counted = first.loss_count + second.loss_count
     return Row(
         update=second.update,
         updates=first.updates + second.updates,
-        loss=_mean(first.loss, first.counted, second.loss, second.counted),
-        loss_low=_least(first.loss_low, second.loss_low),
-        loss_high=_most(first.loss_high, second.loss_high),
+        loss=_mean(first.loss, first.loss_count, second.loss, second.loss_count),
+        loss_low=_min_ignoring_nan(first.loss_low, second.loss_low),
+        loss_high=_max_ignoring_nan(first.loss_high, second.loss_high),
         norm=_mean(first.norm, first.updates, second.norm, second.updates),
-        norm_low=_least(first.norm_low, second.norm_low),
-        norm_high=_most(first.norm_high, second.norm_high),
+        norm_low=_min_ignoring_nan(first.norm_low, second.norm_low),
+        norm_high=_max_ignoring_nan(first.norm_high, second.norm_high),
         lr=second.lr,
         wait_s=first.wait_s + second.wait_s,
         total_s=first.total_s + second.total_s,
         examples=first.examples + second.examples,
         skipped=first.skipped + second.skipped,
-        counted=counted,
+        loss_count=counted,
     )
 
 
@@ -100,9 +100,9 @@ def _mean(first: float, weight: int, second: float, other: int) -> float:
     return first + (second - first) * other / (weight + other)
 
 
-def _least(first: float, second: float) -> float:
+def _min_ignoring_nan(first: float, second: float) -> float:
     return second if math.isnan(first) or second < first else first
 
 
-def _most(first: float, second: float) -> float:
+def _max_ignoring_nan(first: float, second: float) -> float:
     return second if math.isnan(first) or second > first else first

@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
-from trueloop.core.formatting import sentence
+from trueloop.core.formatting import to_single_line
 from trueloop.core.json_text import parse_json
-from trueloop.runs.journal import FILE_NAME
-from trueloop.runs.live.feed import FeedFollower
-from trueloop.runs.live.folder import FEED, names
-from trueloop.runs.live.position_file import read_now, still_runs
+from trueloop.runs.journal import JOURNAL_NAME
+from trueloop.runs.live.feed import FeedReader
+from trueloop.runs.live.folder import FEED_NAME, program_names
+from trueloop.runs.live.position_file import read_position, is_running
 from trueloop.runs.queries.running import held
 
-FIRST: Final = 2**16  # bytes of a first line that are read; where it is longer, its beginning tells enough
-LAST: Final = 2**14  # bytes at the end
-LETTERS: Final = 120
-LARGEST: Final = 2**52  # seconds, or updates, that are believed
+FIRST_LINE_BYTES: Final = 2**16  # bytes of a first line that are read; where it is longer, its beginning tells enough
+TAIL_BYTES: Final = 2**14  # bytes at the end
+MAX_TEXT_CHARS: Final = 120
+MAX_COUNT: Final = 2**52  # seconds, or updates, that are believed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class RunListing:
     """One run in a list."""
 
     id: str
@@ -43,7 +43,7 @@ class Listed:
         words = f"{self.id} {self.name} {self.what} {self.state}".lower()
         return all(word in words for word in search.lower().split())
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return it as JSON."""
         return {
             "id": self.id, "kind": self.kind, "name": self.name, "what": self.what, "state": self.state,
@@ -51,13 +51,13 @@ class Listed:
         }  # fmt: skip
 
 
-def listed_feed(folder: Path) -> Listed:
+def read_feed_listing(folder: Path) -> RunListing:
     """Tell of a watched program."""
-    first = _record(_read(folder / FEED, 0, FIRST).partition(b"\n")[0])
-    now, told = FeedFollower(folder).now(), read_now(folder)
+    first = _parse_object(_read_bytes(folder / FEED_NAME, 0, FIRST_LINE_BYTES).partition(b"\n")[0])
+    now, told = FeedReader(folder).status(), read_position(folder)
     began, s = first.get("time"), told.get("s")
-    changed = sum(value for value in (began, s) if isinstance(value, int | float) and abs(value) < LARGEST)
-    return Listed(
+    changed = sum(value for value in (began, s) if isinstance(value, int | float) and abs(value) < MAX_COUNT)
+    return RunListing(
         id=f"live/{folder.name}",
         kind="watched",
         name=_text(first.get("name")) or folder.name,
@@ -68,31 +68,31 @@ def listed_feed(folder: Path) -> Listed:
     )
 
 
-def any_runs(folder: Path) -> bool:
+def any_running(folder: Path) -> bool:
     """True while a watched program of this folder runs."""
-    return any(still_runs(read_now(folder / name)) for name in names(folder))
+    return any(is_running(read_position(folder / name)) for name in program_names(folder))
 
 
-def listed_runs(root: Path, search: str, most: int, *, only: str = "") -> tuple[list[Listed], int]:
+def list_runs(root: Path, search: str, max_listed: int, *, only: str = "") -> tuple[list[RunListing], int]:
     """List the newest runs of a folder.
 
     Args:
         root: its folders with a journal are the runs; links and hidden ones are not.
         search: words that must stand in a run's name, recipe or state; "" = all.
-        most: of them.
+        max_listed: of them.
         only: the one run that may be shown; "" = all.
 
     Returns:
-        The newest that the search leaves, and how many there are; beyond ``most``, only names are searched.
+        The newest that the search leaves, and how many there are; beyond ``max_listed``, only names are searched.
     """
-    seen = {name: stamp for name, stamp in _stamps(root).items() if only in ("", name)}
+    seen = {name: stamp for name, stamp in _journal_stats(root).items() if only in ("", name)}
     stamps = sorted(seen.items(), key=lambda item: -item[1][0])
     words = search.lower().split()
-    found: list[Listed] = []
+    found: list[RunListing] = []
     count = 0
     for looked_at, (name, (changed, size)) in enumerate(stamps):
-        if looked_at < 3 * most and len(found) < most:
-            run = _listed_run(root / name, changed, size)
+        if looked_at < 3 * max_listed and len(found) < max_listed:
+            run = _read_run_listing(root / name, changed, size)
             if run.matches(search):
                 found.append(run)
                 count += 1
@@ -101,14 +101,14 @@ def listed_runs(root: Path, search: str, most: int, *, only: str = "") -> tuple[
     return found, count
 
 
-def _listed_run(run_dir: Path, changed: float, size: int) -> Listed:
-    first = _read(run_dir / FILE_NAME, 0, FIRST)
-    record = _record(first.partition(b"\n")[0])
+def _read_run_listing(run_dir: Path, changed: float, size: int) -> RunListing:
+    first = _read_bytes(run_dir / JOURNAL_NAME, 0, FIRST_LINE_BYTES)
+    record = _parse_object(first.partition(b"\n")[0])
     facts = record.get("facts")
     recipe = cast("dict[str, Any]", facts).get("recipe") if isinstance(facts, dict) else None
     update, end = None, ""
-    for line in reversed(_read(run_dir / FILE_NAME, max(0, size - LAST), LAST).split(b"\n")):
-        told = _record(line)
+    for line in reversed(_read_bytes(run_dir / JOURNAL_NAME, max(0, size - TAIL_BYTES), TAIL_BYTES).split(b"\n")):
+        told = _parse_object(line)
         if told.get("event") == "run_started" and not end:  # it goes on
             break
         end = end or (_text(told.get("reason")) if told.get("event") == "run_ended" else "")
@@ -116,7 +116,7 @@ def _listed_run(run_dir: Path, changed: float, size: int) -> Listed:
             rows = told.get("rows", 1)
             update = told["update"] + (rows - 1 if told.get("event") == "updates" and type(rows) is int else 0)
             break
-    return Listed(
+    return RunListing(
         id=f"runs/{run_dir.name}",
         kind="trained",
         name=run_dir.name,
@@ -127,7 +127,7 @@ def _listed_run(run_dir: Path, changed: float, size: int) -> Listed:
     )
 
 
-def _stamps(root: Path) -> dict[str, tuple[float, int]]:
+def _journal_stats(root: Path) -> dict[str, tuple[float, int]]:
     """Return when each journal was last written, and its size."""
     found: dict[str, tuple[float, int]] = {}
     try:
@@ -137,7 +137,7 @@ def _stamps(root: Path) -> dict[str, tuple[float, int]]:
         return found
     for name in folders:
         try:
-            seen = (root / name / FILE_NAME).lstat()
+            seen = (root / name / JOURNAL_NAME).lstat()
         except OSError:
             continue
         if stat.S_ISREG(seen.st_mode):
@@ -145,7 +145,7 @@ def _stamps(root: Path) -> dict[str, tuple[float, int]]:
     return found
 
 
-def _read(path: Path, start: int, count: int) -> bytes:
+def _read_bytes(path: Path, start: int, count: int) -> bytes:
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
         file = os.open(path, flags)
@@ -160,7 +160,7 @@ def _read(path: Path, start: int, count: int) -> bytes:
         os.close(file)
 
 
-def _record(line: bytes) -> Mapping[str, Any]:
+def _parse_object(line: bytes) -> Mapping[str, Any]:
     try:
         told: Any = parse_json(line)
     except ValueError:
@@ -169,4 +169,4 @@ def _record(line: bytes) -> Mapping[str, Any]:
 
 
 def _text(value: object) -> str:
-    return sentence(value[:LETTERS]) if isinstance(value, str) else ""
+    return to_single_line(value[:MAX_TEXT_CHARS]) if isinstance(value, str) else ""

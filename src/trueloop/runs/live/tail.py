@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 
 from trueloop.core.errors import InvalidData
-from trueloop.runs.tracking.journal_file import seal
+from trueloop.runs.tracking.journal_file import checksum_before
 
-PIECE: Final = 2**20  # bytes read at once; 50 ms of parsing
-LONGEST: Final = 2**22  # bytes of a line; the longest ones hold a recipe's source and every package
+CHUNK_BYTES: Final = 2**20  # bytes read at once; 50 ms of parsing
+MAX_LINE_BYTES: Final = 2**22  # bytes of a line; the longest ones hold a recipe's source and every package
 
 
 class Tail:
@@ -24,7 +24,7 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.place = 0
+        self.offset = 0
         """Bytes read so far, all of them whole lines."""
         self.size = 0
         """Bytes of the file when it was last looked at."""
@@ -33,14 +33,14 @@ class Tail:
         self.restarts = 0
         """Times it was found to be another file, and read from its beginning again."""
         self._inode = 0
-        self._seal = ""
+        self._checksum = ""
 
     @property
-    def behind(self) -> int:
+    def remaining(self) -> int:
         """Bytes that are left to read, a torn last line among them."""
-        return max(0, self.size - self.place)
+        return max(0, self.size - self.offset)
 
-    def advance(self, piece: int = PIECE) -> list[bytes]:
+    def read_lines(self, chunk: int = CHUNK_BYTES) -> list[bytes]:
         """Return the next whole lines, about so many bytes; none where there are none.
 
         Raises:
@@ -53,36 +53,36 @@ class Tail:
             if not stat.S_ISREG(seen.st_mode):
                 raise InvalidData(f"{self._path.name} is not a regular file.")
             self.size, self.changed_at = seen.st_size, seen.st_mtime
-            if self.place and (seen.st_ino != self._inode or seen.st_size < self.place or not self._same(file)):
-                self.place, self.restarts = 0, self.restarts + 1
+            if self.offset and (seen.st_ino != self._inode or seen.st_size < self.offset or not self._is_same_file(file)):
+                self.offset, self.restarts = 0, self.restarts + 1
             self._inode = seen.st_ino
-            block = self._block(file, piece)
-            self.place += len(block)
-            self._seal = seal(file, self.place)
+            block = self._read_block(file, chunk)
+            self.offset += len(block)
+            self._checksum = checksum_before(file, self.offset)
         return [line + b"\n" for line in block.split(b"\n")[:-1]]
 
-    def replaced(self) -> bool:
+    def was_replaced(self) -> bool:
         """True where another file has taken the place of the one that was read, or it was written anew."""
         try:
             seen = self._path.lstat()
         except OSError:
             return False
-        return seen.st_ino != self._inode or seen.st_size < self.place
+        return seen.st_ino != self._inode or seen.st_size < self.offset
 
-    def _same(self, file: FileIO) -> bool:
-        return seal(file, self.place) == self._seal
+    def _is_same_file(self, file: FileIO) -> bool:
+        return checksum_before(file, self.offset) == self._checksum
 
-    def _block(self, file: FileIO, piece: int) -> bytes:
+    def _read_block(self, file: FileIO, piece: int) -> bytes:
         """Read whole lines; a line that is longer than a piece is read as a whole."""
         while True:
-            file.seek(self.place)
+            file.seek(self.offset)
             block = file.read(piece) or b""
             whole = block[: block.rfind(b"\n") + 1]
             if whole or len(block) < piece:
                 return whole
-            if piece >= LONGEST:
+            if piece >= MAX_LINE_BYTES:
                 raise InvalidData(
-                    f"{self._path.name} has a line of more than {LONGEST // 2**20} MiB.",
+                    f"{self._path.name} has a line of more than {MAX_LINE_BYTES // 2**20} MiB.",
                     why="No run writes one, so the rest cannot be trusted.",
                 )
-            piece = min(2 * piece, LONGEST)
+            piece = min(2 * piece, MAX_LINE_BYTES)

@@ -16,14 +16,14 @@ from time import perf_counter, time
 from typing import Any, Final, Protocol
 
 from trueloop.core.downsampling import DownsampledSeries
-from trueloop.runs.journal_lines import encode
-from trueloop.runs.live.folder import FEED, clear, enter, new_name
-from trueloop.runs.live.position_file import read_now, still_runs, tell_now
-from trueloop.runs.live.process_alive import mark_of, memory_mib
+from trueloop.runs.journal_lines import encode_line
+from trueloop.runs.live.folder import FEED_NAME, remove_ended_programs, ensure_private_folder, new_program_name
+from trueloop.runs.live.position_file import read_position, is_running, write_position
+from trueloop.runs.live.process_alive import process_start_ticks, memory_mib
 
 SCHEMA: Final = 1
-EVERY_S: Final = 0.4  # between two writes: as fast as a page asks
-RATE_S: Final = 1.0  # between two looks at where the time goes, which take longer
+WRITE_INTERVAL_S: Final = 0.4  # between two writes: as fast as a page asks
+TIMING_INTERVAL_S: Final = 1.0  # between two looks at where the time goes, which take longer
 LARGEST: Final = 16 * 2**20  # bytes of a feed; thinned series stay far below for days
 FINDINGS: Final = 200
 COLUMNS: Final = 240  # updates with norms by layer
@@ -41,8 +41,8 @@ class Now(Protocol):
         """Steps of optimizers so far."""
         ...
 
-    def rate(self) -> Any:
-        """Return seconds per update and the shares of it, with the fields of `ground.findings.UpdateRate`; or None."""
+    def timing(self) -> Any:
+        """Return the seconds of an update and their parts as a `core.findings.UpdateTiming`; or None."""
         ...
 
     def newest_layers(self) -> Column | None:
@@ -63,21 +63,21 @@ class LiveWriter:
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any], *, rank: int | None = None) -> None:
-        enter(folder)
-        clear(folder, lambda path: still_runs(read_now(path)))
+        ensure_private_folder(folder)
+        remove_ended_programs(folder, lambda path: is_running(read_position(path)))
         began = time()
-        self.name = new_name(began, rank=rank)
+        self.name = new_program_name(began, rank=rank)
         self._process = os.getpid()
         self._path = folder.resolve() / self.name
         self._path.mkdir(mode=0o700, exist_ok=True)
-        self._start_s, self._due_s, self._rate_due_s = perf_counter(), 0.0, 0.0
+        self._start_s, self._due_s, self._timing_due_s = perf_counter(), 0.0, 0.0
         self._size = self._findings = 0
         self._kept: dict[str, DownsampledSeries[float]] = {}
         self._columns: DownsampledSeries[None] = DownsampledSeries(COLUMNS)
         self._layers: list[str] = []
         self._fresh: dict[str, list[list[float]]] = {}
-        self._rate: dict[str, float] | None = None
-        identity = {"pid": self._process, "mark": mark_of(self._process)}
+        self._timing: dict[str, float] | None = None
+        identity = {"pid": self._process, "mark": process_start_ticks(self._process)}
         self._identity = identity
         self._append("begun", schema=SCHEMA, time=round(began, 3), rank=rank, **identity, **about)
         self._tell(0)
@@ -96,7 +96,7 @@ class LiveWriter:
             points[1].append(value)
 
     def look(self, now: Now) -> None:
-        """Write what is new, at most every `EVERY_S`.
+        """Write what is new, at most every `WRITE_INTERVAL_S`.
 
         Cost: 0.1 us; when it writes, 0.2 ms.
 
@@ -125,10 +125,10 @@ class LiveWriter:
 
     def _write(self, now: Now) -> None:
         at_s = perf_counter()
-        if at_s >= self._rate_due_s:
-            rate = now.rate()
-            self._rate = rate and {name: getattr(rate, name) for name in rate.__slots__}
-            self._rate_due_s = at_s + RATE_S
+        if at_s >= self._timing_due_s:
+            timing = now.timing()
+            self._timing = timing and {name: getattr(timing, name) for name in timing.__slots__}
+            self._timing_due_s = at_s + TIMING_INTERVAL_S
         self.value("seconds", now.updates, round(at_s - self._start_s, 3))
         column, memory = self._column(now), memory_mib()
         if memory is not None:
@@ -137,7 +137,7 @@ class LiveWriter:
             self._append("numbers", updates=now.updates, series=self._fresh, **column)
             self._fresh = {}
         self._tell(now.updates)
-        self._due_s = perf_counter() + EVERY_S
+        self._due_s = perf_counter() + WRITE_INTERVAL_S
 
     def _column(self, now: Now) -> dict[str, Any]:
         newest = now.newest_layers()
@@ -153,10 +153,10 @@ class LiveWriter:
         return told
 
     def _append(self, event: str, **fields: Any) -> None:
-        line = encode({"event": event, "s": self._s(), **fields}).encode()
+        line = encode_line({"event": event, "s": self._s(), **fields}).encode()
         if self._process != os.getpid() or self._size + len(line) > LARGEST:
             return
-        file = os.open(self._path / FEED, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _CLOSED | _NO_LINK, 0o600)
+        file = os.open(self._path / FEED_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _CLOSED | _NO_LINK, 0o600)
         rest = line
         try:
             while rest:
@@ -171,8 +171,8 @@ class LiveWriter:
     def _tell(self, updates: int, **fields: Any) -> None:
         if self._process != os.getpid():
             return
-        told = {"s": self._s(), "updates": updates, "rate": self._rate, **self._identity, **fields}
-        tell_now(self._path, told)
+        told = {"s": self._s(), "updates": updates, "timing": self._timing, **self._identity, **fields}
+        write_position(self._path, told)
 
     def _s(self) -> float:
         return round(perf_counter() - self._start_s, 3)

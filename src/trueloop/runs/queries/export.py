@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, TextIO, cast
 
-from trueloop.core.formatting import printable
-from trueloop.runs.history import History, Updates
-from trueloop.runs.journal_lines import encode
+from trueloop.core.formatting import replace_unprintable
+from trueloop.runs.history import History, UpdateColumns
+from trueloop.runs.journal_lines import encode_line
 from trueloop.runs.queries.overview import Overview
 
 _FORMULA = ("=", "+", "-", "@")  # a spreadsheet would execute a title that begins like this
@@ -35,19 +35,19 @@ def as_json(seen: Overview, history: History, file: TextIO) -> None:
     """Write everything a run's journal tells as one line of strict JSON, an update at a time."""
     columns = _columns(history.updates)
     head = {"run": seen.as_json(), "started": asdict(history.started)}
-    file.write(f'{encode(head)[:-2]},"updates":[')
+    file.write(f'{encode_line(head)[:-2]},"updates":[')
     for number, row in enumerate(zip(*columns.values(), strict=True)):
-        file.write(("," if number else "") + encode(dict(zip(columns, row, strict=True)))[:-1])
+        file.write(("," if number else "") + encode_line(dict(zip(columns, row, strict=True)))[:-1])
     rest = {
         "evaluations": list(map(asdict, history.evaluations)),
         "checkpoints": list(map(asdict, history.checkpoints)),
         "notes": list(map(asdict, history.notes)),
         "end": asdict(history.end) if history.end else None,
     }
-    file.write(f"],{encode(rest)[1:]}")
+    file.write(f"],{encode_line(rest)[1:]}")
 
 
-def _columns(updates: Updates) -> dict[str, Sequence[Any]]:
+def _columns(updates: UpdateColumns) -> dict[str, Sequence[Any]]:
     """Return the columns by name; of several groups that have rates of their own, "lr/1" is that of the second."""
     names = [field.name for field in fields(updates) if field.name != "rates"]
     rates = {f"lr/{group}": column for group, column in enumerate(updates.rates) if group}
@@ -71,7 +71,7 @@ def _rows(history: History, columns: Mapping[str, Sequence[Any]]) -> Iterator[tu
 
 
 def _title(name: str) -> str:
-    shown = printable(name)
+    shown = replace_unprintable(name)
     return f"'{shown}" if shown.startswith(_FORMULA) else shown
 
 

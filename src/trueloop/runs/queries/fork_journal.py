@@ -10,8 +10,8 @@ from typing import Any
 
 from trueloop.core.errors import RunFolderError
 from trueloop.core.protocols import Notice
-from trueloop.runs.journal import FILE_NAME
-from trueloop.runs.journal_lines import UPDATES, encode, event_record, first_updates
+from trueloop.runs.journal import JOURNAL_NAME
+from trueloop.runs.journal_lines import UPDATE_EVENTS, encode_line, event_record, truncate_updates
 from trueloop.runs.queries.overview import ROLLED_BACK
 
 
@@ -33,10 +33,10 @@ def branch(source: Path, target: Path, *, update: int, run_id: str, note: Notice
         RunFolderError: the journal cannot be read or written.
     """
     try:
-        with (source / FILE_NAME).open("rb") as lines, (target / FILE_NAME).open("x", encoding="utf-8") as file:
+        with (source / JOURNAL_NAME).open("rb") as lines, (target / JOURNAL_NAME).open("x", encoding="utf-8") as file:
             for record in _kept(lines, update):
-                file.write(encode(_renamed(record, run_id, lies_in)))
-            file.write(encode(event_record(note, time.time())))
+                file.write(encode_line(_renamed(record, run_id, lies_in)))
+            file.write(encode_line(event_record(note, time.time())))
             file.flush()
     except OSError as error:
         raise RunFolderError(f"The journal of {source} cannot be copied: {error.strerror or error}.") from error
@@ -58,8 +58,8 @@ def _kept(lines: Iterable[bytes], update: int) -> Iterator[dict[str, Any]]:
         if not line.endswith(b"\n"):  # torn, or being written right now
             return
         record = json.loads(line)
-        if record["event"] in UPDATES:
-            record = first_updates(record, update)
+        if record["event"] in UPDATE_EVENTS:
+            record = truncate_updates(record, update)
             if record is not None:
                 yield record
             continue

@@ -11,8 +11,8 @@ from typing import Any
 
 from trueloop.core.json_text import parse_json
 from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded
-from trueloop.runs.journal import FILE_NAME
-from trueloop.runs.journal_lines import READABLE, SCHEMA, UPDATES, event_of, spread
+from trueloop.runs.journal import JOURNAL_NAME
+from trueloop.runs.journal_lines import READABLE_SCHEMAS, SCHEMA, UPDATE_EVENTS, parse_event, expand_column
 from trueloop.runs.queries.overview import ROLLED_BACK
 
 LARGE = 2**20  # bytes; below, reading a journal from its start takes 40 ms at most
@@ -27,7 +27,7 @@ def place(run_dir: Path) -> list[Any]:
         OSError: as the system says.
         ValueError: its last line is longer than any that is worth the search.
     """
-    with (run_dir / FILE_NAME).open("rb") as file:
+    with (run_dir / JOURNAL_NAME).open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - _TAIL))
         whole = end - _TAIL + file.read().rindex(b"\n") + 1 if end > _TAIL else file.read().rindex(b"\n") + 1
@@ -51,7 +51,7 @@ def extended(run_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
     grown = _Growth(record)
     try:
         now = place(run_dir)
-        with (run_dir / FILE_NAME).open("rb") as file:
+        with (run_dir / JOURNAL_NAME).open("rb") as file:
             if now[0] < start or _mark(file, start) != mark:
                 return None
             file.seek(start)
@@ -72,12 +72,12 @@ class _Growth:
 
     def take(self, line: dict[str, Any]) -> bool:
         """Take one line; False where it changes what came before."""
-        if line.get("schema", SCHEMA) not in READABLE:
+        if line.get("schema", SCHEMA) not in READABLE_SCHEMAS:
             return False
-        if line["event"] in UPDATES:
+        if line["event"] in UPDATE_EVENTS:
             self._updates(line)
             return True
-        event = event_of(line)
+        event = parse_event(line)
         if isinstance(event, Evaluated):
             self._evaluated(event)
         elif isinstance(event, CheckpointSaved):
@@ -92,7 +92,7 @@ class _Growth:
 
     def _updates(self, line: dict[str, Any]) -> None:
         first, count = int(line["update"]), int(line.get("rows", 1))
-        columns = [spread(line[name], count) for name in ("total_s", "wait_s", "skipped", "epoch")]
+        columns = [expand_column(line[name], count) for name in ("total_s", "wait_s", "skipped", "epoch")]
         for update, (total_s, wait_s, skipped, epoch) in enumerate(zip(*columns, strict=True), first):
             if update > self.record["update"]:
                 self.record["update"], self.record["epoch"] = update, int(epoch)

@@ -18,8 +18,8 @@ from typing import Any
 
 from trueloop.core.errors import RunFolderError
 from trueloop.core.json_text import parse_json
-from trueloop.runs.journal import FILE_NAME
-from trueloop.runs.journal_lines import encode
+from trueloop.runs.journal import JOURNAL_NAME
+from trueloop.runs.journal_lines import encode_line
 from trueloop.runs.queries.incremental import LARGE, extended, place
 from trueloop.runs.queries.overview import Overview, as_overview, record_of
 
@@ -102,7 +102,7 @@ def _stamps(root: Path) -> dict[str, Stamp]:
         raise RunFolderError(f"The runs in {root} cannot be listed: {error.strerror or error}.") from error
     for name in folders:
         try:
-            seen = os.stat(f"{root}/{name}/{FILE_NAME}", follow_symlinks=False)  # noqa: PTH116 - 10,000 Paths take 0.1 s
+            seen = os.stat(f"{root}/{name}/{JOURNAL_NAME}", follow_symlinks=False)  # noqa: PTH116 - 10,000 Paths take 0.1 s
         except (FileNotFoundError, NotADirectoryError):
             continue  # no journal: not a run
         except OSError:
@@ -117,16 +117,16 @@ def _row(run_dir: Path, stamp: Stamp, before: Row | None) -> Row:
     """Read a journal, or of a long one that has grown only what is new."""
     if stamp[1] < LARGE:
         record, facts = record_of(run_dir)
-        return stamp, encode(record), encode(facts)
+        return stamp, encode_line(record), encode_line(facts)
     try:
         grown = extended(run_dir, parse_json(before[1])) if before else None
         if before and grown:
-            return stamp, encode(grown), before[2]
+            return stamp, encode_line(grown), before[2]
         read_to = place(run_dir)
     except (OSError, ValueError, TypeError, AttributeError, KeyError):  # whatever it is, reading all of it will say so
         read_to = None
     record, facts = record_of(run_dir)
-    return stamp, encode({**record, "read": read_to} if read_to else record), encode(facts)
+    return stamp, encode_line({**record, "read": read_to} if read_to else record), encode_line(facts)
 
 
 def _parsed(rows: Mapping[str, Row], *, facts: bool) -> dict[str, tuple[Any, Any]] | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from trueloop.core.formatting import short
+from trueloop.core.formatting import format_float
 from trueloop.runs.history import History
 from trueloop.runs.panels import Curve, Kind, Panel
 from trueloop.runs.queries.overview import points
-from trueloop.runs.series import envelope, natural_span, smooth
+from trueloop.runs.series import envelope, default_span, smooth
 
 Series = tuple[Sequence[float], Sequence[float]]
 """Updates and values."""
@@ -54,7 +54,7 @@ def _panel(name: str, title: str, kind: Kind, series: Mapping[str, Series], *, l
         x, y = envelope(xs, drawn)
         if y:
             curves.append(Curve(label=label, role="train", kind=kind, x=x, y=y, run=run))
-    ends = ", ".join(f"{curve.label} {short(curve.y[-1])}" for curve in curves)
+    ends = ", ".join(f"{curve.label} {format_float(curve.y[-1])}" for curve in curves)
     return Panel(name=name, title=title, caption=f"At the end: {ends or 'nothing finite'}.", curves=curves, log=log)
 
 
@@ -65,7 +65,7 @@ def _spans(series: Mapping[str, Series]) -> bool:
 
 
 def _smoothed(history: History, ys: Sequence[float]) -> Series:
-    return history.updates.update, smooth(ys, natural_span(len(ys)))
+    return history.updates.update, smooth(ys, default_span(len(ys)))
 
 
 def _speed(history: History) -> list[float]:

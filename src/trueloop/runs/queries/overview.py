@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple, cast
 from trueloop.core.errors import InvalidData, RunFolderError, TrueloopError
 from trueloop.core.json_text import parse_json
 from trueloop.core.protocols import CheckpointSaved, Evaluated
-from trueloop.runs.history import History, leaves
-from trueloop.runs.journal import FILE_NAME, read
+from trueloop.runs.history import History, iter_leaves
+from trueloop.runs.journal import JOURNAL_NAME, read_journal
 from trueloop.runs.queries.running import held
-from trueloop.runs.run_id import run_id
+from trueloop.runs.run_id import read_run_id
 
 ROLLED_BACK = "rolled_back"
 """The kind of the note that a run made by a rollback begins with."""
@@ -140,7 +140,7 @@ def record_of(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     Cost: that of `read`.
     """
     try:
-        history = read(run_dir / FILE_NAME)
+        history = read_journal(run_dir / JOURNAL_NAME)
         return _record(run_dir, history), settings_of(history)
     except InvalidData as error:
         return {"end": "damaged", "problem": error.what}, {}
@@ -148,7 +148,7 @@ def record_of(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"end": "empty", "problem": error.what}, {}
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         # A line that is JSON, has every field, and yet no sense: {"facts": 3}, an update number of 400 digits.
-        return {"end": "damaged", "problem": f"{run_dir / FILE_NAME} makes no sense: {error!r}."}, {}
+        return {"end": "damaged", "problem": f"{run_dir / JOURNAL_NAME} makes no sense: {error!r}."}, {}
 
 
 def settings_of(history: History) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def settings_of(history: History) -> dict[str, Any]:
 
 def dotted(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten nested mappings into one with dotted names; an empty one is left out."""
-    return dict(leaves(tree))
+    return dict(iter_leaves(tree))
 
 
 def monitor_of(facts: Mapping[str, Any]) -> tuple[str, Literal["min", "max"]]:
@@ -191,7 +191,7 @@ def _record(run_dir: Path, history: History) -> dict[str, Any]:
     rolled_back = history.notes[-1:] and (history.notes[-1].kind, history.notes[-1].update)
     stopped = rolled_back == (ROLLED_BACK, history.last_update)
     return {
-        "run_id": run_id(run_dir / FILE_NAME) or "",
+        "run_id": read_run_id(run_dir / JOURNAL_NAME) or "",
         "recipe": str(facts.get("recipe") or history.started.name),
         "started_at": history.started_at,
         "end": str(end.reason) if end else ROLLED_BACK if stopped else "",
@@ -258,12 +258,12 @@ def monitored(run_dir: Path) -> list[tuple[str, Literal["min", "max"]]]:
     """
     found: dict[tuple[str, Literal["min", "max"]], None] = {}
     try:
-        with (run_dir / FILE_NAME).open("rb") as file:
+        with (run_dir / JOURNAL_NAME).open("rb") as file:
             for line in file:
                 if b'"run_started"' in line[:40] and line.endswith(b"\n"):
                     found[monitor_of(parse_json(line)["facts"])] = None
     except OSError as error:
         raise RunFolderError(f"The journal of {run_dir} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidData(f"A line of {run_dir / FILE_NAME} is not a journal line: {error!r}.") from error
+        raise InvalidData(f"A line of {run_dir / JOURNAL_NAME} is not a journal line: {error!r}.") from error
     return list(found)

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from trueloop.core.errors import RunFolderError
-from trueloop.core.formatting import format_count, short
+from trueloop.core.formatting import format_count, format_float
 from trueloop.core.html import Markup, element, section, table
-from trueloop.runs.curves import RUNS, css_colour, save_panels, svg
+from trueloop.runs.curves import RUN_COLOURS, css_colour, save_panels, render_svg
 from trueloop.runs.history import History
-from trueloop.runs.html_page import page
-from trueloop.runs.panels import Panel, panels
+from trueloop.runs.html_page import render_page
+from trueloop.runs.panels import Panel, build_panels
 from trueloop.runs.queries.comparison import Difference, Measured
 from trueloop.runs.queries.overlay import overlay
 from trueloop.runs.queries.overview import Point
@@ -20,7 +20,7 @@ from trueloop.runs.queries.overview import Point
 
 def shown_panels(histories: Mapping[str, History]) -> list[Panel]:
     """Return every plot of one run, or the plots of several over each other."""
-    return panels(next(iter(histories.values()))) if len(histories) == 1 else overlay(histories)
+    return build_panels(next(iter(histories.values()))) if len(histories) == 1 else overlay(histories)
 
 
 def save_png(histories: Mapping[str, History], path: Path) -> None:
@@ -51,7 +51,7 @@ def save_html(
     parts = [_header(histories), *_tables(labels, differences, measured), _curves(histories)]
     beside = path.with_name(path.name + ".part")
     try:
-        beside.write_text(page(f"{_title(histories)}: trueloop", parts), encoding="utf-8")
+        beside.write_text(render_page(f"{_title(histories)}: trueloop", parts), encoding="utf-8")
         beside.replace(path)
     except OSError as error:
         raise RunFolderError(f"The page cannot be written to {path}: {error.strerror or error}.") from error
@@ -66,7 +66,7 @@ def value_text(value: Any) -> str:
 
 def point_text(point: Point | None) -> str:
     """Write a value with the update it was measured after; empty where there is none."""
-    return f"{short(point.value, 4)} @ {point.update}" if point else ""
+    return f"{format_float(point.value, 4)} @ {point.update}" if point else ""
 
 
 def _title(histories: Mapping[str, History]) -> str:
@@ -80,7 +80,7 @@ def _header(histories: Mapping[str, History]) -> Markup:
     items = (
         element(
             "li",
-            element("span", class_="dot", style=f"background:{css_colour(RUNS[k % len(RUNS)])}"),
+            element("span", class_="dot", style=f"background:{css_colour(RUN_COLOURS[k % len(RUN_COLOURS)])}"),
             f" {name}: {format_count(history.last_update, 'update')}",
         )
         for k, (name, history) in enumerate(histories.items())
@@ -104,7 +104,7 @@ def _tables(labels: Sequence[str], differences: Sequence[Difference], measured: 
 
 def _curves(histories: Mapping[str, History]) -> Markup:
     drawn = (
-        element("figure", element("h3", panel.title), Markup(svg(panel)), element("figcaption", panel.caption))
+        element("figure", element("h3", panel.title), Markup(render_svg(panel)), element("figcaption", panel.caption))
         for panel in shown_panels(histories)
     )
     return section("Curves", element("div", *drawn, class_="curves"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trueloop.core.errors import RunFolderError
 from trueloop.core.paths import is_file
-from trueloop.runs.journal import FILE_NAME
+from trueloop.runs.journal import JOURNAL_NAME
 from trueloop.runs.queries.index import names, overviews
 
 _ID_DIGITS = 4  # fewer would find some run by chance
@@ -37,7 +37,7 @@ def find_run(word: str, root: Path) -> Path:
 
 
 def _is_run(path: Path) -> bool:
-    return is_file(path / FILE_NAME)
+    return is_file(path / JOURNAL_NAME)
 
 
 def _lies_in(path: Path, root: Path, word: str) -> bool:

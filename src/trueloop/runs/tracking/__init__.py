@@ -8,9 +8,9 @@ database nor imports one; what it missed, `copy_run` repairs.
                                                            *_sink.py       how each store takes it
 """
 
-from trueloop.runs.tracking.sink import StoreDown, StoreError, StoreRefused
+from trueloop.runs.tracking.sink import StoreUnavailable, StoreError, StoreRejected
 from trueloop.runs.tracking.sync_client import Follower
 from trueloop.runs.tracking.sync_journal import Copied, copy_run
 from trueloop.runs.tracking.target import Target, target_of
 
-__all__ = ["Copied", "Follower", "StoreDown", "StoreError", "StoreRefused", "Target", "copy_run", "target_of"]
+__all__ = ["Copied", "Follower", "StoreUnavailable", "StoreError", "StoreRejected", "Target", "copy_run", "target_of"]

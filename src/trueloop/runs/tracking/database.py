@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def check_answers(address: str) -> None:
+def check_connection(address: str) -> None:
     """Connect once: MLflow itself would try for a hundred seconds before it says that nobody answers.
 
     Args:
@@ -33,18 +33,18 @@ def check_answers(address: str) -> None:
 
 
 @contextmanager
-def initialising(shown: str) -> Generator[None]:
+def setup_lock(display: str) -> Generator[None]:
     """Let one process of this user at a time lay out the tables: two at once would break the layout.
 
     Args:
-        shown: the store, without its password.
+        display: the store, without its password.
     """
     try:
         import fcntl
     except ImportError:
         yield
         return
-    name = f"trueloop-{os.getuid()}-{hashlib.sha256(shown.encode()).hexdigest()[:16]}.lock"
+    name = f"trueloop-{os.getuid()}-{hashlib.sha256(display.encode()).hexdigest()[:16]}.lock"
     handle = os.open(Path(tempfile.gettempdir()) / name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

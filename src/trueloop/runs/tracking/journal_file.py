@@ -8,11 +8,11 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from io import FileIO
 
-BLOCK = 1 << 20
+BLOCK_BYTES = 1 << 20
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF}  # the last one: NFS locks no file for a reader
 
 
-def whole_lines(file: FileIO, start: int, upto: int | None = None) -> Iterator[tuple[int, bytes]]:
+def complete_lines(file: FileIO, start: int, upto: int | None = None) -> Iterator[tuple[int, bytes]]:
     """Yield the whole lines from a place on, each with where it begins; a torn last one is left.
 
     Args:
@@ -22,7 +22,7 @@ def whole_lines(file: FileIO, start: int, upto: int | None = None) -> Iterator[t
     """
     place, rest = start, b""
     file.seek(start)
-    while block := file.read(BLOCK):
+    while block := file.read(BLOCK_BYTES):
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
             if upto is not None and place >= upto:
@@ -32,7 +32,7 @@ def whole_lines(file: FileIO, start: int, upto: int | None = None) -> Iterator[t
         file.seek(place + len(rest))
 
 
-def seal(file: FileIO, place: int) -> str:
+def checksum_before(file: FileIO, place: int) -> str:
     """Return a checksum of what stands before a place, to know it again: "" at the beginning or where none is."""
     start = max(0, place - 4096)
     file.seek(start)
@@ -41,7 +41,7 @@ def seal(file: FileIO, place: int) -> str:
 
 
 @contextmanager
-def held(file: FileIO) -> Generator[bool]:
+def journal_lock(file: FileIO) -> Generator[bool]:
     """Keep other copiers from a journal for a ``with`` block; yields whether that could be done.
 
     The lock is on the file itself: nothing is left behind, and a run that starts over has a new one.

@@ -12,30 +12,30 @@ from typing import Any
 from trueloop.core.errors import InvalidData, RunFolderError
 from trueloop.core.json_text import parse_json
 from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded, RunStarted
-from trueloop.runs.journal_lines import READABLE, SCHEMA, UPDATES, event_of
+from trueloop.runs.journal_lines import READABLE_SCHEMAS, SCHEMA, UPDATE_EVENTS, parse_event
 from trueloop.runs.queries.overview import ROLLED_BACK
-from trueloop.runs.tracking.journal_file import whole_lines
+from trueloop.runs.tracking.journal_file import complete_lines
 
 _ROWS = re.compile(rb'\{"event":"updates",(?:"schema":\d+,)?"update":(\d+),"rows":(\d+),')
 
 Key = tuple[int, str]
 
 
-class Survey:
+class JournalIndex:
     """Looks over a journal as far as it is written; in memory it keeps what is not an update row.
 
     Args:
         file: the journal, open for reading.
-        settled_bytes: what was superseded before this place was so already when the store was written.
-        taken_bytes: what lies before this place may be in the store; None = all there is.
+        synced_bytes: what was superseded before this place was so already when the store was written.
+        stored_bytes: what lies before this place may be in the store; None = all there is.
 
     Cost: half a second per 10**6 updates.
     """
 
-    def __init__(self, file: FileIO, *, settled_bytes: int = 0, taken_bytes: int | None = 0) -> None:
+    def __init__(self, file: FileIO, *, synced_bytes: int = 0, stored_bytes: int | None = 0) -> None:
         self.size = 0
         """Bytes looked over, whole lines only."""
-        self.newest: RunStarted | None = None
+        self.newest_start: RunStarted | None = None
         """The start that counts."""
         self.started_s = 0.0
         """When the first process of the run began, seconds since 1970."""
@@ -45,14 +45,14 @@ class Survey:
         """Whether something may be in the store that counts no longer."""
         self.first_line = b""
         self._file = file
-        self._settled = settled_bytes
-        self._taken = math.inf if taken_bytes is None else taken_bytes
-        self._taken_reach = self._reach = self._row = 0  # newest update: taken, that counts, in a row
+        self._synced_bytes = synced_bytes
+        self._stored_bytes = math.inf if stored_bytes is None else stored_bytes
+        self._stored_update = self._newest_update = self._last_row = 0  # newest update: taken, that counts, in a row
         self._starts: list[int] = []
-        self._done: list[int] = []
-        self._lowest: list[int] = []
-        self._places: dict[Key, int] = {}
-        self._measured_ms: dict[int, int] = {}
+        self._start_updates: list[int] = []
+        self._min_later_start: list[int] = []
+        self._offsets: dict[Key, int] = {}
+        self._evaluated_ms: dict[int, int] = {}
 
     def extend(self, upto: int | None = None) -> None:
         """Look over what was written since.
@@ -64,99 +64,99 @@ class Survey:
             InvalidData: a whole line is not what a journal holds.
             RunFolderError: another schema of journal.
         """
-        for place, line in whole_lines(self._file, self.size, upto):
+        for place, line in complete_lines(self._file, self.size, upto):
             try:
-                self._look(line)
+                self._index_line(line)
             except (ValueError, KeyError, TypeError, OverflowError) as error:
-                raise damaged(self._file.name, place, error) from error
+                raise damaged_line_error(self._file.name, place, error) from error
             self.size = place + len(line)
         least = math.inf
-        self._lowest = [int(least := min(least, done)) for done in reversed(self._done)][::-1]
+        self._min_later_start = [int(least := min(least, done)) for done in reversed(self._start_updates)][::-1]
 
-    def settle(self) -> None:
+    def mark_synced(self) -> None:
         """Take note that the store now holds all that counts of what was looked over."""
-        self._settled = self._taken = self.size
-        self._taken_reach = self._reach
+        self._synced_bytes = self._stored_bytes = self.size
+        self._stored_update = self._newest_update
         self.stale = False
 
-    def counts(self, place: int, update: int, key: Key | None = None) -> bool:
+    def is_current(self, offset: int, update: int, key: Key | None = None) -> bool:
         """Say whether a line counts.
 
         Args:
-            place: where it begins, in bytes.
+            offset: where it begins, in bytes.
             update: the one it is about.
-            key: of an evaluation or a checkpoint, of which the last one with that key counts; see `key_of`.
+            key: of an evaluation or a checkpoint, of which the last one with that key counts; see `event_key`.
         """
-        after = bisect_right(self._starts, place)
-        if after < len(self._lowest) and update > self._lowest[after]:
+        after = bisect_right(self._starts, offset)
+        if after < len(self._min_later_start) and update > self._min_later_start[after]:
             return False
-        return key is None or self._places.get(key) == place
+        return key is None or self._offsets.get(key) == offset
 
-    def measured_ms(self, update: int) -> int | None:
+    def evaluated_ms(self, update: int) -> int | None:
         """Say when an update was evaluated, since 1970; of several splits, the first. None where it was not."""
-        return self._measured_ms.get(update)
+        return self._evaluated_ms.get(update)
 
-    def _look(self, line: bytes) -> None:
+    def _index_line(self, line: bytes) -> None:
         place = self.size
         self.first_line = self.first_line or line
         self.end = "" if self.end == ROLLED_BACK else self.end
         if rows := _ROWS.match(line):
-            self._look_at_rows(place, int(rows[1]), int(rows[2]))
+            self._index_rows(place, int(rows[1]), int(rows[2]))
             return
-        record = parsed(line, self._file.name)
-        if record["event"] in UPDATES:
-            self._look_at_rows(place, int(record["update"]), int(record.get("rows", 1)))
+        record = parse_line(line, self._file.name)
+        if record["event"] in UPDATE_EVENTS:
+            self._index_rows(place, int(record["update"]), int(record.get("rows", 1)))
             return
-        event = event_of(record)
+        event = parse_event(record)
         if isinstance(event, RunStarted):
-            self._start(place, event, float(record["time"]))
+            self._index_start(place, event, float(record["time"]))
             return
         if isinstance(event, RunEnded):
             self.end = event.reason
             return
-        self._reached(place, event.update)
+        self._record_update(place, event.update)
         if isinstance(event, Notice) and event.kind == ROLLED_BACK:
             self.end = ROLLED_BACK
         if isinstance(event, Evaluated | CheckpointSaved):
-            key = key_of(event)
-            if self._places.get(key, math.inf) < self._taken and place >= self._settled:
+            key = event_key(event)
+            if self._offsets.get(key, math.inf) < self._stored_bytes and place >= self._synced_bytes:
                 self.stale = True
-            self._places[key] = place
+            self._offsets[key] = place
         if isinstance(event, Evaluated):
-            self._measured_ms.setdefault(event.update, int(float(record["time"]) * 1000))
+            self._evaluated_ms.setdefault(event.update, int(float(record["time"]) * 1000))
 
-    def _look_at_rows(self, place: int, first: int, count: int) -> None:
-        if first <= self._row or count < 1:
-            raise ValueError(f"update {first} after update {self._row}: two processes wrote at once")
-        self._row = first + count - 1
-        self._reached(place, self._row)
+    def _index_rows(self, place: int, first: int, count: int) -> None:
+        if first <= self._last_row or count < 1:
+            raise ValueError(f"update {first} after update {self._last_row}: two processes wrote at once")
+        self._last_row = first + count - 1
+        self._record_update(place, self._last_row)
 
-    def _reached(self, place: int, update: int) -> None:
-        self._reach = max(self._reach, update)
-        if place < self._taken:
-            self._taken_reach = max(self._taken_reach, update)
+    def _record_update(self, place: int, update: int) -> None:
+        self._newest_update = max(self._newest_update, update)
+        if place < self._stored_bytes:
+            self._stored_update = max(self._stored_update, update)
 
-    def _start(self, place: int, event: RunStarted, at: float) -> None:
+    def _index_start(self, place: int, event: RunStarted, at: float) -> None:
         done = event.start_update
-        if done < self._taken_reach and place >= self._settled:
+        if done < self._stored_update and place >= self._synced_bytes:
             self.stale = True
-        if done == 0 or self.newest is None:
+        if done == 0 or self.newest_start is None:
             self.started_s = at
-        self._taken_reach = min(self._taken_reach, done)
-        self._reach, self._row = min(self._reach, done), min(self._row, done)
-        self._places = {key: where for key, where in self._places.items() if key[0] <= done}
-        self._measured_ms = {update: ms for update, ms in self._measured_ms.items() if update <= done}
+        self._stored_update = min(self._stored_update, done)
+        self._newest_update, self._last_row = min(self._newest_update, done), min(self._last_row, done)
+        self._offsets = {key: where for key, where in self._offsets.items() if key[0] <= done}
+        self._evaluated_ms = {update: ms for update, ms in self._evaluated_ms.items() if update <= done}
         self._starts.append(place)
-        self._done.append(done)
-        self.newest, self.end = event, ""
+        self._start_updates.append(done)
+        self.newest_start, self.end = event, ""
 
 
-def key_of(event: Evaluated | CheckpointSaved) -> Key:
+def event_key(event: Evaluated | CheckpointSaved) -> Key:
     """Return what makes an evaluation or a checkpoint the same one again."""
     return event.update, f"split {event.split}" if isinstance(event, Evaluated) else f"path {event.path}"
 
 
-def parsed(line: bytes, name: object) -> dict[str, Any]:
+def parse_line(line: bytes, name: object) -> dict[str, Any]:
     """Read one line as the record it holds.
 
     Raises:
@@ -168,7 +168,7 @@ def parsed(line: bytes, name: object) -> dict[str, Any]:
         record = parse_json(json.dumps(record, ensure_ascii=False).encode(errors="replace"))
     if not isinstance(record, dict):
         raise TypeError("not an object")
-    if record.get("schema", SCHEMA) not in READABLE:
+    if record.get("schema", SCHEMA) not in READABLE_SCHEMAS:
         raise RunFolderError(
             f"{name} has schema {record['schema']!r}; this trueloop reads schemas up to {SCHEMA}.",
             fix="Use the trueloop that wrote the run, or a newer one.",
@@ -176,10 +176,10 @@ def parsed(line: bytes, name: object) -> dict[str, Any]:
     return record
 
 
-def damaged(name: object, place: int, error: Exception) -> InvalidData:
+def damaged_line_error(name: object, offset: int, error: Exception) -> InvalidData:
     """Return the error that names a line which is not a journal's."""
     return InvalidData(
-        f"The line at byte {place} of {name} is not a journal line: {error!r}.",
+        f"The line at byte {offset} of {name} is not a journal line: {error!r}.",
         why="The file was changed from outside or the disk is failing, so the rest cannot be trusted blindly.",
         fix="Restore the file from a copy, or delete that line if it can be spared.",
     )

@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from trueloop.core.protocols import RunStarted
-from trueloop.runs.history import leaves
-from trueloop.runs.run_id import run_id_of
-from trueloop.runs.tracking.sink import SCHEMA, Card
+from trueloop.runs.history import iter_leaves
+from trueloop.runs.run_id import parse_run_id
+from trueloop.runs.tracking.sink import SCHEMA, RunMetadata
 
-PARAM_LENGTH = 500  # what every MLflow server since 1.0 takes
-TAG_LENGTH = 5000
-NESTED = 30  # entries of a mapping that become tags of their own; of a longer one, such as all packages, the text does
+MAX_PARAM_CHARS = 500  # what every MLflow server since 1.0 takes
+MAX_TAG_CHARS = 5000
+MAX_NESTED_TAGS = 30  # entries of a mapping that become tags of their own; of a longer one, such as all packages, the text does
 _NOT_TAGS = frozenset({"config", "options", "class_names", "run_id", "source", "command"})
 
 
-def card_of(started: RunStarted, *, folder: str, started_s: float, first_line: bytes) -> Card:
+def make_run_metadata(started: RunStarted, *, folder: str, started_s: float, first_line: bytes) -> RunMetadata:
     """Read the card of a run.
 
     Args:
@@ -32,21 +32,21 @@ def card_of(started: RunStarted, *, folder: str, started_s: float, first_line: b
     tags = dict(_tags(facts))
     started_ms = int(started_s * 1000)
     fixed = json.dumps([SCHEMA, started_ms, sorted(params.items()), sorted(tags)])
-    return Card(
-        run_id=run_id_of(first_line),
+    return RunMetadata(
+        run_id=parse_run_id(first_line),
         name=folder.encode(errors="replace").decode() or started.name,
         group=started.name or "run",
         started_ms=started_ms,
         params=params,
         tags=tags,
-        shape=hashlib.sha256(fixed.encode()).hexdigest()[:16],
+        fingerprint=hashlib.sha256(fixed.encode()).hexdigest()[:16],
     )
 
 
 def _flat(prefix: str, tree: object) -> Iterator[tuple[str, str]]:
     if isinstance(tree, Mapping):
-        for name, value in leaves(cast("Mapping[str, Any]", tree), prefix):
-            yield name, shortened(_text(value), PARAM_LENGTH)
+        for name, value in iter_leaves(cast("Mapping[str, Any]", tree), prefix):
+            yield name, truncate(_text(value), MAX_PARAM_CHARS)
 
 
 def _tags(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -59,16 +59,16 @@ def _tags(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _nested(prefix: str, tree: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for key, value in tree.items():
-        if isinstance(value, Mapping) and 0 < len(cast("Mapping[str, Any]", value)) <= NESTED:
+        if isinstance(value, Mapping) and 0 < len(cast("Mapping[str, Any]", value)) <= MAX_NESTED_TAGS:
             yield from _nested(f"{prefix}{key}.", cast("Mapping[str, Any]", value))
         else:
-            yield f"{prefix}{key}", shortened(_text(value), TAG_LENGTH)
+            yield f"{prefix}{key}", truncate(_text(value), MAX_TAG_CHARS)
 
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def shortened(text: str, length: int) -> str:
+def truncate(text: str, length: int) -> str:
     """Cut a text to a length, and show that it was."""
     return text if len(text) <= length else text[: length - 1] + "…"

@@ -19,16 +19,16 @@ class StoreError(TrueloopError):
     """A store that will not take runs until somebody changes something."""
 
 
-class StoreDown(StoreError):
+class StoreUnavailable(StoreError):
     """A store that does not answer now; the same may work later."""
 
 
-class StoreRefused(StoreDown):
+class StoreRejected(StoreUnavailable):
     """A store that answers, and will not have this of one run; begun anew the same may work, as after a deletion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class RunMetadata:
     """Who a run is."""
 
     run_id: str
@@ -43,11 +43,11 @@ class Card:
     """Configuration and options, flat."""
     tags: Mapping[str, str]
     """Where it runs, on what, from which code and data."""
-    shape: str
+    fingerprint: str
     """A fingerprint of what a store cannot change afterwards: the start, the params, and which tags there are."""
 
 
-class Point(NamedTuple):
+class MetricPoint(NamedTuple):
     """Values of one moment."""
 
     step: int
@@ -58,7 +58,7 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedCheckpoint:
     """A checkpoint, with the metric row it belongs to."""
 
     path: str
@@ -70,7 +70,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remark:
+class RunNote:
     """Something a person should read."""
 
     number: int
@@ -82,35 +82,35 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class StoreBatch:
     """What some lines of a journal hold, in their order."""
 
-    points: Sequence[Point] = ()
-    saved: Sequence[Saved] = ()
-    remarks: Sequence[Remark] = ()
+    points: Sequence[MetricPoint] = ()
+    checkpoints: Sequence[SavedCheckpoint] = ()
+    notes: Sequence[RunNote] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class SyncCursor:
     """How far a journal has come into a store; the store keeps it beside the run."""
 
     journal_bytes: int
     """All that counts up to here is in the store."""
-    seal: str
+    checksum: str
     """A checksum of the last line before that place, to know the journal again."""
-    shape: str
-    """See `Card.shape`."""
+    fingerprint: str
+    """See `Card.fingerprint`."""
     state: str
     """How the run ended; empty while it is being written: then more than ``journal_bytes`` may be there."""
-    memory: Mapping[str, float]
+    translator_state: Mapping[str, float]
     """What must be known to read on from there."""
 
-    def text(self) -> str:
+    def to_json(self) -> str:
         """Write it as one line of JSON."""
         return json.dumps({"schema": SCHEMA, **asdict(self)})
 
     @staticmethod
-    def of(text: str | None) -> Mark | None:
+    def parse(text: str | None) -> SyncCursor | None:
         """Read it back; None where there is none, or nothing that could have been one.
 
         Raises:
@@ -131,47 +131,47 @@ class Mark:
             memory = {str(name): float(value) for name, value in record["memory"].items()}
             if not all(map(math.isfinite, memory.values())):
                 return None
-            return Mark(
+            return SyncCursor(
                 journal_bytes=int(record["journal_bytes"]),
-                seal=str(record["seal"]),
-                shape=str(record["shape"]),
+                checksum=str(record["seal"]),
+                fingerprint=str(record["shape"]),
                 state=str(record["state"]),
-                memory=memory,
+                translator_state=memory,
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
 
 
 class Sink(Protocol):
-    """A store, spoken to about one run at a time. Every method blocks, and raises `StoreDown` or `StoreError`."""
+    """A store, spoken to about one run at a time. Every method blocks, and raises `StoreUnavailable` or `StoreError`."""
 
     @property
-    def repeats(self) -> bool:
+    def is_idempotent(self) -> bool:
         """Whether what is handed over twice is there once."""
         ...
 
     @property
-    def appends(self) -> bool:
+    def can_append(self) -> bool:
         """Whether a run that another process closed can be written on."""
         ...
 
-    def find(self, card: Card) -> Mark | None:
+    def find_cursor(self, run: RunMetadata) -> SyncCursor | None:
         """Say how far the run is in the store; None where it is not, or in a way that cannot be trusted."""
         ...
 
-    def begin(self, card: Card) -> None:
+    def open_run(self, run: RunMetadata) -> None:
         """Make the run where it is not there yet, and say who it is."""
         ...
 
-    def take(self, batch: Batch, mark: Mark) -> None:
+    def write(self, batch: StoreBatch, cursor: SyncCursor) -> None:
         """Write a batch, and only then the mark."""
         ...
 
-    def end(self, state: str, time_ms: int, mark: Mark) -> None:
+    def finish_run(self, state: str, time_ms: int, cursor: SyncCursor) -> None:
         """Say how the run ended, and only then write the mark."""
         ...
 
-    def erase(self, card: Card) -> bool:
+    def erase(self, card: RunMetadata) -> bool:
         """Remove all that trueloop wrote about this run, and nothing else; say whether there was anything."""
         ...
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from trueloop.core.json_text import parse_json
-from trueloop.runs.tracking.sink import Mark, StoreError
+from trueloop.runs.tracking.sink import SyncCursor, StoreError
 
 
 class MarkFile:
@@ -33,16 +33,16 @@ class MarkFile:
         """Whether it is there, and this run's."""
         return self._record().get("run_id") == self._run_id
 
-    def read(self) -> Mark | None:
+    def read(self) -> SyncCursor | None:
         """Read the mark of this run; None where there is none."""
         record = self._record()
         if record.get("run_id") != self._run_id:
             return None
         about = record.get("about")
         self.about = cast("dict[str, Any]", about) if isinstance(about, dict) else {}
-        return Mark.of(str(record.get("mark", "")))
+        return SyncCursor.parse(str(record.get("mark", "")))
 
-    def write(self, mark: Mark | None) -> None:
+    def write(self, mark: SyncCursor | None) -> None:
         """Replace it.
 
         Args:
@@ -51,7 +51,7 @@ class MarkFile:
         Raises:
             StoreError: it cannot be written.
         """
-        record = {"run_id": self._run_id, "mark": mark.text() if mark else "", "about": self.about}
+        record = {"run_id": self._run_id, "mark": mark.to_json() if mark else "", "about": self.about}
         beside = self.path.with_name(self.path.name + ".part")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 from trueloop.core.errors import RunFolderError
-from trueloop.runs.journal import FILE_NAME
+from trueloop.runs.journal import JOURNAL_NAME
 from trueloop.runs.queries.running import held as in_training
-from trueloop.runs.tracking.journal_file import held, seal, whole_lines
-from trueloop.runs.tracking.journal_index import Survey, damaged, parsed
-from trueloop.runs.tracking.run_metadata import card_of
-from trueloop.runs.tracking.sink import Batch, Card, Mark, Point, Remark, Saved, Sink
+from trueloop.runs.tracking.journal_file import journal_lock, checksum_before, complete_lines
+from trueloop.runs.tracking.journal_index import JournalIndex, damaged_line_error, parse_line
+from trueloop.runs.tracking.run_metadata import make_run_metadata
+from trueloop.runs.tracking.sink import StoreBatch, RunMetadata, SyncCursor, MetricPoint, RunNote, SavedCheckpoint, Sink
 from trueloop.runs.tracking.target import Target
 from trueloop.runs.tracking.translation import Item, Translation
 
@@ -54,9 +54,9 @@ class Copying:
         self.rewritten = False
         self._file, self._folder, self._sink = file, folder, sink
         self._again = again
-        self._survey = Survey(file)
-        self._card: Card | None = None
-        self._mark: Mark | None = None
+        self._survey = JournalIndex(file)
+        self._card: RunMetadata | None = None
+        self._mark: SyncCursor | None = None
         self._at = 0
         self._begun = False
         self._translation = Translation(self._survey, {})
@@ -68,19 +68,19 @@ class Copying:
             upto: bytes; None = as far as it goes.
         """
         self._survey.extend(upto)
-        if self._survey.newest is None:
+        if self._survey.newest_start is None:
             return
         card = self._read_card()
         if self._card is None:
             self._open(card, upto)
-        elif self._survey.stale or card.shape != self._card.shape:
+        elif self._survey.stale or card.fingerprint != self._card.fingerprint:
             self._start_over(card)
         elif card != self._card and self._begun:
-            self._sink.begin(card)
+            self._sink.open_run(card)
         self._card = card
         while self._at < self._survey.size:
             self._write_slice()
-        self._survey.settle()
+        self._survey.mark_synced()
 
     def finish(self, *, alive: bool | None) -> str:
         """Say how the run ended, where the store does not know, and return it; "" where no run had started.
@@ -88,45 +88,45 @@ class Copying:
         Args:
             alive: whether a process still trains; None where that cannot be told.
         """
-        if self._card is None or self._survey.newest is None:
+        if self._card is None or self._survey.newest_start is None:
             return ""
         state = self._survey.end or {True: "running", False: "killed", None: "unknown"}[alive]
         if self._mark and self._mark.state == state:
             return state
         self._begin()
         self._mark = self._here(state)
-        self._sink.end(state, self._translation.time_ms, self._mark)
+        self._sink.finish_run(state, self._translation.time_ms, self._mark)
         return state
 
-    def _read_card(self) -> Card:
+    def _read_card(self) -> RunMetadata:
         survey = self._survey
-        assert survey.newest is not None
-        return card_of(
-            survey.newest, folder=self._folder, started_s=survey.started_s, first_line=survey.first_line
+        assert survey.newest_start is not None
+        return make_run_metadata(
+            survey.newest_start, folder=self._folder, started_s=survey.started_s, first_line=survey.first_line
         )  # fmt: skip
 
-    def _open(self, card: Card, upto: int | None) -> None:
+    def _open(self, card: RunMetadata, upto: int | None) -> None:
         """Go on where the store says, or begin with nothing."""
         self._card = card
-        mark = None if self._again else self._sink.find(card)
+        mark = None if self._again else self._sink.find_cursor(card)
         if mark is None or not self._fits(mark, card):
             self._start_over(card)
             return
         place = mark.journal_bytes
-        survey = Survey(self._file, settled_bytes=place, taken_bytes=place if mark.state else None)
+        survey = JournalIndex(self._file, synced_bytes=place, stored_bytes=place if mark.state else None)
         survey.extend(upto)
         if survey.stale:
             self._start_over(card)
             return
         self._survey, self._mark, self._at = survey, mark, place
-        self._translation = Translation(survey, mark.memory)
+        self._translation = Translation(survey, mark.translator_state)
 
-    def _fits(self, mark: Mark, card: Card) -> bool:
-        if mark.shape != card.shape or (not mark.state and not self._sink.repeats):
+    def _fits(self, mark: SyncCursor, card: RunMetadata) -> bool:
+        if mark.fingerprint != card.fingerprint or (not mark.state and not self._sink.is_idempotent):
             return False
-        return mark.journal_bytes == 0 or (mark.seal != "" and seal(self._file, mark.journal_bytes) == mark.seal)
+        return mark.journal_bytes == 0 or (mark.checksum != "" and checksum_before(self._file, mark.journal_bytes) == mark.checksum)
 
-    def _start_over(self, card: Card) -> None:
+    def _start_over(self, card: RunMetadata) -> None:
         """Remove what the store has of this run and write it anew."""
         self.rewritten = self._sink.erase(card) or self.rewritten
         self._begun = False
@@ -139,40 +139,40 @@ class Copying:
         if self._begun:
             return
         assert self._card is not None
-        if self._mark and not self._sink.appends:
+        if self._mark and not self._sink.can_append:
             self._start_over(self._card)
             while self._at < self._survey.size:
                 self._write_slice()
             return
         self._begun = True
-        self._sink.begin(self._card)
+        self._sink.open_run(self._card)
         self._mark = self._here("")
-        self._sink.take(Batch(), self._mark)
+        self._sink.write(StoreBatch(), self._mark)
 
     def _write_slice(self) -> None:
         self._begin()
         items: list[Item] = []
         start = self._at
-        for place, line in whole_lines(self._file, start, min(self._survey.size, start + SLICE_BYTES)):
+        for place, line in complete_lines(self._file, start, min(self._survey.size, start + SLICE_BYTES)):
             try:
-                items += self._translation.read(place, parsed(line, self._file.name))
+                items += self._translation.read(place, parse_line(line, self._file.name))
             except (ValueError, KeyError, TypeError, OverflowError) as error:
-                raise damaged(self._file.name, place, error) from error
+                raise damaged_line_error(self._file.name, place, error) from error
             self._at = place + len(line)
             self.lines += 1
         if self._at == start:
             return
         self._mark = self._here("")
-        self._sink.take(_batch(items), self._mark)
+        self._sink.write(_batch(items), self._mark)
 
-    def _here(self, state: str) -> Mark:
+    def _here(self, state: str) -> SyncCursor:
         assert self._card is not None
-        return Mark(
+        return SyncCursor(
             journal_bytes=self._at,
-            seal=seal(self._file, self._at),
-            shape=self._card.shape,
+            checksum=checksum_before(self._file, self._at),
+            fingerprint=self._card.fingerprint,
             state=state,
-            memory=self._translation.memory,
+            translator_state=self._translation.memory,
         )
 
 
@@ -197,13 +197,13 @@ def copy_run(
     for each update.
     """
     try:
-        file = FileIO(run_dir / FILE_NAME)
+        file = FileIO(run_dir / JOURNAL_NAME)
     except OSError as error:
         raise RunFolderError(
             f"There is no journal to copy in {str(run_dir)!r}: {error.strerror or error}.",
             fix="Name the folder a run was written to, as --run-dir had it.",
         ) from error
-    with file, held(file) as mine:
+    with file, journal_lock(file) as mine:
         if not mine:
             return Copied(outcome="busy", state="", lines=0)
         alive = in_training(run_dir)
@@ -239,9 +239,9 @@ def open_target(target: Target) -> Sink:
             return WandbSink(target)
 
 
-def _batch(items: list[Item]) -> Batch:
-    return Batch(
-        points=[item for item in items if isinstance(item, Point)],
-        saved=[item for item in items if isinstance(item, Saved)],
-        remarks=[item for item in items if isinstance(item, Remark)],
+def _batch(items: list[Item]) -> StoreBatch:
+    return StoreBatch(
+        points=[item for item in items if isinstance(item, MetricPoint)],
+        checkpoints=[item for item in items if isinstance(item, SavedCheckpoint)],
+        notes=[item for item in items if isinstance(item, RunNote)],
     )

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from trueloop.core.errors import TrueloopError
-from trueloop.runs.journal import FILE_NAME
-from trueloop.runs.tracking.journal_file import held
-from trueloop.runs.tracking.sink import Sink, StoreDown
+from trueloop.runs.journal import JOURNAL_NAME
+from trueloop.runs.tracking.journal_file import journal_lock
+from trueloop.runs.tracking.sink import Sink, StoreUnavailable
 from trueloop.runs.tracking.sync_journal import Copying, open_target
 from trueloop.runs.tracking.target import Target, target_of
 
@@ -62,7 +62,7 @@ class Following:
         say: Say,
         open_sink: Callable[[Target], Sink] = open_target,
     ) -> None:
-        self._path = run_dir / FILE_NAME
+        self._path = run_dir / JOURNAL_NAME
         self._folder = run_dir.resolve().name
         self._target, self._gone, self._say, self._open = target, gone, say, open_sink
         self._pause_s = 0.0
@@ -76,11 +76,11 @@ class Following:
             return 0
         with file:
             while not self._hopeless():
-                with held(file) as mine:
+                with journal_lock(file) as mine:
                     if mine:
                         try:
                             return self._copy(file)
-                        except StoreDown as error:
+                        except StoreUnavailable as error:
                             self._warn(error)
                         except TrueloopError as error:
                             self._say({"said": "failed", "message": _words(error)})
@@ -117,10 +117,10 @@ class Following:
     def _watched(self, talk: Callable[[], Any]) -> Any:
         """Talk to the store; say so where it takes long."""
         slow = f"The store {self._target.shown} is slow: it has not answered for {SLOW_S:.0f} s"
-        with _alarm(SLOW_S, lambda: self._warn(StoreDown(f"{slow}. Training does not wait for it."))):
+        with _alarm(SLOW_S, lambda: self._warn(StoreUnavailable(f"{slow}. Training does not wait for it."))):
             return talk()
 
-    def _warn(self, error: StoreDown) -> None:
+    def _warn(self, error: StoreUnavailable) -> None:
         if not self._warned:
             self._warned = True
             self._say({"said": "down", "message": _words(error)})

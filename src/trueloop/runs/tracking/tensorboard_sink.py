@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trueloop.runs.tracking.sink import Batch, Card, Mark, Point, StoreError
+from trueloop.runs.tracking.sink import StoreBatch, RunMetadata, SyncCursor, MetricPoint, StoreError
 from trueloop.runs.tracking.sync_cursor import MarkFile
 from trueloop.runs.tracking.target import Target
 
@@ -23,22 +23,22 @@ class TensorBoardSink:
         target: names the folder, made where it is not.
     """
 
-    repeats = False
-    appends = True
+    is_idempotent = False
+    can_append = True
 
     def __init__(self, target: Target) -> None:
         self._root = Path(target.address)
         self._mark: MarkFile | None = None
         self._writer: Any = None
 
-    def find(self, card: Card) -> Mark | None:
+    def find_cursor(self, run: RunMetadata) -> SyncCursor | None:
         """Read how far the folder's event files go."""
-        self._mark = self._place(card)
+        self._mark = self._place(run)
         return self._mark.read()
 
-    def begin(self, card: Card) -> None:
+    def open_run(self, run: RunMetadata) -> None:
         """Begin an event file of this process."""
-        mark = self._mark = self._mark or self._place(card)
+        mark = self._mark = self._mark or self._place(run)
         if self._writer is not None:
             return
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
@@ -50,30 +50,30 @@ class TensorBoardSink:
         with self._writing():
             self._writer = EventFileWriter(str(mark.folder), max_queue_size=1000)
             if first:
-                named = {name: _number(value) for name, value in card.params.items()}
-                shown = hparams_pb(named, trial_id=card.run_id, start_time_secs=card.started_ms / 1000)
-                self._add(0, card.started_ms, shown)
-                self._say(0, card.started_ms, "run", _table(card.tags))
+                named = {name: _number(value) for name, value in run.params.items()}
+                shown = hparams_pb(named, trial_id=run.run_id, start_time_secs=run.started_ms / 1000)
+                self._add(0, run.started_ms, shown)
+                self._say(0, run.started_ms, "run", _table(run.tags))
 
-    def take(self, batch: Batch, mark: Mark) -> None:
+    def write(self, batch: StoreBatch, cursor: SyncCursor) -> None:
         """Write scalars, and checkpoints and remarks as text."""
         with self._writing():
             for point in batch.points:
                 self._scalars(point)
-            for saved in batch.saved:
+            for saved in batch.checkpoints:
                 rows = {"path": saved.path, **{name: f"{value:g}" for name, value in saved.values.items()}}
                 self._say(saved.step, saved.time_ms, "checkpoint", _table(rows))
-            for each in batch.remarks:
+            for each in batch.notes:
                 self._say(each.step, each.time_ms, f"note/{each.kind}", _plain(each.message))
-            self._put(mark)
+            self._put(cursor)
 
-    def end(self, state: str, time_ms: int, mark: Mark) -> None:
+    def finish_run(self, state: str, time_ms: int, cursor: SyncCursor) -> None:
         """Write the state as text."""
         with self._writing():
             self._say(0, time_ms, "state", state)
-            self._put(mark)
+            self._put(cursor)
 
-    def erase(self, card: Card) -> bool:
+    def erase(self, card: RunMetadata) -> bool:
         """Delete the event files of the run's folder; a folder without our mark for this run is not touched."""
         self.close()
         mark = self._place(card)
@@ -91,7 +91,7 @@ class TensorBoardSink:
         if writer is not None:
             writer.close()
 
-    def _place(self, card: Card) -> MarkFile:
+    def _place(self, card: RunMetadata) -> MarkFile:
         """Return the run's own folder: where its mark is, else the first that is nobody's."""
         for path in sorted(self._root.glob(f"*/{MARK_NAME}")):
             if (mark := MarkFile(path, card.run_id)).is_ours:
@@ -101,7 +101,7 @@ class TensorBoardSink:
             folder = self._root / f"{card.name}-{card.run_id[:8]}"
         return MarkFile(folder / MARK_NAME, card.run_id)
 
-    def _put(self, mark: Mark) -> None:
+    def _put(self, mark: SyncCursor) -> None:
         assert self._mark is not None
         self._writer.flush()
         self._mark.write(mark)
@@ -119,7 +119,7 @@ class TensorBoardSink:
                 fix="Free space or choose another folder, then: trueloop runs sync.",
             ) from error
 
-    def _scalars(self, point: Point) -> None:
+    def _scalars(self, point: MetricPoint) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue] - generated
 
         values = [Summary.Value(tag=name, simple_value=value) for name, value in point.values.items()]

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunStarted
-from trueloop.runs.journal_lines import UPDATES, event_of, rates_of, spread
-from trueloop.runs.tracking.journal_index import Survey, key_of
-from trueloop.runs.tracking.sink import Point, Remark, Saved
+from trueloop.runs.journal_lines import UPDATE_EVENTS, parse_event, group_rates, expand_column
+from trueloop.runs.tracking.journal_index import JournalIndex, event_key
+from trueloop.runs.tracking.sink import MetricPoint, RunNote, SavedCheckpoint
 
-Item = Point | Saved | Remark
+Item = MetricPoint | SavedCheckpoint | RunNote
 
 
 class Translation:
@@ -25,7 +25,7 @@ class Translation:
         memory: of the translation that this one goes on from.
     """
 
-    def __init__(self, survey: Survey, memory: Mapping[str, float]) -> None:
+    def __init__(self, survey: JournalIndex, memory: Mapping[str, float]) -> None:
         self._survey = survey
         self._clock_s = memory.get("clock_s", 0.0)
         self._remarks = int(memory.get("remarks", 0))
@@ -50,14 +50,14 @@ class Translation:
         Raises:
             ValueError, KeyError, TypeError: it is not what a journal holds.
         """
-        if record["event"] in UPDATES:
+        if record["event"] in UPDATE_EVENTS:
             return list(self._rows(place, record))
-        event, time_s = event_of(record), float(record["time"])
+        event, time_s = parse_event(record), float(record["time"])
         self._clock_s = time_s if isinstance(event, RunStarted) else max(self._clock_s, time_s)
         if not isinstance(event, Evaluated | CheckpointSaved | Notice):
             return ()
-        key = None if isinstance(event, Notice) else key_of(event)
-        if not self._survey.counts(place, event.update, key):
+        key = None if isinstance(event, Notice) else event_key(event)
+        if not self._survey.is_current(place, event.update, key):
             return ()
         match event:
             case Evaluated():
@@ -67,31 +67,31 @@ class Translation:
             case Notice():
                 return [self._noted(event)]
 
-    def _rows(self, place: int, record: Mapping[str, Any]) -> Iterator[Point]:
+    def _rows(self, place: int, record: Mapping[str, Any]) -> Iterator[MetricPoint]:
         columns = Columns(record)
         for k, update in enumerate(columns.updates):
             self._clock_s += columns.total_s[k]
-            if self._survey.counts(place, update):
-                yield Point(update, self.time_ms, columns.values_of(k))
+            if self._survey.is_current(place, update):
+                yield MetricPoint(update, self.time_ms, columns.values_of(k))
 
-    def _evaluated(self, event: Evaluated) -> Point:
+    def _evaluated(self, event: Evaluated) -> MetricPoint:
         values = {f"{event.split}/{name}": value for name, value in event.metrics.items()}
         if event.best:
             values |= {f"best/{name}": value for name, value in values.items()}
-        return Point(event.update, self._measured_ms(event.update), values)
+        return MetricPoint(event.update, self._measured_ms(event.update), values)
 
-    def _saved(self, event: CheckpointSaved) -> Saved:
+    def _saved(self, event: CheckpointSaved) -> SavedCheckpoint:
         # It is told once it is whole on disk, while training went on; its metrics are points of the evaluation.
         time_ms = self._measured_ms(event.update)
-        return Saved(path=event.path, step=event.update, epoch=event.epoch, time_ms=time_ms, values=event.metrics)
+        return SavedCheckpoint(path=event.path, step=event.update, epoch=event.epoch, time_ms=time_ms, values=event.metrics)
 
     def _measured_ms(self, update: int) -> int:
-        measured_ms = self._survey.measured_ms(update)
+        measured_ms = self._survey.evaluated_ms(update)
         return self.time_ms if measured_ms is None else measured_ms
 
-    def _noted(self, event: Notice) -> Remark:
+    def _noted(self, event: Notice) -> RunNote:
         self._remarks += 1
-        return Remark(
+        return RunNote(
             number=self._remarks, step=event.update, time_ms=self.time_ms, kind=event.kind, message=event.message
         )
 
@@ -110,8 +110,8 @@ class Columns:
         self._plain = {f"train/{name}": _numbers(record[name], count) for name in ("loss", "grad_norm", "lr")}
         self._examples = _numbers(record["examples"], count)
         self._wait_s = _numbers(record["wait_s"], count)
-        self._skipped = spread(record["skipped"], count)
-        self._rates = rates_of(record, count)
+        self._skipped = expand_column(record["skipped"], count)
+        self._rates = group_rates(record, count)
         self._memory_mib = float(record["memory_mib"]) if "memory_mib" in record else None
 
     def values_of(self, k: int) -> dict[str, float]:
@@ -130,4 +130,4 @@ class Columns:
 
 
 def _numbers(value: Any, count: int) -> Sequence[float]:
-    return list(map(float, spread(value, count)))  # "nan" and "inf" become floats again
+    return list(map(float, expand_column(value, count)))  # "nan" and "inf" become floats again

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trueloop.runs.tracking.run_metadata import shortened
-from trueloop.runs.tracking.sink import Batch, Card, Mark, StoreError
+from trueloop.runs.tracking.run_metadata import truncate
+from trueloop.runs.tracking.sink import StoreBatch, RunMetadata, SyncCursor, StoreError
 from trueloop.runs.tracking.sync_cursor import MarkFile
 from trueloop.runs.tracking.target import Target
 
@@ -33,8 +33,8 @@ class WandbSink:
     Cost: W&B starts a process of its own; two seconds.
     """
 
-    repeats = False
-    appends = False
+    is_idempotent = False
+    can_append = False
 
     def __init__(self, target: Target) -> None:
         os.environ.update(_SETTINGS)
@@ -42,17 +42,17 @@ class WandbSink:
         self._mark: MarkFile | None = None
         self._run: Any = None
 
-    def find(self, card: Card) -> Mark | None:
+    def find_cursor(self, run: RunMetadata) -> SyncCursor | None:
         """Read whether the run was written to its end."""
-        self._mark = self._place(card)
+        self._mark = self._place(run)
         mark = self._mark.read()
-        return mark if mark and self._folder(self._mark, card) else None
+        return mark if mark and self._folder(self._mark, run) else None
 
-    def begin(self, card: Card) -> None:
+    def open_run(self, run: RunMetadata) -> None:
         """Begin an offline run by the run's own id."""
         if self._run is not None:
             return
-        mark = self._mark = self._mark or self._place(card)
+        mark = self._mark = self._mark or self._place(run)
         with self._talking():
             import wandb
 
@@ -66,40 +66,40 @@ class WandbSink:
                 x_save_requirements=False,
             )
             self._run = wandb.init(
-                project=os.environ.get("WANDB_PROJECT") or re.sub(r"[^\w.-]", "-", card.group)[:128],
-                id=card.run_id,
-                name=card.name,
+                project=os.environ.get("WANDB_PROJECT") or re.sub(r"[^\w.-]", "-", run.group)[:128],
+                id=run.run_id,
+                name=run.name,
                 dir=str(self._root),
                 mode="offline",
-                config={**card.params, "trueloop": dict(card.tags)},
+                config={**run.params, "trueloop": dict(run.tags)},
                 settings=quiet,
             )
             mark.about = {"folder": Path(self._run.settings.sync_dir).name}
 
-    def take(self, batch: Batch, mark: Mark) -> None:
+    def write(self, batch: StoreBatch, cursor: SyncCursor) -> None:
         """Log metrics by step; checkpoints and remarks belong to the run as a whole."""
         assert self._mark is not None
         with self._talking():
             for point in batch.points:
                 self._run.log({**point.values, "_timestamp": point.time_ms / 1000}, step=point.step)
-            for saved in batch.saved:
+            for saved in batch.checkpoints:
                 told = {"path": saved.path, "update": saved.step, "epoch": saved.epoch, **saved.values}
                 self._run.summary[f"checkpoints/{Path(saved.path).name}"] = told
-            for each in batch.remarks:
-                said = f"update {each.step}, {each.kind}: {shortened(each.message, 4000)}"
+            for each in batch.notes:
+                said = f"update {each.step}, {each.kind}: {truncate(each.message, 4000)}"
                 self._run.summary[f"notes/{each.number:03d}"] = said
-        self._mark.write(mark)
+        self._mark.write(cursor)
 
-    def end(self, state: str, time_ms: int, mark: Mark) -> None:
+    def finish_run(self, state: str, time_ms: int, cursor: SyncCursor) -> None:
         """Close the offline run; only a closed one is whole."""
         assert self._mark is not None
         with self._talking():
             self._run.summary["trueloop.state"] = state
             self._run.finish(exit_code=_EXIT_CODES.get(state, 1))
         self._run = None
-        self._mark.write(mark)
+        self._mark.write(cursor)
 
-    def erase(self, card: Card) -> bool:
+    def erase(self, card: RunMetadata) -> bool:
         """Delete what we made for this run: the offline run's folder, and those that a killed writer left."""
         self.close()
         mark = self._place(card)
@@ -118,10 +118,10 @@ class WandbSink:
             with self._talking():
                 run.finish(exit_code=1)
 
-    def _place(self, card: Card) -> MarkFile:
+    def _place(self, card: RunMetadata) -> MarkFile:
         return MarkFile(self._root / "wandb" / f"trueloop-{card.run_id}.json", card.run_id)
 
-    def _folder(self, mark: MarkFile, card: Card) -> Path | None:
+    def _folder(self, mark: MarkFile, card: RunMetadata) -> Path | None:
         """Return the offline run's folder as the mark names it, if it is one of this run's."""
         name = str(mark.about.get("folder", ""))
         folder = mark.folder / name
@@ -134,13 +134,13 @@ class WandbSink:
             yield
         except Exception as error:
             raise StoreError(
-                f"W&B cannot write to {self._root}: {type(error).__name__}: {shortened(str(error), 300)}",
+                f"W&B cannot write to {self._root}: {type(error).__name__}: {truncate(str(error), 300)}",
                 why="The journal is whole; only its copy there is not.",
                 fix="Free space or choose another folder, then: trueloop runs sync.",
             ) from error
 
 
-def _is_of(folder: Path, card: Card) -> bool:
+def _is_of(folder: Path, card: RunMetadata) -> bool:
     """True for the folder of an offline run with this run's id."""
     ours = re.fullmatch(rf"offline-run-[0-9_]+-{card.run_id}", folder.name)
     return bool(ours) and folder.is_dir() and not folder.is_symlink()

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.findings import Explained, SourceLocation
-from trueloop.failures.pytorch_error import KnownError, Raised, TensorSeen
+from trueloop.core.findings import ExplainedError, SourceLocation
+from trueloop.failures.pytorch_error import KnownError, Raised, TensorDescription
 from trueloop.sanitizer.pytorch_errors.bindings import changes
 from trueloop.sanitizer.pytorch_errors.frames import Frame, held, look, operands, stack, torch_file
 from trueloop.sanitizer.pytorch_errors.recent_calls import Recent
@@ -35,7 +35,7 @@ class Context(NamedTuple):
     found: frozenset[str]
 
 
-def explain(error: BaseException, known: Mapping[str, KnownError], context: Context) -> Explained | None:
+def explain(error: BaseException, known: Mapping[str, KnownError], context: Context) -> ExplainedError | None:
     """Explain an error that ended the program, or the one it was raised from; None where it is none of torch's.
 
     Args:
@@ -61,7 +61,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _explain(error: BaseException, known: Mapping[str, KnownError], context: Context) -> Explained | None:
+def _explain(error: BaseException, known: Mapping[str, KnownError], context: Context) -> ExplainedError | None:
     kind = type(error)
     if kind.__module__.partition(".")[0] not in ("builtins", "torch", "_pickle", "pickle"):
         return None
@@ -82,10 +82,10 @@ def _explain(error: BaseException, known: Mapping[str, KnownError], context: Con
         words = entry.explain(raised, match)
         if words is not None:
             made = words.made
-            return Explained(
-                kind=name, type=kind.__name__, title=entry.title, message=_short(message), site=raised.site,
-                meaning=words.meaning, fix=words.fix, others=words.related, update=context.update,
-                made_at=made.made_at if made else None, made=_made(made) if made else "",
+            return ExplainedError(
+                kind=name, type=kind.__name__, title=entry.title, message=_short(message), location=raised.site,
+                meaning=words.meaning, fix=words.fix, other_locations=words.related, update=context.update,
+                origin=made.created_at if made else None, origin_message=_made(made) if made else "",
             )  # fmt: skip
     return None
 
@@ -100,9 +100,9 @@ def _short(message: str) -> str:
     return kept if len(kept) <= LONGEST else f"{kept[: LONGEST - 3]}..."
 
 
-def _made(tensor: TensorSeen) -> str:
-    how = "comes from" if tensor.made_by == "for" else "is made"
-    return f"{tensor.called} {how} here"
+def _made(tensor: TensorDescription) -> str:
+    how = "comes from" if tensor.created_by == "for" else "is made"
+    return f"{tensor.display_name} {how} here"
 
 
 # Facts -----------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def _read(frames: Sequence[Frame], error: BaseException, message: str, context: 
     )
 
 
-def _operands(frames: Sequence[Frame], users: Sequence[Frame], describer: Describer) -> Iterator[TensorSeen]:
+def _operands(frames: Sequence[Frame], users: Sequence[Frame], describer: Describer) -> Iterator[TensorDescription]:
     """Describe what went into the innermost call that took tensors, at the user's line or behind it."""
     last = users[-1] if users else None
     own = {id(tensor): (text, holder) for text, tensor, holder in (operands(last) if last else ())}

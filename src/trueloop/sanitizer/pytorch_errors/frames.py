@@ -37,7 +37,7 @@ class Frame(NamedTuple):
     @property
     def site(self) -> SourceLocation:
         """The line it was at."""
-        return self.place.site
+        return self.place.source_location
 
     @property
     def users(self) -> bool:

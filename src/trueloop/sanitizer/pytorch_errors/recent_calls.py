@@ -8,7 +8,7 @@ from typing import Any
 
 from trueloop.core.findings import CodePosition, SourceLocation
 from trueloop.failures.pytorch_error import Past
-from trueloop.tracing.events import BackwardEnded, Event, Gap, ModelCalled, Ref, StepTaken
+from trueloop.tracing.events import BackwardEnded, Event, TracingGap, ModelCalled, Ref, StepTaken
 
 
 class Recent:
@@ -22,7 +22,7 @@ class Recent:
             ModelCalled: self._model,
             BackwardEnded: self._ended,
             StepTaken: self._step_taken,
-            Gap: self._gap,
+            TracingGap: self._gap,
         }
         """What takes in an event of each kind; others are not remembered."""
         self._forget()
@@ -44,17 +44,17 @@ class Recent:
         if event.model is not self._latest:
             self._latest = event.model
             self.models.add(event.model)
-        self._call, self._stepped, self._forward_since = event.place, False, True
+        self._call, self._stepped, self._forward_since = event.location, False, True
         self._grad_mode, self._inference = event.grad_mode or bool(self._grad_mode), event.inference_mode
 
     def _ended(self, event: BackwardEnded) -> None:
-        self._backward, self.order, self._forward_since = event.place, event.order, False
+        self._backward, self.order, self._forward_since = event.location, event.graph_order, False
         self._grad_mode = None
 
     def _step_taken(self, event: StepTaken) -> None:
-        self._step, self._stepped = event.place, True
+        self._step, self._stepped = event.location, True
 
-    def _gap(self, event: Gap) -> None:
+    def _gap(self, event: TracingGap) -> None:
         self._forget()
 
     def _forget(self) -> None:
@@ -68,4 +68,4 @@ class Recent:
 
 
 def _site(place: CodePosition | None) -> SourceLocation | None:
-    return place.site if place is not None else None
+    return place.source_location if place is not None else None

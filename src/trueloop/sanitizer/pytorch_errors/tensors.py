@@ -8,7 +8,7 @@ from typing import Any, Final
 from torch import Tensor, nn
 
 from trueloop.core.findings import SourceLocation
-from trueloop.failures.pytorch_error import ModuleSeen, TensorSeen
+from trueloop.failures.pytorch_error import ModuleDescription, TensorDescription
 from trueloop.sanitizer.pytorch_errors.bindings import attribute, binding
 from trueloop.sanitizer.pytorch_errors.frames import Frame, held
 from trueloop.tracing.user_location import is_users
@@ -31,7 +31,7 @@ class Describer:
         self.models = [*running, *(model for model in models if all(model is not each for each in running))]
         self._paths = {id(own): (model, path) for model in reversed(self.models) for path, own in _tensors(model)}
 
-    def tensor(self, tensor: Tensor, *, text: str = "", role: str = "", holder: Any = None) -> TensorSeen:
+    def tensor(self, tensor: Tensor, *, text: str = "", role: str = "", holder: Any = None) -> TensorDescription:
         """Describe a tensor.
 
         Args:
@@ -48,14 +48,14 @@ class Describer:
             site = self._line_of(path, model)
         elif site is None and holder is not None:
             site = self._attribute(holder, attribute_of)
-        return TensorSeen(
-            text=text, name=name, role=role, shape=tuple(map(int, tensor.shape)), made_at=site, made_by=by,
+        return TensorDescription(
+            expression=text, name=name, argument_name=role, shape=tuple(map(int, tensor.shape)), created_at=site, created_by=by,
             dtype=str(tensor.dtype).removeprefix("torch."), device=str(tensor.device),
             requires_grad=tensor.requires_grad, grad_fn=tensor.grad_fn.name() if tensor.grad_fn is not None else "",
-            held=_held(holder, attribute_of), version=0 if tensor.is_inference() else tensor._version,  # noqa: SLF001
+            module_role=_held(holder, attribute_of), version=0 if tensor.is_inference() else tensor._version,  # noqa: SLF001
         )  # fmt: skip
 
-    def module(self) -> ModuleSeen | None:
+    def module(self) -> ModuleDescription | None:
         """Describe the innermost module whose method was running."""
         if not self.chain:
             return None
@@ -67,9 +67,9 @@ class Describer:
                 numbers = {
                     name: value for name, value in vars(innermost).items() if type(value) is int and name[0] != "_"
                 }
-                return ModuleSeen(
-                    kind=type(innermost).__name__, path=path, model=type(model).__name__,
-                    numbers=numbers if torchs else {}, made_at=self._line_of(path, model),
+                return ModuleDescription(
+                    class_name=type(innermost).__name__, path=path, model_class=type(model).__name__,
+                    int_attributes=numbers if torchs else {}, made_at=self._line_of(path, model),
                 )  # fmt: skip
         return None
 

@@ -13,7 +13,7 @@ from trueloop.tracing.events.event import Event, Ref
 class LoaderStarted(Event):
     """RARE. A DataLoader was asked for an iterator."""
 
-    LIVE: ClassVar[tuple[str, ...]] = ("live",)
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live",)
     loader: Ref
     epoch: int
     """Times it was started before."""
@@ -24,7 +24,7 @@ class LoaderStarted(Event):
     batch_size: int | None
     workers: int
     drop_last: bool
-    live: Any
+    live_loader: Any
     """LIVE: the DataLoader."""
     dataset: Ref | None = None
     """None where it cannot be referred to, as a list."""
@@ -33,15 +33,15 @@ class LoaderStarted(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class BatchDrawn(Event):
+class BatchLoaded(Event):
     """A DataLoader gave a batch. It comes without a place: nobody asks for it."""
 
-    LIVE: ClassVar[tuple[str, ...]] = ("batch",)
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("batch",)
     loader: Ref
     epoch: int
     index: int
     """In its epoch."""
-    waited_s: float
+    wait_s: float
     batch: Any
     """LIVE."""
 
@@ -56,11 +56,11 @@ class LoaderExhausted(Event):
     loader: Ref
     epoch: int
     batches: int
-    pending: int
+    pending_backwards: int
     """Backwards since the latest step of any optimizer."""
     batches_with_backward: int
     """Backwards while this epoch of it was running."""
-    waited_s: float = 0.0
+    wait_s: float = 0.0
     """For its batches but the first, which may include the start of workers."""
     seconds: float = 0.0
     """From its first batch to its end."""
@@ -68,7 +68,7 @@ class LoaderExhausted(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class OrderSeen(Event):
+class SampleOrderRecorded(Event):
     """RARE. Enough of the order a shuffling loader gave an epoch is known to compare it with that of others."""
 
     loader: Ref
@@ -87,7 +87,7 @@ class OrderSeen(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class EpochDrawn(Event):
+class DistributedEpochStarted(Event):
     """RARE. A loader gave the first batch of an epoch whose order a DistributedSampler shuffles."""
 
     loader: Ref
@@ -98,49 +98,49 @@ class EpochDrawn(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class LabelsInBlocks(Event):
+class SortedLabels(Event):
     """RARE. Through a whole epoch a column of whole numbers came in blocks: a value that ended never came again."""
 
     loader: Ref
     epoch: int
     column: str
     """Where it is in a batch: "1", "label"."""
-    values: int
+    distinct_values: int
     """Different ones."""
-    shortest: int
+    smallest_block: int
     """Samples in the shortest block."""
     samples: int
     batch_size: int
     """Samples in the first batch."""
-    in_time: bool
+    looks_like_time_series: bool
     """The samples look like a series: one holds part of the next, or something in them only grows."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class LoadersShare(Event):
+class LoadersOverlap(Event):
     """RARE. Two loaders can give some of the same samples; told when the later one is first started."""
 
     one: Ref
     other: Ref
     """The one started now."""
-    how: str
+    matched_by: str
     """"index": the same samples of one dataset; "content": equal samples of two."""
     shared: int
     """Samples of ``other`` that ``one`` can give too."""
-    of_one: int
-    of_other: int
-    repeated: int
+    one_size: int
+    other_size: int
+    duplicates: int
     """By content: how many samples of ``one``, and of ``other``, repeat another one of their own."""
-    rest: Ref | None
+    remainder: Ref | None
     """A Subset that holds what ``one`` has and ``other`` has not, all of it and nothing else."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class ScaledTogether(Event):
+class JointlyStandardised(Event):
     """RARE. The inputs of several loaders, taken together, have mean 0 and deviation 1 in every feature exactly."""
 
     loaders: tuple[Ref, ...]
-    off: tuple[float, ...]
+    mean_offsets: tuple[float, ...]
     """For each of them: root mean square, over the features, of the mean of its own samples."""
     samples: int
 
@@ -173,7 +173,7 @@ class GeneratorCopied(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class WorkersRepeat(Event):
+class WorkersRepeatFirstBatch(Event):
     """RARE. All workers of a loader over a stream began with one and the same batch, and went on with others."""
 
     loader: Ref

@@ -16,7 +16,7 @@ class ModelReplicated(Event):
     """The model in it."""
     parameters: Refs
     """Those that the wrapper keeps equal."""
-    size: int
+    group_size: int
     """Processes in its group."""
 
 
@@ -39,20 +39,20 @@ class RanksCompared(Event):
     """RARE. What two ranks held of one model right after the same reduction and step was compared."""
 
     wrapper: Ref
-    at: int
+    compared_update: int
     """The update it was after, as this process counts them."""
     ranks: tuple[int, int]
     """This process and the other one, as numbered among all."""
     parameters: int
     """Compared."""
-    differ: tuple[tuple[str, float], ...]
+    differing: tuple[tuple[str, float], ...]
     """Names of those that differ by more than rounding, and by which share of their size; the most different first."""
-    equal_at: int | None
+    last_equal_update: int | None
     """The latest update after which the two were found equal."""
-    inputs: tuple[float, ...] | None
+    input_digest: tuple[float, ...] | None
     """What this process gave the model in that round, as a few numbers that are equal only for equal inputs; None = it
     is not known of both what they did in it."""
-    same_work: bool
-    """They gave it the same, and found the same gradient before it was averaged; not where ``inputs`` is None."""
+    same_inputs_and_gradients: bool
+    """They gave it the same, and found the same gradient before it was averaged; not where ``input_digest`` is None."""
     loader: Ref | None
     """That gave this process its latest batch; None = none did since the comparison before."""

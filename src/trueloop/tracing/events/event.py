@@ -27,30 +27,30 @@ class Ref:
 
 
 Refs = frozenset[Ref]
-NONE: Refs = frozenset()
+NO_REFS: Refs = frozenset()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Event:
     """What every event tells. It is not frozen, which would cost 3 us each; nobody changes one once it is told."""
 
-    LIVE: ClassVar[tuple[str, ...]] = ()
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ()
     """The fields that hold the program's own objects: for as long as the event is being told, None afterwards."""
     update: int = 0
     """Updates done before it; said, as the three that follow, when it is told."""
-    micro: int = 0
+    backward_count: int = 0
     """Backwards begun before it."""
     time_s: float = 0.0
     """When it happened, on the clock of ``time.perf_counter``."""
-    busy_s: float = 0.0
+    overhead_s: float = 0.0
     """Seconds that watching had taken by then, as far as that is timed."""
-    place: CodePosition | None = None
+    location: CodePosition | None = None
     """The user's line that did it; None where no line of the user's is on the stack."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Gap(Event):
-    """RARE. The run was not watched in full since the event before; ``update`` and ``micro`` have moved on."""
+class TracingGap(Event):
+    """RARE. The run was not watched in full since the event before; ``update`` and ``backward_count`` have moved on."""
 
     updates: int
 

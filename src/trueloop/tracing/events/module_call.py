@@ -12,7 +12,7 @@ from trueloop.tracing.events.event import Event, Ref, Refs
 class ModelCalled(Event):
     """An outermost module with parameters returned from its forward."""
 
-    LIVE: ClassVar[tuple[str, ...]] = ("live", "output")
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live", "output")
     model: Ref
     training: bool
     dropout_active: bool
@@ -34,14 +34,14 @@ class ModelCalled(Event):
     parameters: Refs
     """All of its parameters."""
     seconds: float
-    live: Any
+    live_module: Any
     """LIVE: the module."""
     output: Any
     """LIVE."""
-    cast: tuple[Ref, int] | None = None
+    autocast_parameter: tuple[Ref, int] | None = None
     """A parameter near the end of its graph that autocast has cast to another type, and the number of the operation
     that did: those of later ones are higher. None = none was found, or there is no autocast."""
-    graph_used: bool = False
+    previous_graph_used: bool = False
     """The graph of this model's call before, in eval mode, was run backward, if only by ``torch.autograd.grad``."""
 
 
@@ -56,12 +56,12 @@ class ForwardBypassed(Event):
     parameters: Refs
     hooks: tuple[str, ...]
     """The kinds of hooks that did not run: "forward pre-hook"."""
-    called: bool
+    also_called_normally: bool
     """It was also called as it should be, by itself or within another model, at some time before."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class DropoutUntold(Event):
+class DropoutWithoutTrainingFlag(Event):
     """Within the forward of a module functional dropout was at work, and ``training`` was not given to it.
 
     Told each time, before the `ModelCalled` of the model it ran in; not of calls that stand under a condition.
@@ -75,50 +75,50 @@ class DropoutUntold(Event):
     probability: float
     values: int
     """In its input."""
-    again: bool
+    input_repeated: bool
     """The same tensor went through the same line just before: several samples are wanted."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class StrangerCalled(Event):
+class UnregisteredModuleCalled(Event):
     """Within a model's forward a module in train mode ran that the model does not hold, and has got gradients.
 
     It is told once; of modules within each other the outermost is.
     """
 
-    LIVE: ClassVar[tuple[str, ...]] = ("live",)
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live",)
     module: Ref
     model: Ref
     parameters: Refs
     trainable: bool
-    live: Any
+    live_module: Any
     """LIVE: the module."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class BatchNormOfOne(Event):
+class BatchNormSingleSample(Event):
     """A batch normalisation in train mode saw a batch of one sample after a larger one, told once for each module."""
 
     module: Ref
     model: Ref
     values: int
     """Values per channel it took the statistics over."""
-    before: int = 0
+    previous_batch_size: int = 0
     """Samples in the larger batch."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class SequenceRun(Event):
+class RecurrentLayerCalled(Event):
     """A recurrent layer that takes time as the first dimension ran on a batch of a loader, told once for each shape."""
 
     module: Ref
-    steps: int
+    time_steps: int
     """Size of that dimension."""
     sequences: int | None
     """Of the next one; None = the layer was given a single sequence."""
     loader: Ref
     """That gave the latest batch."""
-    as_drawn: bool
+    input_from_loader: bool
     """A tensor of that batch came to the model, and from there to the layer, with these as its first dimensions."""
 
 
@@ -130,7 +130,7 @@ class BatchNormTrained(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class StatisticsForgotten(Event):
+class HighBatchNormMomentum(Event):
     """A model whose batch normalisations have a momentum of 0.9 to 1 was called in training for the first time."""
 
     module: Ref
@@ -141,7 +141,7 @@ class StatisticsForgotten(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class EpsilonOutweighs(Event):
+class DominatingEpsilon(Event):
     """A model whose batch normalisations have an epsilon of 0.1 or more was called in training for the first time."""
 
     module: Ref
@@ -151,7 +151,7 @@ class EpsilonOutweighs(Event):
     layers: int
 
 
-class Mark(NamedTuple):
+class FreezeAttribute(NamedTuple):
     """An attribute that was to freeze or thaw parts of a model, and that nothing reads."""
 
     attribute: str
@@ -159,18 +159,18 @@ class Mark(NamedTuple):
     value: bool
     names: tuple[str, ...]
     """Of the modules or parameters in the model that have it, "" for the model itself."""
-    modules: bool
+    on_modules: bool
     """It stands on modules, not on parameters."""
     parameters: Refs
     """That are meant; all of them want gradients where it says False, and none of them where it says True."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class FrozenInVain(Event):
+class IneffectiveFreeze(Event):
     """RARE. Such attributes of a model, at its first call in training with a new optimizer; again when they change."""
 
     model: Ref
-    marks: tuple[Mark, ...]
+    attributes: tuple[FreezeAttribute, ...]
     """Empty where there were some before."""
 
 

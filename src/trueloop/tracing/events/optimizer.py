@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from trueloop.core.findings import CodePosition, SourceLocation
-from trueloop.tracing.events.event import NONE, Event, Ref, Refs
+from trueloop.tracing.events.event import NO_REFS, Event, Ref, Refs
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -26,19 +26,19 @@ class OptimizerCreated(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class StepAwaited(Event):
+class StepMissing(Event):
     """RARE. Several backwards reached what one optimizer holds alone; it has not stepped, nor did any of it change.
 
     Told after as many, at the line of the latest; and again where it is so when the watch ends.
     """
 
-    LIVE: ClassVar[tuple[str, ...]] = ("read",)
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("read",)
     optimizer: Ref
     backwards: int
-    direct: bool
+    called_by_user: bool
     """The program itself called backward, not a library for it."""
-    ended: bool
-    read: Callable[[bool], Mapping[str, ast.Module]]
+    watch_ended: bool
+    read_modules: Callable[[bool], Mapping[str, ast.Module]]
     """LIVE: gives the files that were running, or all that they import, too; none where something in them cannot be
     read, or is yet to be written. Cost: 10 ms for each that is long, once."""
 
@@ -48,29 +48,29 @@ class StepTaken(Event):
     """An optimizer stepped. ``update`` is that of the events before it; the step makes it one more."""
 
     optimizer: Ref
-    rates: tuple[float, ...]
+    learning_rates: tuple[float, ...]
     """Learning rate of each group, as used; None of them is a tensor on a device."""
     parameters: Refs
     """All it holds."""
     with_gradient: Refs
     """Of those, that had one."""
-    reused: Refs
+    reused_gradients: Refs
     """GRD001: a backward added to a gradient that an earlier step had already used; exact."""
-    reused_from: CodePosition | None
+    reused_at: CodePosition | None
     """The backward that did."""
     backwards: int
     """Backwards since its step before that reached one of its parameters; 0 = it steps on old gradients, or none."""
     cleared_between: bool
     """Backwards reached its parameters since its last step, yet no gradient is left: cleared before the step."""
     cleared_at: CodePosition | None
-    norm: float | None
+    grad_norm: float | None
     """Joint L2 norm of the gradients it used, as they were at the step."""
-    norm_made: float | None
+    grad_norm_after_backward: float | None
     """The same right after the latest backward, without GradScaler's factor; read in windows of several backwards."""
-    zero: Refs
+    zero_gradients: Refs
     """Parameters whose gradient is exactly zero everywhere; empty where it was not read."""
-    not_finite: Refs
-    frozen_moved: Refs
+    nonfinite_gradients: Refs
+    frozen_changed: Refs
     """Parameters with requires_grad off that this step changed."""
     frozen: Refs
     """Parameters with requires_grad off in its groups."""
@@ -78,20 +78,20 @@ class StepTaken(Event):
     """The GradScaler that called it."""
     closure: bool
     seconds: float
-    graded: tuple[Ref, ...] = ()
+    norm_parameters: tuple[Ref, ...] = ()
     """Those whose norm was read, in order."""
-    norms: tuple[float, ...] = ()
+    parameter_norms: tuple[float, ...] = ()
     """L2 norm of the gradient of each of them; empty where it would have had to be waited for."""
-    replaced: bool = False
+    gradients_replaced: bool = False
     """The gradients are others than the latest backward left: the program made them by hand."""
-    epsilon_lost: float | None = None
+    underflowing_eps: float | None = None
     """An ``eps`` of torch's own optimizer that rounds to zero in float16, the type of the parameters it is for."""
-    scaled: Refs = NONE
+    still_scaled: Refs = NO_REFS
     """Of those with a gradient: it is still as the backward of a scaled loss has left it, multiplied by a GradScaler's
     factor, and the program has not asked for that factor since."""
-    used: Refs = NONE
+    already_used: Refs = NO_REFS
     """Of those with a gradient: nothing was added to it since a step used it, of this optimizer or of another."""
-    used_at: CodePosition | None = None
+    already_used_at: CodePosition | None = None
     """That step, where it was another optimizer's or another line's."""
     loader: Ref | None = None
     """The loader of the latest backward's batch."""
@@ -100,11 +100,11 @@ class StepTaken(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class UnitsCompared(Event):
+class SymmetricUnits(Event):
     """RARE. The units of all layers that an optimizer trains were compared: once each, on the CPU only."""
 
     optimizer: Ref
-    alike: tuple[tuple[Ref, int], ...]
+    symmetric: tuple[tuple[Ref, int], ...]
     """Weights that have changed and whose rows, of this number, are the same, and so are their gradients, and the
     weights and gradients of a layer that takes as many inputs."""
 
@@ -118,7 +118,7 @@ class StepSkipped(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class ScheduleAdvanced(Event):
+class SchedulerStepped(Event):
     """``scheduler.step()`` by the program; not told for the schedulers inside a SequentialLR."""
 
     scheduler: Ref
@@ -140,7 +140,7 @@ class ScheduleAdvanced(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class ScheduleIdle(Event):
+class SchedulerNeverStepped(Event):
     """RARE. The watch ends, a schedule was never advanced, and no line of the program could do so."""
 
     scheduler: Ref
@@ -153,16 +153,16 @@ class ScheduleIdle(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class SettingIgnored(Event):
+class IneffectiveOptimizerAttribute(Event):
     """RARE. An optimizer of torch's has an attribute that is named like a setting, and steps on with another value.
 
     Nothing in the program's own files reads the attribute, or sets that item of a group.
     """
 
     optimizer: Ref
-    key: str
-    value: str
-    """Of the attribute, in words, and ``used`` that of the first group."""
-    used: str
-    written: SourceLocation
+    attribute: str
+    attribute_value: str
+    """Of the attribute, in words, and ``group_value`` that of the first group."""
+    group_value: str
+    assigned_at: SourceLocation
     """The line that sets it."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import Windows, parameters_of
-from trueloop.tracing.events import NONE, BackwardEnded, BackwardStarted, Event, LossesSeen, LossSeen, NotFinite
+from trueloop.tracing.events import NO_REFS, BackwardEnded, BackwardStarted, Event, BackwardLosses, LossRecord, NotFinite
 from trueloop.tracing.graph_leaves import sequence
 from trueloop.tracing.hooks.scaling import is_scaled
 from trueloop.tracing.hooks.window_leftovers import at_backward
@@ -51,7 +51,7 @@ class Backward:
     Cost: 1 us lightly; in full 15 us and 0.5 us for each parameter.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, BackwardStarted, LossesSeen)
+    tells: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, BackwardStarted, BackwardLosses)
 
     def __init__(self, stream: Stream, program: Program, windows: Windows) -> None:
         self._stream, self._program, self._windows = stream, program, windows
@@ -61,7 +61,7 @@ class Backward:
         self._tell_again = 0
         self._locate = stream.fenced("batches with a loss that is not finite", locate)
         self._leftover = stream.fenced("windows left over", at_backward)
-        self._known: dict[tuple[CodePosition | None, str | None], tuple[int, tuple[LossSeen, ...]]] = {}
+        self._known: dict[tuple[CodePosition | None, str | None], tuple[int, tuple[LossRecord, ...]]] = {}
         """Line and last operation of a root -> times its losses were read in this stretch, and they."""
 
     def always(self, patches: Patches) -> None:
@@ -128,8 +128,8 @@ class Backward:
             self._tell_again = self._stream.update + AGAIN
             found = loss_origin(root)
             self._stream.emit(NotFinite(
-                place=here(), what="loss", value=str(value), module="", operation=found.operation if found else "",
-                operation_place=None, inputs=found.inputs if found else "", parameters=NONE,
+                location=here(), what="loss", value=str(value), module="", operation=found.operation if found else "",
+                operation_place=None, inputs=found.inputs if found else "", parameters=NO_REFS,
             ))  # fmt: skip
             self._stream.wake()
         if self._program.in_step:  # the step's own closure: afterwards the weights are others
@@ -144,7 +144,7 @@ class Backward:
         probe, losses = self._probe(root, place)
         scale = self._scale(root)
         started = BackwardStarted(
-            place=place,
+            location=place,
             leaf=node is None and given is None and self._made_up(root),
             retain_graph=bool(create if retain is None else retain),
             create_graph=bool(create),
@@ -152,12 +152,12 @@ class Backward:
             losses=losses,
             loader=program.loader,
             batch=program.batch,
-            anomaly=torch.is_anomaly_enabled(),
+            anomaly_mode=torch.is_anomaly_enabled(),
             anomaly_at=program.anomaly_at,
         )
         self._stream.emit(started)
         if probe is not None:
-            self._stream.emit(LossesSeen(place=place, losses=losses))
+            self._stream.emit(BackwardLosses(location=place, losses=losses))
         self._windows.backward_begins()
         value = None if value is None else value / (scale or 1.0)
         return _Begun(probe, value, scale, started, sequence(node), perf_counter())
@@ -168,18 +168,18 @@ class Backward:
         received = self._windows.backward_ended(started, begun.scale)
         self._stream.emit(
             BackwardEnded(
-                place=started.place,
-                value=begun.value,
+                location=started.location,
+                root_value=begun.value,
                 losses=started.losses if begun.probe is None else begun.probe.after(begun.scale or 1.0),
-                received=received,
+                reached_parameters=received,
                 seconds=seconds,
                 loader=started.loader,
                 batch=started.batch,
-                order=begun.order,
+                graph_order=begun.order,
             )
         )
 
-    def _probe(self, root: Tensor, place: CodePosition | None) -> tuple[LossProbe | None, tuple[LossSeen, ...]]:
+    def _probe(self, root: Tensor, place: CodePosition | None) -> tuple[LossProbe | None, tuple[LossRecord, ...]]:
         """Read the losses; where an update is made of one backward, a line's first ones stand for those that follow.
 
         Those that were not noted, since others were expected to follow alike, are not read before the next time.

@@ -67,7 +67,7 @@ class Clearing:
         if lost:
             place = here()
             self._windows.lost(lost, place)
-            self._stream.emit(GradientsCleared(place=place, unconsumed=lost))
+            self._stream.emit(GradientsCleared(location=place, unused=lost))
 
 
 def _parameters(by: Any) -> list[Tensor]:

@@ -87,15 +87,15 @@ class Clipping:
             self._windows.account.stepped(held.consumed)  # still used, but in another version
         self._stream.emit(
             GradientsClipped(
-                place=here(),
+                location=here(),
                 kind=kind,
                 limit=float(limit),
                 measured=float(result) if readable else None,
                 parameters=many(held.graded),
-                consumed=many(held.consumed),
+                already_used=many(held.consumed),
                 scaled=held.scaled,
-                probe=math.isinf(float(limit)),
-                exhausted=held.exhausted,
+                only_measured=math.isinf(float(limit)),
+                generator_exhausted=held.exhausted,
             )
         )
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.events import DropoutUntold, Event
+from trueloop.tracing.events import DropoutWithoutTrainingFlag, Event
 from trueloop.tracing.frame_modules import owner_of
 from trueloop.tracing.object_facts import Facts
 from trueloop.tracing.patch import Patches
@@ -46,7 +46,7 @@ class Dropouts:
     In those 0.6 us for each call, and 15 us, in full, for one that is not told the mode.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (DropoutUntold,)
+    tells: ClassVar[tuple[type[Event], ...]] = (DropoutWithoutTrainingFlag,)
 
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program
@@ -126,14 +126,14 @@ class Dropouts:
         batch, before = self._given.get(call, (-1, None))
         self._given[call] = self._program.batch, weakref.ref(given)
         self._stream.emit(
-            DropoutUntold(
-                place=call,
+            DropoutWithoutTrainingFlag(
+                location=call,
                 module=self._stream.registry.of(module),
                 training=module.training,
                 function=function,
                 probability=float(probability),
                 values=given.numel(),
-                again=batch == self._program.batch and before is not None and before() is given,
+                input_repeated=batch == self._program.batch and before is not None and before() is given,
             )
         )
 

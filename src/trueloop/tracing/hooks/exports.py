@@ -109,7 +109,7 @@ class Exports:
         recorded = recorded or self._recorded.pop(result, None)
         if recorded is not None:
             model, how, place, dropout, batchnorm = recorded
-            self._stream.emit(ModelExported(place=place, model=model, how=how, dropout=dropout, batchnorm=batchnorm))
+            self._stream.emit(ModelExported(location=place, model=model, how=how, dropout=dropout, batchnorm=batchnorm))
 
 
 def _rate(module: nn.Module) -> float:

@@ -79,11 +79,11 @@ class Bypasses:
         registry = self._stream.registry
         self._stream.emit(
             ForwardBypassed(
-                place=CodePosition(by.f_code, by.f_lasti),
+                location=CodePosition(by.f_code, by.f_lasti),
                 model=registry.of(owner),
                 parameters=registry.many(owner.parameters()),
                 hooks=hooks,
-                called=any(owner is each for model, _ in self._program.models.items() for each in model.modules()),
+                also_called_normally=any(owner is each for model, _ in self._program.models.items() for each in model.modules()),
             )
         )
 

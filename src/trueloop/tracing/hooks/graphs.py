@@ -125,16 +125,16 @@ class Graphs:
 
     def _marked(self, event: ModelCalled) -> None:
         if event.has_graph:
-            self._outputs.put(_graph(event.output), event.update, event.place)
-        known = self._firsts.get(event.live)
+            self._outputs.put(_graph(event.output), event.update, event.location)
+        known = self._firsts.get(event.live_module)
         first = known() if known is not None else None
         if first is None:
-            first = next(iter(event.live.parameters()), None)  # the program's own may be a list
+            first = next(iter(event.live_module.parameters()), None)  # the program's own may be a list
             if first is not None:
-                self._firsts.put(event.live, weakref.ref(first))
+                self._firsts.put(event.live_module, weakref.ref(first))
         if first is not None and first.grad_fn is not None:  # computed from others, as an average of them
-            name, _ = next(iter(event.live.named_parameters()))
-            self._parameters.put(first.grad_fn, event.update, event.place, f"{name} of {event.model.name}")
+            name, _ = next(iter(event.live_module.named_parameters()))
+            self._parameters.put(first.grad_fn, event.update, event.location, f"{name} of {event.model.name}")
 
     def _looked(self) -> None:
         for marked in (self._outputs, self._parameters):
@@ -147,7 +147,7 @@ class Graphs:
         keepers = [] if parameter else holders(self._is_old)
         self._stream.emit(
             GraphsAlive(
-                place=place,
+                location=place,
                 count=len(alive),
                 oldest=oldest,
                 holders=tuple(holder.words for holder in keepers),

@@ -15,18 +15,18 @@ from trueloop.core.findings import CodePosition
 from trueloop.tracing.data_passes import Blocks, Copies, FirstIndices, Pass
 from trueloop.tracing.dataset_generators import generators
 from trueloop.tracing.events import (
-    BatchDrawn,
-    EpochDrawn,
+    BatchLoaded,
+    DistributedEpochStarted,
     Event,
     GeneratorCopied,
-    LabelsInBlocks,
+    SortedLabels,
     LoaderExhausted,
-    LoadersShare,
+    LoadersOverlap,
     LoaderStarted,
-    OrderSeen,
+    SampleOrderRecorded,
     Ref,
-    ScaledTogether,
-    WorkersRepeat,
+    JointlyStandardised,
+    WorkersRepeatFirstBatch,
 )
 from trueloop.tracing.hooks.window_leftovers import note_leftover
 from trueloop.tracing.layer_calls import drawn_sizes
@@ -63,16 +63,16 @@ class Loaders:
     """Replaces what a DataLoader is built, started and asked for a batch by."""
 
     tells: ClassVar[tuple[type[Event], ...]] = (
-        BatchDrawn,
-        EpochDrawn,
+        BatchLoaded,
+        DistributedEpochStarted,
         GeneratorCopied,
-        LabelsInBlocks,
+        SortedLabels,
         LoaderExhausted,
-        LoadersShare,
+        LoadersOverlap,
         LoaderStarted,
-        OrderSeen,
-        ScaledTogether,
-        WorkersRepeat,
+        SampleOrderRecorded,
+        JointlyStandardised,
+        WorkersRepeatFirstBatch,
     )
 
     def __init__(self, stream: Stream, program: Program) -> None:
@@ -250,8 +250,8 @@ class Loaders:
             current.copies = Copies(loader.num_workers)
         current.looked_at = current.blocks is not None or current.copies is not None
         stream.emit(LoaderStarted(
-            place=current.place, loader=ref, epoch=epoch, sampler=sampler, shuffles=shuffles,
-            batch_size=loader.batch_size, workers=loader.num_workers, drop_last=loader.drop_last, live=loader,
+            location=current.place, loader=ref, epoch=epoch, sampler=sampler, shuffles=shuffles,
+            batch_size=loader.batch_size, workers=loader.num_workers, drop_last=loader.drop_last, live_loader=loader,
             dataset=current.dataset, made_at=current.made_at,
         ))  # fmt: skip
         if epoch == 0:
@@ -273,7 +273,7 @@ class Loaders:
             return
         for path, kind, code in generators(loader.dataset):
             self._stream.emit(GeneratorCopied(
-                place=current.place, loader=current.loader, generator=path, kind=kind,
+                location=current.place, loader=current.loader, generator=path, kind=kind,
                 used_at=CodePosition(code, -1), workers=loader.num_workers, persistent=loader.persistent_workers,
                 made_at=current.made_at,
             ))  # fmt: skip
@@ -289,9 +289,9 @@ class Loaders:
             if self._program.wants_drawn:
                 self._program.drawn = drawn_sizes(batch)
             stream.after_batch()
-            stream.emit(BatchDrawn(
+            stream.emit(BatchLoaded(
                 loader=current.loader, epoch=current.epoch, index=current.index,
-                waited_s=waited_s, batch=batch,
+                wait_s=waited_s, batch=batch,
             ))  # fmt: skip
 
     def _labelled(self, current: Pass, batch: Any) -> None:
@@ -305,8 +305,8 @@ class Loaders:
         if copies.over:
             current.copies = None
         if copies.found:
-            self._stream.emit(WorkersRepeat(
-                place=current.place, loader=current.loader, dataset=current.dataset, workers=current.workers,
+            self._stream.emit(WorkersRepeatFirstBatch(
+                location=current.place, loader=current.loader, dataset=current.dataset, workers=current.workers,
                 samples=copies.samples, made_at=current.made_at,
             ))  # fmt: skip
 
@@ -328,8 +328,8 @@ class Loaders:
     def _tell_epoch(self, current: Pass) -> None:
         sampler, current.distributed = current.distributed, None
         order = (sampler.epoch, sampler.seed, sampler.num_replicas, sampler.rank)
-        self._stream.emit(EpochDrawn(
-            place=current.place, loader=current.loader, dataset=current.dataset, order=order,
+        self._stream.emit(DistributedEpochStarted(
+            location=current.place, loader=current.loader, dataset=current.dataset, order=order,
             made_at=current.made_at,
         ))  # fmt: skip
 
@@ -340,8 +340,8 @@ class Loaders:
         self._read_orders(-1)
         if not order.count:
             return
-        self._stream.emit(OrderSeen(
-            place=current.place, loader=current.loader, dataset=current.dataset, epoch=current.epoch,
+        self._stream.emit(SampleOrderRecorded(
+            location=current.place, loader=current.loader, dataset=current.dataset, epoch=current.epoch,
             digest=order.digest, count=order.count, distinct=order.distinct, batches=order.batches,
             shuffles=current.shuffles, sampler=current.sampler, made_at=current.made_at, seeded_at=current.seeded_at,
         ))  # fmt: skip
@@ -369,18 +369,18 @@ class Loaders:
         if current.blocks is not None:
             self._tell_blocks(current, current.blocks)
         stream.emit(LoaderExhausted(
-            place=place, loader=current.loader, epoch=current.epoch, batches=current.index,
-            pending=pending, batches_with_backward=backwards,
-            waited_s=current.waited_s, seconds=perf_counter() - current.first_s if current.index else 0.0,
+            location=place, loader=current.loader, epoch=current.epoch, batches=current.index,
+            pending_backwards=pending, batches_with_backward=backwards,
+            wait_s=current.waited_s, seconds=perf_counter() - current.first_s if current.index else 0.0,
             workers=current.workers,
         ))  # fmt: skip
 
     def _tell_blocks(self, current: Pass, blocks: Blocks) -> None:
         for column, values, shortest in blocks.found():
-            self._stream.emit(LabelsInBlocks(
-                place=current.made_at or current.place, loader=current.loader, epoch=current.epoch,
-                column=column, values=values, shortest=shortest, samples=blocks.samples,
-                batch_size=blocks.batch_size, in_time=blocks.follows_a_clock,
+            self._stream.emit(SortedLabels(
+                location=current.made_at or current.place, loader=current.loader, epoch=current.epoch,
+                column=column, distinct_values=values, smallest_block=shortest, samples=blocks.samples,
+                batch_size=blocks.batch_size, looks_like_time_series=blocks.follows_a_clock,
             ))  # fmt: skip
 
 

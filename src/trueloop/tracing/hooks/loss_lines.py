@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trueloop.tracing.events import Event, LossesSeen, LossSwapped
+from trueloop.tracing.events import Event, BackwardLosses, LossArgumentsSwapped
 from trueloop.tracing.losses import NOTE, Note
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import Program
@@ -47,7 +47,7 @@ class LossPlaces:
     Cost: 1 us for each loss.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (LossesSeen, LossSwapped)
+    tells: ClassVar[tuple[type[Event], ...]] = (BackwardLosses, LossArgumentsSwapped)
 
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program
@@ -84,11 +84,11 @@ class LossPlaces:
             return
         read = given.is_cpu and target.is_cpu and given.numel() > 0 and not _transformed()
         self._stream.emit(
-            LossSwapped(
-                place=here(),
+            LossArgumentsSwapped(
+                location=here(),
                 function=function,
-                labels=_labels(given) if read else None,
-                scores=bool(((target < 0) | (target > 1)).any()) if read else None,
+                input_is_binary=_labels(given) if read else None,
+                target_outside_unit_interval=bool(((target < 0) | (target > 1)).any()) if read else None,
             )
         )
 

@@ -68,7 +68,7 @@ class Modes:
         registry = self._stream.registry
         self._stream.emit(
             ModeSet(
-                place=here(),
+                location=here(),
                 module=registry.of(module),
                 training=bool(mode),
                 changed=bool(changed),

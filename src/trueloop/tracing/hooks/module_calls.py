@@ -15,20 +15,20 @@ from torch import Tensor, nn
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.casts import weight_cast
 from trueloop.tracing.events import (
-    NONE,
-    BatchNormOfOne,
+    NO_REFS,
+    BatchNormSingleSample,
     BatchNormTrained,
-    EpsilonOutweighs,
+    DominatingEpsilon,
     Event,
     ForwardBypassed,
-    FrozenInVain,
-    Mark,
+    IneffectiveFreeze,
+    FreezeAttribute,
     ModelCalled,
     Ref,
     Refs,
-    SequenceRun,
-    StatisticsForgotten,
-    StrangerCalled,
+    RecurrentLayerCalled,
+    HighBatchNormMomentum,
+    UnregisteredModuleCalled,
 )
 from trueloop.tracing.hooks.forward_bypass import Bypasses
 from trueloop.tracing.layer_calls import LOOKED_AT, LayerCalls
@@ -60,7 +60,7 @@ class _Known:
 
     def __init__(self, ref: Ref) -> None:
         self.ref = ref
-        self.refs: Refs = NONE
+        self.refs: Refs = NO_REFS
         """Its parameters, at its latest call."""
         self.batch = -1
         """Batches drawn when it was last called."""
@@ -70,7 +70,7 @@ class _Known:
         """Its layers' settings were looked at."""
         self.undrawn, self.training = 0, False
         """Calls in a row that have drawn no random numbers, in this mode."""
-        self.marks: tuple[Mark, ...] = ()
+        self.marks: tuple[FreezeAttribute, ...] = ()
         """Attributes on its parts that nothing reads."""
         self.met = 0
         """Optimizers met so far, when these were looked for."""
@@ -95,15 +95,15 @@ class Forwards:
     """
 
     tells: ClassVar[tuple[type[Event], ...]] = (
-        BatchNormOfOne,
+        BatchNormSingleSample,
         BatchNormTrained,
-        EpsilonOutweighs,
+        DominatingEpsilon,
         ForwardBypassed,
-        FrozenInVain,
+        IneffectiveFreeze,
         ModelCalled,
-        SequenceRun,
-        StatisticsForgotten,
-        StrangerCalled,
+        RecurrentLayerCalled,
+        HighBatchNormMomentum,
+        UnregisteredModuleCalled,
     )
 
     def __init__(self, stream: Stream, program: Program, met: Callable[[nn.Module], None] = lambda model: None) -> None:
@@ -227,7 +227,7 @@ class Forwards:
         place = here(FENCED + 1)
         stream.emit(
             ModelCalled(
-                place=place,
+                location=place,
                 model=known.ref,
                 training=model.training,
                 dropout_active=modes.dropout or (modes.training and program.dropped),
@@ -241,10 +241,10 @@ class Forwards:
                 loader=program.loader if fresh else None,
                 parameters=refs,
                 seconds=seconds,
-                live=model,
+                live_module=model,
                 output=output,
-                cast=self._cast(graphs) if autocast and graphs else None,
-                graph_used=used,
+                autocast_parameter=self._cast(graphs) if autocast and graphs else None,
+                previous_graph_used=used,
             )
         )
         if graphs and not program.in_backward:
@@ -259,26 +259,26 @@ class Forwards:
         stream, registry = self._stream, self._stream.registry
         if not known.looked and modes.normalising:
             known.looked = True
-            stream.emit(BatchNormTrained(place=here(), model=known.ref))
+            stream.emit(BatchNormTrained(location=here(), model=known.ref))
             for found in forgetful(model):
-                stream.emit(StatisticsForgotten(
-                    place=here(), module=registry.of(found.first), model=known.ref, momentum=found.value,
+                stream.emit(HighBatchNormMomentum(
+                    location=here(), module=registry.of(found.first), model=known.ref, momentum=found.value,
                     layers=found.layers,
                 ))  # fmt: skip
             for found in outweighing(model):
-                stream.emit(EpsilonOutweighs(
-                    place=here(), module=registry.of(found.first), model=known.ref, epsilon=found.value,
+                stream.emit(DominatingEpsilon(
+                    location=here(), module=registry.of(found.first), model=known.ref, epsilon=found.value,
                     layers=found.layers,
                 ))  # fmt: skip
         if known.met == self._program.met and not known.marks:  # before there is an optimizer nothing is trained
             return
         before, known.met = known.marks, self._program.met
         known.marks = tuple(
-            Mark(each.attribute, each.value, tuple(each.names), each.modules, registry.many(each.parameters))
+            FreezeAttribute(each.attribute, each.value, tuple(each.names), each.modules, registry.many(each.parameters))
             for each in frozen_in_vain(model)
         )
         if known.marks != before:
-            stream.emit(FrozenInVain(place=here(), model=known.ref, marks=known.marks))
+            stream.emit(IneffectiveFreeze(location=here(), model=known.ref, attributes=known.marks))
 
     def _cast(self, graphs: Sequence[Any]) -> tuple[Ref, int] | None:
         found = weight_cast(graphs)
@@ -319,13 +319,13 @@ class Forwards:
                 continue
             registry = self._stream.registry
             self._stream.emit(
-                StrangerCalled(
-                    place=place,
+                UnregisteredModuleCalled(
+                    location=place,
                     module=registry.of(module),
                     model=registry.of(root),
                     parameters=registry.many(own),
                     trainable=any(p.requires_grad for p in own),
-                    live=module,
+                    live_module=module,
                 )
             )
 

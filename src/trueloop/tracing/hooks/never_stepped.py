@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import Windows, parameters_of
-from trueloop.tracing.events import Event, Ref, StepAwaited
+from trueloop.tracing.events import Event, Ref, StepMissing
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import Known, Program
 from trueloop.tracing.program_text.attribute_readers import running_files, trees
@@ -50,7 +50,7 @@ class Awaiting:
     Cost: for an optimizer without a step 0.2 us for each backward, and 1 us for each parameter at two of them.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (StepAwaited,)
+    tells: ClassVar[tuple[type[Event], ...]] = (StepMissing,)
 
     def __init__(self, stream: Stream, program: Program, windows: Windows) -> None:
         self._stream, self._program = stream, program
@@ -92,13 +92,13 @@ class Awaiting:
 
     def _tell(self, awaited: _Awaited, *, ended: bool) -> None:
         self._stream.emit(
-            StepAwaited(
-                place=awaited.place,
+            StepMissing(
+                location=awaited.place,
                 optimizer=awaited.ref,
                 backwards=awaited.backwards,
-                direct=awaited.direct,
-                ended=ended,
-                read=partial(trees, awaited.files),
+                called_by_user=awaited.direct,
+                watch_ended=ended,
+                read_modules=partial(trees, awaited.files),
             )
         )
 

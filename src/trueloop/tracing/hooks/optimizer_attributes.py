@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from trueloop.core.findings import SourceLocation
-from trueloop.tracing.events import Event, SettingIgnored
+from trueloop.tracing.events import Event, IneffectiveOptimizerAttribute
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import Known, Program
 from trueloop.tracing.program_text.optimizer_settings import (
@@ -42,7 +42,7 @@ class Settings:
     Cost: 2 us for each start of a loader; 5 ms for each file of the program, once, where there is such an attribute.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (SettingIgnored,)
+    tells: ClassVar[tuple[type[Event], ...]] = (IneffectiveOptimizerAttribute,)
 
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program
@@ -90,9 +90,9 @@ class Settings:
         written = None if in_notebook() else _written(seen.files, key)
         if written is not None:
             self._stream.emit(
-                SettingIgnored(
-                    optimizer=self._stream.registry.of(optimizer), key=key, value=repr(value)[:40],
-                    used=repr(used[0])[:40], written=written,
+                IneffectiveOptimizerAttribute(
+                    optimizer=self._stream.registry.of(optimizer), attribute=key, attribute_value=repr(value)[:40],
+                    group_value=repr(used[0])[:40], assigned_at=written,
                 )
             )  # fmt: skip
 

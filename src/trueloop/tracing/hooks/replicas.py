@@ -200,8 +200,8 @@ class Replicas:
             name=f"{attempt}/{group.group_name}/{self._made}/{identity}",
         ))  # fmt: skip
         self._stream.emit(ModelReplicated(
-            place=here(), wrapper=known.ref, module=registry.of(wrapper.module), parameters=known.refs,
-            size=group.size(),
+            location=here(), wrapper=known.ref, module=registry.of(wrapper.module), parameters=known.refs,
+            group_size=group.size(),
         ))  # fmt: skip
         return known
 
@@ -262,7 +262,7 @@ class Replicas:
         now, since = _clock(wrapper), known.backward_at
         graded = [p for p in parameters_of(optimizer) if id(p) in known.ids and p.grad is not None]
         self._stream.emit(ReplicaStepped(
-            place=here(), wrapper=known.ref, parameters=self._stream.registry.some(graded),
+            location=here(), wrapper=known.ref, parameters=self._stream.registry.some(graded),
             forwards=known.forwards, collectives=None if now is None or since is None else now - since,
         ))  # fmt: skip
 
@@ -306,9 +306,9 @@ class Replicas:
         differ = apart(own[:-WORKS], others[:-WORKS], asked.epsilons, asked.rounds)
         doing = compared(own[-WORKS:], others[-WORKS:], ULPS * max(asked.epsilons))
         self._stream.emit(RanksCompared(
-            place=asked.place, wrapper=known.ref, at=asked.update, ranks=asked.ranks, parameters=len(asked.names),
-            differ=tuple((asked.names[index], share) for index, share in differ), equal_at=known.equal_at,
-            inputs=doing and doing.inputs, same_work=bool(doing and doing.same), loader=asked.loader,
+            location=asked.place, wrapper=known.ref, compared_update=asked.update, ranks=asked.ranks, parameters=len(asked.names),
+            differing=tuple((asked.names[index], share) for index, share in differ), last_equal_update=known.equal_at,
+            input_digest=doing and doing.inputs, same_inputs_and_gradients=bool(doing and doing.same), loader=asked.loader,
         ))  # fmt: skip
         if not differ:
             known.equal_at = asked.update

@@ -103,7 +103,7 @@ class Retained:
             return
         if line.unused >= ENOUGH:
             line.decided = True
-            self._stream.emit(GraphsRetained(place=place, count=line.unused))
+            self._stream.emit(GraphsRetained(location=place, count=line.unused))
             return
         nodes = _nodes(roots)
         if not nodes:  # too large to be sure

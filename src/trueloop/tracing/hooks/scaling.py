@@ -82,7 +82,7 @@ class Scaling:
         return get_scale
 
     def _met(self, scaler: GradScaler) -> None:
-        self._stream.emit(ScalerCreated(place=here(), scaler=self._stream.registry.of(scaler)))
+        self._stream.emit(ScalerCreated(location=here(), scaler=self._stream.registry.of(scaler)))
 
     def _ours(self, scaler: GradScaler) -> bool:
         return self._stream.on and not _is_compiling() and not self._program.elsewhere() and scaler.is_enabled()
@@ -129,7 +129,7 @@ class Scaling:
         if self._stream.full:
             self._stream.emit(
                 LossScaled(
-                    place=here(),
+                    location=here(),
                     scaler=self._stream.registry.of(scaler),
                     enabled=True,
                     scale=float(scaler.get_scale()) if scaled.device.type == "cpu" else None,
@@ -143,10 +143,10 @@ class Scaling:
         if self._stream.full and self._program.stepping_scaler is None:
             registry = self._stream.registry
             self._stream.emit(
-                GradientsUnscaled(place=here(), scaler=registry.of(scaler), optimizer=registry.of(optimizer))
+                GradientsUnscaled(location=here(), scaler=registry.of(scaler), optimizer=registry.of(optimizer))
             )
 
     def _skipped(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         if self._stream.full:
             registry = self._stream.registry
-            self._stream.emit(StepSkipped(place=here(), optimizer=registry.of(optimizer), scaler=registry.of(scaler)))
+            self._stream.emit(StepSkipped(location=here(), optimizer=registry.of(optimizer), scaler=registry.of(scaler)))

@@ -29,7 +29,7 @@ from torch.optim.lr_scheduler import (
 )
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.events import Event, ScheduleAdvanced, ScheduleIdle
+from trueloop.tracing.events import Event, SchedulerStepped, SchedulerNeverStepped
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import Program
 from trueloop.tracing.schedules_not_stepped import Unadvanced
@@ -63,7 +63,7 @@ class Schedules:
     And at the end `ScheduleIdle`. Cost: 1 us where it is not told.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (ScheduleAdvanced, ScheduleIdle)
+    tells: ClassVar[tuple[type[Event], ...]] = (SchedulerStepped, SchedulerNeverStepped)
 
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program
@@ -161,8 +161,8 @@ class Schedules:
     def _tell(self, scheduler: LRScheduler, before: tuple[float, ...], place: CodePosition | None) -> None:
         optimizer, stream = scheduler.optimizer, self._stream
         stream.emit(
-            ScheduleAdvanced(
-                place=place,
+            SchedulerStepped(
+                location=place,
                 scheduler=stream.registry.of(scheduler),
                 kind=type(scheduler).__name__,
                 optimizer=stream.registry.of(optimizer),

@@ -90,6 +90,6 @@ class Seeds:
         if tally.times >= TIMES and tally.batches >= BATCHES:
             tally.over = True
             self._stream.emit(SeedRepeated(
-                place=here(), loader=current.loader, generator=generator, seed=seed, times=tally.times,
+                location=here(), loader=current.loader, generator=generator, seed=seed, times=tally.times,
                 batches=tally.batches,
             ))  # fmt: skip

@@ -211,7 +211,7 @@ class States:
             self._captures.add(tensor, capture)
         own = next((own for key, _ in tensors if (own := _parameter(module, key)) is not None), None)
         parameter = None if own is None else stream.registry.parameter(own)
-        stream.emit(StateCaptured(place=place, module=module_ref, state=ref, parameter=parameter))
+        stream.emit(StateCaptured(location=place, module=module_ref, state=ref, parameter=parameter))
 
     def _used_by_loading(self, target: nn.Module, state: Any) -> None:
         if self._captures:
@@ -226,7 +226,7 @@ class States:
             told.append(capture.state)
             aliased, moved = self._compare(capture)
             self._stream.emit(StateUsed(
-                place=here(), how=how, state=capture.state, captured_at=capture.place,
+                location=here(), how=how, state=capture.state, captured_at=capture.place,
                 captured_update=capture.update, aliased=aliased, moved=moved, module=capture.module_ref,
                 target=None if target is None else self._stream.registry.of(target),
             ))  # fmt: skip
@@ -252,7 +252,7 @@ class States:
             if file is not None:
                 break
         self._stream.emit(StateLoaded(
-            place=here(), target=self._stream.registry.of(target), what=what, file=file,
+            location=here(), target=self._stream.registry.of(target), what=what, file=file,
             names=_matched(state, result) if what == "model" else None,
         ))  # fmt: skip
         if self._wakes < FIRST_WAKES + (self._stream.update - self._since) // UPDATES_PER_WAKE:
@@ -264,7 +264,7 @@ class States:
             self._used("saved", obj, None)
         holds = {kind for kind, _ in _states(obj, DEEPEST)}
         self._stream.emit(CheckpointWritten(
-            place=here(), path=_path(file), holds_model="model" in holds,
+            location=here(), path=_path(file), holds_model="model" in holds,
             holds_optimizer="optimizer" in holds,
         ))  # fmt: skip
 
@@ -277,7 +277,7 @@ class States:
                 self._files.add(tensor, ref)
         holds = {kind for kind, _ in states}
         self._stream.emit(CheckpointRead(
-            place=here(), path=path, file=ref, weights_only=weights_only, holds_model="model" in holds,
+            location=here(), path=path, file=ref, weights_only=weights_only, holds_model="model" in holds,
             holds_optimizer="optimizer" in holds,
         ))  # fmt: skip
 

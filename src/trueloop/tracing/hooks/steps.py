@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import Windows, gradient_norms, parameters_of
-from trueloop.tracing.events import NONE, Event, OptimizerCreated, Ref, Refs, StepTaken
+from trueloop.tracing.events import NO_REFS, Event, OptimizerCreated, Ref, Refs, StepTaken
 from trueloop.tracing.hooks.schedules import rates
 from trueloop.tracing.hooks.window_leftovers import at_step
 from trueloop.tracing.nonfinite.localise import locate
@@ -141,7 +141,7 @@ class Steps:
         before = {id(owner): owner for owner in owners if owner is not None and owner is not ref}
         stream.emit(
             OptimizerCreated(
-                place=here(),
+                location=here(),
                 optimizer=ref,
                 kind=type(optimizer).__name__,
                 parameters=registry.many(holds),
@@ -263,32 +263,32 @@ class Steps:
             scaler = self._program.stepping_scaler and self._program.stepping_scaler()
             self._stream.emit(
                 StepTaken(
-                    place=before.place,
+                    location=before.place,
                     optimizer=ref,
-                    rates=before.rates,
+                    learning_rates=before.rates,
                     parameters=parameters,
                     with_gradient=parameters if all_graded else some(graded),
-                    reused=some(reused) if reused else NONE,
-                    reused_from=place,
+                    reused_gradients=some(reused) if reused else NO_REFS,
+                    reused_at=place,
                     backwards=known.backwards,
                     cleared_between=known.backwards > 0 and not graded,
                     cleared_at=known.cleared_at,
-                    replaced=before.replaced,
-                    norm=norms.joint,
-                    norm_made=known.norm_made,
-                    zero=some(norms.zero) if norms.zero else NONE,
-                    not_finite=some(norms.not_finite) if norms.not_finite else NONE,
-                    frozen_moved=some(moved) if moved else NONE,
-                    frozen=many(p for p, _ in before.frozen) if before.frozen else NONE,
+                    gradients_replaced=before.replaced,
+                    grad_norm=norms.joint,
+                    grad_norm_after_backward=known.norm_made,
+                    zero_gradients=some(norms.zero) if norms.zero else NO_REFS,
+                    nonfinite_gradients=some(norms.not_finite) if norms.not_finite else NO_REFS,
+                    frozen_changed=some(moved) if moved else NO_REFS,
+                    frozen=many(p for p, _ in before.frozen) if before.frozen else NO_REFS,
                     scaler=None if scaler is None else registry.of(scaler),
                     closure=before.closure,
                     seconds=seconds,
-                    graded=() if not norms.each else in_order if all_graded else tuple(map(registry.of, graded)),
-                    norms=tuple(norms.each),
-                    epsilon_lost=_epsilon_lost(optimizer),
-                    scaled=before.scaled,
-                    used=many(before.used) if before.used else NONE,
-                    used_at=self._windows.stepped_at if before.used else None,
+                    norm_parameters=() if not norms.each else in_order if all_graded else tuple(map(registry.of, graded)),
+                    parameter_norms=tuple(norms.each),
+                    underflowing_eps=_epsilon_lost(optimizer),
+                    still_scaled=before.scaled,
+                    already_used=many(before.used) if before.used else NO_REFS,
+                    already_used_at=self._windows.stepped_at if before.used else None,
                     loader=None if latest is None else latest.loader,
                     batch=0 if latest is None else latest.batch,
                 )

@@ -16,7 +16,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from trueloop.tracing.accumulation_window import parameters_of
-from trueloop.tracing.events import Event, UnitsCompared
+from trueloop.tracing.events import Event, SymmetricUnits
 from trueloop.tracing.object_facts import Facts
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import Known, Program
@@ -45,7 +45,7 @@ class Units:
     Cost: 10 us for each weight, once; where all its rows are the same, that of a comparison of both layers, twice.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (UnitsCompared,)
+    tells: ClassVar[tuple[type[Event], ...]] = (SymmetricUnits,)
 
     def __init__(self, stream: Stream, program: Program) -> None:
         self._stream, self._program = stream, program
@@ -102,7 +102,7 @@ class Units:
     def _tell(self, optimizer: Optimizer, alike: list[Tensor]) -> _Seen:
         registry = self._stream.registry
         found = tuple((registry.parameter(unit), unit.shape[0]) for unit in alike)
-        self._stream.emit(UnitsCompared(place=here(), optimizer=registry.of(optimizer), alike=found))
+        self._stream.emit(SymmetricUnits(location=here(), optimizer=registry.of(optimizer), symmetric=found))
         return _Seen(0, MOST)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import parameters_of
-from trueloop.tracing.events import Ref, WindowLeftOver
+from trueloop.tracing.events import Ref, IncompleteWindow
 from trueloop.tracing.program_state import Leftover, Program
 from trueloop.tracing.stream import Stream
 
@@ -83,13 +83,13 @@ def _cleared(parameter: weakref.ref[Tensor], gradient: int, version: int) -> boo
 
 def _tell(stream: Stream, leftover: Leftover, *, backwards: int) -> None:
     stream.emit(
-        WindowLeftOver(
-            place=leftover.place,
+        IncompleteWindow(
+            location=leftover.place,
             loader=leftover.loader,
             batches=leftover.batches,
-            left=leftover.left,
-            window=leftover.window,
+            leftover_backwards=leftover.left,
+            window_backwards=leftover.window,
             cleared=backwards == 0,
-            backwards=backwards,
+            next_window_backwards=backwards,
         )
     )

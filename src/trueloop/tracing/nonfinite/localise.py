@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trueloop.tracing.events import NONE, NotFinite
+from trueloop.tracing.events import NO_REFS, NotFinite
 from trueloop.tracing.nonfinite.replay import Call, Replay, replayed
 from trueloop.tracing.program_state import CALLS, Program
 from trueloop.tracing.stream import Stream
@@ -47,8 +47,8 @@ def _of_update(calls: Iterable[Call], stream: Stream) -> tuple[Call, ...]:
 def _tell(stream: Stream, shown: Replay, *, all_of_it: bool) -> None:
     found = shown.origin or shown.steep
     stream.emit(NotFinite(
-        place=None, what="gradient", value="", module=found.module if found else "",
+        location=None, what="gradient", value="", module=found.module if found else "",
         operation=found.operation if found else "", operation_place=found.place if found else None,
-        inputs=found.inputs if found else "", parameters=NONE, output_finite=shown.finite and all_of_it,
+        inputs=found.inputs if found else "", parameters=NO_REFS, output_finite=shown.finite and all_of_it,
         only_gradient=shown.origin is None and found is not None,
     ))  # fmt: skip

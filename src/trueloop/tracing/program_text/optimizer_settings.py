@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Final
 
-from trueloop.core.source_text import dotted
+from trueloop.core.source_text import dotted_name
 
 KEYS: Final = frozenset(("lr", "weight_decay", "momentum", "betas", "eps", "nesterov", "amsgrad", "dampening"))
 """Of the groups of torch's own optimizers: those that people set."""
@@ -23,7 +23,7 @@ def read_of_optimizer(tree: ast.AST, word: str) -> bool:
     if any(isinstance(each.ctx, ast.Load) for each in _of_optimizer(tree, word)):
         return True
     calls = (each for each in ast.walk(tree) if isinstance(each, ast.Call))
-    named = (each for each in calls if dotted(each.func).rpartition(".")[2] in _BY_NAME)
+    named = (each for each in calls if dotted_name(each.func).rpartition(".")[2] in _BY_NAME)
     return any(isinstance(given, ast.Constant) and given.value == word for each in named for given in each.args)
 
 
@@ -34,8 +34,8 @@ def written_to_optimizer(tree: ast.AST, word: str) -> list[int]:
 
 def _of_optimizer(tree: ast.AST, word: str) -> list[ast.Attribute]:
     attributes = [each for each in ast.walk(tree) if isinstance(each, ast.Attribute)]
-    others = {dotted(each.value) for each in attributes if each.attr not in _OWN} - {""} | {"self"}
-    return [each for each in attributes if each.attr == word and dotted(each.value) not in others]
+    others = {dotted_name(each.value) for each in attributes if each.attr not in _OWN} - {""} | {"self"}
+    return [each for each in attributes if each.attr == word and dotted_name(each.value) not in others]
 
 
 def sets_in_groups(tree: ast.AST, word: str, but: frozenset[int]) -> bool:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.core.source_text import dotted
+from trueloop.core.source_text import dotted_name
 from trueloop.tracing.program_text.optimizer_settings import sets_in_groups
 
 STEP: Final = "step"
@@ -43,7 +43,7 @@ def _stepped(node: ast.AST, scopes: tuple[Any, ...]) -> Iterator[tuple[tuple[Any
 
 
 def _is_other(scopes: tuple[Any, ...], owner: ast.expr) -> bool:
-    path = dotted(owner)
+    path = dotted_name(owner)
     if not path:
         return isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id == "super"
     if path == "self":
@@ -56,11 +56,11 @@ def _is_other(scopes: tuple[Any, ...], owner: ast.expr) -> bool:
 def _tells(node: ast.AST, path: str) -> bool:
     """Return True where a node shows that a path stands for no schedule."""
     if isinstance(node, ast.Attribute):
-        return node.attr in _OTHERS and dotted(node.value) == path
+        return node.attr in _OTHERS and dotted_name(node.value) == path
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
         return False
-    made = dotted(node.value.func).split(".")
-    return "optim" in made[:-1] and "lr_scheduler" not in made and path in map(dotted, node.targets)
+    made = dotted_name(node.value.func).split(".")
+    return "optim" in made[:-1] and "lr_scheduler" not in made and path in map(dotted_name, node.targets)
 
 
 def _by_name(tree: ast.AST) -> bool:
@@ -68,6 +68,6 @@ def _by_name(tree: ast.AST) -> bool:
     return any(
         isinstance(each, ast.Constant) and STEP in str(each.value).split(".")
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and dotted(node.func).rpartition(".")[2] in _BY_NAME
+        if isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] in _BY_NAME
         for each in node.args
     )

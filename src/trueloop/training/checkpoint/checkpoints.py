@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.checkpoint.durable_files import damaged, sync, unreadable, unwritable
 from trueloop.training.checkpoint.manifest import (
-    Beside,
+    WriteExtra,
     Checkpoint,
     NewerSchemaError,
     PackedState,
@@ -96,7 +96,7 @@ class CheckpointFolder:
 
         Cost: blocks until the disk has it all.
         """
-        return self.write(packed(state), update=update, epoch=epoch, metrics=metrics)
+        return self.write(pack_state(state), update=update, epoch=epoch, metrics=metrics)
 
     def write(
         self,
@@ -105,11 +105,11 @@ class CheckpointFolder:
         update: int,
         epoch: int,
         metrics: Mapping[str, float],
-        beside: Beside | None = None,
+        write_extra: WriteExtra | None = None,
     ) -> Checkpoint:
-        """Do as `save` does, with a state that is `packed` already; on any thread, one at a time.
+        """Do as `save` does, with a state that is `pack_state` already; on any thread, one at a time.
 
-        ``beside`` writes what else belongs to it.
+        ``write_extra`` writes what else belongs to it.
 
         Raises:
             CheckpointError: the disk refuses; older checkpoints are untouched and the partial one is gone.
@@ -117,7 +117,7 @@ class CheckpointFolder:
         path = self._free_path(update)
         numbers = {name: float(value) for name, value in metrics.items()}
         checkpoint = Checkpoint(path=path, update=update, epoch=epoch, metrics=numbers)
-        self._make(path, lambda hidden: write_folder(hidden, parts, checkpoint, beside))
+        self._make(path, lambda hidden: write_folder(hidden, parts, checkpoint, write_extra))
         self._retain(checkpoint)
         return checkpoint
 
@@ -140,12 +140,12 @@ class CheckpointFolder:
         def checked(hidden: Path) -> None:
             fill(hidden)
             states.append(read_folder(hidden))
-            _check_update(hidden, update)
+            _read_checkpoint_of(hidden, update)
             for item in (*hidden.iterdir(), hidden):
                 sync(item)
 
         self._make(path, checked)
-        return _check_update(path, update), states[0]
+        return _read_checkpoint_of(path, update), states[0]
 
     def checkpoints(self) -> list[Checkpoint]:
         """List the whole ones, oldest first: manifest sound, every file there and of the right size.
@@ -176,7 +176,7 @@ class CheckpointFolder:
         return [entry for entry in self._root.iterdir() if _HIDDEN.fullmatch(entry.name)]
 
     @contextmanager
-    def token(self) -> Generator[Path]:
+    def visibility_token(self) -> Generator[Path]:
         """Make an empty folder with a name of its own for a moment, so that others can say whether they see it.
 
         Raises:
@@ -258,7 +258,7 @@ class CheckpointFolder:
                 if path.name in self._failed:
                     problems.append(self._failed[path.name])
                 else:
-                    whole.append(_check_update(path, _place(path)[0]))
+                    whole.append(_read_checkpoint_of(path, _update_and_save(path)[0]))
             except NewerSchemaError:
                 raise
             except CheckpointError as error:
@@ -270,14 +270,14 @@ class CheckpointFolder:
     def _folders(self) -> list[Path]:
         """Return everything named like a checkpoint, by update and save."""
         try:
-            return sorted((entry for entry in self._root.iterdir() if FOLDER.fullmatch(entry.name)), key=_place)
+            return sorted((entry for entry in self._root.iterdir() if FOLDER.fullmatch(entry.name)), key=_update_and_save)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise unreadable(self._root, error) from error
 
     def _free_path(self, update: int) -> Path:
-        saves = [save for other, save in map(_place, self._folders()) if other == update]
+        saves = [save for other, save in map(_update_and_save, self._folders()) if other == update]
         path = self.path_of(update)
         return path.with_name(f"{path.name}-{max(saves) + 1}") if saves else path
 
@@ -324,7 +324,7 @@ class CheckpointFolder:
         shutil.rmtree(hidden, ignore_errors=True)  # what cannot be removed now is swept at the next start
 
 
-def packed(state: Mapping[str, object], *, copy: PackedState | None = None) -> PackedState:
+def pack_state(state: Mapping[str, object], *, copy: PackedState | None = None) -> PackedState:
     """Make each part of a state ready to be written; see `state.pack`.
 
     Args:
@@ -344,7 +344,7 @@ def packed(state: Mapping[str, object], *, copy: PackedState | None = None) -> P
     return parts
 
 
-def _check_update(path: Path, update: int) -> Checkpoint:
+def _read_checkpoint_of(path: Path, update: int) -> Checkpoint:
     """Read a manifest, which must be that of a certain update."""
     checkpoint, _ = read_manifest(path)
     if checkpoint.update != update:
@@ -352,7 +352,7 @@ def _check_update(path: Path, update: int) -> Checkpoint:
     return checkpoint
 
 
-def _place(path: Path) -> tuple[int, int]:
+def _update_and_save(path: Path) -> tuple[int, int]:
     """Return the update, and which save of it this is."""
     match = cast("re.Match[str]", FOLDER.fullmatch(path.name))
     return int(match[1]), int(match[2] or 1)

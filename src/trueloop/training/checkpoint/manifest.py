@@ -37,7 +37,7 @@ SCHEMA = 2  # 2: tensors may lie in shards
 MANIFEST, STATE = "manifest.json", "state.json"
 PackedState: TypeAlias = "Mapping[str, tuple[Json, Mapping[str, Tensor]]]"
 
-Beside: TypeAlias = "Callable[[Path], Mapping[str, FileStamp]]"
+WriteExtra: TypeAlias = "Callable[[Path], Mapping[str, FileStamp]]"
 """Writes more files into the folder it is given, through to the disk, and says what they must be."""
 
 FILE = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*\.(safetensors|json)")
@@ -75,14 +75,14 @@ class NewerSchemaError(CheckpointError):
     """A newer trueloop wrote this checkpoint. To pass it over would lose its work, so that is never done silently."""
 
 
-def write_folder(folder: Path, parts: PackedState, checkpoint: Checkpoint, beside: Beside | None = None) -> None:
+def write_folder(folder: Path, parts: PackedState, checkpoint: Checkpoint, write_extra: WriteExtra | None = None) -> None:
     """Write every file of a checkpoint through to the disk, the manifest last.
 
     Args:
         folder: exists and is empty.
         parts: what `state.pack` gave, by name; the name of a part is the name of its tensor file.
         checkpoint: what the manifest is to say.
-        beside: writes what else belongs to it, first.
+        write_extra: writes what else belongs to it, first.
 
     Raises:
         OSError: as the system says; partial files are left.
@@ -90,7 +90,7 @@ def write_folder(folder: Path, parts: PackedState, checkpoint: Checkpoint, besid
     from trueloop.training.checkpoint.state_tree import pack
     from trueloop.training.checkpoint.tensor_file import write_tensors
 
-    stamps = dict(beside(folder)) if beside else {}
+    stamps = dict(write_extra(folder)) if write_extra else {}
     stamps |= {
         f"{name}.safetensors": write_tensors(folder / f"{name}.safetensors", tensors, {"format": "pt"})
         for name, (_, tensors) in parts.items()
@@ -117,13 +117,13 @@ def read_manifest(path: Path) -> tuple[Checkpoint, dict[str, FileStamp]]:
         CheckpointError: this is not a whole checkpoint.
         NewerSchemaError: a newer trueloop wrote it.
     """
-    manifest, steps = _opened(path)
+    manifest, steps = _read_sealed(path)
     for step in steps:
         manifest = step.manifest(manifest)
     try:
         stamps = {name: FileStamp(**stamp) for name, stamp in manifest["files"].items()}
         checkpoint = Checkpoint(
-            path=path, update=manifest["update"], epoch=manifest["epoch"], metrics=_metrics(manifest["metrics"])
+            path=path, update=manifest["update"], epoch=manifest["epoch"], metrics=_unpack_metrics(manifest["metrics"])
         )
     except (LookupError, TypeError, AttributeError, ValueError, struct.error) as error:
         raise damaged(path, f"{MANIFEST} makes no sense ({error!r})") from error
@@ -165,7 +165,7 @@ def read_folder(path: Path) -> dict[str, Any]:
     from trueloop.training.checkpoint.state_tree import unpack
 
     _, stamps = read_manifest(path)
-    _, steps = _opened(path)
+    _, steps = _read_sealed(path)
     content = (path / STATE).read_bytes()
     if hashlib.sha256(content).hexdigest() != stamps[STATE].sha256:
         raise damaged(path, f"{STATE} does not match its checksum")
@@ -174,7 +174,7 @@ def read_folder(path: Path) -> dict[str, Any]:
     with ThreadPoolExecutor() as pool:  # each file's checksum takes one core, and nothing else runs at this time
         shards = [name for name in stamps if name not in (STATE, *files)]
         checks = pool.map(_check_content, repeat(path), shards, [stamps[name] for name in shards])
-        tensors = pool.map(_tensors, repeat(path), files, repeat(stamps))
+        tensors = pool.map(_read_part, repeat(path), files, repeat(stamps))
         state = {name: unpack(tree, own) for (name, tree), own in zip(trees.items(), tensors, strict=True)}
         list(checks)  # raises what they raised
     for step in steps:
@@ -182,7 +182,7 @@ def read_folder(path: Path) -> dict[str, Any]:
     return state
 
 
-def _metrics(packed: dict[str, Any]) -> dict[str, float]:
+def _unpack_metrics(packed: dict[str, Any]) -> dict[str, float]:
     """Undo what `state.pack` does to metrics: one that is not finite is written as the bytes of its double."""
     numbers = packed["dict"]
     return {
@@ -191,7 +191,7 @@ def _metrics(packed: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _opened(path: Path) -> tuple[dict[str, Any], list[Migration]]:
+def _read_sealed(path: Path) -> tuple[dict[str, Any], list[Migration]]:
     """Return the manifest as it was written, after checking its seal, and the steps to today's schema."""
     if not (path / MANIFEST).is_file():
         raise damaged(path, f"there is no {MANIFEST}: it was torn, or is not a checkpoint")
@@ -199,10 +199,10 @@ def _opened(path: Path) -> tuple[dict[str, Any], list[Migration]]:
     manifest = unseal(content)
     if manifest is None:
         raise damaged(path, f"{MANIFEST} does not match its own checksum")
-    return manifest, _steps(path, manifest.get("schema"))
+    return manifest, _migrations_from(path, manifest.get("schema"))
 
 
-def _steps(path: Path, schema: object) -> list[Migration]:
+def _migrations_from(path: Path, schema: object) -> list[Migration]:
     """Return what leads from a schema to today's, in order."""
     if not isinstance(schema, int) or schema > SCHEMA or any(old not in MIGRATIONS for old in range(schema, SCHEMA)):
         raise NewerSchemaError(
@@ -232,7 +232,7 @@ def _check_content(path: Path, name: str, stamp: FileStamp) -> None:
             raise damaged(path, f"{name} does not match its checksum")
 
 
-def _tensors(path: Path, name: str, stamps: Mapping[str, FileStamp]) -> Mapping[str, Tensor]:
+def _read_part(path: Path, name: str, stamps: Mapping[str, FileStamp]) -> Mapping[str, Tensor]:
     """Read the tensors of one part, none where it has none."""
     from trueloop.training.checkpoint.tensor_file import read_tensors
 

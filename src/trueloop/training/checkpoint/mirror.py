@@ -17,7 +17,7 @@ from trueloop.core.errors import CheckpointError, InvalidConfig, MissingExtra
 from trueloop.training.checkpoint.checkpoints import FOLDER, CheckpointFolder
 from trueloop.training.checkpoint.manifest import FILE, MANIFEST, Checkpoint, NewerSchemaError, read_manifest
 
-Found = tuple[Checkpoint, dict[str, Any]]
+LoadedCheckpoint = tuple[Checkpoint, dict[str, Any]]
 
 
 class MirrorError(CheckpointError):
@@ -52,7 +52,7 @@ class Mirror:
 
         Cost: blocks for the upload; a listing per checkpoint where there is nothing to do.
         """
-        with self._talking("written"):
+        with self._storage_errors("written"):
             for checkpoint in reversed(kept):
                 try:
                     self._upload(checkpoint)
@@ -70,7 +70,7 @@ class Mirror:
         """
         self.sync([])
 
-    def load_newer(self, than: int, folder: CheckpointFolder) -> tuple[Found | None, list[str]]:
+    def load_newer(self, than: int, folder: CheckpointFolder) -> tuple[LoadedCheckpoint | None, list[str]]:
         """Bring the newest whole checkpoint home.
 
         Args:
@@ -85,7 +85,7 @@ class Mirror:
             NewerSchemaError: a newer trueloop wrote it.
         """
         problems: list[str] = []
-        for update, name in self._whole():
+        for update, name in self._complete_uploads():
             if update <= than:
                 break
             try:
@@ -103,53 +103,53 @@ class Mirror:
         there = self._sizes(name)
         if MANIFEST not in there:
             there = {}  # left by an upload that was cut off, of this checkpoint or of another run's
-        elif name not in self._compared and self._fs.cat_file(self._at(name, MANIFEST)) != manifest:
-            self._fs.rm_file(self._at(name, MANIFEST))
+        elif name not in self._compared and self._fs.cat_file(self._address(name, MANIFEST)) != manifest:
+            self._fs.rm_file(self._address(name, MANIFEST))
             there = {}
         for file, size in (*((file, stamp.size) for file, stamp in stamps.items()), (MANIFEST, len(manifest))):
             if there.get(file) != size:
-                self._fs.put_file(str(path / file), self._at(name, file))
+                self._fs.put_file(str(path / file), self._address(name, file))
         self._compared.add(name)
 
     def _remove(self, name: str) -> None:
         if MANIFEST in self._sizes(name):
-            self._fs.rm_file(self._at(name, MANIFEST))
+            self._fs.rm_file(self._address(name, MANIFEST))
         with suppress(FileNotFoundError):  # where folders are only prefixes, the last file took it along
-            self._fs.rm(self._at(name), recursive=True)
+            self._fs.rm(self._address(name), recursive=True)
         self._compared.discard(name)
 
-    def _whole(self) -> list[tuple[int, str]]:
+    def _complete_uploads(self) -> list[tuple[int, str]]:
         """Return update and name of all that have a manifest, newest first."""
-        with self._talking("read"):
+        with self._storage_errors("read"):
             names = [name for name in self._folders() if MANIFEST in self._sizes(name)]
         places = [(match, name) for name in names if (match := FOLDER.fullmatch(name))]
         newest = sorted(places, key=lambda place: (int(place[0][1]), int(place[0][2] or 1)), reverse=True)
         return [(int(match[1]), name) for match, name in newest]
 
     def _download(self, name: str, into: Path) -> None:
-        with self._talking("read"):
+        with self._storage_errors("read"):
             for file in self._sizes(name):
-                self._fs.get_file(self._at(name, file), str(into / file))
+                self._fs.get_file(self._address(name, file), str(into / file))
 
     def _folders(self) -> set[str]:
-        return {name for name in self._listed(self._root) if FOLDER.fullmatch(name)}
+        return {name for name in self._list_sizes(self._root) if FOLDER.fullmatch(name)}
 
     def _sizes(self, name: str) -> dict[str, int]:
         """Return the bytes of each file of one checkpoint, as far as they are there."""
-        return {file: size for file, size in self._listed(self._at(name)).items() if FILE.fullmatch(file)}
+        return {file: size for file, size in self._list_sizes(self._address(name)).items() if FILE.fullmatch(file)}
 
-    def _listed(self, path: str) -> dict[str, int]:
+    def _list_sizes(self, path: str) -> dict[str, int]:
         self._fs.invalidate_cache()
         try:
             return {PurePosixPath(entry["name"]).name: entry["size"] for entry in self._fs.ls(path, detail=True)}
         except FileNotFoundError:
             return {}
 
-    def _at(self, name: str, file: str = "") -> str:
+    def _address(self, name: str, file: str = "") -> str:
         return "/".join(filter(None, (self._root, name, file)))
 
     @contextmanager
-    def _talking(self, done: str) -> Generator[None]:
+    def _storage_errors(self, done: str) -> Generator[None]:
         """Turn whatever the storage raises, of which every package has its own kinds, into one."""
         try:
             yield

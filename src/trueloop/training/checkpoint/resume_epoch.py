@@ -12,11 +12,11 @@ from itertools import chain, islice
 from typing import Any, cast
 
 from trueloop.core.protocols import BatchSource, MicroBatch, StatefulPosition, StatefulOrder
-from trueloop.training.distributed.processes import ALONE, Processes
+from trueloop.training.distributed.processes import SINGLE_PROCESS, Processes
 from trueloop.training.seeding import capture_generators, restore_generators
 
 
-class Order:
+class EpochOrder:
     """Remembers how the epoch in hand was opened.
 
     Args:
@@ -24,7 +24,7 @@ class Order:
         processes: that all have to draw the same order.
     """
 
-    def __init__(self, source: BatchSource, processes: Processes = ALONE) -> None:
+    def __init__(self, source: BatchSource, processes: Processes = SINGLE_PROCESS) -> None:
         self._source = source
         self._processes = processes
         self._opened: Mapping[str, Any] | None = None
@@ -36,24 +36,24 @@ class Order:
             return source.epoch(epoch, skip_updates)
         here = capture_generators()
         if not skip_updates or self._opened is None:
-            self._opened = self._processes.share({"generators": here, "order": source.order_state()})
+            self._opened = self._processes.broadcast_object({"generators": here, "order": source.order_state()})
             if self._processes.size == 1:
                 return source.epoch(epoch, skip_updates)
-            return self._alike(source, epoch, skip_updates, here)
+            return self._open_on_all_ranks(source, epoch, skip_updates, here)
         restore_generators(self._opened["generators"])
         source.load_order_state(self._opened["order"])
         micros = source.epoch(epoch, skip_updates)
         restore_generators(here)
         return micros
 
-    def _alike(self, source: StatefulOrder, epoch: int, skip_updates: int, here: dict[str, Any]) -> Iterator[MicroBatch]:
+    def _open_on_all_ranks(self, source: StatefulOrder, epoch: int, skip_updates: int, here: dict[str, Any]) -> Iterator[MicroBatch]:
         """Open an epoch with the first process's generators; the others then go on with their own."""
         assert self._opened is not None
         restore_generators(self._opened["generators"])
         source.load_order_state(self._opened["order"])
         micros = cast("BatchSource", source).epoch(epoch, skip_updates)
         first = list(islice(micros, 1))  # a sampler draws its order when it is asked for its first index
-        if not self._processes.first:
+        if not self._processes.is_first:
             restore_generators(here)
         return chain(first, micros)
 

@@ -22,7 +22,7 @@ from trueloop.core.json_text import parse_json
 from trueloop.training.checkpoint.manifest import STATE, Checkpoint
 from trueloop.training.checkpoint.state_tree import unpack
 from trueloop.training.config import TrainConfig
-from trueloop.training.distributed.dtensors import layers
+from trueloop.training.distributed.dtensors import describe_layers
 from trueloop.training.loop import Assembly
 from trueloop.version import __version__
 
@@ -99,7 +99,7 @@ CONSEQUENCES: Mapping[str, Consequence] = {
 }
 
 # After one of these the epoch in hand has another order: what was drawn of it says nothing about what is left.
-_ORDER = ("seed", "effective_batch", "drop_last", "data.train", "data.sampler", "data.labels", "data.batches")
+_ORDER_SETTINGS = ("seed", "effective_batch", "drop_last", "data.train", "data.sampler", "data.labels", "data.batches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class Difference:
     consequence: Consequence
 
     def __str__(self) -> str:
-        return f"{self.name}: was {_shown(self.was)}, is {_shown(self.now)}"
+        return f"{self.name}: was {_format_value(self.was)}, is {_format_value(self.now)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class Differences:
 
     all: tuple[Difference, ...] = ()
 
-    def of(self, consequence: Consequence) -> list[Difference]:
+    def with_consequence(self, consequence: Consequence) -> list[Difference]:
         """Return those with this consequence."""
         return [difference for difference in self.all if difference.consequence == consequence]
 
@@ -140,17 +140,17 @@ class Differences:
         return [each for each in self.all if each.consequence != "harmless" or each.name in horizon]
 
     @property
-    def reorder(self) -> bool:
+    def changes_order(self) -> bool:
         """True where the data, or their order, is not the one in which the saved epoch was begun."""
-        return any(each.name.startswith(_ORDER) for each in self.all)
+        return any(each.name.startswith(_ORDER_SETTINGS) for each in self.all)
 
-    def refuse(self) -> None:
+    def raise_if_breaking(self) -> None:
         """Let nothing but the same run go on.
 
         Raises:
             CheckpointError: something breaking differs; every difference is shown.
         """
-        if breaking := self.of("breaking"):
+        if breaking := self.with_consequence("breaking"):
             raise CheckpointError(
                 "The run in this folder was another one:\n  " + "\n  ".join(map(str, breaking)),
                 why="Continued like this it would be neither the old run nor a new one.",
@@ -160,7 +160,7 @@ class Differences:
 
 
 def identify(
-    config: TrainConfig, parts: Assembly, *, objective: object, given: Mapping[str, Any], own_optimizer: bool
+    config: TrainConfig, parts: Assembly, *, objective: object, extra: Mapping[str, Any], own_optimizer: bool
 ) -> Identity:
     """Return the identity of an assembled run.
 
@@ -168,14 +168,14 @@ def identify(
         config: its settings.
         parts: assembled from them.
         objective: as the user gave it.
-        given: facts by name that only the caller knows: "code", "data", "options"; nested at will.
+        extra: facts by name that only the caller knows: "code", "data", "options"; nested at will.
         own_optimizer: the user brought it, so that `config.optim` says nothing about it.
     """
     settings = asdict(config) | {"micro_batch": config.micro_batch or config.effective_batch}
     facts: dict[str, Any] = {
         **settings,
-        "model": _digest(_layers(parts.model, batchnorm_alike=config.parallel.sync_batchnorm)),
-        "objective": _objective(objective),
+        "model": _digest(_describe_layers(parts.model, batchnorm_alike=config.parallel.sync_batchnorm)),
+        "objective": _describe_objective(objective),
         "on": {
             "device": parts.device.type,
             "threads": torch.get_num_threads(),
@@ -183,11 +183,11 @@ def identify(
             "torch": str(torch.__version__),
             "trueloop": __version__,
         },
-        **given,
+        **extra,
     }
     if own_optimizer:
         facts["optimizer"] = f"{type(parts.optimizer).__name__} {parts.optimizer.defaults}"
-    return dict(_leaves(facts))
+    return dict(_flatten(facts))
 
 
 def compare(saved: Identity, present: Identity) -> Differences:
@@ -197,14 +197,14 @@ def compare(saved: Identity, present: Identity) -> Differences:
         saved: as it was saved. A setting that it does not know, because it is newer, had its default.
         present: as `identify` gives it.
     """
-    saved = {name: value for name, value in _leaves(asdict(TrainConfig())) if name in present} | dict(saved)
+    saved = {name: value for name, value in _flatten(asdict(TrainConfig())) if name in present} | dict(saved)
     names = dict.fromkeys([*present, *saved])
     pairs = ((name, saved.get(name, "absent"), present.get(name, "absent")) for name in names)
     return Differences(
         all=tuple(
             Difference(name=name, was=was, now=now, consequence=consequence(name))
             for name, was, now in pairs
-            if not _same(name, was, now)
+            if not _is_same(name, was, now)
         )
     )
 
@@ -228,28 +228,28 @@ def saved_identity(checkpoint: Checkpoint) -> Identity | None:
         return None
 
 
-def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _leaves(cast("Mapping[str, Any]", value), f"{above}{key}.")
+            yield from _flatten(cast("Mapping[str, Any]", value), f"{above}{key}.")
         else:  # through JSON: a tuple is a list there, and has to be one here to be equal to it
             yield f"{above}{key}", json.loads(json.dumps(value, default=str))
 
 
-def _same(name: str, was: Any, now: Any) -> bool:
+def _is_same(name: str, was: Any, now: Any) -> bool:
     if name.startswith("code.") and isinstance(was, str) and isinstance(now, str):
         # Of the bytes and of the syntax: either shows that nothing changed, see `source_code.fingerprint`.
         return any(before == after for before, after in zip(was.split("/"), now.split("/"), strict=False))
     return json.dumps(was) == json.dumps(now)  # so that a NaN equals itself and True is not 1
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(map(str, cast("list[Any]", value))) or "empty"
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def _objective(objective: object) -> str:
+def _describe_objective(objective: object) -> str:
     """Say what a loss is: its name and arguments, and a digest of what tensors it holds."""
     if not isinstance(objective, nn.Module):
         return getattr(objective, "__qualname__", type(objective).__qualname__)
@@ -263,9 +263,9 @@ def _objective(objective: object) -> str:
     return f"{type(objective).__name__}({', '.join(words)})"
 
 
-def _layers(model: nn.Module, *, batchnorm_alike: bool) -> str:
+def _describe_layers(model: nn.Module, *, batchnorm_alike: bool) -> str:
     """Show a model's layers and their arguments, the same on any number of processes."""
-    text = re.sub(r" at 0x[0-9a-f]+", "", layers(model))
+    text = re.sub(r" at 0x[0-9a-f]+", "", describe_layers(model))
     # One process trains with what was built; several, with what was made of it.
     return re.sub(r"\b(Sync|)BatchNorm\w*\(", "BatchNorm(", text) if batchnorm_alike else text
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from trueloop.core.errors import CheckpointError, InvalidConfig
-from trueloop.training.checkpoint.resume_epoch import Order
+from trueloop.training.checkpoint.resume_epoch import EpochOrder
 from trueloop.training.checkpoint.run_identity import Differences, Identity, compare
 from trueloop.training.config import ScheduleConfig
-from trueloop.training.distributed.dtensors import cut_alike, memory_of, moments_alike
+from trueloop.training.distributed.dtensors import shard_state_like, memory_key, shard_optimizer_state
 from trueloop.training.evaluation.monitor import Monitor
 from trueloop.training.loop import Assembly
-from trueloop.training.memory.channels_last import lay_out_moments
+from trueloop.training.memory.channels_last import match_state_layout
 from trueloop.training.optimizers.schedule import Schedule
 from trueloop.training.seeding import capture_generators, restore_generators, seed_process
 
@@ -38,7 +38,7 @@ class Position:
     """The update after which `metrics` were measured: they say nothing about later weights."""
 
 
-class Remark(NamedTuple):
+class ResumeNotice(NamedTuple):
     """Something to note about how a run was resumed; see `seams.Noted`."""
 
     kind: str
@@ -55,7 +55,7 @@ class RunState:
         order: how the epoch in hand was opened.
     """
 
-    def __init__(self, parts: Assembly, monitor: Monitor, order: Order) -> None:
+    def __init__(self, parts: Assembly, monitor: Monitor, order: EpochOrder) -> None:
         self.parts = parts
         self.monitor = monitor
         self.order = order
@@ -66,7 +66,7 @@ class RunState:
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state; its tensors are the live ones. Called on every process, the same on each."""
         parts = self.parts
-        generators = parts.parallel.processes.gather(capture_generators())
+        generators = parts.parallel.processes.all_gather_object(capture_generators())
         return {
             "model": parts.model.state_dict(),
             "optimizer": parts.optimizer.state_dict(),
@@ -74,8 +74,8 @@ class RunState:
             "scale": parts.scale.state_dict(),
             "average": parts.average.state_dict() if parts.average else None,
             "guard": parts.guard.state_dict(),
-            "halving": parts.halving.state_dict(),
-            "compiled": parts.whole.state_dict() if parts.whole else None,
+            "halving": parts.oom_retry.state_dict(),
+            "compiled": parts.compiled_step.state_dict() if parts.compiled_step else None,
             "monitor": self.monitor.state_dict(),
             "generators": generators[0],
             "other_generators": generators[1:],
@@ -105,21 +105,21 @@ class RunState:
                 why="It is that of a model with other layers, or with other parameters frozen.",
                 fix="Resume with the model of the run, or start over with --fresh (or in another folder).",
             ) from error
-        if not changed.of("breaking") or not isinstance(parts.schedule, Schedule):  # ours only compares
+        if not changed.with_consequence("breaking") or not isinstance(parts.schedule, Schedule):  # ours only compares
             parts.schedule.load_state_dict(state["schedule"])
         if "precision" not in changed:
             parts.scale.load_state_dict(state["scale"])
         self._load_average(state)
         parts.guard.load_state_dict(state["guard"])
         if "micro_batch" not in changed and "halving" in state:  # else the user has chosen anew
-            parts.halving.load_state_dict(state["halving"])
-        if parts.whole and state.get("compiled"):
-            parts.whole.load_state_dict(state["compiled"])
+            parts.oom_retry.load_state_dict(state["halving"])
+        if parts.compiled_step and state.get("compiled"):
+            parts.compiled_step.load_state_dict(state["compiled"])
         if "monitor.metric" not in changed and "monitor.mode" not in changed:
             self.monitor.load_state_dict(state["monitor"])
         self._restore_generators(state, changed)
         self.position = Position(**state["position"])
-        if changed.reorder:
+        if changed.changes_order:
             self.position.update_in_epoch = 0
         else:
             self.order.load_state_dict(state["order"])
@@ -142,7 +142,7 @@ class RunState:
     def _load_model(self, weights: Mapping[str, Any]) -> None:
         """Take over a model's state; one that is whole is cut up where the model is sharded."""
         model, kept = self.parts.model, getattr(weights, "_metadata", None)
-        cut = OrderedDict(cut_alike(model.state_dict(), weights))
+        cut = OrderedDict(shard_state_like(model.state_dict(), weights))
         cut._metadata = kept  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue] - versions of its modules
         model.load_state_dict(cut)
 
@@ -153,7 +153,7 @@ class RunState:
         live = self.parts.model.state_dict()  # where an average begins that the saved run did not keep
         average.load_state_dict(state["average"] or {name: live[name] for name in average.state_dict()})
 
-    def resume(self, state: Mapping[str, Any], epochs: int, *, allow_change: bool = False) -> list[Remark]:
+    def resume(self, state: Mapping[str, Any], epochs: int, *, allow_change: bool = False) -> list[ResumeNotice]:
         """Take over a saved state to train until ``epochs``.
 
         Args:
@@ -171,7 +171,7 @@ class RunState:
         saved: Identity = state.get("identity") or {}
         changed = compare(saved, self.identity) if saved else Differences()
         if not allow_change:
-            changed.refuse()
+            changed.raise_if_breaking()
         at = Position(**state["position"])
         if at.epoch + (at.update_in_epoch > 0) > epochs:
             raise InvalidConfig(
@@ -180,27 +180,27 @@ class RunState:
                 why="Training cannot be taken back.",
                 fix="Ask for more epochs, or start over with --fresh (or in another folder).",
             )
-        moved = self._moved_horizon(state["schedule"], at.update)
+        moved = self._describe_horizon_change(state["schedule"], at.update)
         self.load_state_dict(state, changed)
-        begun = changed.reorder and at.update_in_epoch > 0
+        begun = changed.changes_order and at.update_in_epoch > 0
         again = f"; epoch {at.epoch + 1} begins anew, as its order has changed" if begun else ""
-        harmless = {"changed": [str(each) for each in changed.of("harmless")]}
+        harmless = {"changed": [str(each) for each in changed.with_consequence("harmless")]}
         return [
-            Remark("resumed", f"Continues after update {at.update}{moved}{again}.", harmless),
-            *_remarks(changed, known=bool(saved) or not self.identity),
-            *self._regrouped(changed),
+            ResumeNotice("resumed", f"Continues after update {at.update}{moved}{again}.", harmless),
+            *_change_notices(changed, known=bool(saved) or not self.identity),
+            *self._reduce_order_notice(changed),
         ]
 
-    def _regrouped(self, changed: Differences) -> list[Remark]:
+    def _reduce_order_notice(self, changed: Differences) -> list[ResumeNotice]:
         """Say that three or more processes add up in another order at first: two numbers have only one sum."""
         size = self.parts.parallel.processes.size
-        if size < 3 or self.identity.get("parallel.engine") != "ddp" or changed.of("inexact"):
+        if size < 3 or self.identity.get("parallel.engine") != "ddp" or changed.with_consequence("inexact"):
             return []
         sentence = (
             f"DDP adds the gradients of {size} processes up in another order in its first two windows than later, so "
             "the weights are those of the undisturbed run but for rounding."
         )
-        return [Remark("resumed_inexact", sentence, {})]
+        return [ResumeNotice("resumed_inexact", sentence, {})]
 
     def _load_optimizer(self, state: Mapping[str, Any], changed: Differences) -> None:
         """Take over moments and counters; the settings of the groups too, unless they are what was changed."""
@@ -210,13 +210,13 @@ class RunState:
         # A scheduler of the user's own counts from the rates it left behind; ours writes them before every update.
         kept = {"params"} if isinstance(self.parts.schedule, Schedule) else {"params", "lr", "initial_lr"}
         present = [{key: group[key] for key in group.keys() - kept} for group in optimizer.param_groups]
-        optimizer.load_state_dict(dict(moments_alike(optimizer, state["optimizer"])))
-        lay_out_moments(optimizer)
-        if changed.of("breaking"):
+        optimizer.load_state_dict(dict(shard_optimizer_state(optimizer, state["optimizer"])))
+        match_state_layout(optimizer)
+        if changed.with_consequence("breaking"):
             for group, settings in zip(optimizer.param_groups, present, strict=True):
                 group.update(settings)
 
-    def _moved_horizon(self, saved: Mapping[str, Any], update: int) -> str:
+    def _describe_horizon_change(self, saved: Mapping[str, Any], update: int) -> str:
         """Say what a longer (or shorter) schedule does to the rate at ``update``; called with a fresh optimizer."""
         schedule = self.parts.schedule
         if not isinstance(schedule, Schedule):
@@ -241,19 +241,19 @@ class RunState:
         with parts.average.applied() if parts.average else nullcontext():
             live = {name: value.detach() for name, value in parts.model.state_dict().items()}
             for value in live.values():
-                copies.setdefault(memory_of(value), value.clone())
-            return {name: copies[memory_of(value)] for name, value in live.items()}
+                copies.setdefault(memory_key(value), value.clone())
+            return {name: copies[memory_key(value)] for name, value in live.items()}
 
 
-def _remarks(changed: Differences, *, known: bool) -> list[Remark]:
-    remarks: list[Remark] = []
+def _change_notices(changed: Differences, *, known: bool) -> list[ResumeNotice]:
+    remarks: list[ResumeNotice] = []
     if not known:
         sentence = "The checkpoint does not say what it was trained with, so nothing could be compared."
-        remarks.append(Remark("resumed_inexact", sentence, {}))
-    if inexact := [str(each) for each in changed.of("inexact")]:
+        remarks.append(ResumeNotice("resumed_inexact", sentence, {}))
+    if inexact := [str(each) for each in changed.with_consequence("inexact")]:
         sentence = f"The same run, but from here on not to the bit: {'; '.join(inexact)}."
-        remarks.append(Remark("resumed_inexact", sentence, {"changed": inexact}))
-    if breaking := [str(each) for each in changed.of("breaking")]:
+        remarks.append(ResumeNotice("resumed_inexact", sentence, {"changed": inexact}))
+    if breaking := [str(each) for each in changed.with_consequence("breaking")]:
         sentence = f"Goes on as another run, as asked: {'; '.join(breaking)}."
-        remarks.append(Remark("resumed_changed", sentence, {"changed": breaking}))
+        remarks.append(ResumeNotice("resumed_changed", sentence, {"changed": breaking}))
     return remarks

@@ -11,9 +11,9 @@ from typing import Any, cast
 from torch import Tensor
 
 from trueloop.core.protocols import CheckpointSaved, Notice
-from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder, packed
-from trueloop.training.checkpoint.manifest import Beside, PackedState
-from trueloop.training.checkpoint.mirror import Found, Mirror, MirrorError
+from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder, pack_state
+from trueloop.training.checkpoint.manifest import WriteExtra, PackedState
+from trueloop.training.checkpoint.mirror import LoadedCheckpoint, Mirror, MirrorError
 from trueloop.training.memory.host_memory import available_bytes
 
 
@@ -56,7 +56,7 @@ class Saver:
         update: int,
         epoch: int,
         metrics: Mapping[str, float],
-        beside: Beside | None = None,
+        write_extra: WriteExtra | None = None,
     ) -> None:
         """Save the state as it is now; it may change as soon as this returns.
 
@@ -65,7 +65,7 @@ class Saver:
             update: updates done so far.
             epoch: where the loop is.
             metrics: the latest evaluation.
-            beside: writes what else belongs to the checkpoint; it is whole before this returns then.
+            write_extra: writes what else belongs to the checkpoint; it is whole before this returns then.
 
         Raises:
             CheckpointError: the save before failed, or this state holds something that is not data.
@@ -77,16 +77,16 @@ class Saver:
         started = perf_counter()
         self._finish_writing()
         self._update = update
-        blocking = self._blocking or beside is not None or not self._copy_fits(state)
-        parts = packed(state, copy=None if blocking else self._copy)
+        blocking = self._blocking or write_extra is not None or not self._copy_fits(state)
+        parts = pack_state(state, copy=None if blocking else self._copy)
         self._copy = {} if blocking else parts
-        about = {"update": update, "epoch": epoch, "metrics": dict(metrics), "beside": beside}
+        about = {"update": update, "epoch": epoch, "metrics": dict(metrics), "beside": write_extra}
         if blocking:
             self._write(parts, about, started, None)
         else:
             self._written = self._writer.submit(self._write, parts, about, started, perf_counter() - started)
 
-    def take(self) -> list[CheckpointSaved | Notice]:
+    def drain_events(self) -> list[CheckpointSaved | Notice]:
         """Return what has happened since the last call, oldest first: checkpoints that are whole, and notes."""
         return [self._news.popleft() for _ in range(len(self._news))]
 
@@ -110,13 +110,13 @@ class Saver:
         try:
             self.wait()
             if self._mirror_down:
-                self._note("mirror_behind", "The mirror was not reached to the end: it lacks the newest checkpoints.")
+                self._add_notice("mirror_behind", "The mirror was not reached to the end: it lacks the newest checkpoints.")
                 self._mirror_down = False
         finally:
             self._writer.shutdown()
             self._uploader.shutdown()
 
-    def load_latest(self) -> Found | None:
+    def load_latest(self) -> LoadedCheckpoint | None:
         """Read the newest whole checkpoint: from the mirror where that holds a later one than this machine.
 
         Raises:
@@ -147,8 +147,8 @@ class Saver:
                 raise failure
 
     def _copy_fits(self, state: Mapping[str, object]) -> bool:
-        size, available = _bytes(state), self._available()
-        if available is None or available + _bytes(self._copy) >= 2 * size:
+        size, available = _tree_bytes(state), self._available()
+        if available is None or available + _tree_bytes(self._copy) >= 2 * size:
             return True
         if not self._said_blocking:
             self._said_blocking = True
@@ -156,7 +156,7 @@ class Saver:
                 f"The state has {size / 2**20:.0f} MiB and only {available / 2**20:.0f} MiB of memory are free: "
                 "training waits for each save, because a copy to save from might not fit."
             )
-            self._note("save_blocking", message)
+            self._add_notice("save_blocking", message)
         return False
 
     def _write(self, parts: PackedState, about: Mapping[str, Any], started: float, blocked_s: float | None) -> None:
@@ -183,23 +183,23 @@ class Saver:
             mirror.sync(kept)
         except MirrorError as error:
             if not self._mirror_down:
-                self._note("mirror_down", f"{error.what}. Training goes on; every save tries again.")
+                self._add_notice("mirror_down", f"{error.what}. Training goes on; every save tries again.")
             self._mirror_down = True
         else:
             if self._mirror_down:
-                self._note("mirror_up", f"The mirror {mirror.url} is reached again and holds every checkpoint.")
+                self._add_notice("mirror_up", f"The mirror {mirror.url} is reached again and holds every checkpoint.")
             self._mirror_down = False
 
-    def _note(self, kind: str, message: str) -> None:
+    def _add_notice(self, kind: str, message: str) -> None:
         self._news.append(Notice(update=self._update, kind=kind, message=message, details={}))
 
 
-def _bytes(tree: object) -> int:
+def _tree_bytes(tree: object) -> int:
     """Return the size of all tensors in a tree; one that is there twice counts twice."""
     if isinstance(tree, Tensor):
         return tree.nbytes
     if isinstance(tree, Mapping):
-        return sum(map(_bytes, cast("Mapping[Any, object]", tree).values()))
+        return sum(map(_tree_bytes, cast("Mapping[Any, object]", tree).values()))
     if isinstance(tree, list | tuple):
-        return sum(map(_bytes, cast("Sequence[object]", tree)))
+        return sum(map(_tree_bytes, cast("Sequence[object]", tree)))
     return 0

@@ -26,7 +26,7 @@ from trueloop.core.errors import CheckpointError, InvalidConfig, MissingExtra
 from trueloop.core.json_text import parse_json
 from trueloop.training.checkpoint.durable_files import FileStamp, damaged, unreadable
 from trueloop.training.checkpoint.manifest import read_manifest
-from trueloop.training.checkpoint.state_tree import InShards
+from trueloop.training.checkpoint.state_tree import ShardReference
 from trueloop.training.checkpoint.tensor_file import read_tensors
 from trueloop.training.distributed.processes import Processes
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:  # not in every torch
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
 SHARD: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safetensors")
-_PLACES: Final = "DCP_SHARDING_INFO"  # where torch writes in each file, as JSON: name -> {"saved_offsets": [...]}
+_OFFSETS_KEY: Final = "DCP_SHARDING_INFO"  # where torch writes in each file, as JSON: name -> {"saved_offsets": [...]}
 
 
-def safetensors_form() -> tuple[type[HuggingFaceStorageWriter], type[HuggingFaceStorageReader]]:
+def safetensors_storage() -> tuple[type[HuggingFaceStorageWriter], type[HuggingFaceStorageReader]]:
     """Return torch's writer and reader, of which early versions wrote on one process only.
 
     Raises:
@@ -60,7 +60,7 @@ def safetensors_form() -> tuple[type[HuggingFaceStorageWriter], type[HuggingFace
     )
 
 
-def write_parts(sharded: Mapping[str, Tensor], folder: Path, processes: Processes) -> dict[str, FileStamp]:
+def write_shards(sharded: Mapping[str, Tensor], folder: Path, processes: Processes) -> dict[str, FileStamp]:
     """Write what this process holds of sharded tensors, through to the disk; called on all of them.
 
     Args:
@@ -77,16 +77,16 @@ def write_parts(sharded: Mapping[str, Tensor], folder: Path, processes: Processe
 
     Cost: this process's parts are on the host twice at once, as torch makes a file in memory first.
     """
-    writing, _ = safetensors_form()
-    files = _Stamping()
+    writing, _ = safetensors_storage()
+    files = _HashingFileSystem()
     writer = writing(str(folder), save_distributed=True)
     writer.fs = files
-    with _in_words(f"The shards of {folder.name} could not be written"):
-        processes.in_touch(lambda: dcp.save(dict(sharded), storage_writer=writer))
-    return {name: stamp for each in processes.gather(files.stamps()) for name, stamp in each.items()}
+    with _translate_errors(f"The shards of {folder.name} could not be written"):
+        processes.run_collective(lambda: dcp.save(dict(sharded), storage_writer=writer))
+    return {name: stamp for each in processes.all_gather_object(files.stamps()) for name, stamp in each.items()}
 
 
-def read_parts(tensors: dict[str, Any], folder: Path, files: Sequence[str], processes: Processes) -> None:
+def read_shards(tensors: dict[str, Any], folder: Path, files: Sequence[str], processes: Processes) -> None:
     """Fill DTensors from shards, each process its own parts; called on all of them.
 
     Args:
@@ -98,17 +98,17 @@ def read_parts(tensors: dict[str, Any], folder: Path, files: Sequence[str], proc
     Raises:
         CheckpointError: they cannot be read, on some process.
     """
-    _, reading = safetensors_form()
+    _, reading = safetensors_storage()
     reader = reading(str(folder))
-    reader.fs = _Only(files)
+    reader.fs = _FilteredFileSystem(files)
     try:
-        with _in_words(f"The shards in {folder} could not be read"):
-            processes.in_touch(lambda: dcp.load(tensors, storage_reader=reader))
+        with _translate_errors(f"The shards in {folder} could not be read"):
+            processes.run_collective(lambda: dcp.load(tensors, storage_reader=reader))
     except OSError as error:
         raise unreadable(folder, error) from error
 
 
-def read_whole(folder: Path, wanted: Mapping[str, InShards]) -> dict[str, Tensor]:
+def read_full_tensors(folder: Path, wanted: Mapping[str, ShardReference]) -> dict[str, Tensor]:
     """Read whole tensors from all shards of a checkpoint; on any one process, without torch's reader.
 
     Raises:
@@ -124,9 +124,9 @@ def read_whole(folder: Path, wanted: Mapping[str, InShards]) -> dict[str, Tensor
             shard = read_tensors(folder / file)
             if shard.stamp != stamps[file]:
                 raise damaged(folder, f"{file} does not match its checksum")
-            places = parse_json(shard.metadata[_PLACES])
+            places = parse_json(shard.metadata[_OFFSETS_KEY])
             for name in tensors.keys() & shard.tensors.keys():
-                missing[name] -= _place(tensors[name], shard.tensors[name], places[name]["saved_offsets"])
+                missing[name] -= _copy_part(tensors[name], shard.tensors[name], places[name]["saved_offsets"])
     except OSError as error:
         raise unreadable(folder, error) from error
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
@@ -137,7 +137,7 @@ def read_whole(folder: Path, wanted: Mapping[str, InShards]) -> dict[str, Tensor
     return tensors
 
 
-def _place(whole: Tensor, part: Tensor, starts: Sequence[int]) -> int:
+def _copy_part(whole: Tensor, part: Tensor, starts: Sequence[int]) -> int:
     """Put a part where it belongs; return how much of the whole it is."""
     if part.dtype != whole.dtype:
         raise ValueError(f"{part.dtype} instead of {whole.dtype}")
@@ -147,7 +147,7 @@ def _place(whole: Tensor, part: Tensor, starts: Sequence[int]) -> int:
 
 
 @contextmanager
-def _in_words(what: str) -> Generator[None]:
+def _translate_errors(what: str) -> Generator[None]:
     """Turn what torch raises, which no `except Exception` sees, into our own; and a system's error back into it."""
     try:
         yield
@@ -158,15 +158,15 @@ def _in_words(what: str) -> Generator[None]:
         raise CheckpointError(f"{what}, by process {rank}: {cause}") from error
 
 
-class _Stamping(FileSystem):
+class _HashingFileSystem(FileSystem):
     """Writes files and takes the checksum of the very bytes, on their way."""
 
     def __init__(self) -> None:
-        self._files: dict[str, _Hashed] = {}
+        self._files: dict[str, _HashingFile] = {}
 
     @contextmanager
     def create_stream(self, path: Any, mode: str) -> Generator[io.IOBase]:
-        raw = self._files[Path(path).name] = _Hashed(path, "xb")
+        raw = self._files[Path(path).name] = _HashingFile(path, "xb")
         with io.BufferedWriter(raw) as stream:
             yield stream
 
@@ -174,7 +174,7 @@ class _Stamping(FileSystem):
         return {name: file.stamp() for name, file in self._files.items()}
 
 
-class _Hashed(io.FileIO):
+class _HashingFile(io.FileIO):
     """A file that is written from its start to its end."""
 
     def __init__(self, path: Any, mode: str) -> None:
@@ -193,7 +193,7 @@ class _Hashed(io.FileIO):
         return FileStamp(size=self._size, sha256=self._digest.hexdigest())
 
 
-class _Only(FileSystem):
+class _FilteredFileSystem(FileSystem):
     """Shows certain files of a folder: torch's reader takes every safetensors file there is for a shard."""
 
     def __init__(self, names: Sequence[str]) -> None:

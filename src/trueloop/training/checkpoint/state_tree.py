@@ -40,16 +40,16 @@ MAX_DEPTH = 100  # far beyond any real state; a tree that contains itself ends h
 _MAPPINGS: dict[str, type[dict[Any, Any]]] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _KEY_TYPES = (str, int, bool, float, bytes, type(None))
 # The types safetensors has no name for, and the type their memory is written as.
-_WRITTEN_AS: dict[torch.dtype, torch.dtype] = {torch.complex128: torch.float64, torch.complex32: torch.float16}
+_STORED_AS: dict[torch.dtype, torch.dtype] = {torch.complex128: torch.float64, torch.complex32: torch.float16}
 if hasattr(torch, "float4_e2m1fn_x2"):  # since torch 2.8
-    _WRITTEN_AS[torch.float4_e2m1fn_x2] = torch.uint8
-_STORABLE = {*DTYPE_NAMES, *_WRITTEN_AS}
-_WRITTEN_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _WRITTEN_AS}
+    _STORED_AS[torch.float4_e2m1fn_x2] = torch.uint8
+_STORABLE = {*DTYPE_NAMES, *_STORED_AS}
+_STORED_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in _STORED_AS}
 _PLAIN_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPE_NAMES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InShards:
+class ShardReference:
     """Stands in a tree where a tensor belongs of which every process holds a part."""
 
     name: str
@@ -64,7 +64,7 @@ def pack(tree: object, *, at: str = "", copy: Mapping[str, Tensor] | None = None
 
     Args:
         tree: any nest of dict, OrderedDict, Counter, list, tuple, None, bool, int, float, str, bytes, dense tensors,
-            `InShards`, and NumPy numbers or numeric arrays.
+            `ShardReference`, and NumPy numbers or numeric arrays.
         at: where the tree hangs, for the error message only.
         copy: let no tensor share memory with the tree, so that the state may change while they are written. What an
             earlier call returned is overwritten where it fits ({} where there was none): memory that the process
@@ -114,7 +114,7 @@ class _Packer:
 
     def node(self, value: Any, path: Path) -> Json:
         if len(path) > MAX_DEPTH:
-            raise self._refused(path[:5], f"is nested deeper than {MAX_DEPTH} levels, or contains itself")
+            raise self._cannot_pack(path[:5], f"is nested deeper than {MAX_DEPTH} levels, or contains itself")
         kind = type(value)
         if value is None or kind is bool or kind is str:
             return value
@@ -123,7 +123,7 @@ class _Packer:
         if kind is np.ndarray or isinstance(value, np.generic):
             return self.numpy(value, path)
         article = "an" if kind.__name__[0].lower() in "aeiou" else "a"
-        raise self._refused(path, f"is {article} {kind.__name__}")
+        raise self._cannot_pack(path, f"is {article} {kind.__name__}")
 
     def integer(self, value: int, path: Path) -> Json:
         return value if -(2**63) <= value < 2**63 else {"int": hex(value)}
@@ -137,14 +137,14 @@ class _Packer:
     def sequence(self, value: list[Any], path: Path) -> Json:
         return [self.node(item, (*path, index)) for index, item in enumerate(value)]
 
-    def fixed(self, value: tuple[Any, ...], path: Path) -> Json:
+    def tuple(self, value: tuple[Any, ...], path: Path) -> Json:
         return {"tuple": [self.node(item, (*path, index)) for index, item in enumerate(value)]}
 
     def mapping(self, value: dict[Any, Any], path: Path) -> Json:
         tag = type(value).__name__
         for key in value:
             if type(key) not in _KEY_TYPES:
-                raise self._refused(path, f"has a key that is a {type(key).__name__}: {key!r}")
+                raise self._cannot_pack(path, f"has a key that is a {type(key).__name__}: {key!r}")
         if all(type(key) is str for key in value):
             return {tag: {key: self.node(item, (*path, key)) for key, item in value.items()}}
         return {tag: [[self.node(key, path), self.node(item, (*path, key))] for key, item in value.items()]}
@@ -158,7 +158,7 @@ class _Packer:
 
     def numpy(self, value: np.ndarray[Any, Any] | np.generic, path: Path) -> Json:
         if value.dtype.kind not in "biufc":
-            raise self._refused(path, f"is a NumPy array of {value.dtype}")
+            raise self._cannot_pack(path, f"is a NumPy array of {value.dtype}")
         if isinstance(value, np.generic):
             return {"scalar": value.tobytes().hex(), "dtype": value.dtype.str}
         stored = torch.from_numpy(np.frombuffer(bytearray(value.tobytes()), dtype=np.uint8))
@@ -167,9 +167,9 @@ class _Packer:
     def tensor(self, value: Tensor, path: Path) -> Json:
         if value.layout is not torch.strided or value.is_meta or value.dtype not in _STORABLE:
             complaint = f"is a tensor of {value.dtype}, {value.layout}, on {value.device}: not plain memory"
-            raise self._refused(path, complaint)
+            raise self._cannot_pack(path, complaint)
         if value.requires_grad:
-            raise self._refused(path, "is a tensor that requires a gradient, so it belongs to a graph; detach() it")
+            raise self._cannot_pack(path, "is a tensor that requires a gradient, so it belongs to a graph; detach() it")
         memory = value.data_ptr() if value.numel() else id(value)
         same = (memory, value.device, value.dtype, value.shape, value.stride(), value.is_conj(), value.is_neg())
         if same not in self._names:
@@ -178,11 +178,11 @@ class _Packer:
         if not value.is_contiguous():
             # Fused optimizers walk parameter and moments by raw memory: the moments must keep the parameter's layout.
             packed["stride"] = list(torch.empty_like(value, device="meta").stride())
-        if value.dtype in _WRITTEN_AS:
+        if value.dtype in _STORED_AS:
             packed["dtype"] = str(value.dtype).removeprefix("torch.")
         return packed
 
-    def in_shards(self, value: InShards, path: Path) -> Json:
+    def shard_reference(self, value: ShardReference, path: Path) -> Json:
         dtype = str(value.dtype).removeprefix("torch.")
         return {"sharded": value.name, "shape": list(value.shape), "dtype": dtype}
 
@@ -192,18 +192,18 @@ class _Packer:
         while name in self.tensors or name == RESERVED:
             copy += 1
             name = f"{stem}#{copy}"
-        plain = tensor.cpu().contiguous() if self._reused is None else self._copied(name, tensor, self._reused)
-        self.tensors[name] = _writable(plain)
+        plain = tensor.cpu().contiguous() if self._reused is None else self._copy_into(name, tensor, self._reused)
+        self.tensors[name] = _as_storable(plain)
         return name
 
-    def _copied(self, name: str, tensor: Tensor, earlier: Mapping[str, Tensor]) -> Tensor:
+    def _copy_into(self, name: str, tensor: Tensor, earlier: Mapping[str, Tensor]) -> Tensor:
         """Fill the memory of an earlier copy, or new memory."""
         memory = earlier.get(name)
         if memory is None or memory.dtype != tensor.dtype or memory.shape != tensor.shape:
             memory = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         return memory.copy_(tensor)
 
-    def _refused(self, path: Path, complaint: str) -> CheckpointError:
+    def _cannot_pack(self, path: Path, complaint: str) -> CheckpointError:
         where = ".".join(map(str, (self._at, *path) if self._at else path)) or "The state"
         return CheckpointError(
             f"{where} {complaint}.",
@@ -217,18 +217,18 @@ _PACKERS: dict[type, Callable[[_Packer, Any, Path], Json]] = {
     float: _Packer.number,
     bytes: _Packer.binary,
     list: _Packer.sequence,
-    tuple: _Packer.fixed,
+    tuple: _Packer.tuple,
     dict: _Packer.mapping,
     Counter: _Packer.mapping,
     OrderedDict: _Packer.ordered,
     Tensor: _Packer.tensor,
-    InShards: _Packer.in_shards,
+    ShardReference: _Packer.shard_reference,
 }
 
 
-def _writable(plain: Tensor) -> Tensor:
+def _as_storable(plain: Tensor) -> Tensor:
     """The same memory, as a type that safetensors knows."""
-    written_as = _WRITTEN_AS.get(plain.dtype)
+    written_as = _STORED_AS.get(plain.dtype)
     if written_as is None:
         return plain
     return torch.view_as_real(plain) if plain.is_complex() else plain.view(written_as)
@@ -277,9 +277,9 @@ class _Unpacker:
         memory = bytearray(self._tensors[packed["array"]].numpy().tobytes())
         return np.frombuffer(memory, dtype=_numpy_dtype(packed["dtype"])).reshape(packed["shape"])
 
-    def in_shards(self, packed: dict[str, Any]) -> InShards:
+    def shard_reference(self, packed: dict[str, Any]) -> ShardReference:
         shape = tuple(map(operator.index, packed["shape"]))
-        return InShards(name=packed["sharded"], shape=shape, dtype=_PLAIN_NAMES[packed["dtype"]])
+        return ShardReference(name=packed["sharded"], shape=shape, dtype=_PLAIN_NAMES[packed["dtype"]])
 
     def tensor(self, packed: dict[str, Any]) -> Tensor:
         name = packed["tensor"]
@@ -290,7 +290,7 @@ class _Unpacker:
     def _build(self, packed: dict[str, Any]) -> Tensor:
         tensor = self._tensors[packed["tensor"]]
         if "dtype" in packed:
-            dtype = _WRITTEN_NAMES[packed["dtype"]]
+            dtype = _STORED_NAMES[packed["dtype"]]
             tensor = torch.view_as_complex(tensor) if dtype.is_complex else tensor.view(dtype)
         if "stride" in packed:
             strided = torch.empty_strided(tensor.shape, packed["stride"], dtype=tensor.dtype, device="cpu")
@@ -314,5 +314,5 @@ _UNPACKERS: dict[str, Callable[[_Unpacker, dict[str, Any]], Any]] = {
     "tensor": _Unpacker.tensor,
     "array": _Unpacker.array,
     "scalar": _Unpacker.scalar,
-    "sharded": _Unpacker.in_shards,
+    "sharded": _Unpacker.shard_reference,
 }

@@ -25,7 +25,7 @@ from trueloop.core.errors import CheckpointError
 from trueloop.core.json_text import parse_json
 from trueloop.training.checkpoint.durable_files import FileStamp, damaged, write_synced
 
-_NAMED = {
+_TORCH_NAMES = {
     "F64": "float64",
     "F32": "float32",
     "F16": "float16",
@@ -48,7 +48,7 @@ _NAMED = {
 }
 DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, dtype)
-    for name, dtype in _NAMED.items()
+    for name, dtype in _TORCH_NAMES.items()
     if hasattr(torch, dtype)  # torch 2.6 has no float8_e8m0fnu
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -94,7 +94,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
         }
     text = json.dumps(header, ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    return write_synced(path, [len(text).to_bytes(8, "little"), text, *(_memory(tensor) for _, tensor in ordered)])
+    return write_synced(path, [len(text).to_bytes(8, "little"), text, *(_as_bytes(tensor) for _, tensor in ordered)])
 
 
 def read_tensors(path: Path) -> TensorFile:
@@ -116,16 +116,16 @@ def read_tensors(path: Path) -> TensorFile:
             raise damaged(path, "it is shorter than its own header says")
         text = file.read(length)
         hashing.submit(digest.update, prefix + text)
-        header, metadata = _parsed(path, text)
-        for name, entry in _in_file_order(path, header, size - 8 - length):
+        header, metadata = _parse_header(path, text)
+        for name, entry in _entries_in_file_order(path, header, size - 8 - length):
             memory = torch.empty(entry.nbytes, dtype=torch.uint8, device="cpu")
-            view = _memory(memory)
+            view = _as_bytes(memory)
             for start in range(0, entry.nbytes, CHUNK):
                 piece = view[start : start + CHUNK]
                 if cast("Any", file).readinto(piece) != len(piece):
                     raise damaged(path, f"it ends inside {name!r}")
                 hashing.submit(digest.update, piece)
-            tensors[name] = _shaped(path, memory, entry)
+            tensors[name] = _view_as_tensor(path, memory, entry)
     in_order = {name: tensors[name] for name in header}
     return TensorFile(tensors=in_order, metadata=metadata, stamp=FileStamp(size=size, sha256=digest.hexdigest()))
 
@@ -139,7 +139,7 @@ class _Entry:
     nbytes: int
 
 
-def _parsed(path: Path, text: bytes) -> tuple[dict[str, Any], dict[str, str]]:
+def _parse_header(path: Path, text: bytes) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the header without its metadata, and the metadata."""
     try:
         header = dict(parse_json(text))
@@ -148,7 +148,7 @@ def _parsed(path: Path, text: bytes) -> tuple[dict[str, Any], dict[str, str]]:
         raise damaged(path, f"its header is not readable ({error})") from error
 
 
-def _unknown(path: Path, name: str, dtype: str) -> CheckpointError:
+def _unknown_dtype(path: Path, name: str, dtype: str) -> CheckpointError:
     return CheckpointError(
         f"{path} holds '{name}' as {dtype}, which torch {torch.__version__} does not have.",
         why="It was written with a newer version of torch; no other type would be the same numbers.",
@@ -156,15 +156,15 @@ def _unknown(path: Path, name: str, dtype: str) -> CheckpointError:
     )
 
 
-def _in_file_order(path: Path, header: dict[str, Any], data_size: int) -> list[tuple[str, _Entry]]:
+def _entries_in_file_order(path: Path, header: dict[str, Any], data_size: int) -> list[tuple[str, _Entry]]:
     """Return all tensors as they lie in the file, which they must fill without gap or overlap."""
     entries: list[tuple[str, _Entry]] = []
     position = 0
     try:
         for name, described in sorted(header.items(), key=lambda item: tuple(item[1]["data_offsets"])):
             start, end = described["data_offsets"]
-            if described["dtype"] in _NAMED.keys() - DTYPES.keys():
-                raise _unknown(path, name, _NAMED[described["dtype"]])
+            if described["dtype"] in _TORCH_NAMES.keys() - DTYPES.keys():
+                raise _unknown_dtype(path, name, _TORCH_NAMES[described["dtype"]])
             dtype, shape = DTYPES[described["dtype"]], tuple(described["shape"])
             sound = all(type(size) is int and size >= 0 for size in shape)
             if not sound or start != position or end - start != math.prod(shape) * dtype.itemsize:
@@ -178,13 +178,13 @@ def _in_file_order(path: Path, header: dict[str, Any], data_size: int) -> list[t
     return entries
 
 
-def _shaped(path: Path, memory: Tensor, entry: _Entry) -> Tensor:
+def _view_as_tensor(path: Path, memory: Tensor, entry: _Entry) -> Tensor:
     try:
         return memory.view(entry.dtype).reshape(entry.shape)
     except (RuntimeError, TypeError) as error:  # an empty tensor whose other sizes are beyond what torch counts
         raise damaged(path, f"torch has no tensor of shape {entry.shape}") from error
 
 
-def _memory(tensor: Tensor) -> memoryview:
+def _as_bytes(tensor: Tensor) -> memoryview:
     """Return the bytes of a contiguous CPU tensor, not copied."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data

@@ -1,8 +1,8 @@
-"""The loop's second way: a window of one micro-batch is one call of a compiled program.
+"""The training loop with a compiled step: a window of one micro-batch is one call of a compiled program.
 
-A window of several goes through the loop, whose forward and backward are then one compiled program per micro-batch.
-What is reported, saved and resumed is the same either way, and so are the random numbers drawn. The arithmetic differs
-by rounding, since Inductor adds up in another order.
+A window of several goes through the eager loop, whose forward and backward are then one compiled program per
+micro-batch. Reports, checkpoints, resuming and random numbers are the same in both loops. The arithmetic differs by
+rounding, since Inductor sums in another order.
 """
 
 from __future__ import annotations
@@ -19,117 +19,122 @@ from torch import Tensor, nn
 from trueloop.core.errors import OutOfMemory
 from trueloop.core.protocols import MicroBatch
 from trueloop.training import loop
-from trueloop.training.compiled.compiled_step import Program, WholeUpdate
-from trueloop.training.distributed.parallel import Alone
-from trueloop.training.loop import Assembly, Done
+from trueloop.training.compiled.compiled_step import CompiledProgram, CompiledStep
+from trueloop.training.distributed.parallel import SingleProcess
+from trueloop.training.loop import Assembly, UpdateResult
 from trueloop.training.memory.device_memory import is_out_of_memory
-from trueloop.training.objective import Loss, Objective, describe, explain_failure
+from trueloop.training.objective import Loss, Objective, describe_batch, explain_failure
 from trueloop.training.update import Outcome
-from trueloop.training.window import Waiting, examples_in, windows
+from trueloop.training.window import DataWait, count_examples, windows
 
 
-def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) -> Iterator[Done]:
-    """Train on one epoch and yield after every update, compiled where asked for and possible; see `loop.train_epoch`.
+def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) -> Iterator[UpdateResult]:
+    """Train on one epoch and yield after every update, compiled where requested and possible; see `loop.train_epoch`.
 
     Args:
         parts: the assembled run.
-        batches: the epoch's micro-batches, or what is left of them.
+        batches: the epoch's micro-batches, or the rest of them.
         update: updates done so far in the whole run; decides the learning rate.
     """
-    whole = parts.whole
-    if whole is None:
+    step = parts.compiled_step
+    if step is None:
         yield from loop.train_epoch(parts, batches, update=update)
         return
-    waiting = Waiting()
+    data_wait = DataWait()
     started = perf_counter()
-    for micros in windows(batches, waiting):
+    for micros in windows(batches, data_wait):
         first = next(micros)
-        wait_s = waiting.take()
+        wait_s = data_wait.reset()
         rates = None
-        told = None
-        if update and first.closes_window and parts.halving.most is None:
-            batch = parts.bring(first.data)
-            if program := whole.update_program(batch):
+        numbers = None
+        if update and first.closes_window and parts.oom_retry.max_micro_batch is None:
+            batch = parts.to_device(first.data)
+            if program := step.update_program(batch):
                 parts.schedule.set(update)
                 rates = tuple([float(group["lr"]) for group in parts.optimizer.param_groups])
-                told = _call(parts, whole, program, batch)
-        if told is None or rates is None:
-            by_loop = _by_loop(parts, whole, update, alone=first.closes_window)
-            (done,) = loop.train_epoch(by_loop, chain((first,), micros), update=update)
-            whole.after_loop()
-            wait_s += done.wait_s
-            waiting.take()  # the loop has counted it
-            yield done._replace(wait_s=wait_s, total_s=perf_counter() - started)
+                numbers = _run_compiled(parts, step, program, batch)
+        if numbers is None or rates is None:
+            eager = _eager_assembly(parts, step, update, single=first.closes_window)
+            (result,) = loop.train_epoch(eager, chain((first,), micros), update=update)
+            step.check_eager_window()
+            wait_s += result.wait_s
+            data_wait.reset()  # the eager loop has counted it
+            yield result._replace(wait_s=wait_s, total_s=perf_counter() - started)
         else:
-            loss, norm, skipped, divisor = told
+            loss, norm, skipped, divisor = numbers
             if parts.average:
                 parts.average.update(skipped)
             parts.schedule.advance()
-            window = [] if parts.on_host and not skipped else [first]  # only what was not stepped is looked at again
+            window = [] if parts.on_host and not skipped else [first]  # only skipped updates are inspected again
             outcome = Outcome(norm, skipped)
-            yield Done(loss, outcome, divisor, rates, examples_in(first), wait_s, perf_counter() - started, window)
+            total_s = perf_counter() - started
+            yield UpdateResult(loss, outcome, divisor, rates, count_examples(first), wait_s, total_s, window)
         update += 1
         started = perf_counter()
 
 
-def _call(
-    parts: Assembly, whole: WholeUpdate, program: Program, batch: Any
+def _run_compiled(
+    parts: Assembly, step: CompiledStep, program: CompiledProgram, batch: Any
 ) -> Sequence[float] | Sequence[Tensor] | None:
-    """Take one update: loss, norm, skipped and divisor, on the host where they are known there; None for the loop."""
+    """Run one compiled update.
+
+    Returns:
+        Loss, norm, skipped and divisor, on the host where the CPU trains; None where the eager loop has to take it.
+    """
     guard = parts.guard
     if program.draws:
-        guard.remember(buffers=False)  # these the program puts back itself
+        guard.snapshot(buffers=False)  # the program restores the buffers itself
     try:
-        told = whole.take_update(program, batch)
+        results = step.run_update(program, batch)
     except Exception as error:
         if is_out_of_memory(error):
             raise OutOfMemory(
-                f"The memory of {parts.device} ran out in a compiled update on {describe(batch)}.",
-                why="A compiled update cannot be done again in smaller pieces: it may have begun to write weights.",
+                f"{parts.device} ran out of memory in a compiled update on {describe_batch(batch)}.",
+                why="A compiled update cannot be retried in smaller pieces: it may already have changed weights.",
                 fix="Set a smaller micro_batch (trueloop tune finds one), or compile = false, which halves it.",
             ) from error
         lesson = explain_failure(error, parts.objective, parts.model, batch)
         if lesson is None:
             raise
         raise lesson from error
-    if told is None:
+    if results is None:
         return None
     if not parts.on_host:
-        return told.unbind()
-    numbers = told.tolist()
+        return results.unbind()
+    numbers = results.tolist()
     if numbers[2] and not program.draws:
-        guard.remember(buffers=False)  # the generator is as it was before
+        guard.snapshot(buffers=False)  # the program has not changed the generator
     return numbers
 
 
-def _by_loop(parts: Assembly, whole: WholeUpdate, update: int, *, alone: bool) -> Assembly:
-    """Parts for the loop: the model is compiled where nothing is compiled whole, and gradients in longer windows."""
-    if whole.gave_up and not whole.lacks_compiler:
+def _eager_assembly(parts: Assembly, step: CompiledStep, update: int, *, single: bool) -> Assembly:
+    """Return the assembly for a window of the eager loop: uncompiled, or with compiled gradients in longer windows."""
+    if step.disabled and not step.lacks_compiler:
         return parts
-    # the run's first window is looked at closely, uncompiled
-    plain = alone or not update or whole.gave_up
-    objective = parts.objective if plain else _WithGradient(parts.objective, whole)
-    return replace(parts, parallel=Alone(parts.model, objective))
+    # the run's first window is checked closely, so it runs uncompiled
+    plain = single or not update or step.disabled
+    objective = parts.objective if plain else _ObjectiveWithGradient(parts.objective, step)
+    return replace(parts, parallel=SingleProcess(parts.model, objective))
 
 
-class _WithGradient:
-    """An objective whose gradient comes along with its value: backward only hands it out."""
+class _ObjectiveWithGradient:
+    """An objective that computes its gradient together with its value; backward only returns it."""
 
-    def __init__(self, inner: Objective, whole: WholeUpdate) -> None:
-        self._inner, self._whole = inner, whole
+    def __init__(self, inner: Objective, step: CompiledStep) -> None:
+        self._inner, self._step = inner, step
         self.check, self.explain, self.to = inner.check, inner.explain, inner.to
 
     def __call__(self, model: nn.Module, batch: Any) -> Sequence[Loss]:
-        program = self._whole.gradient_program(batch)
-        found = None if program is None else self._whole.call(program, batch)
-        if found is None:
+        program = self._step.gradient_program(batch)
+        results = None if program is None else self._step.call(program, batch)
+        if results is None:
             return self._inner(model, batch)
-        total, count, *gradients = found
-        return (Loss(sum=cast("Tensor", _Handed.apply(total, gradients, *self._whole.parameters)), count=count),)
+        total, count, *gradients = results
+        return (Loss(sum=cast("Tensor", _PrecomputedGrad.apply(total, gradients, *self._step.parameters)), count=count),)
 
 
-class _Handed(torch.autograd.Function):
-    """A sum whose gradient is known already."""
+class _PrecomputedGrad(torch.autograd.Function):
+    """A sum whose gradient is already computed."""
 
     @staticmethod
     def forward(ctx: Any, total: Tensor, gradients: list[Tensor], *parameters: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
-"""The compiled update: which windows take it, what it may not be asked, and what is said about it.
+"""The compiled update: choose the windows that use it, compile their programs, and report what cannot be compiled.
 
-Inductor makes one program of a whole update (`region`) for the shape of the run's ordinary window. A window of another
-shape, such as an epoch's short last one, goes through the loop uncompiled; once there have been many of those, they
-share a second program, whose dimensions are open. So a run compiles twice at most, whatever its windows look like, and
-the same windows are compiled again when it is resumed.
+Inductor compiles a whole update (`step_graph`) for the shape of the run's regular window. A window of another shape,
+such as an epoch's short last one, goes through the eager loop; once there have been many of those, they share a second
+program with dynamic dimensions. So a run compiles at most twice, whatever its windows look like, and a resumed run
+compiles for the same windows.
 
-What cannot be compiled whole is named, and is trained by the loop with only its model compiled.
+A run whose update cannot be compiled as a whole gets the reason, and trains in the eager loop with a compiled model.
 """
 
 # pyright: reportPrivateUsage=false
@@ -22,95 +22,94 @@ import torch
 from torch import Tensor
 
 from trueloop.training.compiled.optimizer_formulas import Formula, formula_of
-from trueloop.training.compiled.step_graph import Ingredients, Stepping, make_gradient_region, make_region
-from trueloop.training.objective import describe
+from trueloop.training.compiled.step_graph import StepSpec, ParamGroupStep, make_gradient_function, make_step_function
+from trueloop.training.objective import describe_batch
 
-MANY: Final = 32
-"""Batches of another shape than the ordinary one, each of which a program would run, before one is compiled for these,
-too: fewer would not pay for it."""
+MIN_OTHER_SHAPES: Final = 32
+"""Batches of another shape than the regular one before a program is compiled for them; fewer would not pay for it."""
 _UPDATE, _GRADIENT = "The whole update", "The gradient of a micro-batch"
 _NO_COMPILER: Final = ("No working C++ compiler", "Failed to find C compiler", "InvalidCxxCompiler")
-_PLACE: Final = re.compile(r'File "([^"]+)", line (\d+)')
+_CODE_LOCATION: Final = re.compile(r'File "([^"]+)", line (\d+)')
 
 
-class Told(NamedTuple):
-    """Something about compiling that a person should read; see `seams.Noted`."""
+class CompileNotice(NamedTuple):
+    """A message about compiling for people; see `protocols.Notice`."""
 
     kind: str
     message: str
 
 
-class Program:
-    """One region under torch.compile, for one shape of window, or for those with open dimensions."""
+class CompiledProgram:
+    """One function under torch.compile, for one shape of window or with dynamic dimensions."""
 
-    def __init__(self, region: Any, what: str, *, opened: bool, on_host: bool) -> None:
-        self.what, self.opened = what, opened
-        # Random numbers as the loop draws them. The C++ wrapper saves Python's way from kernel to kernel, of which a
-        # small model's update consists. (dynamic=False would cost 8 µs per call, and is not needed: shapes are told
-        # apart before, and torch's guards check them once more: asserting them in the program costs 5 µs.)
+    def __init__(self, function: Any, what: str, *, dynamic: bool, on_host: bool) -> None:
+        self.what, self.dynamic = what, dynamic
+        # Random numbers as in the eager loop. The C++ wrapper avoids the Python between kernels, which dominates a
+        # small model's update. (dynamic=False would cost 8 µs per call and is not needed: shapes are compared before,
+        # and torch's guards check them again; asserting them in the program costs 5 µs.)
         options: dict[str, Any] = {
             "fallback_random": True, "cpp_wrapper": on_host, "size_asserts": False, "alignment_asserts": False,
         }  # fmt: skip
-        self.run: Any = torch.compile(region, fullgraph=True, options=options)
+        self.run: Any = torch.compile(function, fullgraph=True, options=options)
         self.compiled = False
         self.draws = True
-        """It may draw random numbers on the host; known once it has run."""
+        """The program may draw random numbers on the host; known after its first run."""
 
 
-class WholeUpdate:
-    """Compiled programs of a run: whole updates of one micro-batch each, and gradients where a window has several.
+class CompiledStep:
+    """Compiled programs of a run: updates of one micro-batch each, and gradients for windows of several.
 
     Args:
-        made_of: everything that an update turns.
+        spec: model, objective and settings of an update.
         optimizer: over the parameters; its state is read and written.
-        refused: why nothing can be compiled whole here, where that is known beforehand.
+        unsupported: why this run cannot be compiled, where the caller knows it.
     """
 
-    def __init__(self, made_of: Ingredients, optimizer: torch.optim.Optimizer, refused: str | None = None) -> None:
-        self._of = made_of
+    def __init__(self, spec: StepSpec, optimizer: torch.optim.Optimizer, unsupported: str | None = None) -> None:
+        self._spec = spec
         self._optimizer = optimizer
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._device = self.parameters[0].device
         self._on_host = self._device.type == "cpu"
-        self._told: list[Told] = []
-        self._regular = ""  # the ordinary window in words, as a checkpoint keeps it
-        self._shapes: Any = None  # the same as `shapes_of` has it
-        self._others = 0
-        self._held: Any = None
-        self._programs: dict[tuple[str, bool], Program] = {}
-        self._steppings: list[Stepping] = []
+        self._notices: list[CompileNotice] = []
+        self._regular = ""  # description of the regular window, as saved in a checkpoint
+        self._shapes: Any = None  # the same as returned by `shapes_of`
+        self._other_shapes = 0
+        self._bound_state: Any = None
+        self._programs: dict[tuple[str, bool], CompiledProgram] = {}
+        self._group_steps: list[ParamGroupStep] = []
         self._numbers = torch.zeros(0)
         self._rows: Any = None
-        self.gave_up = False
-        """The loop takes every window."""
+        self.disabled = False
+        """The eager loop takes every window."""
         self.lacks_compiler = False
         """Not even the model can be compiled."""
-        if why := refused or _refusal(made_of, optimizer):
-            self._give_up(why)
+        if why := unsupported or _why_unsupported(spec, optimizer):
+            self._disable(why)
 
-    def update_program(self, batch: Any) -> Program | None:
-        """Return the program for a window that consists of this batch; None where the loop has to take it.
+    def update_program(self, batch: Any) -> CompiledProgram | None:
+        """Return the program for a window of this one batch; None where the eager loop has to take it.
 
         Cost: a walk over the batch; where the program is new, its first call compiles it.
         """
-        if self.gave_up or not self._ready():
+        if self.disabled or not self._bind_optimizer_state():
             return None
-        opened = self._opened(batch)
-        return None if opened is None else self._program(_UPDATE, opened=opened)
+        dynamic = self._needs_dynamic_shapes(batch)
+        return None if dynamic is None else self._program(_UPDATE, dynamic=dynamic)
 
-    def gradient_program(self, batch: Any) -> Program | None:
-        """Return the program for one micro-batch of several in a window; None where it has to run uncompiled."""
-        if self.gave_up:
+    def gradient_program(self, batch: Any) -> CompiledProgram | None:
+        """Return the program for one of several micro-batches in a window; None where it has to run uncompiled."""
+        if self.disabled:
             return None
-        opened = self._opened(batch)
-        return None if opened is None else self._program(_GRADIENT, opened=opened)
+        dynamic = self._needs_dynamic_shapes(batch)
+        return None if dynamic is None else self._program(_GRADIENT, dynamic=dynamic)
 
-    def take_update(self, program: Program, batch: Any) -> Tensor | None:
-        """Take one update; see `region.Region` for what it returns, and `call` for the rest."""
+    def run_update(self, program: CompiledProgram, batch: Any) -> Tensor | None:
+        """Run one update; see `step_graph.StepFunction` for the result, and `call` for the rest."""
         return self.call(program, batch, self._settings())
 
-    def call(self, program: Program, batch: Any, *more: Tensor) -> Any:
-        """Run a program, compiling it where it has not been.
+    def call(self, program: CompiledProgram, batch: Any, *more: Tensor) -> Any:
+        """Run a program, compiling it first where necessary.
 
         Returns:
             None where it turned out that it cannot be compiled; nothing has changed then.
@@ -121,114 +120,117 @@ class WholeUpdate:
         if program.compiled:
             try:
                 return program.run(batch, *more)
-            except _errors():
-                pass  # its guards ask for another compilation, which needs the patch below
+            except _compile_error_type():
+                pass  # its guards require another compilation, which needs the patch below
         started, before = perf_counter(), torch.get_rng_state()
         try:
-            with _config().patch(trace_autograd_ops=True):
+            with _dynamo_config().patch(trace_autograd_ops=True):
                 result = program.run(batch, *more)
-        except _errors() as error:
+        except _compile_error_type() as error:
             lacking = any(word in str(error) for word in _NO_COMPILER)
-            self._give_up(_NEEDS_COMPILER if lacking else _words(error), lacks_compiler=lacking)
+            self._disable(_NEEDS_COMPILER if lacking else _explain_compile_error(error), lacks_compiler=lacking)
             return None
         program.compiled = True
         program.draws = not torch.equal(before, torch.get_rng_state())
         seconds = perf_counter() - started
-        shape = f"windows of other sizes, such as {describe(batch)}" if program.opened else describe(batch)
-        self._told.append(Told("compiled", f"{program.what} is compiled for {shape}, in {seconds:.0f} s."))
+        shape = f"windows of other sizes, such as {describe_batch(batch)}" if program.dynamic else describe_batch(batch)
+        self._notices.append(CompileNotice("compiled", f"{program.what} is compiled for {shape}, in {seconds:.0f} s."))
         return result
 
-    def after_loop(self) -> None:
-        """Hear that the loop took a window: what it did not step has another count of updates from here on."""
-        if not self.gave_up and any(p.grad is None for p in self.parameters):
-            self._give_up("in some windows not every parameter receives a gradient.")
+    def check_eager_window(self) -> None:
+        """Disable compiling if the window of the eager loop left a parameter without gradient, and so without a step."""
+        if not self.disabled and any(p.grad is None for p in self.parameters):
+            self._disable("in some windows not every parameter receives a gradient.")
 
-    def take(self) -> list[Told]:
-        """Return what is to be told, once."""
-        told, self._told = self._told, []
-        return told
+    def drain_notices(self) -> list[CompileNotice]:
+        """Return the notices since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
 
     def state_dict(self) -> dict[str, Any]:
         """Return which windows are compiled, so that a resumed run compiles the same ones."""
-        return {"regular": self._regular, "others": self._others}
+        return {"regular": self._regular, "others": self._other_shapes}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up the choice of an earlier process."""
-        self._regular, self._others, self._shapes = state["regular"], state["others"], None
+        """Restore the choice of an earlier process."""
+        self._regular, self._other_shapes, self._shapes = state["regular"], state["others"], None
 
-    def _give_up(self, why: str, *, lacks_compiler: bool = False) -> None:
-        self.gave_up, self.lacks_compiler = True, lacks_compiler
+    def _disable(self, why: str, *, lacks_compiler: bool = False) -> None:
+        self.disabled, self.lacks_compiler = True, lacks_compiler
         self._programs.clear()
         rest = "Nothing is compiled." if lacks_compiler else "Only the model is compiled."
-        self._told.append(Told("compiled_in_part", f"The update is not compiled as a whole: {why} {rest}"))
+        self._notices.append(CompileNotice("compiled_in_part", f"The update is not compiled as a whole: {why} {rest}"))
 
     def _settings(self) -> Tensor:
-        """The numbers of every group, (groups, settings) in float64, on the device."""
+        """Return the settings of every group, (groups, settings) in float64, on the device."""
         groups = _groups(self._optimizer)
-        rows = [each.formula.settings(group) for each, group in zip(self._steppings, groups, strict=True)]
+        rows = [each.formula.settings(group) for each, group in zip(self._group_steps, groups, strict=True)]
         if self._on_host:
             self._rows[:] = rows
             return self._numbers
         return torch.tensor(rows, dtype=torch.float64).to(self._device, non_blocking=True)
 
-    def _ready(self) -> bool:
-        """True once the optimizer has made its state, in an update that the loop took."""
+    def _bind_optimizer_state(self) -> bool:
+        """Bind the programs to the optimizer's state; False until an eager update has created it."""
         state = cast("dict[Any, dict[str, Any]]", self._optimizer.state)
         groups = _groups(self._optimizer)
-        if self._held is not None and state.get(groups[0]["params"][0]) is self._held:
+        if self._bound_state is not None and state.get(groups[0]["params"][0]) is self._bound_state:
             return True
-        self._programs.clear()  # made over tensors that a loaded state has replaced
-        steppings: list[Stepping] = []
+        self._programs.clear()  # they refer to tensors that a loaded state has replaced
+        group_steps: list[ParamGroupStep] = []
         held: list[dict[str, Tensor | None]] = []
         for group in groups:
             formula = cast("Formula", formula_of(self._optimizer, group))
-            names = ("step", *formula.state) if formula.counts else formula.state
+            names = ("step", *formula.state) if formula.counts_steps else formula.state
             states = [{name: state[p].get(name) for name in names} for p in group["params"]]
-            steppings.append(Stepping(formula, group["params"], cast("list[dict[str, Tensor]]", states)))
+            group_steps.append(ParamGroupStep(formula, group["params"], cast("list[dict[str, Tensor]]", states)))
             held += states
-        lacking = sum(any(value is None for value in kept.values()) for kept in held)
-        if lacking:
-            if lacking < len(held):
-                self._give_up(f"{lacking} of {len(held)} parameters have received no gradient yet.")
+        missing = sum(any(value is None for value in kept.values()) for kept in held)
+        if missing:
+            if missing < len(held):
+                self._disable(f"{missing} of {len(held)} parameters have received no gradient yet.")
             return False
-        for each in steppings:
-            if each.formula.counts and len(set(torch.stack([state["step"] for state in each.states]).tolist())) > 1:
-                self._give_up("its parameters have not all been updated equally often.")
+        for each in group_steps:
+            if each.formula.counts_steps and len(set(torch.stack([state["step"] for state in each.states]).tolist())) > 1:
+                self._disable("its parameters have not all been updated equally often.")
                 return False
-        self._steppings, self._held = steppings, state[groups[0]["params"][0]]
-        self._numbers = torch.zeros(len(groups), len(steppings[0].formula.settings(groups[0])), dtype=torch.float64)
+        self._group_steps, self._bound_state = group_steps, state[groups[0]["params"][0]]
+        self._numbers = torch.zeros(len(groups), len(group_steps[0].formula.settings(groups[0])), dtype=torch.float64)
         self._rows = self._numbers.numpy()
         return True
 
-    def _opened(self, batch: Any) -> bool | None:
-        """Which program takes this batch: the ordinary one, the one with open dimensions, or (None) neither."""
+    def _needs_dynamic_shapes(self, batch: Any) -> bool | None:
+        """Return False for the regular program, True for the one with dynamic dimensions, None for neither."""
         shapes = shapes_of(batch)
         if self._shapes is None:
-            here = describe(batch)
+            here = describe_batch(batch)
             self._regular = self._regular or here
             self._shapes = shapes if here == self._regular else None
         if shapes == self._shapes:
             return False
-        self._others += 1
-        if self._others <= MANY or self._shapes is None:
+        self._other_shapes += 1
+        if self._other_shapes <= MIN_OTHER_SHAPES or self._shapes is None:
             return None
-        differing = list(_differing(batch, shapes, self._shapes))
+        differing = list(_differing_dimensions(batch, shapes, self._shapes))
         if any(dimension is None for _, dimension in differing):
             return None
         for tensor, dimension in differing:
             torch._dynamo.maybe_mark_dynamic(tensor, dimension)
         return True
 
-    def _program(self, what: str, *, opened: bool) -> Program:
-        if (what, opened) not in self._programs:
-            of = self._of
-            region = make_region(of, self._steppings) if what == _UPDATE else make_gradient_region(of, self.parameters)
-            self._programs[what, opened] = Program(region, what, opened=opened, on_host=self._on_host)
-        return self._programs[what, opened]
+    def _program(self, what: str, *, dynamic: bool) -> CompiledProgram:
+        if (what, dynamic) not in self._programs:
+            spec = self._spec
+            if what == _UPDATE:
+                function = make_step_function(spec, self._group_steps)
+            else:
+                function = make_gradient_function(spec, self.parameters)
+            self._programs[what, dynamic] = CompiledProgram(function, what, dynamic=dynamic, on_host=self._on_host)
+        return self._programs[what, dynamic]
 
 
 def shapes_of(batch: Any) -> Any:
-    """Shape and dtype of every tensor in a batch, nested as it is; of anything else, its type."""
+    """Return shape and dtype of every tensor in a batch, in its structure; for anything else, its type."""
     if isinstance(batch, Tensor):
         return batch.shape, batch.dtype
     if isinstance(batch, Mapping):
@@ -238,10 +240,10 @@ def shapes_of(batch: Any) -> Any:
     return type(batch)
 
 
-def _differing(batch: Any, here: Any, ordinary: Any) -> Iterator[tuple[Any, int | None]]:
-    """Yield (tensor, dimension) where a batch has another size; a dimension of None where more differs than a size.
+def _differing_dimensions(batch: Any, here: Any, ordinary: Any) -> Iterator[tuple[Any, int | None]]:
+    """Yield (tensor, dimension) where a size differs; the dimension is None where more than a size differs.
 
-    Sizes of 0 and 1 are more: torch compiles for them apart.
+    Sizes of 0 and 1 count as more: torch specialises on them.
     """
     if here == ordinary:
         return
@@ -250,15 +252,15 @@ def _differing(batch: Any, here: Any, ordinary: Any) -> Iterator[tuple[Any, int 
         if batch.dtype != dtype or batch.dim() != len(shape):
             yield batch, None
             return
-        for dimension, (mine, its) in enumerate(zip(batch.shape, shape, strict=True)):
-            if mine != its:
-                yield batch, dimension if mine > 1 else None
+        for dimension, (size, regular) in enumerate(zip(batch.shape, shape, strict=True)):
+            if size != regular:
+                yield batch, dimension if size > 1 else None
     elif isinstance(batch, Mapping) and isinstance(ordinary, dict) and here.keys() == cast("Any", ordinary).keys():
         for key, value in cast("Mapping[Any, Any]", batch).items():
-            yield from _differing(value, here[key], ordinary[key])
+            yield from _differing_dimensions(value, here[key], ordinary[key])
     elif isinstance(batch, (tuple, list)) and isinstance(ordinary, list) and len(here) == len(cast("Any", ordinary)):
-        for value, mine, its in zip(cast("Sequence[Any]", batch), here, cast("Any", ordinary), strict=True):
-            yield from _differing(value, mine, its)
+        for value, own, regular in zip(cast("Sequence[Any]", batch), here, cast("Any", ordinary), strict=True):
+            yield from _differing_dimensions(value, own, regular)
     else:
         yield batch, None
 
@@ -268,14 +270,14 @@ _NEEDS_COMPILER: Final = (
 )
 
 
-def _refusal(made_of: Ingredients, optimizer: torch.optim.Optimizer) -> str | None:
-    """Say what is known beforehand to have no place in a compiled update."""
+def _why_unsupported(spec: StepSpec, optimizer: torch.optim.Optimizer) -> str | None:
+    """Return why an update cannot be compiled, as far as that is known before compiling; None if nothing speaks against."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     kinds = {p.device.type for p in parameters}
-    modules = list(made_of.model.modules())
+    modules = list(spec.model.modules())
     steps = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
     checks = (
-        (hasattr(_config(), "trace_autograd_ops"), f"torch {torch.__version__} cannot compile a backward pass inside."),
+        (hasattr(_dynamo_config(), "trace_autograd_ops"), f"torch {torch.__version__} cannot compile a backward pass inside."),
         (kinds <= {"cpu"} or kinds <= {"cuda"}, f"it runs on {' and '.join(sorted(kinds))}."),
         (
             all(type(p) is torch.nn.Parameter and p.is_floating_point() for p in parameters),
@@ -293,30 +295,30 @@ def _refusal(made_of: Ingredients, optimizer: torch.optim.Optimizer) -> str | No
 
 
 def _groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The optimizer's groups that hold anything: of a model without biases, the group for those is empty."""
+    """Return the optimizer's non-empty groups; without biases, for example, the group without decay is empty."""
     return [group for group in optimizer.param_groups if group["params"]]
 
 
-def _words(error: Exception) -> str:
-    """Why torch cannot compile it, in one sentence, and the user's line where it says so."""
+def _explain_compile_error(error: Exception) -> str:
+    """Explain in one sentence why torch cannot compile it, with the user's line where the error contains it."""
     text = str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     explained = [line.removeprefix("Explanation: ") for line in lines if line.startswith("Explanation: ")]
     why = (explained or lines or [type(error).__name__])[0]
     if "data-dependent" in text:
         why = "what it does depends on the value of a tensor (.item(), a comparison), which a program cannot know"
-    places = _PLACE.findall(text.rpartition("from user code")[2])
+    places = _CODE_LOCATION.findall(text.rpartition("from user code")[2])
     where = f" ({places[-1][0]}:{places[-1][1]})" if places else ""
     return f"{why.rstrip('.')}{where}."
 
 
-def _errors() -> type[Exception]:
+def _compile_error_type() -> type[Exception]:
     from torch._dynamo.exc import TorchDynamoException
 
     return TorchDynamoException
 
 
-def _config() -> Any:
+def _dynamo_config() -> Any:
     from torch._dynamo import config  # imported when something is compiled: it takes a second
 
     return config

@@ -1,7 +1,7 @@
-"""What torch's optimizers compute for one parameter, written out as pure functions, so that a compiler sees all of it.
+"""The arithmetic of torch's optimizers for one parameter, as pure functions that a compiler can fuse.
 
-A fused kernel is a closed box to Inductor: gradients would be written to memory only to be read again. These give the
-same numbers but for rounding, from the same state, so that a checkpoint of the one continues under the other.
+Inductor cannot see into a fused kernel: gradients would be written to memory only to be read again. These functions
+return the same numbers except for rounding, from the same state, so that a checkpoint of either continues in the other.
 """
 
 from __future__ import annotations
@@ -15,34 +15,34 @@ from torch import Tensor
 from trueloop.training.optimizers.adamw import LeanAdamW
 
 State = Mapping[str, Tensor]
-Stepped = tuple[Tensor, dict[str, Tensor]]
-"""The parameter's new value, and that of its state."""
+NewValues = tuple[Tensor, dict[str, Tensor]]
+"""The new value of the parameter, and of its state."""
 
 
 class Formula(NamedTuple):
-    """One optimizer's arithmetic, in two stages: numbers of a group's, then what is done with them for each weight."""
+    """One optimizer's arithmetic in two stages: numbers per group, then the step of each parameter."""
 
     settings: Callable[[Mapping[str, Any]], tuple[float, ...]]
-    """A group's numbers, read before every update: they arrive as a tensor, and changing one compiles nothing anew."""
+    """Read a group's settings before every update: they arrive as a tensor, so changing one does not recompile."""
     numbers: Callable[[Sequence[Tensor], Tensor | None], Sequence[Tensor]]
-    """(settings, updates taken with this one) -> what `step` needs, all in float64 with one entry per group."""
-    step: Callable[[Tensor, Tensor, State, Sequence[Tensor]], Stepped]
+    """(settings, updates including this one) -> what `step` needs, all in float64 with one entry per group."""
+    step: Callable[[Tensor, Tensor, State, Sequence[Tensor]], NewValues]
     """(parameter, gradient, state, numbers) -> new values; nothing is changed in place."""
     state: tuple[str, ...]
-    """What `step` reads and writes beside the parameter."""
-    counts: bool
-    """The state has a "step" as well, which says how many updates were taken."""
+    """State that `step` reads and writes."""
+    counts_steps: bool
+    """The state has a "step" entry as well, with the number of updates."""
 
 
 def formula_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Formula | None:
-    """Return the formula of one of its groups; None for an optimizer or a setting that is not written out here."""
+    """Return the formula of a parameter group; None for an optimizer or a setting that is not implemented here."""
     known = _FORMULAS.get(type(optimizer))
     if known is None or any(group.get(name) for name in ("maximize", "amsgrad", "centered", "dampening")):
         return None
     return known(group)
 
 
-def _as_they_are(settings: Sequence[Tensor], steps: Tensor | None) -> Sequence[Tensor]:
+def _settings_unchanged(settings: Sequence[Tensor], steps: Tensor | None) -> Sequence[Tensor]:
     return settings
 
 
@@ -58,17 +58,17 @@ def _adam_numbers(settings: Sequence[Tensor], steps: Tensor | None) -> Sequence[
     return lr / bias1, lr * decay, decay, eps, bias2.sqrt(), beta1, 1 - beta1, beta2, 1 - beta2
 
 
-def _adamw(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
+def _adamw(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> NewValues:
     """Source: Loshchilov & Hutter, 2019, arXiv:1711.05101."""
     return _moments(p * (1 - numbers[1]), g, state, numbers)
 
 
-def _adam(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
+def _adam(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> NewValues:
     """Source: Kingma & Ba, 2015, arXiv:1412.6980."""
     return _moments(p, g + numbers[2] * p, state, numbers)
 
 
-def _moments(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
+def _moments(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> NewValues:
     rate, _shrink, _decay, eps, bias2, old1, new1, old2, new2 = numbers
     average = state["exp_avg"] * old1 + g * new1
     square = state["exp_avg_sq"] * old2 + g * g * new2
@@ -79,36 +79,36 @@ def _sgd_settings(group: Mapping[str, Any]) -> tuple[float, ...]:
     return (group["lr"], group["weight_decay"], group["momentum"])
 
 
-def _sgd(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
+def _sgd(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> NewValues:
     lr, decay, _momentum = numbers
     return p - lr * (g + decay * p), {}
 
 
-def _sgd_momentum(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
+def _sgd_momentum(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> NewValues:
     lr, decay, momentum = numbers
     average = state["momentum_buffer"] * momentum + (g + decay * p)
     return p - lr * average, {"momentum_buffer": average}
 
 
-def _sgd_nesterov(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
+def _sgd_nesterov(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> NewValues:
     lr, decay, momentum = numbers
     g = g + decay * p
     average = state["momentum_buffer"] * momentum + g
     return p - lr * (g + momentum * average), {"momentum_buffer": average}
 
 
-def _sgd_of(group: Mapping[str, Any]) -> Formula:
+def _sgd_formula(group: Mapping[str, Any]) -> Formula:
     if not group["momentum"]:
-        return Formula(_sgd_settings, _as_they_are, _sgd, (), counts=False)
+        return Formula(_sgd_settings, _settings_unchanged, _sgd, (), counts_steps=False)
     step = _sgd_nesterov if group["nesterov"] else _sgd_momentum
-    return Formula(_sgd_settings, _as_they_are, step, ("momentum_buffer",), counts=False)
+    return Formula(_sgd_settings, _settings_unchanged, step, ("momentum_buffer",), counts_steps=False)
 
 
 def _rmsprop_settings(group: Mapping[str, Any]) -> tuple[float, ...]:
     return (group["lr"], group["weight_decay"], group["momentum"], group["alpha"], 1 - group["alpha"], group["eps"])
 
 
-def _rmsprop(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
+def _rmsprop(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> NewValues:
     """Source: Tieleman & Hinton, 2012, lecture 6.5 of Neural Networks for Machine Learning."""
     lr, decay, momentum, old, new, eps = numbers
     g = g + decay * p
@@ -120,9 +120,9 @@ def _rmsprop(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> S
     return p - lr * average, {"square_avg": square, "momentum_buffer": average}
 
 
-def _rmsprop_of(group: Mapping[str, Any]) -> Formula:
+def _rmsprop_formula(group: Mapping[str, Any]) -> Formula:
     momentum = ("momentum_buffer",) if group["momentum"] else ()
-    return Formula(_rmsprop_settings, _as_they_are, _rmsprop, ("square_avg", *momentum), counts=True)
+    return Formula(_rmsprop_settings, _settings_unchanged, _rmsprop, ("square_avg", *momentum), counts_steps=True)
 
 
 def _adagrad_settings(group: Mapping[str, Any]) -> tuple[float, ...]:
@@ -135,7 +135,7 @@ def _adagrad_numbers(settings: Sequence[Tensor], steps: Tensor | None) -> Sequen
     return lr / (1 + (steps - 1) * slower), decay, eps
 
 
-def _adagrad(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> Stepped:
+def _adagrad(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> NewValues:
     """Source: Duchi, Hazan & Singer, 2011, JMLR 12."""
     rate, decay, eps = numbers
     g = g + decay * p
@@ -143,24 +143,24 @@ def _adagrad(p: Tensor, g: Tensor, state: State, numbers: Sequence[Tensor]) -> S
     return p - rate * (g / (total.sqrt() + eps)), {"sum": total}
 
 
-def _adamw_of(group: Mapping[str, Any]) -> Formula:
-    return Formula(_adam_settings, _adam_numbers, _adamw, ("exp_avg", "exp_avg_sq"), counts=True)
+def _adamw_formula(group: Mapping[str, Any]) -> Formula:
+    return Formula(_adam_settings, _adam_numbers, _adamw, ("exp_avg", "exp_avg_sq"), counts_steps=True)
 
 
-def _adam_of(group: Mapping[str, Any]) -> Formula:
+def _adam_formula(group: Mapping[str, Any]) -> Formula:
     step = _adamw if group.get("decoupled_weight_decay") else _adam
-    return Formula(_adam_settings, _adam_numbers, step, ("exp_avg", "exp_avg_sq"), counts=True)
+    return Formula(_adam_settings, _adam_numbers, step, ("exp_avg", "exp_avg_sq"), counts_steps=True)
 
 
-def _adagrad_of(group: Mapping[str, Any]) -> Formula:
-    return Formula(_adagrad_settings, _adagrad_numbers, _adagrad, ("sum",), counts=True)
+def _adagrad_formula(group: Mapping[str, Any]) -> Formula:
+    return Formula(_adagrad_settings, _adagrad_numbers, _adagrad, ("sum",), counts_steps=True)
 
 
 _FORMULAS: Final[Mapping[type[torch.optim.Optimizer], Callable[[Mapping[str, Any]], Formula]]] = {
-    LeanAdamW: _adamw_of,
-    torch.optim.AdamW: _adamw_of,
-    torch.optim.Adam: _adam_of,
-    torch.optim.SGD: _sgd_of,
-    torch.optim.RMSprop: _rmsprop_of,
-    torch.optim.Adagrad: _adagrad_of,
+    LeanAdamW: _adamw_formula,
+    torch.optim.AdamW: _adamw_formula,
+    torch.optim.Adam: _adam_formula,
+    torch.optim.SGD: _sgd_formula,
+    torch.optim.RMSprop: _rmsprop_formula,
+    torch.optim.Adagrad: _adagrad_formula,
 }

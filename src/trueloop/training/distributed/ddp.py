@@ -18,18 +18,18 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trueloop.core.errors import InvalidModel
-from trueloop.training.distributed.piggyback_reduce import ROOM, Carrier, fitting
+from trueloop.training.distributed.piggyback_reduce import MAX_NUMBERS, PiggybackReduce, piggyback_dtype
 from trueloop.training.distributed.processes import Numbers, Processes
-from trueloop.training.distributed.replica_sync import Buffers, start_alike
+from trueloop.training.distributed.replica_sync import BufferSync, broadcast_state
 from trueloop.training.objective import Loss, Objective
 
-_TAKES: Final = signature(DistributedDataParallel.__init__).parameters
-_NEW: Final = "forward_sync_buffers" in _TAKES  # since torch 2.13
-_OWN_BUFFERS: Final[dict[str, Any]] = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
-_ALIKE: Final[dict[str, Any]] = {"init_sync": False} if "init_sync" in _TAKES else {}  # before 2.7 it syncs once more
+_DDP_PARAMETERS: Final = signature(DistributedDataParallel.__init__).parameters
+_HAS_FORWARD_SYNC: Final = "forward_sync_buffers" in _DDP_PARAMETERS  # since torch 2.13
+_NO_BUFFER_SYNC: Final[dict[str, Any]] = {"forward_sync_buffers" if _HAS_FORWARD_SYNC else "broadcast_buffers": False}
+_NO_INITIAL_SYNC: Final[dict[str, Any]] = {"init_sync": False} if "init_sync" in _DDP_PARAMETERS else {}  # before 2.7 it syncs once more
 
 
-class Replicas:
+class DdpParallel:
     """Runs each window on all processes and leaves the same gradients on each; a `parallel.Parallel`.
 
     The first window's gradients are added up by one collective call, which shows what parameters a window uses; DDP is
@@ -59,15 +59,15 @@ class Replicas:
         find_unused: bool = False,
     ) -> None:
         self.processes = processes
-        self.together = any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
+        self.collective_forward = any(isinstance(module, nn.SyncBatchNorm) for module in model.modules())
         self._find_unused = find_unused
-        start_alike(model, processes)
+        broadcast_state(model, processes)
         self._trained = [p for p in model.parameters() if p.requires_grad]
-        dtype = fitting(self._trained)
-        self._step = _Step(forward, objective, Carrier(dtype, processes.size) if dtype else None)
+        dtype = piggyback_dtype(self._trained)
+        self._step = _Step(forward, objective, PiggybackReduce(dtype, processes.size) if dtype else None)
         self._message: Tensor | None = None
         self._ddp: DistributedDataParallel | None = None
-        self._buffers = Buffers(model, processes)
+        self._buffers = BufferSync(model, processes)
         self._nothing = nullcontext()
 
     def __call__(self, batch: Any) -> Sequence[Loss]:
@@ -75,17 +75,17 @@ class Replicas:
         (self._ddp or self._step)(batch)
         return self._step.take()
 
-    def micro(self, closes: bool) -> AbstractContextManager[Any]:
+    def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
         """Hold DDP back from every micro-batch but the last."""
         return self._nothing if closes or self._ddp is None else self._ddp.no_sync()
 
-    def begin_total(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
+    def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
         """Let them travel with the gradients; apart from them in the first window, or where they do not fit."""
-        carrier, given = self._step.carrier, self.processes.with_wish(numbers)
-        if self._ddp is None or carrier is None or len(given) > ROOM:
-            return self.processes.begin_total(numbers)
-        self._message = carrier.load([float(number) for number in given])
-        return lambda: self.processes.without_wish(carrier.unload(len(given)))
+        carrier, given = self._step.carrier, self.processes.append_stop_request(numbers)
+        if self._ddp is None or carrier is None or len(given) > MAX_NUMBERS:
+            return self.processes.start_all_reduce(numbers)
+        self._message = carrier.encode([float(number) for number in given])
+        return lambda: self.processes.pop_stop_request(carrier.decode(len(given)))
 
     def backward(self, root: Tensor) -> None:
         """Run backward; what was loaded is the gradient of the carrier, in the first bucket that DDP sends off."""
@@ -96,29 +96,29 @@ class Replicas:
             message = torch.zeros_like(carried) if message is None else message
             torch.autograd.backward((root, carried), (None, message))
 
-    def finish(self) -> None:
+    def wait_gradient_sync(self) -> None:
         """Add the first window's gradients up, the later ones are; give every process the first one's statistics."""
         if self._ddp is None:
             self._ddp = self._build()
         else:
             _check_reduced(self._ddp)
-        self._buffers.follow()
+        self._buffers.sync_tracked()
 
-    def settle(self) -> None:
+    def sync_buffers(self) -> None:
         """Give every process the first one's buffers, before they are looked at or saved."""
-        self._buffers.settle()
+        self._buffers.track_and_sync()
 
     def close(self) -> None:
         """Drop DDP: torch aborts the process now and then where it outlives the group of processes."""
         self._ddp = None
 
-    def divide(self, divisor: Tensor | float) -> Tensor | float:
+    def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
         """DDP has divided by the number of processes already."""
         return divisor / self.processes.size
 
     def _build(self) -> DistributedDataParallel:
         here = [float(p.grad is not None) for p in self._trained]
-        using = [float(users) for users in self.processes.total(here)]
+        using = [float(users) for users in self.processes.all_reduce_sum(here)]
         for parameter, users in zip(self._trained, using, strict=True):
             if users and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -126,8 +126,8 @@ class Replicas:
         self._step.looked_through = any(users != self.processes.size for users in using) or self._find_unused
         return DistributedDataParallel(
             self._step,
-            **_OWN_BUFFERS,
-            **_ALIKE,
+            **_NO_BUFFER_SYNC,
+            **_NO_INITIAL_SYNC,
             gradient_as_bucket_view=True,
             find_unused_parameters=self._step.looked_through,
         )
@@ -147,14 +147,14 @@ def _check_reduced(ddp: DistributedDataParallel) -> None:
 class _Step(nn.Module):
     """Forward pass and loss as one module. DDP sees what backward starts from: the sums, and the carrier."""
 
-    def __init__(self, forward: nn.Module, objective: Objective, carrier: Carrier | None) -> None:
+    def __init__(self, forward: nn.Module, objective: Objective, carrier: PiggybackReduce | None) -> None:
         super().__init__()
         self.model = forward
         self.carrier = carrier
         if carrier is not None:
             self.sums_and_counts = carrier.parameter
         self._objective = objective
-        self.told = _Told()
+        self.told = _StepResult()
         self.looked_through = False
         """DDP looks for parameters that no output depends on."""
 
@@ -174,7 +174,7 @@ class _Step(nn.Module):
         return terms
 
 
-class _Told:
+class _StepResult:
     """What a step leaves behind; no module, which takes its time over every attribute that is set."""
 
     __slots__ = ("carried", "terms")

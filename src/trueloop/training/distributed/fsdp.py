@@ -18,16 +18,16 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from trueloop.core.errors import InvalidConfig, InvalidModel
-from trueloop.training.distributed.dtensors import local
+from trueloop.training.distributed.dtensors import local_part
 from trueloop.training.distributed.processes import Numbers, Processes
-from trueloop.training.distributed.replica_sync import Buffers, start_alike
+from trueloop.training.distributed.replica_sync import BufferSync, broadcast_state
 from trueloop.training.memory.recompute import repeated_blocks
 from trueloop.training.objective import Loss, Objective
 from trueloop.training.optimizers.foreach import divide, total_norm_on_host
-from trueloop.training.update import Outcome, gradients_of
+from trueloop.training.update import Outcome, collect_gradients
 
 
-class Sharded:
+class FsdpParallel:
     """Runs each window on all processes, each with its part of the model; a `parallel.Parallel`.
 
     The repeated blocks of the model are sharded one by one, the rest with the root: what `recompute.repeated_blocks`
@@ -44,7 +44,7 @@ class Sharded:
         InvalidModel: the processes have built different models, or one that FSDP cannot cut up.
     """
 
-    sharded = together = True
+    sharded = collective_forward = True
 
     def __init__(self, model: nn.Module, forward: nn.Module, objective: Objective, processes: Processes) -> None:
         if processes.device.type == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
@@ -53,7 +53,7 @@ class Sharded:
                 fix='Use torch 2.7 or later, or set parallel.engine = "ddp".',
             )
         self.processes = processes
-        start_alike(model, processes)
+        broadcast_state(model, processes)
         self.mesh = init_device_mesh(processes.device.type, (processes.size,))
         try:
             for block in repeated_blocks(model).values():
@@ -66,17 +66,17 @@ class Sharded:
                 fix='Change that parameter, or set parallel.engine = "ddp".',
             ) from error
         self._forward, self._objective = forward, objective
-        self._buffers = Buffers(model, processes)
+        self._buffers = BufferSync(model, processes)
         self._nothing = nullcontext()
         self._closes = True  # as FSDP begins
         self._measured: Sequence[Tensor] = ()
         self._gradients: tuple[list[Tensor], float] = [], math.nan
 
-    def measure(self, parameters: Sequence[Tensor]) -> None:
-        """Tell whose gradients `take` is about."""
+    def set_parameters(self, parameters: Sequence[Tensor]) -> None:
+        """Tell whose gradients `take_gradients` is about."""
         self._measured = parameters
 
-    def take(self) -> tuple[list[Tensor], float]:
+    def take_gradients(self) -> tuple[list[Tensor], float]:
         """Return what lies here of the window's gradients, and the square of their joint norm over all processes."""
         taken, self._gradients = self._gradients, ([], math.nan)
         return taken
@@ -85,14 +85,14 @@ class Sharded:
         """Run forward pass and loss on this process's share."""
         return self._objective(self._forward, batch)
 
-    def micro(self, closes: bool) -> AbstractContextManager[Any]:
+    def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
         """Let gradients add up here until the window's last micro-batch, and scatter their sums then."""
         if closes != self._closes:
             self._root.set_requires_gradient_sync(closes)
             self._closes = closes
         return self._nothing
 
-    def begin_total(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
+    def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
         """Wait for the gradients: their norm and the first process's statistics go along, in one message for all.
 
         What it returns raises InvalidModel where the processes have used different parameters.
@@ -100,14 +100,14 @@ class Sharded:
 
         def total() -> Numbers:
             with torch.no_grad():  # the part as it lies there; with gradients it would be a step of a graph
-                parts = [local(gradient) for gradient in gradients_of(self._measured)]
+                parts = [local_part(gradient) for gradient in collect_gradients(self._measured)]
             norm = total_norm_on_host(parts)
             used = [parameter.grad is not None for parameter in self._measured]
             mark = float(crc32(bytes(used)))  # below 2**32: as float64 it adds up exactly
             told = [*numbers, norm * norm, mark]
-            *sums, square, marks = self.processes.total_and_spread(told, self._buffers.moving())
+            *sums, square, marks = self.processes.all_reduce_sum_and_broadcast(told, self._buffers.tracked_buffers())
             if float(marks) != mark * self.processes.size:
-                self._refuse(used)
+                self._raise_unequal_use(used)
             self._gradients = parts, float(square)
             return sums
 
@@ -117,23 +117,23 @@ class Sharded:
         """Run backward."""
         root.backward()
 
-    def finish(self) -> None:
+    def wait_gradient_sync(self) -> None:
         """Nothing to wait for: backward has ended with gradients that are scattered."""
 
-    def settle(self) -> None:
+    def sync_buffers(self) -> None:
         """Give every process the first one's buffers, before they are looked at or saved."""
-        self._buffers.settle()
+        self._buffers.track_and_sync()
 
     def close(self) -> None:
         """Nothing to let go of: the model itself is sharded."""
 
-    def divide(self, divisor: Tensor | float) -> Tensor | float:
+    def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
         """FSDP has divided by the number of processes already."""
         return divisor / self.processes.size
 
-    def _refuse(self, used: Sequence[bool]) -> NoReturn:
+    def _raise_unequal_use(self, used: Sequence[bool]) -> NoReturn:
         """Name a parameter that some processes have used in this window, and others have not."""
-        everywhere = self.processes.gather(used)
+        everywhere = self.processes.all_gather_object(used)
         place = next(place for place, users in enumerate(zip(*everywhere, strict=True)) if len(set(users)) > 1)
         users = [each[place] for each in everywhere]
         names = {id(parameter): name for name, parameter in cast("nn.Module", self._root).named_parameters()}
@@ -162,23 +162,23 @@ class ShardedUpdate:
         optimizer: torch.optim.Optimizer,
         parameters: Sequence[Tensor],
         clip: float | None,
-        sharded: Sharded,
+        sharded: FsdpParallel,
         *,
         guarded: bool = True,
     ) -> None:
         self._optimizer, self._parameters, self._sharded = optimizer, parameters, sharded
-        sharded.measure(parameters)
+        sharded.set_parameters(parameters)
         self._bound = math.inf if clip is None else clip
         self._guarded = guarded
 
-    def clear(self) -> None:
+    def zero_grad(self) -> None:
         """Drop every gradient."""
         for parameter in self._parameters:
             parameter.grad = None
 
     def step(self, divisor: Tensor | float) -> Outcome:
         """Divide, clip and step, by the norm of all parts."""
-        parts, square = self._sharded.take()
+        parts, square = self._sharded.take_gradients()
         count = float(divisor)
         norm = math.sqrt(square) / count if count else math.nan
         finite = math.isfinite(norm)

@@ -26,7 +26,7 @@ _NO_STEP = range(0xFFFFFFF0, 2**32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launched:
+class LaunchInfo:
     """The place of this process among those of one run."""
 
     rank: int
@@ -47,10 +47,10 @@ class Launched:
     """Port on that host."""
     restarts: int = 0
     """Times the launcher has started all processes again."""
-    by: Launcher
+    launcher: Launcher
 
 
-def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
+def read_launch_info(environment: Mapping[str, str] = os.environ) -> LaunchInfo | None:
     """Say which process of how many this is; None = alone, whatever variables lie about.
 
     Under torchrun there is an answer also for a single process (``size`` 1: an elastic job may shrink to it). Any other
@@ -62,15 +62,15 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
     Raises:
         InvalidConfig: half of what a launcher says is missing, or contradicts itself; names the variable.
     """
-    said = _Said(environment)
-    step = _in_step(environment)
-    if "TORCHELASTIC_RUN_ID" in environment or _by_hand(said, in_step=step):
-        found = _by_variables(said)
-        return None if found.size == 1 and found.by != "torchrun" else found
-    return _by_slurm(said) if step else None
+    said = _Environment(environment)
+    step = _is_srun_task(environment)
+    if "TORCHELASTIC_RUN_ID" in environment or _has_rank_variables(said, in_step=step):
+        found = _read_torchrun(said)
+        return None if found.size == 1 and found.launcher != "torchrun" else found
+    return _read_slurm(said) if step else None
 
 
-def started_again(environment: Mapping[str, str] = os.environ) -> bool:
+def was_restarted(environment: Mapping[str, str] = os.environ) -> bool:
     """Say whether torchrun has restarted this process, or SLURM has requeued its job: the same command line anew.
 
     Args:
@@ -80,7 +80,7 @@ def started_again(environment: Mapping[str, str] = os.environ) -> bool:
     return any(count.isdigit() and int(count) > 0 for count in counts)
 
 
-class _Said:
+class _Environment:
     """The environment, read as numbers; a bad one is named."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -97,13 +97,13 @@ class _Said:
             return default
         text = self.text(name)
         if not re.fullmatch(r"[0-9]{1,18}", text):
-            raise _broken(f"{name} is {text!r}, not a whole number." if text else f"{name} is not set.")
+            raise _invalid_environment(f"{name} is {text!r}, not a whole number." if text else f"{name} is not set.")
         if below is not None and int(text) >= below:
-            raise _broken(f"{name} is {text}, but {of} is {below}.")
+            raise _invalid_environment(f"{name} is {text}, but {of} is {below}.")
         return int(text)
 
 
-def _broken(what: str) -> InvalidConfig:
+def _invalid_environment(what: str) -> InvalidConfig:
     return InvalidConfig(
         what,
         why="The environment says that this process is one of several (RANK, WORLD_SIZE), but not how they meet.",
@@ -112,27 +112,27 @@ def _broken(what: str) -> InvalidConfig:
     )
 
 
-def _by_hand(said: _Said, *, in_step: bool) -> bool:
+def _has_rank_variables(said: _Environment, *, in_step: bool) -> bool:
     """Whether RANK and WORLD_SIZE are meant; an indexed Job of Kubernetes says JOB_COMPLETION_INDEX for the first."""
     ranked = "RANK" in said or ("JOB_COMPLETION_INDEX" in said and "WORLD_SIZE" in said)
     if ranked or "WORLD_SIZE" not in said:
         return ranked
     # A script of sbatch often exports WORLD_SIZE and MASTER_ADDR and leaves the rank to SLURM_PROCID.
     if not in_step and said.number("WORLD_SIZE") > 1:
-        raise _broken(f"WORLD_SIZE is {said.text('WORLD_SIZE')}, but RANK is not set.")
+        raise _invalid_environment(f"WORLD_SIZE is {said.text('WORLD_SIZE')}, but RANK is not set.")
     return False
 
 
-def _by_variables(said: _Said) -> Launched:
+def _read_torchrun(said: _Environment) -> LaunchInfo:
     """Read torchrun's variables; those that others do not set have one sensible value or another."""
     size = said.number("WORLD_SIZE")
     if size < 1:
-        raise _broken("WORLD_SIZE is 0.")
+        raise _invalid_environment("WORLD_SIZE is 0.")
     name = "RANK" if "RANK" in said else "JOB_COMPLETION_INDEX"
     rank = said.number(name, below=size, of="WORLD_SIZE")
     address = said.text("MASTER_ADDR")
     if size > 1 and not address:
-        raise _broken("MASTER_ADDR is not set.")
+        raise _invalid_environment("MASTER_ADDR is not set.")
     by = _launcher(said)
     # Kubernetes runs one process in a pod. By hand on one machine, which localhost is, the rank is the local one. What
     # exports RANK=$SLURM_PROCID in a task of srun may leave the local one to SLURM.
@@ -140,8 +140,8 @@ def _by_variables(said: _Said) -> Launched:
     local_rank = said.number("LOCAL_RANK", rank if here else said.number("SLURM_LOCALID", 0))
     local_size = said.number("LOCAL_WORLD_SIZE", size if here else local_rank + 1)
     if local_rank >= local_size:
-        raise _broken(f"LOCAL_RANK is {local_rank}, but LOCAL_WORLD_SIZE is {local_size}.")
-    return Launched(
+        raise _invalid_environment(f"LOCAL_RANK is {local_rank}, but LOCAL_WORLD_SIZE is {local_size}.")
+    return LaunchInfo(
         rank=rank,
         size=size,
         local_rank=local_rank,
@@ -151,11 +151,11 @@ def _by_variables(said: _Said) -> Launched:
         address=address or "localhost",
         port=said.number("MASTER_PORT", DEFAULT_PORT, below=65536, of="the number of ports"),
         restarts=said.number("TORCHELASTIC_RESTART_COUNT", 0),
-        by=by,
+        launcher=by,
     )
 
 
-def _launcher(said: _Said) -> Launcher:
+def _launcher(said: _Environment) -> Launcher:
     if "TORCHELASTIC_RUN_ID" in said:
         return "torchrun"
     if "KUBERNETES_SERVICE_HOST" in said or "JOB_COMPLETION_INDEX" in said:
@@ -163,7 +163,7 @@ def _launcher(said: _Said) -> Launcher:
     return "environment"
 
 
-def address_towards(host: str, port: int) -> str:
+def local_address_for(host: str, port: int) -> str:
     """Return this machine's address in the network in which another host is; "" where there is no way to it.
 
     Args:
@@ -182,7 +182,7 @@ def address_towards(host: str, port: int) -> str:
 # SLURM -----------------------------------------------------------------------------------------------------------
 
 
-def _in_step(environment: Mapping[str, str]) -> bool:
+def _is_srun_task(environment: Mapping[str, str]) -> bool:
     """Whether srun has started this process as one of several.
 
     SLURM_NTASKS is no sign of it: that is what the job was given, and stands in the shell of salloc, in the script of
@@ -194,10 +194,10 @@ def _in_step(environment: Mapping[str, str]) -> bool:
     return int(step) not in _NO_STEP and int(tasks) > 1
 
 
-def _by_slurm(said: _Said) -> Launched:
+def _read_slurm(said: _Environment) -> LaunchInfo:
     size = said.number("SLURM_STEP_NUM_TASKS")
     if said.number("WORLD_SIZE", size) != size:
-        raise _broken(f"WORLD_SIZE is {said.text('WORLD_SIZE')}, but srun has started {size} tasks.")
+        raise _invalid_environment(f"WORLD_SIZE is {said.text('WORLD_SIZE')}, but srun has started {size} tasks.")
     node = said.number("SLURM_NODEID", 0)
     nodes = said.number("SLURM_STEP_NUM_NODES", said.number("SLURM_NNODES", 1))
     local_rank = said.number("SLURM_LOCALID", 0)
@@ -213,7 +213,7 @@ def _by_slurm(said: _Said) -> Launched:
             fix="In the batch script: export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)",
         )
     job = said.number("SLURM_JOB_ID", 0) + said.number("SLURM_STEP_ID", 0)
-    return Launched(
+    return LaunchInfo(
         rank=said.number("SLURM_PROCID", below=size, of="SLURM_STEP_NUM_TASKS"),
         size=size,
         local_rank=local_rank,
@@ -223,7 +223,7 @@ def _by_slurm(said: _Said) -> Launched:
         address=address,
         port=said.number("MASTER_PORT", _SLURM_PORTS[job % len(_SLURM_PORTS)], below=65536, of="the number of ports"),
         restarts=said.number("SLURM_RESTART_COUNT", 0),
-        by="slurm",
+        launcher="slurm",
     )
 
 

@@ -12,35 +12,35 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from trueloop.training.distributed.processes import ALONE, Numbers, Processes
+from trueloop.training.distributed.processes import SINGLE_PROCESS, Numbers, Processes
 from trueloop.training.objective import Loss, Objective
 
 
 class Parallel(Protocol):
-    """One of: `Alone`, `ddp.Replicas`, `fsdp.Sharded`."""
+    """One of: `SingleProcess`, `ddp.Replicas`, `fsdp.Sharded`."""
 
     processes: Processes
     sharded: bool
     """Each process holds a part of the model only."""
-    together: bool
+    collective_forward: bool
     """Running the model is something all processes do at the same time: one alone would wait for the others."""
 
     def __call__(self, batch: Any) -> Sequence[Loss]:
         """Run forward pass and loss on this process's share of a micro-batch."""
         ...
 
-    def micro(self, closes: bool) -> AbstractContextManager[Any]:
+    def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
         """Enclose forward and backward of one micro-batch; gradients travel only where it ``closes`` the window."""
         ...
 
-    def begin_total(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
+    def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
         """Add what a window sums and counts up over all processes, beside its gradients.
 
         Args:
             numbers: as many on every process, in the same order; known before the window's last backward pass.
 
         Returns:
-            What gives the sums, to be called once, after `finish`.
+            What gives the sums, to be called once, after `wait_gradient_sync`.
         """
         ...
 
@@ -48,11 +48,11 @@ class Parallel(Protocol):
         """Run a micro-batch's backward pass."""
         ...
 
-    def finish(self) -> None:
+    def wait_gradient_sync(self) -> None:
         """See to it that every gradient is that of all processes, after the window's last backward."""
         ...
 
-    def settle(self) -> None:
+    def sync_buffers(self) -> None:
         """See to it that the model is the same on all processes, buffers included: it is to be measured or saved."""
         ...
 
@@ -60,12 +60,12 @@ class Parallel(Protocol):
         """Let go of torch's engine, after the last window."""
         ...
 
-    def divide(self, divisor: Tensor | float) -> Tensor | float:
-        """Return what the gradients must be divided by, as they are after `finish`, to be divided by ``divisor``."""
+    def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
+        """Return what the gradients must be divided by, as they are after `wait_gradient_sync`, to be divided by ``divisor``."""
         ...
 
 
-class Alone:
+class SingleProcess:
     """A single process.
 
     Args:
@@ -73,8 +73,8 @@ class Alone:
         objective: what is minimised.
     """
 
-    processes = ALONE
-    sharded = together = False
+    processes = SINGLE_PROCESS
+    sharded = collective_forward = False
 
     def __init__(self, forward: nn.Module, objective: Objective) -> None:
         self._forward, self._objective = forward, objective
@@ -84,11 +84,11 @@ class Alone:
         """Run forward pass and loss."""
         return self._objective(self._forward, batch)
 
-    def micro(self, closes: bool) -> AbstractContextManager[Any]:
+    def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
         """Enclose nothing."""
         return self._nothing
 
-    def begin_total(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
+    def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
         """Return what gives the numbers themselves."""
         return lambda: list(numbers)
 
@@ -96,15 +96,15 @@ class Alone:
         """Run backward."""
         root.backward()
 
-    def finish(self) -> None:
+    def wait_gradient_sync(self) -> None:
         """Nothing to wait for."""
 
-    def settle(self) -> None:
+    def sync_buffers(self) -> None:
         """Nothing can differ."""
 
     def close(self) -> None:
         """Nothing to let go of."""
 
-    def divide(self, divisor: Tensor | float) -> Tensor | float:
+    def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
         """Return the divisor itself."""
         return divisor

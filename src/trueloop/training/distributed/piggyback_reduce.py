@@ -15,14 +15,14 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-ROOM: Final = 16
+MAX_NUMBERS: Final = 16
 """Numbers in one message; who has more to say sends another."""
 _DIGIT: Final = 1024.0
 _PARTS: Final = 3  # of each number: a multiple of _DIGIT, what is left of it in ones, and what is left of 1
 _EXACT: Final = (torch.float32, torch.float64)
 
 
-class Carrier:
+class PiggybackReduce:
     """A parameter whose gradient is a list of numbers; DDP averages it over the processes.
 
     Whole numbers come out as they went in, also in float32 and where DDP's 1 / processes is rounded: up to 2^34 over
@@ -34,26 +34,26 @@ class Carrier:
     """
 
     def __init__(self, dtype: torch.dtype, processes: int) -> None:
-        self.parameter = nn.Parameter(torch.zeros(ROOM * _PARTS, dtype=dtype))
+        self.parameter = nn.Parameter(torch.zeros(MAX_NUMBERS * _PARTS, dtype=dtype))
         self._processes = float(processes)
 
-    def load(self, numbers: Sequence[float]) -> Tensor:
-        """Return the gradient that says these numbers, of which there are at most `ROOM`; forgets the last one."""
+    def encode(self, numbers: Sequence[float]) -> Tensor:
+        """Return the gradient that says these numbers, of which there are at most `MAX_NUMBERS`; forgets the last one."""
         self.parameter.grad = None
         times = self._processes  # divided by it on the way; done here, where it leaves whole numbers whole
-        parts = [part * times for number in numbers for part in _parts(number)]
-        return torch.tensor(parts + [0.0] * (ROOM * _PARTS - len(parts)), dtype=self.parameter.dtype)
+        parts = [part * times for number in numbers for part in _to_digits(number)]
+        return torch.tensor(parts + [0.0] * (MAX_NUMBERS * _PARTS - len(parts)), dtype=self.parameter.dtype)
 
-    def unload(self, count: int) -> list[float]:
+    def decode(self, count: int) -> list[float]:
         """Return the sums of the first ``count`` numbers over all processes, after the gradients have travelled."""
         if self.parameter.grad is None:
             raise RuntimeError("the carrier's gradient is read before the backward pass that brings it")
         parts = self.parameter.grad.tolist()
         self.parameter.grad = None
-        return [_whole(*parts[start : start + _PARTS]) for start in range(0, count * _PARTS, _PARTS)]
+        return [_from_digits(*parts[start : start + _PARTS]) for start in range(0, count * _PARTS, _PARTS)]
 
 
-def fitting(parameters: Sequence[Tensor]) -> torch.dtype | None:
+def piggyback_dtype(parameters: Sequence[Tensor]) -> torch.dtype | None:
     """Return the dtype in which a carrier shares a bucket with most of the gradients; None where that is too coarse."""
     elements = Counter[torch.dtype]()
     for parameter in parameters:
@@ -62,7 +62,7 @@ def fitting(parameters: Sequence[Tensor]) -> torch.dtype | None:
     return dtype if dtype in _EXACT and all(parameter.is_cpu for parameter in parameters) else None
 
 
-def _parts(number: float) -> tuple[float, float, float]:
+def _to_digits(number: float) -> tuple[float, float, float]:
     if not math.isfinite(number):
         return 0.0, 0.0, number
     low = math.fmod(number, _DIGIT)  # of the number's sign, and exact, as what a division leaves of it is not
@@ -70,7 +70,7 @@ def _parts(number: float) -> tuple[float, float, float]:
     return (number - low) / _DIGIT, low - rest, rest
 
 
-def _whole(high: float, low: float, rest: float) -> float:
+def _from_digits(high: float, low: float, rest: float) -> float:
     if not math.isfinite(high + low):
         return high + low
     return round(high) * _DIGIT + round(low) + rest

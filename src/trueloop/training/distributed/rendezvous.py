@@ -26,25 +26,25 @@ import torch.distributed as dist
 
 from trueloop.core.errors import ProcessLost
 from trueloop.core.formatting import format_count
-from trueloop.training.distributed.launcher_env import Launched, address_towards
+from trueloop.training.distributed.launcher_env import LaunchInfo, local_address_for
 
-PATIENCE_S: Final = 1800.0
+TIMEOUT_S: Final = 1800.0
 """Seconds a process waits for the others: as long as the slowest evaluation or save of one of them may take."""
-SILENCE_S: Final = 60.0
+KEEPALIVE_TIMEOUT_S: Final = 60.0
 """Seconds without a sign of another machine after which it counts as lost: longer than a switch takes to restart."""
 
-_LOOK_S: Final = 0.02  # between two looks at who has come
-_NEW_EVERY_S: Final = 5.0  # between two looks for new connections
+_POLL_INTERVAL_S: Final = 0.02  # between two looks at who has come
+_SCAN_INTERVAL_S: Final = 5.0  # between two looks for new connections
 
 
-def meet(here: Launched, backend: str, *, patience_s: float = PATIENCE_S, silence_s: float = SILENCE_S) -> None:
+def init_process_group(here: LaunchInfo, backend: str, *, timeout_s: float = TIMEOUT_S, keepalive_timeout_s: float = KEEPALIVE_TIMEOUT_S) -> None:
     """Join the processes of a run in torch's default group.
 
     Args:
         here: this process among them.
         backend: as torch's `init_process_group` takes it.
-        patience_s: how long to wait for the others, now and in every exchange.
-        silence_s: how long a machine may show no sign of life, on Linux.
+        timeout_s: how long to wait for the others, now and in every exchange.
+        keepalive_timeout_s: how long a machine may show no sign of life, on Linux.
 
     Raises:
         ProcessLost: the others do not come; names who.
@@ -52,9 +52,9 @@ def meet(here: Launched, backend: str, *, patience_s: float = PATIENCE_S, silenc
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost peer is told by us, once
     if here.nodes > 1:
         _choose_interface(here)
-    patience, before = timedelta(seconds=patience_s), _open_sockets()
+    patience, before = timedelta(seconds=timeout_s), _open_sockets()
     try:
-        store = _fresh(_store(here, patience), here, patience_s)
+        store = _fresh_store(_open_store(here, patience), here, timeout_s)
         dist.init_process_group(backend, store=store, rank=here.rank, world_size=here.size, timeout=patience)
     except (RuntimeError, ValueError) as error:
         raise ProcessLost(
@@ -62,10 +62,10 @@ def meet(here: Launched, backend: str, *, patience_s: float = PATIENCE_S, silenc
             why=str(error).split("\n", 1)[0],
             fix="Check that the host and port can be reached from every machine, and that all processes were started.",
         ) from error
-    look_after(_open_sockets() - before, silence_s)
+    enable_keepalive(_open_sockets() - before, keepalive_timeout_s)
 
 
-def _store(here: Launched, patience: timedelta) -> dist.Store:
+def _open_store(here: LaunchInfo, patience: timedelta) -> dist.Store:
     """Torchrun has a store running at that address; elsewhere the first process opens it."""
     elsewhere = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return dist.TCPStore(
@@ -79,42 +79,42 @@ def _store(here: Launched, patience: timedelta) -> dist.Store:
     )
 
 
-def _fresh(store: dist.Store, here: Launched, patience_s: float) -> dist.Store:
+def _fresh_store(store: dist.Store, here: LaunchInfo, timeout_s: float) -> dist.Store:
     """Agree on a part of the store that no earlier attempt has written to.
 
     Since torch 2.5, torchrun keeps one store for all restarts, and gloo reads from it where the others listen: after a
     restart, that may be where they have listened before. The number of restarts does not tell attempts apart, because
     each machine counts its own. So every process brings a word that nobody has used, and the first one answers it.
     """
-    desk, own = dist.PrefixStore("trueloop", store), secrets.token_hex(8)
+    control_store, own = dist.PrefixStore("trueloop", store), secrets.token_hex(8)
     if here.rank:
-        desk.set(f"here/{here.rank}", own)
-        chosen = desk.get(f"chosen/{own}").decode()
-        desk.set(f"heard/{chosen}/{here.rank}", "")
+        control_store.set(f"here/{here.rank}", own)
+        chosen = control_store.get(f"chosen/{own}").decode()
+        control_store.set(f"heard/{chosen}/{here.rank}", "")
         return dist.PrefixStore(chosen, store)
-    missing, deadline = range(1, here.size), time.monotonic() + patience_s
-    while missing := _greet(desk, own, missing):
+    missing, deadline = range(1, here.size), time.monotonic() + timeout_s
+    while missing := _handshake(control_store, own, missing):
         if time.monotonic() > deadline:
             names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
             raise ProcessLost(
                 f"{format_count(len(missing), 'process')} of {here.size} did not come to {here.address}:{here.port}: "
                 f"rank {names}.",
-                why=f"The first one has waited {patience_s:.0f} s (parallel.patience_s).",
+                why=f"The first one has waited {timeout_s:.0f} s (parallel.patience_s).",
                 fix="See what those processes say, and that all were started and can reach that address.",
             )
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_INTERVAL_S)
     return dist.PrefixStore(own, store)
 
 
-def _greet(desk: dist.Store, chosen: str, missing: Sequence[int]) -> list[int]:
+def _handshake(control_store: dist.Store, chosen: str, missing: Sequence[int]) -> list[int]:
     """Answer those who have come; return those who have not heard it yet. What a dead process left is answered, too."""
     for rank in missing:
-        if desk.check([f"here/{rank}"]):
-            desk.set(f"chosen/{desk.get(f'here/{rank}').decode()}", chosen)
-    return [rank for rank in missing if not desk.check([f"heard/{chosen}/{rank}"])]
+        if control_store.check([f"here/{rank}"]):
+            control_store.set(f"chosen/{control_store.get(f'here/{rank}').decode()}", chosen)
+    return [rank for rank in missing if not control_store.check([f"heard/{chosen}/{rank}"])]
 
 
-def _choose_interface(here: Launched) -> None:
+def _choose_interface(here: LaunchInfo) -> None:
     """Point gloo to the network that leads to the others, where this machine's name only means itself (127.0.1.1).
 
     Gloo listens at the address that the name of the machine stands for, which on Debian is often a loopback one.
@@ -125,7 +125,7 @@ def _choose_interface(here: Launched) -> None:
         named = set[str]()
     if any(not ip_address(each.partition("%")[0]).is_loopback for each in named):
         return
-    name = _interface_of(address_towards(here.address, here.port))
+    name = _interface_of(local_address_for(here.address, here.port))
     if name:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
@@ -159,22 +159,22 @@ def _open_sockets() -> set[tuple[int, str]]:
     return found
 
 
-def look_after(sockets: set[tuple[int, str]], silence_s: float) -> None:
+def enable_keepalive(sockets: set[tuple[int, str]], keepalive_timeout_s: float) -> None:
     """Have the kernel end connections over which nothing is answered any more; on Linux only.
 
     Args:
         sockets: descriptors, as `_open_sockets` names them.
-        silence_s: how long nothing may be answered.
+        keepalive_timeout_s: how long nothing may be answered.
     """
     if sys.platform != "linux":
         return
-    ask_s = max(1, round(silence_s / 4))
+    ask_s = max(1, round(keepalive_timeout_s / 4))
     options = {
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
         (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): ask_s,
         (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): ask_s,
         (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): 3,
-        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT): max(1, round(1000 * silence_s)),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT): max(1, round(1000 * keepalive_timeout_s)),
     }
     libc = ctypes.CDLL(None)  # a socket object of Python's could change how gloo's descriptor blocks
     for descriptor, _ in sockets:
@@ -183,19 +183,19 @@ def look_after(sockets: set[tuple[int, str]], silence_s: float) -> None:
 
 
 @contextmanager
-def looking_after(silence_s: float) -> Generator[None]:
+def keepalive_for_new_connections(keepalive_timeout_s: float) -> Generator[None]:
     """Look after every connection that is made inside, by whatever thread; for torchrun's own store.
 
     Args:
-        silence_s: how long nothing may be answered.
+        keepalive_timeout_s: how long nothing may be answered.
     """
     known, over = _open_sockets(), Event()
 
     def look() -> None:
         seen = known
-        while not over.wait(_NEW_EVERY_S):
+        while not over.wait(_SCAN_INTERVAL_S):
             now = _open_sockets()
-            look_after(now - seen, silence_s)
+            enable_keepalive(now - seen, keepalive_timeout_s)
             seen = now
 
     Thread(target=look, daemon=True, name="connections").start()

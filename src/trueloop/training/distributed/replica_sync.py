@@ -8,14 +8,14 @@ from trueloop.core.errors import InvalidModel
 from trueloop.training.distributed.processes import Processes
 
 
-def start_alike(model: nn.Module, processes: Processes) -> None:
+def broadcast_state(model: nn.Module, processes: Processes) -> None:
     """Give every process the first one's parameters and buffers.
 
     Raises:
         InvalidModel: they are not of the same names, shapes and dtypes everywhere.
     """
-    own = {name: (tuple(t.shape), str(t.dtype), t.requires_grad) for name, t in _named(model).items()}
-    everywhere = processes.gather(own)
+    own = {name: (tuple(t.shape), str(t.dtype), t.requires_grad) for name, t in _named_tensors(model).items()}
+    everywhere = processes.all_gather_object(own)
     for rank, theirs in enumerate(everywhere):
         odd = [name for name in {**everywhere[0], **theirs} if everywhere[0].get(name) != theirs.get(name)]
         if odd:
@@ -24,10 +24,10 @@ def start_alike(model: nn.Module, processes: Processes) -> None:
                 f"{theirs.get(odd[0], 'absent')} there and {everywhere[0].get(odd[0], 'absent')} here.",
                 fix="Build the model from the same settings on every process.",
             )
-    processes.spread(list(_named(model).values()))
+    processes.broadcast(list(_named_tensors(model).values()))
 
 
-class Buffers:
+class BufferSync:
     """Keeps the first process's buffers on every one: those that a window writes to (statistics of BatchNorm).
 
     Args:
@@ -42,35 +42,35 @@ class Buffers:
         self._moving: list[int] | None = None
         """Places of those that are known to change; None before the first window."""
 
-    def follow(self) -> None:
+    def sync_tracked(self) -> None:
         """After every window: spread those that are known to change."""
-        self._processes.spread(self.moving())
+        self._processes.broadcast(self.tracked_buffers())
 
-    def moving(self) -> list[Tensor]:
+    def tracked_buffers(self) -> list[Tensor]:
         """Return what is to be spread after a window; the first one shows what that is, and is settled by that."""
         if self._moving is None:
-            self.settle()
+            self.track_and_sync()
             return []
         return [getattr(*self._places[place]) for place in self._moving]
 
-    def settle(self) -> None:
+    def track_and_sync(self) -> None:
         """Look on all processes for others that have changed, and spread these as well from now on."""
         now = self._state()
         written = {self._places[place][0] for place, seen in enumerate(self._seen) if now[place] != seen}
-        changed = [place for place, (module, _) in enumerate(self._places) if module in written or _hides(module)]
-        everywhere = self._processes.gather(changed)
+        changed = [place for place, (module, _) in enumerate(self._places) if module in written or _writes_unseen(module)]
+        everywhere = self._processes.all_gather_object(changed)
         self._moving = sorted({*(self._moving or ()), *(place for each in everywhere for place in each)})
-        self.follow()
+        self.sync_tracked()
 
     def _state(self) -> list[tuple[int, int]]:
         buffers = (getattr(module, name) for module, name in self._places)
         return [(id(b), 0 if b.is_inference() else b._version) for b in buffers]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the one sign of a write
 
 
-def _hides(module: nn.Module) -> bool:
+def _writes_unseen(module: nn.Module) -> bool:
     """True where buffers are written to by kernels that do not count it: running statistics."""
     return isinstance(module, nn.modules.batchnorm._NormBase)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - batch and instance norm
 
 
-def _named(model: nn.Module) -> dict[str, Tensor]:
+def _named_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -10,7 +10,7 @@ from trueloop.core.errors import InvalidConfig, InvalidModel
 from trueloop.training.distributed.processes import Processes
 
 
-def synchronise_batchnorm(model: nn.Module, device: torch.device, processes: Processes) -> list[str]:
+def convert_sync_batchnorm(model: nn.Module, device: torch.device, processes: Processes) -> list[str]:
     """Replace every BatchNorm layer by one that normalises by the statistics of all processes' micro-batches together.
 
     Parameters and buffers stay the same objects, and names stay as they were. A single process is left alone. What

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel
 from trueloop.core.protocols import MicroBatch, is_padding
-from trueloop.training.distributed.processes import ALONE, Processes
-from trueloop.training.evaluation.metrics import Mergeable, Metric, merged
-from trueloop.training.memory.device import move
+from trueloop.training.distributed.processes import SINGLE_PROCESS, Processes
+from trueloop.training.evaluation.metrics import Mergeable, Metric, merge_across_processes
+from trueloop.training.memory.device import move_to_device
 from trueloop.training.objective import Loss, as_objective
-from trueloop.training.optimizers.foreach import is_half, precise
-from trueloop.training.seeding import preserved_generators
+from trueloop.training.optimizers.foreach import is_half, to_double
+from trueloop.training.seeding import preserve_generators
 
 MetricFactories = Mapping[str, Callable[[], Metric]]
 
@@ -47,7 +47,7 @@ def evaluate(
     metrics: MetricFactories | None = None,
     device: torch.device | None = None,
     context: AbstractContextManager[Any] | None = None,
-    processes: Processes = ALONE,
+    processes: Processes = SINGLE_PROCESS,
 ) -> Evaluation:
     """Measure a model on data.
 
@@ -75,29 +75,29 @@ def evaluate(
     objective.to(device)
     if "loss" in (metrics or {}):
         raise InvalidConfig('A metric is called "loss", which is the name of the objective.', fix="Call it otherwise.")
-    live = {name: _apart(factory()) for name, factory in (metrics or {}).items()}
+    live = {name: _without_own_sync(factory()) for name, factory in (metrics or {}).items()}
     started, totals = perf_counter(), _Totals()
-    with eval_mode(model), preserved_generators(), torch.no_grad(), context or nullcontext():
+    with eval_mode(model), preserve_generators(), torch.no_grad(), context or nullcontext():
         for batch in batches:
             data, counts = (batch.data, not is_padding(batch)) if isinstance(batch, MicroBatch) else (batch, True)
-            terms = objective(model, move(data, device))
+            terms = objective(model, move_to_device(data, device))
             if counts:
                 totals.add(terms)
-                _update(live, terms[0])
+                _update_metrics(live, terms[0])
     if processes.size > 1:
-        totals = _merged(totals, processes)
-        live = {name: merged(metric, processes) for name, metric in live.items()}
+        totals = _merge_totals(totals, processes)
+        live = {name: merge_across_processes(metric, processes) for name, metric in live.items()}
     if not totals.batches:
         raise InvalidData("There is no batch to evaluate on.", fix="Check the dataset's length and drop_last.")
     numbers, tables = totals.means(), dict[str, Any]()
     for name, metric in live.items():
-        _file(name, metric.compute(), numbers, tables)
+        _add_result(name, metric.compute(), numbers, tables)
     return Evaluation(metrics=numbers, tables=tables, batches=totals.batches, seconds=perf_counter() - started)
 
 
-def measuring(metrics: MetricFactories, processes: Processes) -> Processes:
+def evaluation_processes(metrics: MetricFactories, processes: Processes) -> Processes:
     """Return those that share the held-out data: all; or each alone with all of it, where a metric cannot be merged."""
-    return processes if all(isinstance(make(), Mergeable) for make in metrics.values()) else ALONE
+    return processes if all(isinstance(make(), Mergeable) for make in metrics.values()) else SINGLE_PROCESS
 
 
 @contextmanager
@@ -123,11 +123,11 @@ class _Totals:
 
     def add(self, terms: Any) -> None:
         self.batches += 1
-        sums = [precise(term.sum.detach()) for term in terms]
+        sums = [to_double(term.sum.detach()) for term in terms]
         # A sum-reduced loss has no count of its own; it is shown per batch item of nothing, that is, as the sum.
-        counts = [0.0 if term.count is None else _to_add(term.count) for term in terms]
+        counts = [0.0 if term.count is None else _as_summable(term.count) for term in terms]
         if not self._terms:
-            self._terms, self._sums, self._counts = [_light(term) for term in terms], sums, counts
+            self._terms, self._sums, self._counts = [_without_tensors(term) for term in terms], sums, counts
             return
         self._sums = [a + b for a, b in zip(self._sums, sums, strict=True)]
         self._counts = [a + b for a, b in zip(self._counts, counts, strict=True)]
@@ -166,27 +166,27 @@ class _Totals:
         return term.name if unique else f"{term.name}_{self._terms.index(term)}"
 
 
-def _merged(totals: _Totals, processes: Processes) -> _Totals:
-    return reduce(_Totals.plus, processes.gather(totals.on_host()))
+def _merge_totals(totals: _Totals, processes: Processes) -> _Totals:
+    return reduce(_Totals.plus, processes.all_gather_object(totals.on_host()))
 
 
-def _to_add(count: Tensor | float) -> Tensor | float:
-    return precise(count) if isinstance(count, Tensor) and is_half(count) else count
+def _as_summable(count: Tensor | float) -> Tensor | float:
+    return to_double(count) if isinstance(count, Tensor) and is_half(count) else count
 
 
-def _apart(metric: Metric) -> Metric:
+def _without_own_sync(metric: Metric) -> Metric:
     """Keep a torchmetrics object from adding itself up over processes, which is done here where it is wanted."""
     if hasattr(metric, "sync_on_compute"):
         metric.sync_on_compute = False  # pyright: ignore[reportAttributeAccessIssue]
     return metric
 
 
-def _light(term: Loss) -> Loss:
+def _without_tensors(term: Loss) -> Loss:
     """The term without its tensors' graphs, outputs or batch: only name, weight and whether it has a count."""
     return Loss(sum=term.sum.detach(), count=None if term.count is None else 1.0, weight=term.weight, name=term.name)
 
 
-def _update(live: Mapping[str, Metric], term: Loss) -> None:
+def _update_metrics(live: Mapping[str, Metric], term: Loss) -> None:
     if live and (term.output is None or term.target is None):
         raise InvalidModel(
             f"The metrics {', '.join(live)} need the model's output and the target, which the objective does not tell.",
@@ -196,12 +196,12 @@ def _update(live: Mapping[str, Metric], term: Loss) -> None:
         metric.update(term.output, term.target)
 
 
-def _file(name: str, value: Any, numbers: dict[str, float], tables: dict[str, Any]) -> None:
+def _add_result(name: str, value: Any, numbers: dict[str, float], tables: dict[str, Any]) -> None:
     if isinstance(value, Tensor):
         value = value.tolist()
     if isinstance(value, Mapping):
         for key, part in cast("Mapping[str, Any]", value).items():
-            _file(f"{name}/{key}", part, numbers, tables)
+            _add_result(f"{name}/{key}", part, numbers, tables)
     elif isinstance(value, (int, float)):
         numbers[name] = float(value)
     else:

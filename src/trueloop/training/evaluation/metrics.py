@@ -36,7 +36,7 @@ class Mergeable(Metric, Protocol):
         ...
 
 
-def merged(metric: Metric, processes: Processes) -> Metric:
+def merge_across_processes(metric: Metric, processes: Processes) -> Metric:
     """Return, on every process, a metric that has counted what all of them have.
 
     Args:
@@ -47,7 +47,7 @@ def merged(metric: Metric, processes: Processes) -> Metric:
     for name, value in vars(own).items():
         if isinstance(value, Tensor):
             setattr(own, name, value.cpu())
-    first, *others = cast("list[Mergeable]", processes.gather(own))
+    first, *others = cast("list[Mergeable]", processes.all_gather_object(own))
     for other in others:
         first.merge(other)
     return first

@@ -11,7 +11,7 @@ from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.config import MonitorConfig
 
 
-class Judgement(NamedTuple):
+class MonitorDecision(NamedTuple):
     """What one evaluation means for the run."""
 
     best: bool
@@ -61,9 +61,9 @@ class Monitor:
                 fix="Give a val set, or monitor what is evaluated; without one, leave monitor.patience out.",
             )
         if names is not None and name.split("/")[0] not in names:
-            self._pick({f"{split}/{known}": 0.0 for known in names})
+            self._monitored_value({f"{split}/{known}": 0.0 for known in names})
 
-    def observe(self, metrics: Mapping[str, float], update: int) -> Judgement:
+    def observe(self, metrics: Mapping[str, float], update: int) -> MonitorDecision:
         """Judge one evaluation.
 
         Args:
@@ -73,7 +73,7 @@ class Monitor:
         Raises:
             InvalidConfig: the monitored metric is not among them; the message lists those that are.
         """
-        value = float(self._pick(metrics))
+        value = float(self._monitored_value(metrics))
         best = self._improves(value, self.best_value, by=0.0)
         if best:
             self.best_value, self.best_update = value, update
@@ -81,7 +81,7 @@ class Monitor:
         if restart:
             self._reference = value
         self._without_improvement = 0 if restart else self._without_improvement + 1
-        return Judgement(best=best, stop=self.exhausted)
+        return MonitorDecision(best=best, stop=self.exhausted)
 
     @property
     def exhausted(self) -> bool:
@@ -89,7 +89,7 @@ class Monitor:
         patience = self._config.patience
         return patience is not None and self._without_improvement >= patience
 
-    def why_stopped(self) -> str:
+    def stop_message(self) -> str:
         """Say which number did not improve, for how long, and what the best was."""
         best = (
             f"the best is {self.best_value:.6g}, after update {self.best_update}"
@@ -127,7 +127,7 @@ class Monitor:
         self._reference = state["reference"]
         self._without_improvement = state["without_improvement"]
 
-    def _pick(self, metrics: Mapping[str, float]) -> float:
+    def _monitored_value(self, metrics: Mapping[str, float]) -> float:
         name = self._config.metric
         if name in metrics:
             return metrics[name]

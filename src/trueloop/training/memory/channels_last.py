@@ -1,8 +1,8 @@
-"""Channels-last: the weights of convolutions with the channels of one pixel side by side, as fast kernels want them.
+"""Lay out the weights of convolutions channels-last, which their fast kernels need.
 
-The weight decides: where it lies so, a convolution brings its input into the same layout and answers in it, and what
-follows keeps it (ATen/native/ConvUtils.h, `cudnn_conv_use_channels_last` and `mkldnn_conv_use_channels_last`). So
-batches need no change, and shapes and values stay what they were.
+The weight decides the layout: a convolution with channels-last weights converts its input and returns channels-last
+output, and following layers keep it (ATen/native/ConvUtils.h, `cudnn_conv_use_channels_last` and
+`mkldnn_conv_use_channels_last`). So batches need no change, and shapes and values stay the same.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def use_channels_last(model: nn.Module) -> list[str]:
     if not found:
         raise InvalidModel(
             f"channels_last is on, but {type(model).__name__} has no convolution.",
-            why="Looked for were layers of two or three dimensions, such as nn.Conv2d; nothing else gains from it.",
+            why="Only convolutions of two or three dimensions, such as nn.Conv2d, benefit from it.",
             fix="Set channels_last = false.",
         )
     for module in found.values():
@@ -45,17 +45,17 @@ def use_channels_last(model: nn.Module) -> list[str]:
     return list(found)
 
 
-def lay_out_moments(optimizer: torch.optim.Optimizer) -> None:
-    """Give what an optimizer keeps per parameter the parameter's own layout.
+def match_state_layout(optimizer: torch.optim.Optimizer) -> None:
+    """Convert the optimizer's per-parameter state to each parameter's memory layout.
 
     Fused kernels walk parameter and moments by raw memory. A state that was saved by a run with another layout would be
     read in the wrong order, without an error.
     """
     for parameter, kept in optimizer.state.items():
         for name, value in kept.items():
-            if _lies_otherwise(value, parameter):
+            if _has_other_strides(value, parameter):
                 kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
-def _lies_otherwise(value: Any, parameter: Any) -> bool:
+def _has_other_strides(value: Any, parameter: Any) -> bool:
     return isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride()

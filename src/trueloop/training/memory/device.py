@@ -1,4 +1,4 @@
-"""Which device a run is on, and how a batch gets there."""
+"""Choose the device of a run, and move batches to it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from trueloop.core.errors import InvalidConfig
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of that name, with its index, so that it equals the ``.device`` of the tensors on it.
+    """Return the device of that name, with its index, so that it equals the ``.device`` of the tensors on it.
 
     Args:
         name: "auto" (CUDA, else MPS, else CPU), "cpu", "cuda" (the current one), "cuda:1" or "mps".
 
     Raises:
-        InvalidConfig: there is no such device here; says which there are.
+        InvalidConfig: this machine has no such device; the message lists the devices it has.
     """
-    present = _present()
+    present = _available_devices()
     if name == "auto":
         name = "cuda" if "cuda:0" in present else present[-1]
     if name == "cuda" and "cuda:0" in present:
@@ -32,14 +32,14 @@ def resolve_device(name: str) -> torch.device:
         built = "" if torch.backends.cuda.is_built() else " This build of torch has no CUDA."
         raise InvalidConfig(
             f"device = {name!r}",
-            why=f"It is not there. This machine has: {', '.join(present)}.{built if name[:4] == 'cuda' else ''}",
+            why=f"This machine has: {', '.join(present)}.{built if name[:4] == 'cuda' else ''}",
             fix="Choose one of these, or 'auto'.",
         )
     return torch.device("mps", 0) if name == "mps" else torch.device(name)
 
 
-def _present() -> list[str]:
-    """Names of all devices here; the last one is the best that is not CUDA."""
+def _available_devices() -> list[str]:
+    """Return the names of all devices of this machine; the last one is the best that is not CUDA."""
     cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
     mps = ["mps"] if torch.backends.mps.is_available() else []
     return [*(f"cuda:{index}" for index in range(cuda)), "cpu", *mps]
@@ -50,12 +50,12 @@ class Movable(Protocol):
     """A batch type that knows how to move itself: a packed sequence, a tokenizer's output, a graph."""
 
     def to(self, device: torch.device) -> Any:
-        """Itself on that device."""
+        """Return this object on the device."""
         ...
 
 
-def move(batch: Any, device: torch.device) -> Any:
-    """The batch with every tensor in it on the device; the very same object when they all are there already.
+def move_to_device(batch: Any, device: torch.device) -> Any:
+    """Return the batch with every tensor on the device; the same object where they all are there already.
 
     Walks tuples, lists, dicts, named tuples and dataclasses, nested at will; asks other objects with a ``to(device)``
     to move themselves; leaves the rest (text, numbers) alone. The containers given are not modified.
@@ -66,21 +66,21 @@ def move(batch: Any, device: torch.device) -> Any:
     if kind is Tensor:
         return batch if batch.device == device else batch.to(device, non_blocking=batch.is_pinned())
     if kind is tuple or kind is list:
-        moved = [move(item, device) for item in batch]
-        return batch if _same(moved, batch) else kind(moved)
+        moved = [move_to_device(item, device) for item in batch]
+        return batch if _all_identical(moved, batch) else kind(moved)
     if isinstance(batch, dict):
         return _move_items(batch, device)
     return _move_rare(batch, device)
 
 
 def _move_rare(batch: Any, device: torch.device) -> Any:
-    """Everything but tensors, tuples, lists and dicts, which come first because nearly all batches are those."""
+    """Move everything but tensors, tuples, lists and dicts, which are nearly all batches and are handled first."""
     if isinstance(batch, Movable):  # before tuples and mappings: a PackedSequence is a tuple with a part that stays
         return batch.to(device)
     if isinstance(batch, tuple):
-        moved = [move(item, device) for item in batch]
+        moved = [move_to_device(item, device) for item in batch]
         build = getattr(type(batch), "_make", type(batch))  # a named tuple takes its fields one by one
-        return batch if _same(moved, batch) else build(moved)
+        return batch if _all_identical(moved, batch) else build(moved)
     if isinstance(batch, MutableMapping):
         return _move_items(batch, device)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
@@ -88,13 +88,13 @@ def _move_rare(batch: Any, device: torch.device) -> Any:
     return batch
 
 
-def _same(moved: Any, batch: Any) -> bool:
+def _all_identical(moved: Any, batch: Any) -> bool:
     return all(map(operator.is_, moved, batch))
 
 
 def _move_items(batch: MutableMapping[Any, Any], device: torch.device) -> Any:
-    moved = {key: move(item, device) for key, item in batch.items()}
-    if _same(moved.values(), batch.values()):
+    moved = {key: move_to_device(item, device) for key, item in batch.items()}
+    if _all_identical(moved.values(), batch.values()):
         return batch
     clone = copy.copy(batch)  # keeps a defaultdict's factory and a subclass's attributes
     clone.update(moved)
@@ -104,10 +104,10 @@ def _move_items(batch: MutableMapping[Any, Any], device: torch.device) -> Any:
 def _move_fields(batch: Any, device: torch.device) -> Any:
     fields = [field.name for field in dataclasses.fields(batch)]
     before = [getattr(batch, name) for name in fields]
-    moved = [move(item, device) for item in before]
-    if _same(moved, before):
+    moved = [move_to_device(item, device) for item in before]
+    if _all_identical(moved, before):
         return batch
     clone = copy.copy(batch)
     for name, item in zip(fields, moved, strict=True):
-        object.__setattr__(clone, name, item)  # frozen ones too; the clone is not yet anybody's
+        object.__setattr__(clone, name, item)  # frozen ones too; the clone is not shared yet
     return clone

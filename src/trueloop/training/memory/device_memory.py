@@ -1,4 +1,4 @@
-"""How much memory a run takes, and whether an error says that there is none left."""
+"""Measure the memory of a run, and recognise out-of-memory errors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import nn
 
 from trueloop.core.formatting import format_size
 
-_PAGES: Final = Path("/proc/self/statm")
+_STATM: Final = Path("/proc/self/statm")
 
-# torch has a class of its own for its caching allocators only; the others are told by their words.
-_WORDS: Final = (
+# torch has its own exception class only for its caching allocators; other out-of-memory errors are known by their text.
+_OUT_OF_MEMORY_TEXTS: Final = (
     "DefaultCPUAllocator",
     "backend out of memory",
     "CUDA out of memory",
@@ -26,34 +26,34 @@ _WORDS: Final = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True where torch could not get memory for a tensor, on whatever device."""
+    """Return True where torch could not allocate memory for a tensor, on any device."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY_TEXTS)
 
 
-def taken_by(model: nn.Module) -> str:
-    """Return the size of a model's parameters and buffers in words."""
+def format_model_size(model: nn.Module) -> str:
+    """Format the size of a model's parameters and buffers for a message."""
     held = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     return format_size(sum(tensor.numel() * tensor.element_size() for tensor in held.values()))
 
 
 def memory_mib(device: torch.device) -> float | None:
-    """Return what is taken now in MiB: by tensors on a CUDA device, else by this whole process; None where untold.
+    """Return the memory in use in MiB: of tensors on a CUDA device, else of this process; None where unknown.
 
     Source: torch.cuda.memory_allocated; resident pages of proc(5), which there are on Linux only.
     """
     if device.type == "cuda":
         return torch.cuda.memory_allocated(device) / 2**20
     try:
-        resident = int(_PAGES.read_text(encoding="ascii").split()[1])
+        resident = int(_STATM.read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
         return None
     return resident * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def peak_memory_mib(device: torch.device) -> float | None:
-    """Return the peak so far in MiB: of tensors on a CUDA device, else of this whole process; None where untold.
+    """Return the peak memory in MiB: of tensors on a CUDA device, else of this process; None where unknown.
 
     Source: torch.cuda.max_memory_allocated; getrusage(2), whose ru_maxrss is in KiB on Linux and in bytes on macOS.
     """
@@ -67,8 +67,8 @@ def peak_memory_mib(device: torch.device) -> float | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
 
 
-class Weighing:
-    """Looks at the memory about once a second: enough for a plot, too seldom to cost anything.
+class MemorySampler:
+    """Samples memory use about once a second: enough for a plot, and rare enough to cost nothing.
 
     Args:
         device: as for `memory_mib`.
@@ -78,8 +78,8 @@ class Weighing:
         self._device = device
         self._looked = 0.0
 
-    def now_and_then(self) -> float | None:
-        """Return what is taken now in MiB; None where that was told less than a second ago, or cannot be told."""
+    def sample_if_due(self) -> float | None:
+        """Return the memory in use in MiB; None within a second of the last sample, or where it is unknown."""
         now = perf_counter()
         if now - self._looked < 1.0:
             return None

@@ -1,8 +1,8 @@
-"""Where the memory runs out on a window, its micro-batch is halved and the window done again: the update stays.
+"""Retry a window that ran out of memory with half the micro-batch; the update stays the same.
 
-The effective batch says what an update is, the micro-batch only cuts it up (`window`). So a window that did not fit is
-begun anew in smaller pieces: gradients are cleared, buffers and random generators put back to where they were before
-it, and nothing of it has been trained on. The limit holds for the rest of the run and is saved with it.
+The effective batch defines the update, and the micro-batch only how it is split (`window`). So a window that did not
+fit restarts in smaller pieces: gradients are cleared, buffers and random generators are restored to their state before
+it, and nothing of the failed attempt was applied. The limit holds for the rest of the run and is saved with it.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 from trueloop.core.errors import InvalidData, OutOfMemory
 from trueloop.core.protocols import MicroBatch
 from trueloop.training.distributed.processes import Processes
-from trueloop.training.memory.device_memory import is_out_of_memory, taken_by
-from trueloop.training.objective import describe
+from trueloop.training.memory.device_memory import is_out_of_memory, format_model_size
+from trueloop.training.objective import describe_batch
 from trueloop.training.precision.nonfinite_guard import Guard
-from trueloop.training.split_batch import rows, split
+from trueloop.training.split_batch import count_examples, split_micro_batch
 from trueloop.training.window import Window
 
-Gather = Callable[[Iterator[MicroBatch]], Window]
-"""Clears the gradients, and runs forward, loss and backward of every micro-batch."""
+RunWindow = Callable[[Iterator[MicroBatch]], Window]
+"""Clears the gradients, then runs forward, loss and backward of every micro-batch."""
 
 REMEDIES: Final = (
-    'recompute = true keeps less of every block, precision = "bf16" halves what is kept; else shorter examples or '
+    'recompute = true stores fewer activations, precision = "bf16" halves their size; else use shorter examples or '
     "a smaller model."
 )
 
 
-class Halved(NamedTuple):
-    """What to tell of a window that did not fit."""
+class RetryNotice(NamedTuple):
+    """A window that was retried with a smaller micro-batch."""
 
     update: int
     before: int
-    """Examples at a time that did not fit."""
+    """The micro-batch that did not fit."""
     after: int
     device: str
 
     @property
     def message(self) -> str:
-        """Return it as a sentence for people."""
+        """Return the message for people."""
         return (
-            f"The memory of {self.device} ran out in update {self.update} on {self.before} examples at a time; from "
-            f"here on they go through {self.after} at a time. The update was done anew from its start, with its whole "
-            "effective batch: only rounding differs, and the masks of dropout."
+            f"{self.device} ran out of memory in update {self.update} with a micro-batch of {self.before}; from here "
+            f"on the micro-batch is {self.after}. The update was repeated from its start with its full effective "
+            "batch: only rounding and dropout masks differ."
         )
 
     @property
@@ -58,14 +58,14 @@ class Halved(NamedTuple):
         return {"before": self.before, "after": self.after, "device": self.device}
 
 
-class Halving:
-    """The largest micro-batch that has been found to fit.
+class OutOfMemoryRetry:
+    """Repeats a window with half the micro-batch when it runs out of memory, and remembers the size that fits.
 
     Args:
-        model: whose windows are done again; one with batch normalisation in train mode is not, see `_obstacle`.
-        guard: remembers buffers and generators.
-        processes: those that share each window. Several never cut theirs anew: they have to agree on every pass.
-        device: whose memory it is.
+        model: with batch normalisation in train mode no window is retried, see `_why_not_split`.
+        guard: restores buffers and generators.
+        processes: that share each window. With several nothing is retried: all would have to agree on every pass.
+        device: the device that ran out of memory.
         enabled: False lets the first failure end the run.
     """
 
@@ -74,164 +74,164 @@ class Halving:
     ) -> None:
         self._model = model
         self._guard = guard
-        self._alone = processes.size == 1
+        self._single_process = processes.size == 1
         self._device = device
         self._enabled = enabled
-        self._told: list[Halved] = []
-        self.most: int | None = None
-        """Examples that go through the model at a time; None while whatever came did fit."""
+        self._notices: list[RetryNotice] = []
+        self.max_micro_batch: int | None = None
+        """Largest number of examples in one forward pass; None until a window runs out of memory."""
 
-    def whole(self, micros: Iterator[MicroBatch], gather: Gather, *, update: int) -> Window:
-        """Return what ``gather`` makes of a window, in pieces that fit.
+    def run_window(self, micros: Iterator[MicroBatch], run: RunWindow, *, update: int) -> Window:
+        """Return what ``run`` returns for a window, split into pieces that fit in memory.
 
         Args:
-            micros: the window's micro-batches, not yet drawn.
-            gather: called again from the start of the window where the memory ran out; keeps nothing.
+            micros: the window's micro-batches, not yet read.
+            run: called again from the start of the window after running out of memory; must keep no state.
             update: the number of the update the window is for, from 1.
 
         Raises:
             OutOfMemory: a single example does not fit, or smaller pieces would not be the same run.
 
-        Cost: nothing but a reference to each micro-batch, where there is memory enough.
+        Cost: a reference to each micro-batch while memory suffices.
         """
-        pieces = _Pieces(micros)
-        first = 0
+        replay = ReplayableWindow(micros)
+        failed_size = 0
         while True:
             try:
-                window = gather(pieces.from_start(self.most if self._alone else None))
+                window = run(replay.from_start(self.max_micro_batch if self._single_process else None))
             except Exception as error:
-                if pieces.drawing or not is_out_of_memory(error):
+                if replay.reading_source or not is_out_of_memory(error):
                     raise
-                said = _let_go(error)
+                cause = _clear_frames(error)
             else:
-                if first and self.most:
-                    self._told.append(Halved(update, first, self.most, str(self._device)))
+                if failed_size and self.max_micro_batch:
+                    self._notices.append(RetryNotice(update, failed_size, self.max_micro_batch, str(self._device)))
                 return window
-            _release(self._device)
-            first = first or pieces.largest()
-            self._halve(pieces, update, said)
+            _release_cache(self._device)
+            failed_size = failed_size or replay.largest_piece()
+            self._halve(replay, update, cause)
             self._guard.restore()
 
-    def cut(self, batches: Iterable[Any]) -> Iterable[Any]:
-        """Return batches to evaluate on in pieces of what fitted in training; whole where they cannot be cut."""
-        if self.most is None or not self._alone:
+    def split_batches(self, batches: Iterable[Any]) -> Iterable[Any]:
+        """Split evaluation batches to the size that fitted in training; a batch that cannot be split stays unsplit."""
+        if self.max_micro_batch is None or not self._single_process:
             return batches
-        return (piece for batch in batches for piece in _pieces(batch, self.most or 1))
+        return (piece for batch in batches for piece in _split_if_possible(batch, self.max_micro_batch or 1))
 
-    def take(self) -> list[Halved]:
-        """Return what has not been told yet."""
-        told, self._told = self._told, []
-        return told
+    def drain_notices(self) -> list[RetryNotice]:
+        """Return the notices since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
 
     def state_dict(self) -> dict[str, int | None]:
         """Return the limit."""
-        return {"most": self.most}
+        return {"max_micro_batch": self.max_micro_batch}
 
     def load_state_dict(self, state: Mapping[str, int | None]) -> None:
-        """Go on with a saved limit, so that the cuts stay those of the undisturbed run."""
-        self.most = state["most"]
+        """Restore a saved limit, so that windows are split as in the uninterrupted run."""
+        self.max_micro_batch = state["max_micro_batch"]
 
-    def _halve(self, pieces: _Pieces, update: int, said: str) -> None:
-        """Set a smaller limit, or end the run in words."""
-        size = pieces.largest()
-        what = f"The memory of {self._device} ran out in update {update} on {_examples(size)} at a time"
+    def _halve(self, replay: ReplayableWindow, update: int, cause: str) -> None:
+        """Halve the limit, or raise an explained error."""
+        size = replay.largest_piece()
+        what = f"{self._device} ran out of memory in update {update} on {_format_examples(size)} at a time"
         if size <= 1:
-            taken = taken_by(self._model)
+            smallest = describe_batch(split_micro_batch(replay.read[-1], 1)[0].data)
             raise OutOfMemory(
-                f"{what}, which is all there is to cut up: {describe(split(pieces.drawn[-1], 1)[0].data)}.",
-                why=f"{said} The model's own tensors take {taken}; gradients and the optimizer come on top.",
+                f"{what}, and this batch cannot be split further: {smallest}.",
+                why=f"{cause} The model's own tensors take {format_model_size(self._model)}; gradients and the optimizer come on top.",
                 fix=REMEDIES,
             )
-        if obstacle := self._obstacle():
+        if reason := self._why_not_split():
             raise OutOfMemory(
-                f"{what}.", why=f"{said} It is not halved: {obstacle}.", fix=f"Set micro_batch lower; or {REMEDIES}"
+                f"{what}.", why=f"{cause} It is not halved: {reason}.", fix=f"Set micro_batch lower; or {REMEDIES}"
             )
-        self.most = -(-size // 2)
+        self.max_micro_batch = -(-size // 2)
         try:
-            pieces.check(self.most)
+            replay.check_splittable(self.max_micro_batch)
         except InvalidData as uncut:
-            raise OutOfMemory(f"{what}.", why=f"{said} {uncut}", fix=f"Set micro_batch lower; or {REMEDIES}") from uncut
+            raise OutOfMemory(f"{what}.", why=f"{cause} {uncut}", fix=f"Set micro_batch lower; or {REMEDIES}") from uncut
 
-    def _obstacle(self) -> str:
-        """Say why smaller pieces would not be the same run; "" where they are."""
-        if normalises_batches(self._model):
-            return "batch normalisation sees one micro-batch at a time, so a smaller one learns otherwise"
+    def _why_not_split(self) -> str:
+        """Return why smaller pieces would not be the same run; "" where they would be."""
+        if has_active_batchnorm(self._model):
+            return "batch normalisation uses the statistics of one micro-batch, so a smaller one changes the training"
         if not self._enabled:
-            return 'out_of_memory is "stop", as it always is where the pace is measured'
-        if not self._alone:
-            return "the other processes of this run are in the midst of the same update"
+            return 'out_of_memory is "stop", as it always is while throughput is measured'
+        if not self._single_process:
+            return "the other processes of this run are in the middle of the same update"
         return ""
 
 
-def normalises_batches(model: nn.Module) -> bool:
-    """Return True where a layer's output depends on which examples go through it together."""
+def has_active_batchnorm(model: nn.Module) -> bool:
+    """Return True where a layer normalises by batch statistics, so that the split of the batch matters."""
     return any(isinstance(module, _BatchNorm) and module.training for module in model.modules())
 
 
-class _Pieces:
-    """The micro-batches of one window, which can be gone through again in smaller pieces."""
+class ReplayableWindow:
+    """The micro-batches of one window, which can be replayed in smaller pieces."""
 
     def __init__(self, micros: Iterator[MicroBatch]) -> None:
         self._micros = micros
-        self._most: int | None = None
-        self.drawn: list[MicroBatch] = []
-        self.drawing = False
-        """True while the source is asked: what it raises ends its stream, and the window cannot be had again."""
+        self._max_examples: int | None = None
+        self.read: list[MicroBatch] = []
+        self.reading_source = False
+        """True while the source is read: an error there ends the stream, so the window cannot be replayed."""
 
-    def from_start(self, most: int | None) -> Iterator[MicroBatch]:
-        """Yield those drawn already, then the rest."""
-        self._most = most
-        for micro in tuple(self.drawn):
-            yield from self._cut(micro)
+    def from_start(self, max_examples: int | None) -> Iterator[MicroBatch]:
+        """Yield the micro-batches read so far, then the rest, split to at most ``max_examples``."""
+        self._max_examples = max_examples
+        for micro in tuple(self.read):
+            yield from self._split(micro)
         while (micro := self._next()) is not None:
-            self.drawn.append(micro)
-            yield from self._cut(micro)
+            self.read.append(micro)
+            yield from self._split(micro)
 
     def _next(self) -> MicroBatch | None:
-        self.drawing = True
+        self.reading_source = True
         micro = next(self._micros, None)
-        self.drawing = False
+        self.reading_source = False
         return micro
 
-    def largest(self) -> int:
-        """Return the examples in the largest piece so far."""
-        return max(min(rows(micro), self._most or rows(micro)) for micro in self.drawn)
+    def largest_piece(self) -> int:
+        """Return the number of examples in the largest piece so far."""
+        return max(min(count_examples(micro), self._max_examples or count_examples(micro)) for micro in self.read)
 
-    def check(self, most: int) -> None:
-        """Raise where one of them cannot be cut so."""
-        for micro in self.drawn:
-            split(micro, most)
+    def check_splittable(self, max_examples: int) -> None:
+        """Raise if one of the micro-batches cannot be split to this size."""
+        for micro in self.read:
+            split_micro_batch(micro, max_examples)
 
-    def _cut(self, micro: MicroBatch) -> list[MicroBatch]:
-        return [micro] if self._most is None else _pieces(micro, self._most)
+    def _split(self, micro: MicroBatch) -> list[MicroBatch]:
+        return [micro] if self._max_examples is None else _split_if_possible(micro, self._max_examples)
 
 
-def _pieces(batch: Any, most: int) -> list[MicroBatch]:
-    """Cut a batch; one that cannot be cut stays whole, as it may fit all the same."""
+def _split_if_possible(batch: Any, max_examples: int) -> list[MicroBatch]:
+    """Split a batch; one that cannot be split is returned unsplit, as it may still fit."""
     micro = batch if isinstance(batch, MicroBatch) else MicroBatch(batch, closes_window=True, indices=None)
     try:
-        return split(micro, most)
+        return split_micro_batch(micro, max_examples)
     except InvalidData:
         return [micro]
 
 
-def _let_go(error: Exception) -> str:
-    """Drop what the frames of a failure hold, which is the graph of the forward pass; return its first line."""
+def _clear_frames(error: Exception) -> str:
+    """Clear the frames of a failure, which hold the graph of the forward pass; return the first line of its message."""
     said = str(error).partition("\n")[0].rstrip(".")
     link: BaseException | None = error
     while link is not None:
         traceback.clear_frames(link.__traceback__)
         link = link.__cause__ or link.__context__
-    return f"torch said: {said}."
+    return f"torch said: {cause}."
 
 
-def _release(device: torch.device) -> None:
-    gc.collect()  # a frame that keeps its own exception is a ring, which only this breaks
+def _release_cache(device: torch.device) -> None:
+    gc.collect()  # a frame that keeps its own exception is a reference cycle
     if device.type == "cuda":
         torch.cuda.empty_cache()
     elif device.type == "mps":
         torch.mps.empty_cache()
 
 
-def _examples(size: int) -> str:
+def _format_examples(size: int) -> str:
     return "1 example" if size == 1 else f"{size} examples"

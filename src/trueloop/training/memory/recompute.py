@@ -1,4 +1,4 @@
-"""Gradient checkpointing of a model's repeated blocks: their activations are computed again, not kept."""
+"""Gradient checkpointing of a model's repeated blocks: recompute their activations in backward."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trueloop.core.errors import InvalidModel
 
-# A compiled block's buffers are written in both passes. Nothing but the version tells: 2.6 to 2.8 do, 2.9.1 does not.
+# A compiled block's buffers are written in both passes. Only the version shows it: 2.6 to 2.8 do, 2.9.1 does not.
 WRITES_TWICE: Final = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 9)
 
 
@@ -22,15 +22,15 @@ def enable_recompute(model: nn.Module, only: Collection[str] | None = None) -> l
     """Make the repeated blocks of a model keep only their inputs, and compute the rest again in backward.
 
     A block is one of two or more children of the same class in an ``nn.ModuleList`` or ``nn.Sequential``, with
-    parameters, and not a single torch layer, which keeps little beside its input anyway. Where blocks hold blocks the
-    outermost are taken, except that an ``nn.Sequential`` of blocks is looked into.
+    parameters, and not a single torch layer, which stores little more than its input anyway. Of nested blocks the
+    outermost are taken; only an ``nn.Sequential`` of blocks is searched for inner ones.
 
-    Gradients are bitwise the same: random numbers are drawn again alike, and the second pass works on copies of the
-    block's buffers as they were before the first, so BatchNorm counts each batch once. Without a gradient, or in eval
-    mode, a block runs as ever. Forward hooks on a block fire once, those on its inner modules again in the second
+    Gradients are bitwise the same: the same random numbers are drawn again, and the second pass works on copies of the
+    block's buffers from before the first, so BatchNorm counts each batch once. Without a gradient, or in eval
+    mode, a block runs normally. Forward hooks on a block fire once, those on its inner modules again in the second
     pass; so does any other side effect in the block's code.
 
-    Only the instance's ``forward`` is replaced: classes, ``state_dict`` keys, pickling and copying stay as they were.
+    Only the instance's ``forward`` is replaced: classes, ``state_dict`` keys, pickling and copying do not change.
     ``torch.compile`` works on top, and then decides by itself how random numbers and buffers are kept. Before torch 2.9
     it would write buffers in both passes: compiled blocks that have some are not recomputed there.
 
@@ -52,8 +52,8 @@ def enable_recompute(model: nn.Module, only: Collection[str] | None = None) -> l
     if not blocks:
         raise InvalidModel(
             f"recompute is on, but {type(model).__name__} has no repeated blocks.",
-            why="Looked for were two or more children of the same class in an nn.ModuleList or nn.Sequential, with "
-            "parameters and more than a single layer each. Without them nothing would be saved.",
+            why="A block is one of two or more children of the same class in an nn.ModuleList or nn.Sequential, with "
+            "parameters and more than a single layer. Without blocks, recomputing saves no memory.",
             fix="Put the blocks in an nn.ModuleList, or set recompute = false and use torch.utils.checkpoint yourself.",
         )
     unknown = sorted(set(only or ()) - set(blocks))
@@ -63,7 +63,7 @@ def enable_recompute(model: nn.Module, only: Collection[str] | None = None) -> l
     for name, block in blocks.items():
         _refuse_foreign_forward(name, block)
     for block in blocks.values():
-        block.forward = partial(_recomputed, block)  # a partial of a plain function: pickled and deep-copied as it is
+        block.forward = partial(_forward_with_checkpoint, block)  # a partial can be pickled and deep-copied
     return list(blocks)
 
 
@@ -86,7 +86,7 @@ def _is_block(module: nn.Module) -> bool:
 
 def _refuse_foreign_forward(name: str, block: nn.Module) -> None:
     own: object = vars(block).get("forward")
-    if own is not None and not (isinstance(own, partial) and own.func is _recomputed):
+    if own is not None and not (isinstance(own, partial) and own.func is _forward_with_checkpoint):
         raise InvalidModel(
             f"The block {name} has a forward set on the instance.",
             why="Recomputing would go past it and call the forward of its class.",
@@ -94,7 +94,7 @@ def _refuse_foreign_forward(name: str, block: nn.Module) -> None:
         )
 
 
-def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _forward_with_checkpoint(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
     forward = partial(type(block).forward, block)
     if not (block.training and torch.is_grad_enabled()):
         return forward(*args, **kwargs)
@@ -108,11 +108,11 @@ def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return again()
     if torch.compiler.is_compiling():
         return forward(*args, **kwargs) if WRITES_TWICE else again()
-    return again(context_fn=lambda: (nullcontext(), _BuffersAsBefore(block)))
+    return again(context_fn=lambda: (nullcontext(), _OriginalBuffers(block)))
 
 
-class _BuffersAsBefore(AbstractContextManager[None]):
-    """While entered, a block works on copies of its buffers as they were at construction.
+class _OriginalBuffers(AbstractContextManager[None]):
+    """While entered, a block works on copies of its buffers from the time of construction.
 
     Without it torch 2.13 counts every batch twice in BatchNorm's running statistics, and anything a forward reads from
     a buffer it also writes (the power iteration of spectral_norm) would differ in the second pass.

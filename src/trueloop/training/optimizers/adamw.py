@@ -30,17 +30,17 @@ class _Moments(NamedTuple):
 class LeanAdamW(torch.optim.AdamW):
     """`torch.optim.AdamW(fused=True)`: the same state, settings, hooks and results, bit for bit.
 
-    For real parameters of one device and dtype (`serves`); without amsgrad and maximize.
+    For real parameters of one device and dtype (`supports`); without amsgrad and maximize.
 
     Cost: on two groups of a small network 35 µs per step instead of 65.
     """
 
     def __init__(self, params: Any, **settings: Any) -> None:
-        self._kept: dict[int, _Moments] = {}
+        self._moments: dict[int, _Moments] = {}
         super().__init__(params, **settings, fused=True)
 
     @staticmethod
-    def serves(parameters: Sequence[Tensor]) -> bool:
+    def supports(parameters: Sequence[Tensor]) -> bool:
         """True for real parameters that all have one device and one dtype."""
         kinds = {(p.device, p.dtype) for p in parameters}
         return len(kinds) == 1 and all(p.is_floating_point() for p in parameters)
@@ -55,7 +55,7 @@ class LeanAdamW(torch.optim.AdamW):
         divisor, skipped = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         for place, group in enumerate(self.param_groups):
             gradients = [p.grad for p in group["params"]]
-            moments = self._kept.get(place)
+            moments = self._moments.get(place)
             if moments is None or any(gradient is None for gradient in gradients):
                 moments, gradients = self._collect(place, group)
             if gradients:
@@ -68,18 +68,18 @@ class LeanAdamW(torch.optim.AdamW):
         collect: Any = self._init_group  # its parameters are not the same in every version
         collect(group, moments.parameters, gradients, *AMSGRAD, moments.averages, moments.squares, [], moments.steps)
         if len(gradients) == len(group["params"]):
-            self._kept[place] = moments
+            self._moments[place] = moments
         return moments, gradients
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Forget the kept lists: a loaded state has other tensors."""
         super().__setstate__(state)
-        self._kept = {}
+        self._moments = {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Forget the kept lists: the groups have changed."""
         super().add_param_group(param_group)
-        self._kept = {}
+        self._moments = {}
 
 
 def _update(

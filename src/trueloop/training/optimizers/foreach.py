@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 
-def precise(number: Tensor) -> Tensor:
+def to_double(number: Tensor) -> Tensor:
     """Return it as float64, or as float32 on MPS, which has no float64."""
     return number.float() if number.device.type == "mps" else number.double()
 
@@ -48,6 +48,6 @@ def divide(tensors: Sequence[Tensor], by: float) -> None:
     torch._foreach_div_(list(tensors), by)
 
 
-def copy(into: Sequence[Tensor], source: Sequence[Tensor]) -> None:
+def copy_tensors(targets: Sequence[Tensor], source: Sequence[Tensor]) -> None:
     """Copy each tensor of ``source`` into its partner."""
-    torch._foreach_copy_(list(into), list(source))
+    torch._foreach_copy_(list(targets), list(source))

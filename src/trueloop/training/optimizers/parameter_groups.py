@@ -80,7 +80,7 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimi
     _check_settings(config)
     check_trainable(model)
     kind, arguments = CLASSES[config.name], _arguments(config, trainable)
-    if config.name == "adamw" and arguments.get("fused") and LeanAdamW.serves(trainable):
+    if config.name == "adamw" and arguments.get("fused") and LeanAdamW.supports(trainable):
         kind = LeanAdamW  # the fused kernel, with less Python around it
         del arguments["fused"]
     try:

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.config import ScheduleConfig
 
-CLIMB = 0.3  # OneCycleLR's defaults: pct_start,
+ONECYCLE_WARMUP = 0.3  # OneCycleLR's defaults: pct_start,
 START, END = 1 / 25, 1 / 25 / 1e4  # 1 / div_factor and that over final_div_factor, as shares of the peak,
 MOMENTUM_HIGH, MOMENTUM_LOW = 0.95, 0.85  # max_momentum and base_momentum
 
@@ -165,19 +165,19 @@ class Schedule:
     def _step(self, after: int) -> float:
         return self._config.gamma ** (after // (self._config.step_epochs * cast("int", self._updates_per_epoch)))
 
-    def _share(self, after: int) -> float:
+    def _progress(self, after: int) -> float:
         return min(1.0, after / (cast("int", self._updates) - self._warmup))
 
     def _cosine(self, after: int) -> float:
         floor = self._config.floor
-        return floor + (1 - floor) * (1 + math.cos(math.pi * self._share(after))) / 2
+        return floor + (1 - floor) * (1 + math.cos(math.pi * self._progress(after))) / 2
 
     def _linear(self, after: int) -> float:
-        return 1 - (1 - self._config.floor) * self._share(after)
+        return 1 - (1 - self._config.floor) * self._progress(after)
 
     def _onecycle(self, update: int, *, start: float, peak: float, end: float) -> float:
         updates = cast("int", self._updates)
-        top = (self._config.warmup or CLIMB) * updates - 1  # may lie between two updates, or before the first
+        top = (self._config.warmup or ONECYCLE_WARMUP) * updates - 1  # may lie between two updates, or before the first
         if update < top:
             return _anneal(start, peak, update / top)
         return _anneal(peak, end, min(1.0, (update - top) / (updates - 1 - top)))
@@ -190,7 +190,7 @@ class Schedule:
                 group["momentum"] = momentum
 
 
-class GivenSchedule:
+class UserSchedule:
     """A torch scheduler the user made, stepped once per update after the optimizer's step.
 
     ``ReduceLROnPlateau`` is stepped with the monitored metric after every evaluation instead.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.errors import CheckpointError, InvalidConfig, InvalidModel
-from trueloop.training.distributed.dtensors import gather_anew, like, local, part_of
+from trueloop.training.distributed.dtensors import reshard, shard_like, local_part, from_local_part
 
 _lerp: Final = torch._foreach_lerp_  # pyright: ignore[reportPrivateUsage]  # swa_utils itself has no public name for it
 
@@ -49,9 +49,9 @@ class WeightAverage:
         kept = model.state_dict().keys()
         buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
         self._live: Final[dict[str, Tensor]] = {**dict(model.named_parameters()), **buffers}
-        _refuse_few_bits(self._live)
+        _refuse_low_precision(self._live)
         self._model: Final = model
-        self._average: Final = {name: local(tensor.detach()).clone() for name, tensor in self._live.items()}
+        self._average: Final = {name: local_part(tensor.detach()).clone() for name, tensor in self._live.items()}
         self._parameters: Final = [name for name in self._live if name not in buffers and _has_mean(self._live[name])]
         self._buffers: Final = [name for name in buffers if _has_mean(self._live[name])]
         self._copied: Final = [name for name in self._live if not _has_mean(self._live[name])]
@@ -75,14 +75,14 @@ class WeightAverage:
         if not isinstance(skipped, Tensor):
             if skipped:
                 return
-            _lerp(average, [local(self._live[name]) for name in moving], 1 - self._decay)
+            _lerp(average, [local_part(self._live[name]) for name in moving], 1 - self._decay)
             for name in self._copied:
                 self._average[name].copy_(self._live[name])
             return
         was_skipped = skipped.bool()
         weight = (1 - self._decay) * (1 - skipped.to(self._weight_dtype))
         # Weights that were not stepped are finite, buffers need not be, and 0 * nan would still move the average.
-        current = [local(self._live[name]) for name in self._parameters]
+        current = [local_part(self._live[name]) for name in self._parameters]
         current += [torch.where(was_skipped, self._average[name], self._live[name]) for name in self._buffers]
         weights = [weight.to(each.dtype) if each.is_complex() else weight for each in average]  # torch 2.6 mixes none
         _lerp(average, current, weights)
@@ -111,7 +111,7 @@ class WeightAverage:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the average under the model's names, tied weights once; refers to it, does not copy."""
-        return {name: part_of(self._live[name], average) for name, average in self._average.items()}
+        return {name: from_local_part(self._live[name], average) for name, average in self._average.items()}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -133,13 +133,13 @@ class WeightAverage:
                 fix="Resume with the model the checkpoint was trained with, or start a new run.",
             )
         for name, average in self._average.items():
-            average.copy_(local(like(self._live[name], state[name])))
+            average.copy_(local_part(shard_like(self._live[name], state[name])))
 
     @torch.no_grad()
     def _swap(self) -> None:
-        gather_anew(self._model)
+        reshard(self._model)
         for name, live in self._live.items():
-            if (here := local(live)) is live:
+            if (here := local_part(live)) is live:
                 live.data, self._average[name] = self._average[name], live.data
             else:  # FSDP gathers from memory of its own choice, which has to stay where it is
                 kept = here.clone()
@@ -159,7 +159,7 @@ def _has_mean(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-def _refuse_few_bits(tensors: Mapping[str, Tensor]) -> None:
+def _refuse_low_precision(tensors: Mapping[str, Tensor]) -> None:
     few = [name for name, tensor in tensors.items() if tensor.is_floating_point() and tensor.element_size() < 4]
     if few:
         raise InvalidModel(

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode  # pyright: ignore[reportMissingTypeStubs]
 
 from trueloop.core.protocols import MicroBatch
-from trueloop.training.memory.device import move
+from trueloop.training.memory.device import move_to_device
 from trueloop.training.objective import Loss, Objective
-from trueloop.training.seeding import preserved_generators
+from trueloop.training.seeding import preserve_generators
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Replay:
     autocast: Callable[[], AbstractContextManager[Any]]
     generator: Tensor | None
     """CPU generator state at the window's start, so that dropout draws the same; None = not known."""
-    together: bool = False
+    collective_forward: bool = False
     """See `parallel.Parallel`: the other processes run their shares of the window at the same time."""
 
 
@@ -86,39 +86,39 @@ def locate(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
 
     The model's buffers, gradients and all random generators are left as they were.
     """
-    if replay.together:
-        return _locate_together(replay, window)
+    if replay.collective_forward:
+        return _locate_collectively(replay, window)
     culprit = locate_in_batches(window)
     if culprit:
         return culprit
-    with preserved_generators(), _untouched(replay.model):
+    with preserve_generators(), _preserve_buffers_and_gradients(replay.model):
         if replay.generator is not None:
             torch.set_rng_state(replay.generator)
         for number, micro in enumerate(window):
-            culprit = _in_run(replay, number, micro)
+            culprit = _check_micro_batch(replay, number, micro)
             if culprit:
                 return culprit
     return Culprit(stage="unknown", micro_batch=0, where="", operation="", indices=())
 
 
-def _locate_together(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
+def _locate_collectively(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
     """Look at the batches and run the forward passes, all of them, whatever the first one shows."""
     found = locate_in_batches(window)
-    with preserved_generators(), _buffers_kept(replay.model), torch.no_grad():
+    with preserve_generators(), _preserve_buffers(replay.model), torch.no_grad():
         if replay.generator is not None:
             torch.set_rng_state(replay.generator)
         for number, micro in enumerate(window):
-            culprit, _ = _in_forward(replay, number, micro)
+            culprit, _ = _check_forward(replay, number, micro)
             found = found or culprit
     return found or Culprit(stage="unknown", micro_batch=0, where="", operation="backward", indices=())
 
 
 def locate_in_batches(window: Sequence[MicroBatch]) -> Culprit | None:
     """Name the first field of a batch that holds NaN or Inf, without running anything."""
-    return next(filter(None, (_in_batch(number, micro) for number, micro in enumerate(window))), None)
+    return next(filter(None, (_check_batch(number, micro) for number, micro in enumerate(window))), None)
 
 
-def _in_batch(number: int, micro: MicroBatch) -> Culprit | None:
+def _check_batch(number: int, micro: MicroBatch) -> Culprit | None:
     for path, tensor in _tensors(micro.data, ""):
         if not tensor.is_floating_point() or bool(tensor.isfinite().all()):
             continue
@@ -129,10 +129,10 @@ def _in_batch(number: int, micro: MicroBatch) -> Culprit | None:
     return None
 
 
-def _in_forward(replay: Replay, number: int, micro: MicroBatch) -> tuple[Culprit | None, Sequence[Loss]]:
+def _check_forward(replay: Replay, number: int, micro: MicroBatch) -> tuple[Culprit | None, Sequence[Loss]]:
     """Run the forward pass and the loss; return what was not finite, and the loss."""
-    batch = move(micro.data, replay.device)
-    with _module_path(replay.model) as path, _FirstNotFinite(path) as watch, replay.autocast():
+    batch = move_to_device(micro.data, replay.device)
+    with _module_path(replay.model) as path, _FirstNonFinite(path) as watch, replay.autocast():
         terms = replay.objective(replay.model, batch)
     if not watch.operation:
         return None, terms
@@ -142,9 +142,9 @@ def _in_forward(replay: Replay, number: int, micro: MicroBatch) -> tuple[Culprit
     ), terms
 
 
-def _in_run(replay: Replay, number: int, micro: MicroBatch) -> Culprit | None:
+def _check_micro_batch(replay: Replay, number: int, micro: MicroBatch) -> Culprit | None:
     indices = tuple(micro.indices or ())
-    culprit, terms = _in_forward(replay, number, micro)
+    culprit, terms = _check_forward(replay, number, micro)
     if culprit:
         return culprit
     where, node = _failing_backward(replay.model, torch.stack([term.sum for term in terms]).sum())
@@ -167,7 +167,7 @@ def _failing_backward(model: nn.Module, root: Tensor) -> tuple[str, str]:
     return "", ""
 
 
-class _FirstNotFinite(TorchDispatchMode):
+class _FirstNonFinite(TorchDispatchMode):
     """Remembers the first operation with a floating result that is not finite, and the module it ran in."""
 
     def __init__(self, path: list[str]) -> None:
@@ -180,7 +180,7 @@ class _FirstNotFinite(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not self.operation and not _is_transport(func) and _not_finite(result) and not _is_fill(func):
+        if not self.operation and not _is_transport(func) and _has_nonfinite(result) and not _is_fill(func):
             self.operation, self.where = str(func).rsplit(".", 1)[0], self._path[-1]
         return result
 
@@ -195,7 +195,7 @@ def _is_transport(func: Any) -> bool:
     return str(func).startswith(("c10d.", "fsdp.", "_c10d_functional."))
 
 
-def _not_finite(result: Any) -> bool:
+def _has_nonfinite(result: Any) -> bool:
     """True for a NaN or +inf in a floating tensor; -inf alone is a mask."""
     parts = cast("Sequence[Any]", result) if isinstance(result, (tuple, list)) else (result,)
     return any(
@@ -227,7 +227,7 @@ def _module_path(model: nn.Module) -> Generator[list[str]]:
 
 
 @contextmanager
-def _buffers_kept(model: nn.Module) -> Generator[None]:
+def _preserve_buffers(model: nn.Module) -> Generator[None]:
     """Leave buffers as they were: a forward pass moves BatchNorm's statistics."""
     buffers = [buffer.clone() for buffer in model.buffers()]
     try:
@@ -238,13 +238,13 @@ def _buffers_kept(model: nn.Module) -> Generator[None]:
 
 
 @contextmanager
-def _untouched(model: nn.Module) -> Generator[None]:
+def _preserve_buffers_and_gradients(model: nn.Module) -> Generator[None]:
     """Leave buffers and gradients as they were."""
     gradients = [parameter.grad for parameter in model.parameters()]
     for parameter in model.parameters():
         parameter.grad = None
     try:
-        with _buffers_kept(model):
+        with _preserve_buffers(model):
             yield
     finally:
         for parameter, kept in zip(model.parameters(), gradients, strict=True):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.training.config import Precision
-from trueloop.training.distributed.processes import ALONE, Processes
+from trueloop.training.distributed.processes import SINGLE_PROCESS, Processes
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -50,21 +50,21 @@ class LossScale:
         self._clean = torch.zeros((), device=device)
         self._count: Tensor | float = 1.0
 
-    def open(self, count: Tensor | float, processes: Processes = ALONE) -> None:
+    def begin_window(self, count: Tensor | float, processes: Processes = SINGLE_PROCESS) -> None:
         """Begin a window whose first micro-batch counts ``count`` on this process; all have to agree on one scale.
 
         The count is rounded to a power of two, so that dividing by it is exact: it only keeps a sum over thousands
-        of tokens within float16, and `divide` takes it back.
+        of tokens within float16, and `gradient_divisor` takes it back.
         """
         if self.enabled:
-            self._count = _power_of_two(processes.total([count])[0])
+            self._count = _round_to_power_of_two(processes.all_reduce_sum([count])[0])
 
-    def root(self, root: Tensor) -> Tensor:
+    def scale_root(self, root: Tensor) -> Tensor:
         """Return what backward is called on: the micro-batch's sum, scaled."""
         return root * (self.scale / self._count) if self.enabled else root
 
-    def divide(self, divisor: Tensor | float) -> Tensor | float:
-        """Return what the accumulated gradients must be divided by: the window's count, times what `root` put in."""
+    def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
+        """Return what the accumulated gradients must be divided by: the window's count, times what `scale_root` put in."""
         return divisor * (self.scale / self._count) if self.enabled else divisor
 
     def update(self, skipped: Tensor | float) -> None:
@@ -79,7 +79,7 @@ class LossScale:
         self._clean = torch.where(grow, 0.0, self._clean)
 
     @property
-    def settling(self) -> bool:
+    def is_calibrating(self) -> bool:
         """True while a non-finite gradient may be the scale's fault: float16, and the scale is not yet below 1."""
         return self.enabled and float(self.scale) >= 1.0
 
@@ -93,7 +93,7 @@ class LossScale:
         self._clean = state["clean"].to(self.scale.device)
 
 
-def _power_of_two(count: Tensor | float) -> Tensor | float:
+def _round_to_power_of_two(count: Tensor | float) -> Tensor | float:
     if isinstance(count, Tensor):
         return torch.exp2(torch.round(torch.log2(count.clamp(min=1).float())))
     return 2.0 ** round(math.log2(max(count, 1.0)))

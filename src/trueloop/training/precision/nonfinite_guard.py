@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from trueloop.core.errors import InvalidConfig, NotFinite
 from trueloop.core.protocols import MicroBatch
 from trueloop.training.config import GuardConfig
-from trueloop.training.optimizers.foreach import copy
+from trueloop.training.optimizers.foreach import copy_tensors
 from trueloop.training.precision.locate_nonfinite import Culprit, Replay, locate
 from trueloop.training.update import Outcome
 
@@ -47,7 +47,7 @@ class Guard:
         self._device_generator: Tensor | None = None
         self.skipped = 0
 
-    def remember(self, *, buffers: bool = True) -> None:
+    def snapshot(self, *, buffers: bool = True) -> None:
         """Keep torch's generators as they are before a window, and the buffers unless somebody else puts them back.
 
         Cost: one copy of the buffers, where there are any, and 5 kB of generator state; no synchronisation, as the
@@ -56,7 +56,7 @@ class Guard:
         if self._places and buffers:
             now = self._buffers()
             if len(now) == len(self._known) and all(map(operator.is_, now, self._known)):
-                copy(self._kept, now)
+                copy_tensors(self._kept, now)
             else:
                 self._known, self._kept = now, [buffer.detach().clone() for buffer in now]
         self.generator = torch.get_rng_state()
@@ -65,7 +65,7 @@ class Guard:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put buffers and generators back to where `remember` found them, for a window that is done again."""
+        """Put buffers and generators back to where `snapshot` found them, for a window that is done again."""
         for (module, name), known, kept in zip(self._places, self._known, self._kept, strict=True):
             if getattr(module, name) is not known:
                 setattr(module, name, known)
@@ -75,14 +75,14 @@ class Guard:
         if self._cuda is not None and self._device_generator is not None:
             torch.cuda.set_rng_state(self._device_generator, self._cuda)
 
-    def undo(self, outcome: Outcome) -> None:
+    def restore_if_skipped(self, outcome: Outcome) -> None:
         """Put the buffers back if the update was skipped; decided on the device where the outcome lies there."""
         skipped = outcome.skipped
         if self._places and self._config.enabled and (isinstance(skipped, Tensor) or skipped):
-            self._undo(skipped)
+            self._restore_where_skipped(skipped)
 
     @torch.no_grad()
-    def _undo(self, skipped: Tensor | float) -> None:
+    def _restore_where_skipped(self, skipped: Tensor | float) -> None:
         bad = skipped.bool() if isinstance(skipped, Tensor) else None
         for (module, name), known, kept in zip(self._places, self._known, self._kept, strict=True):
             now = getattr(module, name)
@@ -95,21 +95,21 @@ class Guard:
     def _buffers(self) -> list[Tensor]:
         return [getattr(module, name) for module, name in self._places]
 
-    def count(self, *, skipped: bool) -> None:
+    def record_update(self, *, skipped: bool) -> None:
         """Count one update that is known on the host."""
         self.skipped += skipped
         if not skipped:
             self._in_a_row = 0
 
-    def count_in_a_row(self) -> None:
+    def record_nonfinite(self) -> None:
         """Count a skipped update that nothing excuses."""
         self._in_a_row += 1
 
-    def find(self, replay: Replay, window: Sequence[MicroBatch]) -> Culprit | None:
+    def locate(self, replay: Replay, window: Sequence[MicroBatch]) -> Culprit | None:
         """Name what was not finite; None when locating is switched off."""
         return locate(replay, window) if self._config.locate else None
 
-    def stop_if_hopeless(self, update: int, culprit: Culprit | None) -> None:
+    def raise_if_too_many(self, update: int, culprit: Culprit | None) -> None:
         """Give up after too many in a row.
 
         Raises:

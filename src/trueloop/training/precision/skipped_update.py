@@ -9,11 +9,11 @@ from typing import Any
 from trueloop.training.distributed.processes import Processes
 from trueloop.training.loop import Assembly
 from trueloop.training.precision.locate_nonfinite import Culprit, Replay, locate_in_batches
-from trueloop.training.update_buffer import Entry
+from trueloop.training.update_buffer import BufferedUpdate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Incident:
+class SkippedUpdate:
     """One skipped update, looked into."""
 
     kind: str
@@ -27,7 +27,7 @@ class Incident:
         return self.culprit.as_dict() if self.culprit else {}
 
 
-def look_into(parts: Assembly, entry: Entry) -> Incident:
+def explain_skip(parts: Assembly, entry: BufferedUpdate) -> SkippedUpdate:
     """Say why an update was skipped; one that only bad numbers explain counts towards giving up.
 
     Cost: runs the window again, where the guard is asked to locate.
@@ -35,32 +35,32 @@ def look_into(parts: Assembly, entry: Entry) -> Incident:
     update = entry.row.update
     if not entry.counted:
         message = f"Update {update} had nothing to learn from: every target of its window is ignored or weighs 0."
-        return Incident(kind="nothing_counted", message=message, culprit=None)
-    if parts.scale.settling:  # float16 looking for its scale: no fault of the data, unless the batch shows it
+        return SkippedUpdate(kind="nothing_counted", message=message, culprit=None)
+    if parts.scale.is_calibrating:  # float16 looking for its scale: no fault of the data, unless the batch shows it
         culprit = locate_in_batches(entry.window)
         message = f"Update {update} overflowed float16 and was skipped; the loss scale halves"
-        return Incident(kind="loss_scale", message=_ended(message, culprit), culprit=culprit)
-    parts.guard.count_in_a_row()
+        return SkippedUpdate(kind="loss_scale", message=_append_culprit(message, culprit), culprit=culprit)
+    parts.guard.record_nonfinite()
     replay = Replay(
         model=parts.model,
         objective=parts.objective,
         device=parts.device,
         autocast=parts.autocast,
         generator=parts.guard.generator,
-        together=parts.parallel.together,
+        collective_forward=parts.parallel.collective_forward,
     )
-    culprit = parts.guard.find(replay, entry.window)
+    culprit = parts.guard.locate(replay, entry.window)
     message = f"Update {update} was not finite and was skipped"
-    return Incident(kind="not_finite", message=_ended(message, culprit), culprit=culprit)
+    return SkippedUpdate(kind="not_finite", message=_append_culprit(message, culprit), culprit=culprit)
 
 
-def agreed(incident: Incident, processes: Processes) -> Incident:
+def share_explanation(incident: SkippedUpdate, processes: Processes) -> SkippedUpdate:
     """Return the incident of the process whose share of the window it was; each has looked into its own.
 
     Raises:
         ProcessLost: another one is gone.
     """
-    told = processes.gather(incident)
+    told = processes.all_gather_object(incident)
     found = [rank for rank, each in enumerate(told) if each.culprit and each.culprit.stage != "unknown"]
     if not found or processes.size == 1:
         return incident
@@ -68,5 +68,5 @@ def agreed(incident: Incident, processes: Processes) -> Incident:
     return replace(told[found[0]], message=f"{message}, in process {found[0]}.")
 
 
-def _ended(message: str, culprit: Culprit | None) -> str:
+def _append_culprit(message: str, culprit: Culprit | None) -> str:
     return f"{message}; {culprit}." if culprit else f"{message}."

@@ -10,14 +10,14 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-EVERY_S: Final = 0.25
-PART: Final = 500  # of the time: a reading that took 1 ms is followed by the next one after half a second
-OLDER: Final = 200  # columns of the journal for each time a run becomes e times as old: a day has some 2,500
-LAYERS: Final = 256  # of a model; the journal is no place for more
+MIN_INTERVAL_S: Final = 0.25
+MIN_COST_RATIO: Final = 500  # of the time: a reading that took 1 ms is followed by the next one after half a second
+READINGS_PER_AGE: Final = 200  # columns of the journal for each time a run becomes e times as old: a day has some 2,500
+MAX_LAYERS: Final = 256  # of a model; the journal is no place for more
 
 
 class LayerNorms:
-    """Reads at most every `EVERY_S`, and ever more rarely.
+    """Reads at most every `MIN_INTERVAL_S`, and ever more rarely.
 
     Args:
         model: what is trained, unwrapped.
@@ -30,11 +30,11 @@ class LayerNorms:
         for name, parameter in model.named_parameters():
             if parameter.requires_grad:
                 self._layers.setdefault(name.rpartition(".")[0] or name, []).append(parameter)
-        self._layers = dict(list(self._layers.items())[:LAYERS])
+        self._layers = dict(list(self._layers.items())[:MAX_LAYERS])
         self._began_s = self._due_s = perf_counter()
         self._scale = 1.0
 
-    def now_and_then(self, norm: float) -> Mapping[str, float] | None:
+    def read_if_due(self, norm: float) -> Mapping[str, float] | None:
         """Return the norms by layer; None where they are not due, or the gradients are not there or in shards.
 
         Args:
@@ -46,7 +46,7 @@ class LayerNorms:
             return None
         norms = self._read()
         now_s = perf_counter()
-        self._due_s = now_s + max(EVERY_S, PART * (now_s - start_s), (now_s - self._began_s) / OLDER)
+        self._due_s = now_s + max(MIN_INTERVAL_S, MIN_COST_RATIO * (now_s - start_s), (now_s - self._began_s) / READINGS_PER_AGE)
         if not norms:
             return None
         joint = math.hypot(*norms.values())

@@ -14,14 +14,14 @@ import torch
 from trueloop.core.errors import InvalidData
 from trueloop.core.protocols import BatchSource, MicroBatch
 from trueloop.training.compiled.compiled_loop import train_epoch
-from trueloop.training.loop import Assembly, Done
+from trueloop.training.loop import Assembly, UpdateResult
 from trueloop.training.memory.device_memory import peak_memory_mib
 
-WARM: Final = 3  # windows before anything is measured: kernels are chosen, memory is asked for, workers start
+WARMUP_UPDATES: Final = 3  # windows before anything is measured: kernels are chosen, memory is asked for, workers start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Throughput:
     """What a stretch of training took."""
 
     updates: int
@@ -33,7 +33,7 @@ class Pace:
     peak_memory_mib: float | None
 
 
-class Windows:
+class WindowRunner:
     """Trains on the windows of one epoch after the other, without end; the weights change."""
 
     def __init__(self, parts: Assembly, source: BatchSource) -> None:
@@ -41,7 +41,7 @@ class Windows:
         self._epochs = count()
         self._update = 0
 
-    def train(self) -> Iterator[Done]:
+    def train(self) -> Iterator[UpdateResult]:
         """Yield after every update.
 
         Raises:
@@ -50,46 +50,46 @@ class Windows:
         while True:
             before = self._update
             micros = cast("Any", self._source.epoch(next(self._epochs)))
-            for done in train_epoch(self.parts, self._read(micros), update=self._update):
+            for done in train_epoch(self.parts, self.read_batches(micros), update=self._update):
                 self._update += 1
                 yield done
             if self._update == before:
                 raise InvalidData("There is no window to train on.", fix="Check the dataset's length and drop_last.")
 
-    def _read(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+    def read_batches(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
         return micros
 
-    def wait(self) -> None:
+    def synchronize(self) -> None:
         """Wait until an accelerator has done what it was asked to."""
         if self.parts.device.type == "cuda":
             torch.cuda.synchronize(self.parts.device)
 
 
-def pace(parts: Assembly, source: BatchSource, *, seconds: float) -> Pace:
+def measure_throughput(parts: Assembly, source: BatchSource, *, seconds: float) -> Throughput:
     """Train for a few seconds and say how fast it went.
 
     Args:
         parts: an assembled run with a schedule that has no end, or is long enough; its weights are changed.
         source: training data.
-        seconds: to measure for, after `WARM` updates; at least one update is measured.
+        seconds: to measure for, after `WARMUP_UPDATES` updates; at least one update is measured.
 
     Raises:
         InvalidData: the training data hold no window.
     """
-    windows = Windows(parts, source)
+    windows = WindowRunner(parts, source)
     updates = examples = 0
     waited_s = 0.0
     with closing(cast("Any", windows.train())) as steps:
-        for _ in range(WARM):
+        for _ in range(WARMUP_UPDATES):
             next(steps)
-        windows.wait()
+        windows.synchronize()
         started = perf_counter()
         while not updates or perf_counter() - started < seconds:
-            done: Done = next(steps)
+            done: UpdateResult = next(steps)
             updates, examples, waited_s = updates + 1, examples + int(done.examples), waited_s + done.wait_s
-        windows.wait()
+        windows.synchronize()
         elapsed_s = perf_counter() - started
-    return Pace(
+    return Throughput(
         updates=updates,
         update_s=elapsed_s / updates,
         examples_per_s=examples / elapsed_s,

@@ -14,10 +14,10 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from trueloop.core.protocols import BatchSource, MicroBatch
 from trueloop.training.loop import Assembly
-from trueloop.training.profiling.pace import WARM, Windows
+from trueloop.training.profiling.pace import WARMUP_UPDATES, WindowRunner
 
-_OURS: Final = "trueloop: "
-_NODE: Final = "autograd::engine::evaluate_function: "
+_RANGE_PREFIX: Final = "trueloop: "
+_NODE_PREFIX: Final = "autograd::engine::evaluate_function: "
 PARTS: Final = ("data", "forward", "backward", "update", "the rest")
 
 
@@ -67,60 +67,60 @@ def profile_updates(parts: Assembly, source: BatchSource, *, updates: int, trace
     Raises:
         InvalidData: the training data hold no window.
     """
-    _train(Windows(parts, source), WARM)
-    update_s = _train(Windows(parts, source), updates)
+    _train(WindowRunner(parts, source), WARMUP_UPDATES)
+    update_s = _train(WindowRunner(parts, source), updates)
     activities = [ProfilerActivity.CPU]
     if parts.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*(?:Profiler|profiler).*")  # of torch's own making, about itself
         with profile(activities=activities, acc_events=True) as seen:
-            profiled_s = _train(_Ranges(_ranged(parts), source), updates)
+            profiled_s = _train(_RecordedWindows(_record_parts(parts), source), updates)
         averages = cast("Sequence[Any]", seen.key_averages())
     if trace is not None:
         seen.export_chrome_trace(str(trace))
     on_device = parts.device.type == "cuda"
-    nodes = [_operation(each, each.key[len(_NODE) :], on_device, whole=True) for each in averages if _is_node(each)]
+    nodes = [_operation(each, each.key[len(_NODE_PREFIX) :], on_device, whole=True) for each in averages if _is_node(each)]
     operations = [_operation(each, each.key, on_device) for each in averages if _is_operation(each)]
     return Profile(
         updates=updates,
         update_s=update_s,
         profiled_s=profiled_s,
         split=_split(averages, profiled_s * updates),
-        operations=_dearest(operations),
-        backward=_dearest(nodes),
+        operations=_most_expensive(operations),
+        backward=_most_expensive(nodes),
         device=str(parts.device),
         trace=trace,
     )
 
 
-class _Ranges(Windows):
+class _RecordedWindows(WindowRunner):
     """With a range of the profiler around the drawing of data."""
 
-    def _read(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+    def read_batches(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
         while True:
-            with record_function(_OURS + "data"):
+            with record_function(_RANGE_PREFIX + "data"):
                 micro = next(micros, None)
             if micro is None:
                 return
             yield micro
 
 
-def _train(windows: Windows, updates: int) -> float:
+def _train(windows: WindowRunner, updates: int) -> float:
     """Train so many updates; return the seconds that each took."""
-    windows.wait()
+    windows.synchronize()
     started = perf_counter()
     for _ in islice(windows.train(), updates):
         pass
-    windows.wait()
+    windows.synchronize()
     return (perf_counter() - started) / updates
 
 
-class _Ranged:
+class _Recorded:
     """Something of the loop's, with a range of the profiler around some of its methods."""
 
     def __init__(self, inner: Any, part: str, *names: str) -> None:
-        self._inner, self._part, self._names = inner, _OURS + part, names
+        self._inner, self._part, self._names = inner, _RANGE_PREFIX + part, names
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
@@ -138,19 +138,19 @@ class _Ranged:
         return ranged
 
 
-def _ranged(parts: Assembly) -> Assembly:
-    parallel = cast("Any", _Ranged(parts.parallel, "forward"))
-    update = cast("Any", _Ranged(parts.update, "update", "clear", "step"))
+def _record_parts(parts: Assembly) -> Assembly:
+    parallel = cast("Any", _Recorded(parts.parallel, "forward"))
+    update = cast("Any", _Recorded(parts.update, "update", "zero_grad", "step"))
     # a compiled program has no parts to tell apart
-    return replace(parts, parallel=parallel, update=update, whole=None)
+    return replace(parts, parallel=parallel, update=update, compiled_step=None)
 
 
 def _is_node(each: Any) -> bool:
-    return each.key.startswith(_NODE)
+    return each.key.startswith(_NODE_PREFIX)
 
 
 def _is_operation(each: Any) -> bool:
-    return not each.key.startswith((_OURS, "autograd::", "ProfilerStep", "[", "Optimizer."))
+    return not each.key.startswith((_RANGE_PREFIX, "autograd::", "ProfilerStep", "[", "Optimizer."))
 
 
 def _operation(each: Any, name: str, on_device: bool, *, whole: bool = False) -> Operation:
@@ -159,13 +159,13 @@ def _operation(each: Any, name: str, on_device: bool, *, whole: bool = False) ->
     return Operation(name=name, seconds=micros / 1e6, calls=each.count)
 
 
-def _dearest(operations: Sequence[Operation]) -> list[Operation]:
+def _most_expensive(operations: Sequence[Operation]) -> list[Operation]:
     return sorted((each for each in operations if each.seconds > 0), key=lambda each: -each.seconds)
 
 
 def _split(averages: Sequence[Any], total_s: float) -> dict[str, float]:
     """Share out the time of the training thread; work on an accelerator is where it was waited for."""
-    named = {each.key.removeprefix(_OURS): each.cpu_time_total / 1e6 for each in averages if each.key.startswith(_OURS)}
+    named = {each.key.removeprefix(_RANGE_PREFIX): each.cpu_time_total / 1e6 for each in averages if each.key.startswith(_RANGE_PREFIX)}
     named["backward"] = sum(each.cpu_time_total for each in averages if _is_node(each)) / 1e6
     shares = {part: named.get(part, 0.0) / total_s for part in PARTS[:-1]}
     known = sum(shares.values())

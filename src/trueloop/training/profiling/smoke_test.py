@@ -17,7 +17,7 @@ _WINDOWS = 5  # 5 batches seen twice are 10 updates: enough for a trend, a secon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Smoke:
+class SmokeResult:
     """What the first batches showed."""
 
     first_pass: tuple[float, ...]
@@ -27,13 +27,13 @@ class Smoke:
     seconds: float
 
     @property
-    def fell_by(self) -> float:
+    def loss_decrease(self) -> float:
         """Share by which the mean loss fell from the first pass to the second."""
         before, after = (sum(part) / len(part) for part in (self.first_pass, self.second_pass))
         return (before - after) / abs(before) if before else 0.0
 
 
-def smoke(parts: Assembly, source: BatchSource) -> Smoke:
+def run_smoke_test(parts: Assembly, source: BatchSource) -> SmokeResult:
     """Train on the first five windows twice and compare each batch with itself.
 
     Args:
@@ -43,27 +43,27 @@ def smoke(parts: Assembly, source: BatchSource) -> Smoke:
     Raises:
         InvalidModel: the mean loss did not fall, or is not finite, with the losses.
     """
-    few, started = _Few(source), perf_counter()
+    few, started = _FirstWindows(source), perf_counter()
     passes: list[tuple[float, ...]] = []
     for again in (0, 1):
         done = train_epoch(parts, few.epoch(0), update=again * _WINDOWS)
         passes.append(tuple(float(step.loss) for step in done))
-    seen = Smoke(first_pass=passes[0], second_pass=passes[1], seconds=perf_counter() - started)
-    if not (seen.fell_by > 0 and math.isfinite(seen.fell_by)):
+    seen = SmokeResult(first_pass=passes[0], second_pass=passes[1], seconds=perf_counter() - started)
+    if not (seen.loss_decrease > 0 and math.isfinite(seen.loss_decrease)):
         raise InvalidModel(
-            f"The loss does not fall: {_words(seen.first_pass)} on the first {len(seen.first_pass)} batches, "
-            f"{_words(seen.second_pass)} on the same ones seen again.",
+            f"The loss does not fall: {_format_losses(seen.first_pass)} on the first {len(seen.first_pass)} batches, "
+            f"{_format_losses(seen.second_pass)} on the same ones seen again.",
             why="A run that cannot improve on batches it has just seen will not improve on others.",
             fix="Check the learning rate, the loss and its target, and what is frozen.",
         )
     return seen
 
 
-def _words(losses: tuple[float, ...]) -> str:
+def _format_losses(losses: tuple[float, ...]) -> str:
     return ", ".join(f"{loss:.4g}" for loss in losses)
 
 
-class _Few:
+class _FirstWindows:
     """The first windows of the first epoch, again and again."""
 
     def __init__(self, source: BatchSource) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.formatting import percent, short
+from trueloop.core.formatting import format_percent, format_float
 from trueloop.verification.batch_tree import as_double, cut, samples_in, taken
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, NotJudged, Verdict
 from trueloop.verification.freeze_mode import BatchNorm, of_kind, pin, without_dropout
@@ -77,7 +77,7 @@ def accumulation_exact(bench: Bench, *, k: int = 4) -> Evidence:
         )
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"The update from {k} micro-batches is that of the big batch to {short(max(off.values()))} "
+        sentence=f"The update from {k} micro-batches is that of the big batch to {format_float(max(off.values()))} "
         "of its size, "
         f"also where the last one is short ({' + '.join(map(str, ragged))}).",
         remarks=_live_statistics(bench, batch, even, double=trial.double),
@@ -91,10 +91,10 @@ def _told(off: dict[str, float], tolerance: float, scale: float, sizes: tuple[li
     if off["equal"] <= tolerance:
         return (
             f"Equal micro-batches ({even}) give the big batch's update, but with a short last one ({ragged}) it is off "
-            f"by {percent(off['short last'])}: each micro-batch weighs the same, whatever it holds."
+            f"by {format_percent(off['short last'])}: each micro-batch weighs the same, whatever it holds."
         )
-    told = f"The update from {len(sizes[0])} equal micro-batches ({even}) is off by {percent(off['equal'])}"
-    return f"{told}: it is {short(scale)} times as long as the big batch's." if abs(scale - 1) > 0.01 else f"{told}."
+    told = f"The update from {len(sizes[0])} equal micro-batches ({even}) is off by {format_percent(off['equal'])}"
+    return f"{told}: it is {format_float(scale)} times as long as the big batch's." if abs(scale - 1) > 0.01 else f"{told}."
 
 
 def _ragged(samples: int, size: int) -> list[int]:
@@ -154,7 +154,7 @@ def _live_statistics(bench: Bench, batch: Any, even: list[int], *, double: bool)
     off = _apart(_update(bench, trial, [samples_in(batch)]), _update(bench, trial, even))
     told = (
         f"BatchNorm ({', '.join(names[:3])}) was held still: with live statistics, which are those of the micro-batch, "
-        f"the update is {percent(off)} off, and no loop can help that."
+        f"the update is {format_percent(off)} off, and no loop can help that."
     )
     return (told,)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from trueloop.core.formatting import short
+from trueloop.core.formatting import format_float
 from trueloop.verification.batch_tree import samples_in, taken
 from trueloop.verification.evidence import Evidence, Verdict
 from trueloop.verification.influence import apart, precise, rows_of, size_of
@@ -65,7 +65,7 @@ def _difference(expected: list[Tensor], got: list[Tensor], tolerance: float) -> 
     if shapes[0] != shapes[1]:
         return f"gives outputs of shape {shapes[1]}, not {shapes[0]}"
     most = max(float(apart(a, b, 0, tolerance)) for a, b in zip(expected, got, strict=True))
-    return f"gives outputs that differ by {short(most)} of the greatest" if most else ""
+    return f"gives outputs that differ by {format_float(most)} of the greatest" if most else ""
 
 
 def _broken(size: int, start: int, told: str) -> Evidence:

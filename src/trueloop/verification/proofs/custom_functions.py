@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 
-from trueloop.core.formatting import format_count, short
+from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import tensors
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
@@ -183,8 +183,8 @@ def _words(apply: Any, values: list[Tensor], error: str) -> str:
         true = float(ends[0] - ends[1]) / (2 * STEP)
         says = 0.0 if grad is None else float((grad * direction).sum())
         if abs(true - says) > CLOSE * max(abs(true), abs(says)):
-            ratio = f", {short(says / true)} times the derivative" if true else ""
-            return f"along a random direction of input {number} it is {short(says)}, the slope is {short(true)}{ratio}"
+            ratio = f", {format_float(says / true)} times the derivative" if true else ""
+            return f"along a random direction of input {number} it is {format_float(says)}, the slope is {format_float(true)}{ratio}"
     return " ".join(error.split())[:200]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from trueloop.core.formatting import format_count, short
+from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.divergence import first_change, traced
 from trueloop.verification.evidence import Evidence, Verdict
 from trueloop.verification.influence import apart
@@ -42,7 +42,7 @@ def evaluation_repeatable(bench: Bench, *, times: int = 3) -> Evidence:
         still = f" {format_count(len(awake), 'module')} stayed in train mode after eval(): {awake[0]}." if awake else ""
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"Evaluated {times} times, one batch gives outputs that differ by {short(most)} of the greatest."
+            sentence=f"Evaluated {times} times, one batch gives outputs that differ by {format_float(most)} of the greatest."
             f"{f' They part first {where}.' if where else ''}{still}",
             fault=where or "the model",
             fix="Use nn.Dropout, or F.dropout(x, p, training=self.training); draw noise in train mode only.",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from trueloop.core.formatting import format_count, short
+from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.freeze_mode import BatchNorm
 from trueloop.verification.proof import Proof
@@ -56,7 +56,7 @@ def frozen_stay(bench: Bench, *, updates: int = 3) -> Evidence:
             verdict=Verdict.BROKEN,
             sentence=f"{format_count(len(moved), 'frozen parameter')} of {len(frozen)} moved in "
             f"{format_count(updates, 'update')}, "
-            f"{worst} by {short(moved[worst])}.{why}",
+            f"{worst} by {format_float(moved[worst])}.{why}",
             fault=worst,
             fix="Set its .grad to None when you freeze it, and build the optimizer over what is left to train.",
             numbers={"moved": len(moved), "frozen": len(frozen), "most": moved[worst]},

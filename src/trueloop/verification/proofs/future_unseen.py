@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.formatting import format_count, short
+from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import described, tensors
 from trueloop.verification.divergence import first_change, traced
 from trueloop.verification.evidence import Evidence, Grid, NotApplicable, Verdict
@@ -88,7 +88,7 @@ def future_unseen(bench: Bench, *, positions: int = 12) -> Evidence:
     at, later = seen.positions[t], seen.positions[s]
     return Evidence(
         verdict=Verdict.BROKEN,
-        sentence=f"The output at position {at} moves when position {later} changes, {when}, by up to {short(most)} of "
+        sentence=f"The output at position {at} moves when position {later} changes, {when}, by up to {format_float(most)} of "
         f"the greatest output.{where}",
         fault=seen.where or f"position {at} sees {later}",
         fix="Mask attention above the diagonal (is_causal=True), pad convolutions on the left only, and do not run a "

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trueloop.core.formatting import short
+from trueloop.core.formatting import format_float
 from trueloop.verification.batch_tree import tensors
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, Verdict
 from trueloop.verification.model_call import is_criterion, outputs, pair
@@ -60,7 +60,7 @@ def initial_loss(bench: Bench, *, expected: float | None = None) -> Evidence:
     ratio = loss / should.value if should.value else math.inf
     numbers = {"loss": loss, "expected": should.value}
     picture = Bars(title="Loss before training", values={"measured": loss, should.words: should.value}, unit="")
-    told = f"The first loss is {short(loss)}, where {should.words} is {short(should.value)}"
+    told = f"The first loss is {format_float(loss)}, where {should.words} is {format_float(should.value)}"
     low_end, high_end = (BELOW, should.above) if should.certain else NEAR
     if math.isfinite(loss) and low_end <= ratio <= high_end:
         remarks = (should.remark,) if should.remark else ()
@@ -74,7 +74,7 @@ def initial_loss(bench: Bench, *, expected: float | None = None) -> Evidence:
     low = ratio < BELOW
     return Evidence(
         verdict=Verdict.BROKEN,
-        sentence=f"{told}: {short(ratio)} times as much.",
+        sentence=f"{told}: {format_float(ratio)} times as much.",
         fault="the input" if low else "the last layer",
         fix="Look for the target among the inputs."
         if low
@@ -140,7 +140,7 @@ def _off_centre(target: Tensor) -> str:
     mean, deviation = float(target.double().mean()), float(target.double().std())
     if abs(mean) < deviation:
         return ""
-    spread = f"mean {short(mean)} and deviation {short(deviation)}"
+    spread = f"mean {format_float(mean)} and deviation {format_float(deviation)}"
     return f"The target has {spread}: a model that begins at 0 learns that first."
 
 

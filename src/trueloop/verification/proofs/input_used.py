@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from trueloop.core.formatting import format_count, short
+from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import leaves, replaced, tensors
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.influence import Precise, apart, changed, precise, size_of, with_changes
@@ -59,7 +59,7 @@ def input_used(bench: Bench) -> Evidence:
         verdict=Verdict.HOLDS,
         sentence=f"Every input moves the outputs ({', '.join(moved)})."
         if len(moved) > 1
-        else f"Changing the input moves the outputs, by {short(max(moved.values()))} of the greatest.",
+        else f"Changing the input moves the outputs, by {format_float(max(moved.values()))} of the greatest.",
         remarks=_idle_features(exact),
         numbers={f"moves_{path}": value for path, value in moved.items()},
     )

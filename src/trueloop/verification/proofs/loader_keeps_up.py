@@ -9,7 +9,7 @@ from itertools import islice
 
 import torch
 
-from trueloop.core.formatting import format_count, duration, percent, short
+from trueloop.core.formatting import format_count, format_duration, format_percent, format_float
 from trueloop.verification.batch_tree import samples_in
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
@@ -50,9 +50,9 @@ def loader_keeps_up(bench: Bench, *, batches: int = 50) -> Evidence:
     numbers = {**rates, "waiting": share, "workers": workers}
     picture = Bars(title="Samples per second", values=rates, unit="samples/s")
     told = (
-        f"The loader gives {short(rates['loader'])} samples/s with {format_count(workers, 'worker')}, updates take "
-        f"{short(rates['updates'])}: training waits {percent(share)} of the time ({duration(read_s)} and "
-        f"{duration(update_s)} per batch)"
+        f"The loader gives {format_float(rates['loader'])} samples/s with {format_count(workers, 'worker')}, updates take "
+        f"{format_float(rates['updates'])}: training waits {format_percent(share)} of the time ({format_duration(read_s)} and "
+        f"{format_duration(update_s)} per batch)"
     )
     if share > WAITS and read_s > QUICK_S:
         return Evidence(

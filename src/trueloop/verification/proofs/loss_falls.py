@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from trueloop.core.formatting import format_count, percent, short
+from trueloop.core.formatting import format_count, format_percent, format_float
 from trueloop.verification.evidence import Curve, Evidence, Verdict
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench
@@ -39,13 +39,13 @@ def loss_falls(bench: Bench, *, batches: int = 5, passes: int = 2) -> Evidence:
     first, last = sum(before) / len(before), sum(after) / len(after)
     fell = (first - last) / abs(first) if first else 0.0
     done = f"{format_count(len(seen) - 1, 'update')} on {format_count(len(few), 'batch')}"
-    told = f"{short(first)} before and {short(last)} after {done}"
+    told = f"{format_float(first)} before and {format_float(last)} after {done}"
     picture = Curve(title="Loss of each batch when it is drawn", lines={"loss": seen})
     numbers = {"before": first, "after": last, "updates": len(seen) - 1}
     if not math.isfinite(last):
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"The loss is not a number after {format_count(len(seen) - 1, 'update')}: {short(first)} before.",
+            sentence=f"The loss is not a number after {format_count(len(seen) - 1, 'update')}: {format_float(first)} before.",
             fault="the loss",
             fix="Lower the learning rate; look for logarithms and divisions of what may be 0.",
             numbers=numbers,
@@ -63,7 +63,7 @@ def loss_falls(bench: Bench, *, batches: int = 5, passes: int = 2) -> Evidence:
         )
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"The loss fell by {percent(fell)}: {told}.",
+        sentence=f"The loss fell by {format_percent(fell)}: {told}.",
         numbers=numbers,
         pictures=(picture,),
     )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.formatting import format_count, short
+from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import as_double, described, leaves, mapped, taken
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.influence import EXACT, ROUGH, apart, changed, difference
@@ -169,8 +169,8 @@ def _compared(bench: Bench, work: Work, pair: tuple[Any, Any], real: tuple[Tenso
         told = "no output moves" if loss_a is None else "neither the outputs nor the loss move"
         sentence = f"With {format_count(hidden, 'position')} masked, {told} {when}."
         return Evidence(verdict=Verdict.HOLDS, sentence=sentence, numbers=numbers)
-    parts = [f"outputs of real positions by {short(moved)}"] if moved else []
-    parts += [f"the loss by {short(loss)} of itself"] if loss else []
+    parts = [f"outputs of real positions by {format_float(moved)}"] if moved else []
+    parts += [f"the loss by {format_float(loss)} of itself"] if loss else []
     fault = "the model" if moved else "the loss"
     return Evidence(
         verdict=Verdict.BROKEN,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.formatting import format_count, duration, percent, short
+from trueloop.core.formatting import format_count, format_duration, format_percent, format_float
 from trueloop.verification.batch_tree import mapped, samples_in, taken, tensors
 from trueloop.verification.evidence import Curve, Evidence, NotApplicable, NotJudged, Verdict
 from trueloop.verification.freeze_mode import without_dropout
@@ -60,7 +60,7 @@ class Trained:
     @property
     def told(self) -> str:
         """Where from, where to, and how long it took."""
-        ends = f"from {short(self.seen[0])} to {short(self.seen[-1])}"
+        ends = f"from {format_float(self.seen[0])} to {format_float(self.seen[-1])}"
         went = "fell" if self.seen[-1] <= self.seen[0] else "went"
         return f"The loss on one batch {went} {ends} in {format_count(len(self.seen) - 1, 'update')}"
 
@@ -85,7 +85,7 @@ def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1,
     few = _unlike(bench.subject.loss, batch)
     if not trained.learnt and trained.in_time:
         trained, how = _again(bench, few, first, ask)
-        left = percent(first.seen[-1] / first.seen[0]) if math.isfinite(first.seen[-1]) else "not a number"
+        left = format_percent(first.seen[-1] / first.seen[0]) if math.isfinite(first.seen[-1]) else "not a number"
         told = f"On {format_count(samples_in(batch), 'sample')} {left} of the loss is left; this is {how}."
         remarks = (told,) if trained.learnt else ()
         if not trained.learnt:
@@ -98,12 +98,12 @@ def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1,
             verdict=Verdict.HOLDS, sentence=f"{trained.told}.", numbers=numbers, pictures=(curve,), remarks=remarks
         )
     if not trained.in_time:
-        limit = duration(bench.subject.seconds)
+        limit = format_duration(bench.subject.seconds)
         raise NotJudged(f"{trained.told}, in the {limit} there are: give seconds= or a smaller batch.")
     return Evidence(
         verdict=Verdict.BROKEN,
-        sentence=f"{trained.told}: {percent(last / start) if math.isfinite(last) else 'not a number'} of it is left, "
-        f"where {percent(share)} was to be.{_constant(bench.subject.loss, few, last)}",
+        sentence=f"{trained.told}: {format_percent(last / start) if math.isfinite(last) else 'not a number'} of it is left, "
+        f"where {format_percent(share)} was to be.{_constant(bench.subject.loss, few, last)}",
         fault="the model",
         fix="Check that input and target belong together, that the gradient reaches every layer, and the learning "
         "rate.",
@@ -133,7 +133,7 @@ def _check_floor(bench: Bench, few: Any, trained: Trained, ask: Asked) -> None:
     last, without = trained.seen[-1], blind.seen[-1]
     if last < without - NEAR * abs(without):
         raise NotApplicable(
-            f"{trained.told}, and to {short(without)} where every sample has the same input: the input is used, but "
+            f"{trained.told}, and to {format_float(without)} where every sample has the same input: the input is used, but "
             "how low this loss can get is not known. Give floor=."
         )
 
@@ -149,7 +149,7 @@ def _train(bench: Bench, batch: Any, ask: Asked) -> Trained:
         work.model.register_forward_pre_hook(_blinded, with_kwargs=True)
     first = work.measured(batch)
     if first <= floor:
-        raise NotApplicable(f"The first loss, {short(first)}, is no more than the floor, {short(floor)}: give floor=.")
+        raise NotApplicable(f"The first loss, {format_float(first)}, is no more than the floor, {format_float(floor)}: give floor=.")
     target = floor + ask.share * (first - floor)
     seen, started, in_time = [first], bench.clock(), True
     while len(seen) <= ask.updates and seen[-1] > target and math.isfinite(seen[-1]) and not _stuck(seen):
@@ -214,7 +214,7 @@ def _constant(loss: Any, batch: Any, last: float) -> str:
         return ""
     if abs(last - cost) > NEAR * cost:
         return ""
-    return f" A guess that ignores the input costs {short(cost)}: the input seems not to reach the output."
+    return f" A guess that ignores the input costs {format_float(cost)}: the input seems not to reach the output."
 
 
 PROOF = Proof(title="One batch can be learnt by heart", group="training", prove=overfits_one_batch)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trueloop.core.formatting import format_count, short
+from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.evidence import Evidence, NotApplicable, NotJudged, Verdict
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench, Work
@@ -58,7 +58,7 @@ def resume_exact(bench: Bench, *, updates: int = 6) -> Evidence:
     name, gap = different
     return Evidence(
         verdict=Verdict.BROKEN,
-        sentence=f"Stopped after {half} of {format_count(updates, 'update')} and resumed, {name} differs by {short(gap)}."
+        sentence=f"Stopped after {half} of {format_count(updates, 'update')} and resumed, {name} differs by {format_float(gap)}."
         f"{_missing(work, state)}",
         fault=name,
         fix="Save and load the optimizer too; make what the forward counts or averages a persistent buffer, "

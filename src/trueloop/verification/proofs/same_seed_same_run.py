@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.formatting import format_count, short
+from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import cloned, leaves, moved
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
@@ -93,7 +93,7 @@ def _differs(a: dict[str, Tensor], b: dict[str, Tensor]) -> str:
 
 
 def _broken(where: str, fault: str, a: Tensor, b: Tensor) -> Evidence:
-    gap = f", by {short(float((a.double() - b.double()).abs().max()))}" if a.shape == b.shape and a.numel() else ""
+    gap = f", by {format_float(float((a.double() - b.double()).abs().max()))}" if a.shape == b.shape and a.numel() else ""
     return Evidence(
         verdict=Verdict.BROKEN,
         sentence=f"Two runs from one seed part at {where}{gap}.",

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.formatting import format_count, short
+from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import replaced, tensors
 from trueloop.verification.divergence import first_change, traced
 from trueloop.verification.evidence import Evidence, Grid, Verdict
@@ -90,7 +90,7 @@ def _broken(leaks: Leaks, when: str) -> Evidence:
     return Evidence(
         verdict=Verdict.BROKEN,
         sentence=f"Output {i} moves when sample {j} changes, {when}: {format_count(len(leaks.wrong), 'pair')} of samples "
-        f"leak, by up to {short(most)} of the greatest output.{where}",
+        f"leak, by up to {format_float(most)} of the greatest output.{where}",
         fault=leaks.where or f"output {i}, sample {j}",
         fix=FIX,
         numbers={"leaking_pairs": len(leaks.wrong), "most": most},

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from trueloop.core.formatting import format_count, percent
+from trueloop.core.formatting import format_count, format_percent
 from trueloop.verification.batch_tree import leaves, samples_in, taken
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
@@ -64,7 +64,7 @@ def splits_disjoint(bench: Bench, *, samples: int = 20_000) -> Evidence:
     if both and share > 2 * train.repeated:
         pairs = ", ".join(f"{held.first[digest]} = {train.first[digest]}" for digest in both[:4])
         return _broken(
-            f"{format_count(len(both), 'sample')} of {len(held.first)} held out ({percent(share)}) "
+            f"{format_count(len(both), 'sample')} of {len(held.first)} held out ({format_percent(share)}) "
             f"{'is' if len(both) == 1 else 'are'} in the training set by content (held out = training: {pairs}).",
             f"held-out sample {held.first[both[0]]}",
             numbers,
@@ -72,7 +72,7 @@ def splits_disjoint(bench: Bench, *, samples: int = 20_000) -> Evidence:
         )
     if both:
         raise NotApplicable(
-            f"{percent(share)} of the held-out samples repeat a training sample, but {percent(train.repeated)} of the "
+            f"{format_percent(share)} of the held-out samples repeat a training sample, but {format_percent(train.repeated)} of the "
             "training samples repeat one another too: content does not tell samples apart here."
         )
     return Evidence(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trueloop.core.untrusted_input import describe, read
+from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
 
 
@@ -18,5 +18,5 @@ def test_the_words_name_what_is_on():
 
 
 def test_a_stranger_may_ask_for_one():
-    assert read(Selection, {"precision": "fp16", "seeding": True}) == selected("seeding", "precision", precision="fp16")
-    assert [field["kind"] for field in describe(Selection)] == ["bool", "choice"] + ["bool"] * 8
+    assert parse_record(Selection, {"precision": "fp16", "seeding": True}) == selected("seeding", "precision", precision="fp16")
+    assert [field["kind"] for field in describe_fields(Selection)] == ["bool", "choice"] + ["bool"] * 8

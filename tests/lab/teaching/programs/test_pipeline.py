@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import describe, read
+from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.lab.teaching.programs.pipeline import SHARES, Pipeline, pipeline
 
 
@@ -32,11 +32,11 @@ def test_classes_add_up_for_any_number_of_examples():
 )
 def test_what_cannot_be_is_refused(settings: dict[str, object], message: str):
     with pytest.raises(InvalidConfig, match=message.replace("(", r"\(").replace(")", r"\)")):
-        read(Pipeline, settings)
+        parse_record(Pipeline, settings)
 
 
 def test_a_page_gets_every_setting_described():
-    assert all(field["help"] for field in describe(Pipeline))
+    assert all(field["help"] for field in describe_fields(Pipeline))
 
 
 def test_every_program_compiles_and_fits_the_line():

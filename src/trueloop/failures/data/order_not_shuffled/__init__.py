@@ -1,25 +1,32 @@
-"""The training samples come sorted by class, one class after another, in every epoch.
+"""The training samples are sorted by class, one class after another, in every epoch.
 
 What you see
-    Within an epoch the loss falls towards zero, jumps at every change of class, and falls again. Accuracy on held-out
-    data is poor and depends on which class came last.
+    Within an epoch the loss falls towards zero, jumps at every change of class, and falls again. Held-out accuracy is
+    poor and depends on which class came last.
 
 Why it happens
-    ``shuffle`` is False unless it is asked for, and a folder with one subfolder for each class is read in that order.
-    Each batch then holds one class, which "always answer this class" fits perfectly.
+    ``shuffle`` defaults to False, and a folder with one subfolder per class is read in that order. Each batch then
+    holds one class, which "always answer this class" fits perfectly.
 
 Fix
-    ``DataLoader(dataset, batch_size=..., shuffle=True)``.
+    Shuffle the training loader.
+
+        loader = DataLoader(dataset, batch_size=64, shuffle=True)
 
 When this is fine
-    Series in time, whose order is their meaning; sorting by length, or any sampler of one's own; streams
-    (IterableDataset); one batch that is fitted again and again; a single pass over a stream; windows of accumulation
-    that span all classes; sorted data in the held-out loader. So it is named only where torch's SequentialSampler
-    orders the samples in a second epoch already, the classes are the targets of a classification loss, each forms one
-    block that never comes again and fills two batches or more, there are at least two updates for each block, and
-    neither does a sample hold part of the one before, nor a feature grow from sample to sample, nor the model have a
-    recurrent layer. Research on learning class after class does this on purpose: hence a warning. The text shows it of
-    a folder of classes, and of targets written out class by class beside features drawn at random.
+    - Time series, whose order is their meaning.
+    - Sorting by length, or any custom sampler.
+    - Streams (``IterableDataset``), and a single pass over the data.
+    - One batch that is fitted again and again.
+    - Accumulation windows that span all classes.
+    - Sorted data in the held-out loader.
+
+How it is detected
+    At run time, in the second epoch of a loader with PyTorch's ``SequentialSampler``: the classes are the targets of a
+    classification loss, each class forms one block that fills two or more batches, and there are two or more updates
+    per block. Not reported where a sample contains part of the previous one, a feature grows from sample to sample, or
+    the model has a recurrent layer. In the text: a dataset of class folders, or targets written class by class next to
+    features drawn at random. Research on learning class after class does this on purpose: hence a warning.
 
 References
     torch.utils.data, "Data Loading Order and Sampler", https://docs.pytorch.org/docs/stable/data.html
@@ -34,7 +41,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from trueloop.analysis.queries.epoch_loops import epochs
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, CodePosition
 from trueloop.failures import failure
 from trueloop.failures.data.order_not_shuffled.sorted_samples import in_blocks, shuffled
@@ -42,9 +49,9 @@ from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, changing
 from trueloop.tracing.events import (
     BackwardStarted,
-    BatchDrawn,
+    BatchLoaded,
     Event,
-    LabelsInBlocks,
+    SortedLabels,
     LoaderExhausted,
     LoaderStarted,
     ModelCalled,
@@ -65,7 +72,7 @@ class _Sequential:
     """Columns of the newest batch that may be labels: their values, or their shapes where these are not to be read."""
     targets: str | None = None
     """The column that a classification loss was given."""
-    blocks: dict[str, LabelsInBlocks] = field(default_factory=dict[str, LabelsInBlocks])
+    blocks: dict[str, SortedLabels] = field(default_factory=dict[str, SortedLabels])
     updates: int = 0
     """In its first epoch."""
     again: bool = False
@@ -77,7 +84,7 @@ class Detector(failure.Detector):
     """Joins what the batches hold, what the loss was given, and what came in blocks through the first epoch."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (
-        LoaderStarted, BatchDrawn, BackwardStarted, ModelCalled, LabelsInBlocks, LoaderExhausted,
+        LoaderStarted, BatchLoaded, BackwardStarted, ModelCalled, SortedLabels, LoaderExhausted,
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -86,7 +93,7 @@ class Detector(failure.Detector):
         self._unread = ""
 
     def observe(
-        self, event: LoaderStarted | BatchDrawn | BackwardStarted | ModelCalled | LabelsInBlocks | LoaderExhausted
+        self, event: LoaderStarted | BatchLoaded | BackwardStarted | ModelCalled | SortedLabels | LoaderExhausted
     ) -> Evidence | None:
         """Return evidence in the second epoch."""
         if isinstance(event, LoaderStarted):
@@ -95,7 +102,7 @@ class Detector(failure.Detector):
         known = self._loaders.get(event.loader) if event.loader is not None else None
         if known is None or known.over:
             return None
-        if isinstance(event, BatchDrawn):
+        if isinstance(event, BatchLoaded):
             if known.targets is None:
                 known.drawn = dict(_columns(event.batch))
         elif isinstance(event, ModelCalled):
@@ -103,7 +110,7 @@ class Detector(failure.Detector):
         elif isinstance(event, BackwardStarted):
             self._matched(known, event)
             return self._judge(known)
-        elif isinstance(event, LabelsInBlocks):
+        elif isinstance(event, SortedLabels):
             known.blocks[event.column] = event
         else:
             return self._judge(known) if event.batches_with_backward else None
@@ -113,7 +120,7 @@ class Detector(failure.Detector):
         if event.shuffles is not False or event.sampler != "SequentialSampler":
             return
         if event.epoch == 0 and len(self._loaders) < MOST_LOADERS:
-            self._loaders[event.loader] = _Sequential(event.made_at or event.place, event.update)
+            self._loaders[event.loader] = _Sequential(event.made_at or event.location, event.update)
         known = self._loaders.get(event.loader)
         if known is not None and event.epoch == 1:
             known.again, known.updates = True, event.update - known.started_update
@@ -124,7 +131,7 @@ class Detector(failure.Detector):
             if known.targets is not None or loss.kind not in CLASSIFIES:
                 continue
             if loss.targets is None:
-                self._unread = loss.unread
+                self._unread = loss.unreadable_reason
                 continue
             targets = _numbers(loss.targets)
             same = [name for name, values in known.drawn.items() if _equal(values, targets)]
@@ -136,20 +143,20 @@ class Detector(failure.Detector):
             from torch import nn
 
             self._models[event.model] = any(
-                isinstance(module, nn.RNNBase | nn.RNNCellBase) for module in event.live.modules()
+                isinstance(module, nn.RNNBase | nn.RNNCellBase) for module in event.live_module.modules()
             )
         return self._models[event.model]
 
     def _judge(self, known: _Sequential) -> Evidence | None:
         found = known.blocks.get(known.targets or "")
-        if found is None or not known.again or found.in_time:
+        if found is None or not known.again or found.looks_like_time_series:
             return None
-        per_class = found.samples / found.values
-        if per_class < 2 * found.batch_size or found.shortest < 2 or known.updates < 2 * found.values:
+        per_class = found.samples / found.distinct_values
+        if per_class < 2 * found.batch_size or found.smallest_block < 2 or known.updates < 2 * found.distinct_values:
             return None
         known.over = True
         return Evidence(
-            message=f"The {found.samples} training samples come class after class: {found.values} blocks of "
+            message=f"The {found.samples} training samples come class after class: {found.distinct_values} blocks of "
             f"{per_class:.0f} on average, in batches of {found.batch_size}, unshuffled in every epoch.",
             location=known.made_at,
         )
@@ -185,12 +192,12 @@ def _equal(column: list[float] | tuple[int, ...], targets: list[float] | tuple[i
     return (len(column),) == targets if by_size else column == targets
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield loaders that read sorted classes in order, and train a classifier."""
     for start, loader in epochs(source):
-        shuffle = loader.options.get("shuffle") or loader.options.get("2")
+        shuffle = loader.arguments.get("shuffle") or loader.arguments.get("2")
         if (
-            len(loader.of) == 1
+            len(loader.sources) == 1
             and (shuffle is None or shuffle.constant() is False)
             and in_blocks(source, start, loader)
         ):
@@ -201,7 +208,7 @@ def find(source: Source) -> Iterator[Hit]:
             )
 
 
-RULE = Rule(words=("DataLoader", ".step("), find=find)
+RULE = Rule(required_words=("DataLoader", ".step("), find=find)
 
 FAILURE = Failure(
     code="DAT003",

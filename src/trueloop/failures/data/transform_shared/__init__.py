@@ -1,24 +1,33 @@
-"""A transform is set through one part of a split dataset, and so for all of its parts.
+"""A transform is set through one part of a split dataset and changes all of its parts.
 
 What you see
-    Training does not profit from the augmentation that it was given: it is gone, as the transform of the evaluation has
-    taken its place. Or, the other way round, held-out samples are augmented, and the validation loss is noisy.
+    The training augmentation has no effect, because the evaluation transform has replaced it. Or the reverse: held-out
+    samples are augmented, and the validation loss is noisy.
 
 Why it happens
-    ``random_split`` copies nothing. Each ``Subset`` holds some indices and the one dataset, so ``train.dataset`` and
-    ``val.dataset`` are the same object, with one transform. The assignment is an ordinary one.
+    ``random_split`` copies nothing. Each ``Subset`` holds indices and a reference to one dataset, so ``train.dataset``
+    and ``val.dataset`` are the same object with one transform.
 
 Fix
-    Build two datasets over the same files, one for each transform, and split the indices:
-    ``Subset(plain, val.indices)``. Or put a copy in its place: ``val.dataset = copy.copy(val.dataset)``.
+    Give each part its own dataset object.
+
+        val.dataset = copy.copy(val.dataset)
+        val.dataset.transform = plain
+
+    Or build two datasets over the same files, one per transform, and use ``Subset(plain, val.indices)``.
 
 When this is fine
-    A transform that both are to have, also where it is set through one of them; one part that is used alone; a copy of
-    the dataset put into a part before; two datasets that share their files; a transform set anew before every phase,
-    or after the training. So it is told where, right after the split and before anything reads a part, an attribute
-    is given one value through one part and another through a second one; or one that is not what the dataset itself was
-    made with, by an argument of that name; and two parts are used from there on. In either case what was set first is
-    used by nobody. In a run an assignment is nothing that torch sees, so it is told from the text only.
+    - A transform that both parts should have, even if it is set through one of them.
+    - One part that is used alone.
+    - A part that was given a copy of the dataset before.
+    - Two datasets that share their files.
+    - A transform that is set again before every phase, or after training.
+
+How it is detected
+    From the text only, because PyTorch does not see an attribute assignment. Right after the split, before any code
+    reads a part, an attribute is set to one value through one part and to another through a second part; or it is set
+    to another value than the argument of that name with which the dataset was built. Two parts are used afterwards. In
+    both cases the first value is never used.
 
 References
     growingnet/gromo#58, "when setting the augmentation for the validation set, it automatically sets the same
@@ -36,8 +45,8 @@ from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.assignments import FUNCTIONS, around, assigned, held
 from trueloop.analysis.queries.request_handlers import imported, qualified
-from trueloop.analysis.source_file import Hit, Source
-from trueloop.core.source_text import Fix, dotted
+from trueloop.analysis.source_file import Hit, SourceFile
+from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.data.transform_shared.dataset_splits import Parts, splits, wanted
 from trueloop.failures.failure import Failure, Rule, Severity
 
@@ -53,7 +62,7 @@ class _Setting(NamedTuple):
     node: ast.Assign
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield what is set last through one part, where another value was meant for another one."""
     for parts in splits(source):
         settings = _settings(source, parts)
@@ -63,7 +72,7 @@ def find(source: Source) -> Iterator[Hit]:
                 yield from _judge(source, parts, ours)
 
 
-def _judge(source: Source, parts: Parts, settings: Sequence[_Setting]) -> Iterator[Hit]:
+def _judge(source: SourceFile, parts: Parts, settings: Sequence[_Setting]) -> Iterator[Hit]:
     last = settings[-1]
     others = [each for each in settings if each.part != last.part and not _same(each.value, last.value)]
     if others:
@@ -92,24 +101,24 @@ def _short(value: ast.expr) -> str:
     return text if len(text) < 40 else f"{text.split('(')[0]}(...)"
 
 
-def _made_with(source: Source, parts: Parts, word: str) -> ast.expr | None:
+def _made_with(source: SourceFile, parts: Parts, word: str) -> ast.expr | None:
     """Return what the dataset was given as the argument of a name; None where it was none, or may have been of use."""
     made: ast.expr | None = parts.dataset
-    if len(list(wanted(around(source, parts.statement, FUNCTIONS), {dotted(made)} - {""}))) > len(parts.made):
+    if len(list(wanted(around(source, parts.statement, FUNCTIONS), {dotted_name(made)} - {""}))) > len(parts.made):
         return None
     if isinstance(made, ast.Name):
         made = assigned(source, made, made.id)
     elif isinstance(made, ast.Attribute):
-        made = held(source, made, made.attr) if dotted(made) == f"self.{made.attr}" else None
+        made = held(source, made, made.attr) if dotted_name(made) == f"self.{made.attr}" else None
     found = [each.value for each in made.keywords if each.arg == word] if isinstance(made, ast.Call) else []
     return found[0] if found and not isinstance(found[0], ast.Constant) else None
 
 
-def _settings(source: Source, parts: Parts) -> list[_Setting]:
+def _settings(source: SourceFile, parts: Parts) -> list[_Setting]:
     """Return what is set through the parts before anything reads one of them."""
     found: list[_Setting] = []
     names_of = imported(source.tree)
-    known = {*parts.names, dotted(parts.dataset)} - {""}
+    known = {*parts.names, dotted_name(parts.dataset)} - {""}
     for each in parts.block[max(parts.made) + 1 :]:
         setting = _setting(each, parts)
         if setting is not None:
@@ -118,7 +127,7 @@ def _settings(source: Source, parts: Parts) -> list[_Setting]:
             call = each.value if isinstance(each, ast.Assign) else None
             if not isinstance(each, ast.Assign) or call is None or qualified(call, names_of) not in LOADERS:
                 break
-            known |= {dotted(target) for target in each.targets} - {""}
+            known |= {dotted_name(target) for target in each.targets} - {""}
     return found
 
 
@@ -127,12 +136,12 @@ def _setting(statement: ast.stmt, parts: Parts) -> _Setting | None:
         return None
     target = statement.targets[0]
     if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Attribute) and target.value.attr == "dataset":
-        part = dotted(target.value.value)
+        part = dotted_name(target.value.value)
         return _Setting(part, target.attr, statement.value, statement) if part in parts.names else None
     return None
 
 
-def _set_elsewhere(source: Source, word: str, ours: Sequence[_Setting]) -> bool:
+def _set_elsewhere(source: SourceFile, word: str, ours: Sequence[_Setting]) -> bool:
     """True where the attribute, or the dataset of a part, is set somewhere else as well."""
     known = {id(each.node.targets[0]) for each in ours}
     for each in source.nodes:
@@ -143,15 +152,15 @@ def _set_elsewhere(source: Source, word: str, ours: Sequence[_Setting]) -> bool:
     return any(isinstance(each.func, ast.Name) and each.func.id in ("setattr", "vars") for each in source.all_calls)
 
 
-def _used(source: Source, parts: Parts) -> set[str]:
+def _used(source: SourceFile, parts: Parts) -> set[str]:
     """Return those of the parts, each bound once, that something but their length is wanted of."""
     inner = all("." not in each for each in parts.names)
     where = around(source, parts.statement, FUNCTIONS) if inner else source.tree
-    bound = [dotted(each) for each in ast.walk(where) if isinstance(getattr(each, "ctx", None), ast.Store)]
+    bound = [dotted_name(each) for each in ast.walk(where) if isinstance(getattr(each, "ctx", None), ast.Store)]
     return {each for each in wanted(where, set(parts.names)) if bound.count(each) == 1}
 
 
-def _copied(source: Source, parts: Parts, settings: Sequence[_Setting]) -> Fix | None:
+def _copied(source: SourceFile, parts: Parts, settings: Sequence[_Setting]) -> Fix | None:
     """Return the fix, of two parts: the one that is set last gets a copy of the dataset before."""
     last = settings[-1].part
     first = next(each.node for each in settings if each.part == last)
@@ -161,14 +170,14 @@ def _copied(source: Source, parts: Parts, settings: Sequence[_Setting]) -> Fix |
     taken = any(isinstance(each, ast.Name) and each.id == "copy" for each in source.nodes) and not there
     if len(parts.names) != 2 or top is None or taken:
         return None
-    edits = [source.text.before(first, f"{last}.dataset = copy.copy({last}.dataset)")]
+    edits = [source.text.insert_before(first, f"{last}.dataset = copy.copy({last}.dataset)")]
     if not there:
-        edits.append(source.text.before(top, "import copy"))
+        edits.append(source.text.insert_before(top, "import copy"))
     made = [each for each in edits if each is not None]
-    return Fix(tuple(made), safe=False, words=f"Give {last} a dataset of its own") if len(made) == len(edits) else None
+    return Fix(tuple(made), safe=False, description=f"Give {last} a dataset of its own") if len(made) == len(edits) else None
 
 
-RULE = Rule(words=("random_split|Subset", ".dataset."), find=find)
+RULE = Rule(required_words=("random_split|Subset", ".dataset."), find=find)
 
 BAD = """
 import torch

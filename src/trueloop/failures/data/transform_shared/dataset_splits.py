@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from trueloop.analysis.queries.request_handlers import imported, qualified
-from trueloop.analysis.source_file import Source
-from trueloop.core.source_text import dotted
+from trueloop.analysis.source_file import SourceFile
+from trueloop.core.source_text import dotted_name
 
 SPLITS: Final = ("torch.utils.data.random_split", "torch.utils.data.dataset.random_split")
 SUBSETS: Final = ("torch.utils.data.Subset", "torch.utils.data.dataset.Subset")
@@ -31,7 +31,7 @@ class Parts(NamedTuple):
         return self.block[self.made[0]]
 
 
-def splits(source: Source) -> Iterator[Parts]:
+def splits(source: SourceFile) -> Iterator[Parts]:
     """Yield the parts that each block makes of one dataset, each under a name of its own."""
     names_of = imported(source.tree)  # a module of data alone trains nothing, and is not read otherwise
     blocks = [source.block(each) for each in source.nodes if isinstance(each, ast.Assign)]
@@ -42,9 +42,9 @@ def splits(source: Source) -> Iterator[Parts]:
                 continue
             name, target, dataset = qualified(each.value, names_of), each.targets[0], _dataset(each.value)
             if dataset is not None and name in SPLITS and isinstance(target, ast.Tuple | ast.List):
-                yield Parts(tuple(filter(None, map(dotted, target.elts))), dataset, block, (place,))
-            elif dataset is not None and name in SUBSETS and dotted(target) and dotted(dataset):
-                subsets.setdefault(dotted(dataset), []).append((place, dotted(target), dataset))
+                yield Parts(tuple(filter(None, map(dotted_name, target.elts))), dataset, block, (place,))
+            elif dataset is not None and name in SUBSETS and dotted_name(target) and dotted_name(dataset):
+                subsets.setdefault(dotted_name(dataset), []).append((place, dotted_name(target), dataset))
         for several in subsets.values():
             places, names, of = zip(*several, strict=True)
             yield Parts(names, of[0], block, places)
@@ -57,8 +57,8 @@ def wanted(node: ast.AST, names: set[str]) -> Iterator[str]:
         if isinstance(parent, ast.Attribute) or harmless:
             continue
         for each in ast.iter_child_nodes(parent):
-            if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Load) and dotted(each) in names:
-                yield dotted(each)
+            if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Load) and dotted_name(each) in names:
+                yield dotted_name(each)
 
 
 def _dataset(call: ast.Call) -> ast.expr | None:

@@ -1,22 +1,27 @@
-"""The parameters to clip are given as a generator that has been gone through before, so nothing is clipped.
+"""Gradient clipping gets ``model.parameters()`` as a generator that is already exhausted, so nothing is clipped.
 
 What you see
-    Clipping has no effect: the norm it returns is 0 in every step but perhaps the first, and training blows up as it
-    does without.
+    Clipping has no effect: the norm it returns is 0 in every step except perhaps the first, and training diverges as it
+    does without clipping.
 
 Why it happens
-    ``model.parameters()`` is a generator. An optimizer or a loop that goes through it leaves it empty, and clipping
-    nothing is allowed. Newer versions of torch warn, once.
+    ``model.parameters()`` is a generator. An optimizer or a loop that iterates over it leaves it empty, and clipping
+    nothing is allowed. Newer versions of PyTorch warn, once.
 
 Fix
-    Keep a list: ``parameters = list(model.parameters())``.
+    Keep a list.
+
+        parameters = list(model.parameters())
 
 When this is fine
-    ``list(model.parameters())`` can be gone through any number of times, and a call of ``model.parameters()`` in the
-    line that clips makes a new generator each time. A model without parameters, or of which none is trainable, gives
-    an empty generator too, but not one that was at its end before it was handed over, and only that is reported. The
-    text alone tells it where one name is bound once, to a generator, outside of the loop that clips, or where an
-    optimizer was built from the same name before.
+    - ``list(model.parameters())`` can be iterated any number of times.
+    - ``model.parameters()`` in the line that clips creates a new generator each time.
+    - A model without parameters, or without trainable ones, yields nothing from a generator that is new.
+
+How it is detected
+    At run time, the generator was already exhausted when the clipping function received it. Lint reports a name that is
+    bound once, to a generator, if it is bound outside the loop that clips, or if an optimizer was built from it
+    before.
 
 References
     torch.nn.utils.clip_grad_norm_, https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
@@ -32,66 +37,66 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
-from trueloop.analysis.abstract_value import Kind
+from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
-from trueloop.core.source_text import Edit, Fix, dotted
+from trueloop.core.source_text import Edit, Fix, dotted_name
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.failures.gradient.clipped_nothing.bindings import bound_once, runs_again
+from trueloop.failures.gradient.clipped_nothing.bindings import bound_once, is_repeated
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, GradientsClipped
 
-LAZY: Final = frozenset(("builtins.filter", "builtins.map", "itertools.chain"))
+GENERATOR_FUNCTIONS: Final = frozenset(("builtins.filter", "builtins.map", "itertools.chain"))
 
 
 class Detector(failure.Detector):
-    """Every clipping tells whether what it was given was at its end."""
+    """Reports each clipping that received an exhausted generator."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (GradientsClipped,)
 
     def observe(self, event: GradientsClipped) -> Evidence | None:
-        """Return evidence where it was."""
-        if not event.exhausted:
+        """Return evidence if the generator of the parameters was exhausted before."""
+        if not event.generator_exhausted:
             return None
         return Evidence(
-            message="The parameters to clip came from a generator that had been gone through before: nothing was "
-            f"clipped at {event.limit:g}.",
-            location=event.place,
+            message="The parameters to clip came from a generator that was already exhausted: nothing was clipped at "
+            f"{event.limit:g}.",
+            location=event.location,
         )
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield each clipping of a name that stands for a generator which somebody has gone through."""
-    mended = set[int]()
-    for clip in source.acts(OpKind.CLIPPED):
-        given = _given(clip)
-        made = bound_once(source.tree, dotted(given), clip.function) if given is not None else None
-        if made is None or clip.subject.kind is not Kind.PARAMETERS or not _lazy(source, made.value):
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each clipping of a name that is bound to an exhausted generator."""
+    fixed = set[int]()
+    for clip in source.ops(OpKind.CLIP_GRADIENTS):
+        argument = _parameters_argument(clip)
+        binding = bound_once(source.tree, dotted_name(argument), clip.function) if argument is not None else None
+        if binding is None or clip.subject.kind is not ValueKind.PARAMETERS or not _is_generator(source, binding.value):
             continue
-        taken = _taken(source, clip, dotted(given))
-        if taken is None and not runs_again(source, clip, made):
+        consumer = _consumer(source, clip, dotted_name(argument))
+        if consumer is None and not is_repeated(source, clip, binding):
             continue
-        value, fix = made.value, None
-        if id(value) not in mended:
+        value, fix = binding.value, None
+        if id(value) not in fixed:
             start, end = source.text.span(value)
-            fix = Fix((Edit(start, start, "list("), Edit(end, end, ")")), safe=True, words="Keep a list")
-        mended.add(id(value))
-        why = "by the optimizer" if taken is not None else "when the loop comes here again"
+            fix = Fix((Edit(start, start, "list("), Edit(end, end, ")")), safe=True, description="Keep a list")
+        fixed.add(id(value))
+        why = "the optimizer has consumed it" if consumer is not None else "the first iteration has consumed it"
         yield Hit(
-            message=f"{dotted(given)} is a generator, and gone through {why}: nothing is clipped.",
+            message=f"`{dotted_name(argument)}` is a generator and {why}: nothing is clipped.",
             node=clip.node,
             related=(
-                (made, "made here, to be gone through once"),
-                *(((taken.node, "gone through here"),) if taken else ()),
+                (binding, "the generator"),
+                *(((consumer.node, "consumed here"),) if consumer else ()),
             ),
             fix=fix,
         )
 
 
-def _given(clip: Op) -> ast.expr | None:
-    """Return the expression for the parameters."""
+def _parameters_argument(clip: Op) -> ast.expr | None:
+    """Return the argument of a clipping call that holds the parameters."""
     call = clip.node
     if not isinstance(call, ast.Call):
         return None
@@ -99,30 +104,34 @@ def _given(clip: Op) -> ast.expr | None:
     return call.args[0] if call.args else named
 
 
-def _lazy(source: Source, value: ast.expr) -> bool:
-    """True for an expression whose value can be gone through once."""
+def _is_generator(source: SourceFile, value: ast.expr) -> bool:
+    """Return True for an expression whose value can be iterated only once."""
     if isinstance(value, ast.GeneratorExp):
         return True
     if not isinstance(value, ast.Call):
         return False
     method = isinstance(value.func, ast.Attribute) and value.func.attr == "parameters"
-    return method or source.name(value.func) in LAZY
+    return method or source.name(value.func) in GENERATOR_FUNCTIONS
 
 
-def _taken(source: Source, clip: Op, name: str) -> Op | None:
-    """Return the optimizer that was surely built from the same name before."""
-    for each in source.run_of(clip):
+def _consumer(source: SourceFile, clip: Op, name: str) -> Op | None:
+    """Return the optimizer that was certainly built from the same name before."""
+    for each in source.ops_of_run(clip):
         call = each.node
-        if each.act is not OpKind.MADE or each.subject.kind is not Kind.OPTIMIZER or not isinstance(call, ast.Call):
+        if (
+            each.kind is not OpKind.CREATE
+            or each.subject.kind is not ValueKind.OPTIMIZER
+            or not isinstance(call, ast.Call)
+        ):
             continue
-        given = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "params")]
-        same = any(dotted(word) == name for word in given) and each.function is clip.function
+        arguments = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "params")]
+        same = any(dotted_name(word) == name for word in arguments) and each.function is clip.function
         if same and each.index < clip.index and each.implied_by(clip):
             return each
     return None
 
 
-RULE = Rule(words=("clip_grad",), find=find)
+RULE = Rule(required_words=("clip_grad",), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
@@ -133,7 +142,7 @@ def inject(loop: TeachingLoop) -> None:
 
 FAILURE = Failure(
     code="GRD011",
-    title="An exhausted generator is clipped",
+    title="Gradient clipping gets an exhausted generator",
     severity=Severity.ERROR,
     doc=__doc__ or "",
     bad="""
@@ -170,7 +179,7 @@ for step in range(8):
     nn.utils.clip_grad_norm_(parameters, 0.1)
     optimizer.step()
 """,
-    fix="Keep the parameters as a list.",
+    fix="Keep the parameters as a list: `list(model.parameters())`.",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -41,10 +41,10 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.modes import renewed
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
@@ -66,21 +66,21 @@ class Detector(failure.Detector):
 
     def observe(self, event: StepTaken) -> Evidence | None:
         """Return evidence if a step uses a gradient for the second time."""
-        if not event.reused:
+        if not event.reused_gradients:
             if not self._first_norms.get(event.optimizer):
-                self._first_norms.put(event.optimizer, event.norm)
+                self._first_norms.put(event.optimizer, event.grad_norm)
             return None
-        count, total = len(event.reused), len(event.with_gradient)
+        count, total = len(event.reused_gradients), len(event.with_gradient)
         which = f"all {total} gradients" if count == total else f"{count} of {total} gradients"
         first, growth = self._first_norms.get(event.optimizer), ""
-        if first and event.norm and event.norm > 1.05 * first:
-            growth = f" Their norm grew from {first:.3g} to {event.norm:.3g}."
-        names = "" if count == total else f" Among them: {', '.join(sorted(ref.name for ref in event.reused)[:3])}."
+        if first and event.grad_norm and event.grad_norm > 1.05 * first:
+            growth = f" Their norm grew from {first:.3g} to {event.grad_norm:.3g}."
+        names = "" if count == total else f" Among them: {', '.join(sorted(ref.name for ref in event.reused_gradients)[:3])}."
         return Evidence(
             message=f"`{event.optimizer.name}.step()` used {which} from an earlier step again: `zero_grad()` did not "
             f"clear them, and a new backward was added.{growth}{names}",
-            location=event.place,
-            related=((event.reused_from, "this backward added to used gradients"),) if event.reused_from else (),
+            location=event.location,
+            related=((event.reused_at, "this backward added to used gradients"),) if event.reused_at else (),
         )
 
 
@@ -88,17 +88,17 @@ _FIX_LABEL: Final = "Clear the gradients after the step"
 STEP_HOOKS: Final = frozenset(("register_step_pre_hook", "register_step_post_hook"))
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the steps in a loop that runs backward for the optimizer's parameters and never clears their gradients."""
-    for step in source.acts(OpKind.STEPPED):
-        optimizer, loops = step.subject, [each for each in step.loops if not each.once()]
-        if optimizer.kind is not Kind.OPTIMIZER or not loops:
+    for step in source.ops(OpKind.STEP):
+        optimizer, loops = step.subject, [each for each in step.loops if not each.runs_at_most_once()]
+        if optimizer.kind is not ValueKind.OPTIMIZER or not loops:
             continue
-        inside = source.within(loops[-1], root=step.root)
+        inside = source.ops_in_loop(loops[-1], root=step.entry_point)
         backward = next(
-            (each for each in inside if each.act is OpKind.BACKWARD and source.reaches(each, optimizer)), None
+            (each for each in inside if each.kind is OpKind.BACKWARD and source.reaches(each, optimizer)), None
         )
-        cleared = any(source.clears(each, optimizer) for each in inside)
+        cleared = any(source.may_clear(each, optimizer) for each in inside)
         if (
             backward is None
             or cleared
@@ -106,7 +106,7 @@ def find(source: Source) -> Iterator[Hit]:
             or _has_step_hooks(source, step)
         ):
             continue
-        if source.handed_out(optimizer, inside):
+        if source.escapes(optimizer, inside):
             continue
         yield Hit(
             message=f"`{ast.unparse(step.node)}` uses gradients from earlier iterations: the loop never calls "
@@ -117,18 +117,18 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-def find_all(source: Source) -> Iterator[Hit]:
+def find_all(source: SourceFile) -> Iterator[Hit]:
     """Yield what `find` yields, and the steps of Lightning modules with manual optimization that clear nothing."""
     yield from find(source)
     for step, statement, backward in uncleared_steps(source):
-        after = f"{source.text.of(step.func.value)}.zero_grad()" if isinstance(step.func, ast.Attribute) else ""
-        edit = source.text.after(statement, after) if statement and after else None
+        after = f"{source.text.segment(step.func.value)}.zero_grad()" if isinstance(step.func, ast.Attribute) else ""
+        edit = source.text.insert_after(statement, after) if statement and after else None
         yield Hit(
             message=f"`{ast.unparse(step)}` uses gradients from earlier calls of `training_step`: nothing in this "
             "file clears them.",
             node=step,
             related=((backward, "adds to the existing gradients"),),
-            fix=Fix((edit,), safe=True, words=_FIX_LABEL) if edit else None,
+            fix=Fix((edit,), safe=True, description=_FIX_LABEL) if edit else None,
             severity=Severity.WARNING,
         )
 
@@ -136,7 +136,7 @@ def find_all(source: Source) -> Iterator[Hit]:
 def _may_be_recreated(optimizer: AbstractValue, loop: Loop, inside: list[Op]) -> bool:
     """Return True if each iteration of a loop may create its own optimizer, or its own parameters."""
     if not optimizer.models():
-        created = any(each.act is OpKind.MADE and each.subject.may_be(optimizer) for each in inside)
+        created = any(each.kind is OpKind.CREATE and each.subject.may_be(optimizer) for each in inside)
     else:
         created = any(renewed(loop, each, inside) for each in optimizer.models())
     return created or any(each.may_be(optimizer) or each.covers(optimizer) for each in _iterated_values(loop))
@@ -146,27 +146,27 @@ def _iterated_values(loop: Loop) -> list[AbstractValue]:
     """Return what a loop iterates over, and the elements of nested lists: models, optimizers, pairs of them."""
     found = [] if loop.over is None else [loop.over]
     for each in found:
-        if each.kind in (Kind.SEQUENCE, Kind.UNKNOWN):
-            found += [inner for inner in (*each.of, *each.either) if inner not in found]
+        if each.kind in (ValueKind.SEQUENCE, ValueKind.UNKNOWN):
+            found += [inner for inner in (*each.sources, *each.union) if inner not in found]
     return found
 
 
-def _has_step_hooks(source: Source, step: Op) -> bool:
+def _has_step_hooks(source: SourceFile, step: Op) -> bool:
     """Return True if the program registers hooks that run with every step."""
     names = {each.func.attr for each in source.all_calls if isinstance(each.func, ast.Attribute)}
     return bool(names & STEP_HOOKS)
 
 
-def _clear_after_step(source: Source, step: Op) -> Fix | None:
+def _clear_after_step(source: SourceFile, step: Op) -> Fix | None:
     """Return the fix that clears the gradients after the step."""
     statement = step.statement
-    if not isinstance(statement, ast.Expr) or statement.value is not step.node or step.things:
+    if not isinstance(statement, ast.Expr) or statement.value is not step.node or step.inputs:
         return None
-    edit = source.text.after(statement, f"{source.text.of(step.node.func.value)}.zero_grad()")
-    return Fix((edit,), safe=True, words=_FIX_LABEL) if edit else None
+    edit = source.text.insert_after(statement, f"{source.text.segment(step.node.func.value)}.zero_grad()")
+    return Fix((edit,), safe=True, description=_FIX_LABEL) if edit else None
 
 
-RULE = Rule(words=("backward(", ".step("), find=find_all)
+RULE = Rule(required_words=("backward(", ".step("), find=find_all)
 
 
 def inject(loop: TeachingLoop) -> None:

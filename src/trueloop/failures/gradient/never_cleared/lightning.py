@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from trueloop.analysis.queries.request_handlers import imported, qualified
-from trueloop.analysis.source_file import Source
+from trueloop.analysis.source_file import SourceFile
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -27,7 +27,7 @@ class UnclearedStep(NamedTuple):
     backward: ast.Call
 
 
-def uncleared_steps(source: Source) -> Iterator[UnclearedStep]:
+def uncleared_steps(source: SourceFile) -> Iterator[UnclearedStep]:
     """Yield the steps of modules with ``automatic_optimization = False`` in a file that never clears gradients."""
     if any(map(_clears, source.nodes)):
         return

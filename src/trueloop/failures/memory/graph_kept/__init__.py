@@ -33,7 +33,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -66,19 +66,19 @@ class Detector(failure.Detector):
             return Evidence(
                 message=f"{event.parameter} is computed from {event.count} of its earlier values that were looked at, "
                 f"the oldest from update {event.oldest}: the graph behind it grows with every update.",
-                location=event.place,
+                location=event.location,
                 fix="Change it under torch.no_grad().",
-                update=event.oldest,
-                about=event.parameter,
+                first_update=event.oldest,
+                dedup_key=event.parameter,
             )
         by = f" They are held by {event.holders[0]}." if event.holders else ""
         return Evidence(
             message=f"All {event.count} graphs that were looked at are still in memory, the oldest since update "
             f"{event.oldest}: {event.update - event.oldest} updates ago.{by}",
-            location=event.kept_at or event.place,
-            related=((event.place, "the graphs were made here"),) if event.kept_at and event.place else (),
-            update=event.oldest,
-            about="graphs",
+            location=event.kept_at or event.location,
+            related=((event.location, "the graphs were made here"),) if event.kept_at and event.location else (),
+            first_update=event.oldest,
+            dedup_key="graphs",
         )
 
     def inconclusive(self) -> str:
@@ -88,14 +88,14 @@ class Detector(failure.Detector):
         return "" if self._updates >= ENOUGH else f"the run had fewer than {ENOUGH} updates"
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield what is put into something that grows in a loop, after a backward in that loop has gone through it."""
-    passes = source.acts(OpKind.BACKWARD)
+    passes = source.ops(OpKind.BACKWARD)
     if not passes or any(getattr(each.func, "attr", "") == "detach_" for each in source.all_calls):
         return  # what is detached in place may be kept
-    for kept in source.acts(OpKind.KEPT, OpKind.BOUND):
+    for kept in source.ops(OpKind.STORE_ITEM, OpKind.SET_ATTRIBUTE):
         for loop in reversed(kept.loops):
-            if loop.once() or not any(each.within(loop) for each in passes) or not growing(source, kept, loop):
+            if loop.runs_at_most_once() or not any(each.within(loop) for each in passes) or not growing(source, kept, loop):
                 continue
             backward = _used_up(source, kept, loop)
             if backward is not None:
@@ -104,36 +104,36 @@ def find(source: Source) -> Iterator[Hit]:
                     "there is no more use.",
                     node=kept.node,
                     related=((backward.node, "the only backward through that graph"),),
-                    fix=detached(source, kept, {id(each) for each in backward.subject.graph()}),
+                    fix=detached(source, kept, {id(each) for each in backward.subject.autograd_graph()}),
                 )
             break
 
 
-def _used_up(source: Source, kept: Op, loop: Loop) -> Op | None:
+def _used_up(source: SourceFile, kept: Op, loop: Loop) -> Op | None:
     """Return the backward through what is kept, if there is one, and none through what it is kept in."""
-    backwards = [each for each in source.run_of(kept) if each.act is OpKind.BACKWARD]
-    whole = {id(kept.subject), id(kept.result)} if kept.act is OpKind.KEPT else {id(each) for each in kept.things}
-    if any(id(part) in whole for each in backwards for part in each.subject.graph()):
+    backwards = [each for each in source.ops_of_run(kept) if each.kind is OpKind.BACKWARD]
+    whole = {id(kept.subject), id(kept.result)} if kept.kind is OpKind.STORE_ITEM else {id(each) for each in kept.inputs}
+    if any(id(part) in whole for each in backwards for part in each.subject.autograd_graph()):
         return None
     for each in backwards:
         asked = [each.options.get(name) for name in ("retain_graph", "create_graph", "1", "2")]
         retains = any(one is not None and one.constant(default=True) is not False for one in asked)
-        if each.within(loop) and not retains and any(holds(one, _ways(source, each, loop)) for one in kept.things):
+        if each.within(loop) and not retains and any(holds(one, _ways(source, each, loop)) for one in kept.inputs):
             return each
     return None
 
 
-def _ways(source: Source, backward: Op, loop: Loop) -> set[int]:
+def _ways(source: SourceFile, backward: Op, loop: Loop) -> set[int]:
     """Return what a backward surely goes through: its root, and outputs of models and losses made in this turn."""
     found = {id(backward.subject)}
-    for each in backward.subject.graph():
-        made = source.makers.get(id(each))
-        if made is not None and made.act in (OpKind.CALLED, OpKind.LOSS) and made.grad is True and made.within(loop):
+    for each in backward.subject.autograd_graph():
+        made = source.created_by.get(id(each))
+        if made is not None and made.kind in (OpKind.MODEL_CALL, OpKind.LOSS) and made.grad is True and made.within(loop):
             found.add(id(each))
     return found
 
 
-RULE = Rule(words=(".backward(",), find=find)
+RULE = Rule(required_words=(".backward(",), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import MAYBE, NO_GRAPH, AbstractValue, Kind
+from trueloop.analysis.abstract_value import MAYBE, NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.source_file import Source, last_word
+from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, encloses
 
 PASSING: Final = frozenset((
@@ -26,26 +26,26 @@ def holds(thing: AbstractValue, graphs: set[int], depth: int = 12) -> bool:
         return False
     if id(thing) in graphs:
         return True
-    if thing.either:
-        return all(holds(each, graphs, depth - 1) for each in thing.either)
-    counted = thing.kind is Kind.UNKNOWN and isinstance(thing.node, ast.BinOp)
-    if thing.kind is Kind.SEQUENCE or counted or (thing.kind is Kind.TENSOR and thing.name in PASSING):
-        return any(holds(each, graphs, depth - 1) for each in thing.of)
+    if thing.union:
+        return all(holds(each, graphs, depth - 1) for each in thing.union)
+    counted = thing.kind is ValueKind.UNKNOWN and isinstance(thing.node, ast.BinOp)
+    if thing.kind is ValueKind.SEQUENCE or counted or (thing.kind is ValueKind.TENSOR and thing.name in PASSING):
+        return any(holds(each, graphs, depth - 1) for each in thing.sources)
     return False
 
 
-def growing(source: Source, kept: Op, loop: Loop) -> bool:
+def growing(source: SourceFile, kept: Op, loop: Loop) -> bool:
     """True where an operation adds to something older than a turn of a loop, in every turn, and nothing empties it."""
     place = _place(kept, loop)
     if place is None or not all(_regular(each.node, place) for each in kept.conditions(loop)):
         return False
-    path, word = ast.unparse(place), last_word(place)
-    if not word or word in source.emptied or _inside(kept.subject.node, kept, loop):
+    path, word = ast.unparse(place), last_name(place)
+    if not word or word in source.emptied_containers or _inside(kept.subject.node, kept, loop):
         return False
-    bound = source.within(loop, OpKind.BOUND, root=kept.root)
-    if any(each.statement is not kept.statement and each.word == word for each in bound):
+    bound = source.ops_in_loop(loop, OpKind.SET_ATTRIBUTE, root=kept.entry_point)
+    if any(each.statement is not kept.statement and each.name == word for each in bound):
         return False
-    return all(target is kept.node for target in source.stored(loop).get(path, ()))
+    return all(target is kept.node for target in source.assigned_in(loop).get(path, ()))
 
 
 def _place(kept: Op, loop: Loop) -> ast.expr | None:
@@ -55,13 +55,13 @@ def _place(kept: Op, loop: Loop) -> ast.expr | None:
         case ast.AugAssign(op=ast.Add()) if kept.grad is True:
             local = isinstance(node.target, ast.Name)
             return node.target if not local or encloses(loop.node, node) else None
-        case ast.Call(func=ast.Attribute()) if kept.subject.kind is Kind.SEQUENCE and kept.act is OpKind.KEPT:
-            return kept.node.func.value if kept.word in ("append", "insert", "appendleft", "add", "extend") else None
-        case ast.Subscript() if kept.subject.kind is Kind.SEQUENCE and not isinstance(kept.statement, ast.AugAssign):
+        case ast.Call(func=ast.Attribute()) if kept.subject.kind is ValueKind.SEQUENCE and kept.kind is OpKind.STORE_ITEM:
+            return kept.node.func.value if kept.name in ("append", "insert", "appendleft", "add", "extend") else None
+        case ast.Subscript() if kept.subject.kind is ValueKind.SEQUENCE and not isinstance(kept.statement, ast.AugAssign):
             turn = {each.id for each in ast.walk(getattr(loop.node, "target", node)) if isinstance(each, ast.Name)}
             keys = {each.id for each in ast.walk(node.slice) if isinstance(each, ast.Name)}
             return node.value if turn & keys and encloses(loop.node, node) else None
-        case ast.Attribute() if kept.act is OpKind.BOUND and kept.grad is True and _added(kept) is not None:
+        case ast.Attribute() if kept.kind is OpKind.SET_ATTRIBUTE and kept.grad is True and _added(kept) is not None:
             return node
         case _:
             return None
@@ -84,7 +84,7 @@ def _regular(node: Any, place: ast.expr) -> bool:
     """True for a condition that comes true again and again, such as one on a remainder."""
     test = node.test if isinstance(node, ast.If) else None
     counted = test is not None and any(isinstance(each, ast.Mod) for each in ast.walk(test))
-    return counted and test is not None and last_word(place) not in ast.unparse(test)
+    return counted and test is not None and last_name(place) not in ast.unparse(test)
 
 
 def _inside(node: Any, kept: Op, loop: Loop) -> bool:
@@ -93,43 +93,43 @@ def _inside(node: Any, kept: Op, loop: Loop) -> bool:
         return True
     called = [one for call, one in zip(kept.calls, kept.functions, strict=True) if encloses(loop.node, call)]
     return (
-        kept.act is OpKind.KEPT
-        and kept.subject.kind is Kind.SEQUENCE
+        kept.kind is OpKind.STORE_ITEM
+        and kept.subject.kind is ValueKind.SEQUENCE
         and any(encloses(each, node) for each in (loop.node, *called))
     )
 
 
-def detached(source: Source, kept: Op, graphs: set[int]) -> Fix | None:
+def detached(source: SourceFile, kept: Op, graphs: set[int]) -> Fix | None:
     """Return the fix: what is kept leaves its graph behind."""
     statement, node = kept.statement, kept.node
     value: ast.expr | None = None
     if isinstance(node, ast.AugAssign):
         value = node.value
     elif isinstance(node, ast.Call):
-        value = node.args[0] if kept.word in ("append", "appendleft", "add") and len(node.args) == 1 else None
-    elif kept.act is OpKind.BOUND:
+        value = node.args[0] if kept.name in ("append", "appendleft", "add") and len(node.args) == 1 else None
+    elif kept.kind is OpKind.SET_ATTRIBUTE:
         value = _added(kept)
     elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         value = statement.value
-    thing = kept.things[0] if kept.things else None
-    if kept.act is OpKind.BOUND and thing is not None:
-        thing = next((each for each in thing.of if holds(each, graphs)), None)
+    thing = kept.inputs[0] if kept.inputs else None
+    if kept.kind is OpKind.SET_ATTRIBUTE and thing is not None:
+        thing = next((each for each in thing.sources if holds(each, graphs)), None)
     if value is None or thing is None:
         return None
     edits = list(_detached(source, value, thing, graphs))
-    sure = all(MAYBE not in each.facts for each in (thing, *thing.of))
-    return Fix(tuple(edits), safe=sure, words="Keep it without its graph") if edits else None
+    sure = all(MAYBE not in each.facts for each in (thing, *thing.sources))
+    return Fix(tuple(edits), safe=sure, description="Keep it without its graph") if edits else None
 
 
-def _detached(source: Source, node: ast.expr, thing: AbstractValue, graphs: set[int]) -> Iterator[Edit]:
-    if thing.kind is Kind.SEQUENCE:
+def _detached(source: SourceFile, node: ast.expr, thing: AbstractValue, graphs: set[int]) -> Iterator[Edit]:
+    if thing.kind is ValueKind.SEQUENCE:
         if isinstance(node, ast.List | ast.Tuple | ast.Dict):
             parts = node.values if isinstance(node, ast.Dict) else node.elts
-            if len(parts) == len(thing.of):
-                for each, inner in zip(parts, thing.of, strict=True):
+            if len(parts) == len(thing.sources):
+                for each, inner in zip(parts, thing.sources, strict=True):
                     if holds(inner, graphs):
                         yield from _detached(source, each, inner, graphs)
         return
-    text = source.text.of(node)
+    text = source.text.segment(node)
     plain = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
     yield source.text.replace(node, f"{text if plain else f'({text})'}.detach()")

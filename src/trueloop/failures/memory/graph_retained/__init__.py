@@ -1,23 +1,30 @@
 """``retain_graph=True`` keeps the graph of every update for a second backward that never comes.
 
 What you see
-    The peak of memory is up to twice what it need be: the graph of the update before is still there while the next one
-    is made. It does not grow with the run.
+    Peak memory is up to twice what it needs to be: the graph of the previous update is still in memory while the next
+    one is built. It does not grow with the run.
 
 Why it happens
-    The flag is a wish for later, and it is not known beforehand whether there will be a second pass. Often it was added
-    against "Trying to backward through the graph a second time", and what it was needed for has gone.
+    PyTorch cannot know whether a second backward will follow. Often the flag was added against "Trying to backward
+    through the graph a second time" and is no longer needed.
 
 Fix
-    Leave ``retain_graph`` out, or pass it only where another backward through the same graph follows.
+    Pass ``retain_graph`` only where another backward through the same graph follows.
+
+        loss.backward()  # not loss.backward(retain_graph=True)
 
 When this is fine
-    Several losses over one trunk, each with a backward of its own, of which all but the last retain; the generator that
-    goes through the graph of its fakes again; truncated backpropagation through time whose windows overlap; a graph
-    made once and used in every update; a penalty now and then; ``create_graph``, which retains by itself. Certain
-    because hooks on every node of these graphs would have seen a second pass: the graphs that one line retained in
-    twelve different updates died, and through none of them anything ran backward again. The text alone tells it in a
-    loop that makes the whole graph anew in every turn, of models it knows, and shows nothing else that goes through it.
+    - Several losses over one trunk, each with its own backward, of which all but the last retain.
+    - A generator that runs backward through the graph of its fakes again.
+    - Truncated backpropagation through time with overlapping windows.
+    - A graph that is built once and used in every update.
+    - A penalty now and then.
+    - ``create_graph``, which retains by itself.
+
+How it is detected
+    At run time, by hooks on every node of these graphs: the graphs that one line retained in twelve different updates
+    were freed, and no backward ran through any of them again. In the text: a loop builds the full graph again in every
+    iteration, from models that the file shows, and nothing else runs backward through it.
 
 References
     torch.Tensor.backward, https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html
@@ -30,7 +37,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
@@ -56,7 +63,7 @@ class Detector(failure.Detector):
             return Evidence(
                 message=f"{event.count} graphs were retained here, and nothing ran backward through any of them again "
                 "before they were gone.",
-                location=event.place,
+                location=event.location,
             )
         if event.retain_graph and not event.create_graph and len(self._updates) < ENOUGH:
             self._updates.add(event.update)
@@ -68,9 +75,9 @@ class Detector(failure.Detector):
         return f"graphs were retained in fewer than {ENOUGH} updates that were watched in full" if few else ""
 
 
-def find(source: Source) -> Iterator[Hit]:
+def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each retaining backward of a loop through a graph of the same turn, that nothing goes through again."""
-    for backward in source.acts(OpKind.BACKWARD):
+    for backward in source.ops(OpKind.BACKWARD):
         if not backward.loops or not _retains(source, backward):
             continue
         if _again(source, backward) or not fresh(source, backward.subject, backward, backward.loops[-1]):
@@ -83,7 +90,7 @@ def find(source: Source) -> Iterator[Hit]:
         )
 
 
-def _retains(source: Source, backward: Op) -> bool:
+def _retains(source: SourceFile, backward: Op) -> bool:
     place = "2" if source.name(backward.node.func) == "torch.autograd.backward" else "1"
     options = backward.options
     retain = options.get("retain_graph") or (options.get(place) if len(backward.node.args) > 1 else None)
@@ -91,21 +98,21 @@ def _retains(source: Source, backward: Op) -> bool:
     return retain is not None and retain.constant() is True and (create is None or create.constant() is False)
 
 
-def _again(source: Source, backward: Op) -> bool:
+def _again(source: SourceFile, backward: Op) -> bool:
     """Return True where something behind a backward may go through its graph once more."""
-    for each in source.run_of(backward):
-        passes = each.act in (OpKind.BACKWARD, OpKind.ESCAPED) or each.word in (
+    for each in source.ops_of_run(backward):
+        passes = each.kind in (OpKind.BACKWARD, OpKind.ESCAPE) or each.name in (
             "torch.autograd.grad",
             "torch.autograd.backward",
         )
         if passes and each.index > backward.index:
-            given = (each.subject, *each.things, *each.options.values())
+            given = (each.subject, *each.inputs, *each.options.values())
             if shares(backward.subject, given, source):
                 return True
     return False
 
 
-def _released(source: Source, backward: Op) -> Fix | None:
+def _released(source: SourceFile, backward: Op) -> Fix | None:
     """Return the fix: the call without ``retain_graph``."""
     call = backward.node
     words = "Leave retain_graph out"
@@ -114,7 +121,7 @@ def _released(source: Source, backward: Op) -> Fix | None:
     text, content = source.text, source.text.content
     if not call.keywords and [getattr(each, "value", "") for each in call.args] == [None, True]:
         start, end = text.span(call.args[0])[0], text.span(call.args[1])[1]
-        return Fix((Edit(start, end, ""),), safe=True, words=words) if content[end : end + 1] == b")" else None
+        return Fix((Edit(start, end, ""),), safe=True, description=words) if content[end : end + 1] == b")" else None
     retain = next((each for each in call.keywords if each.arg == "retain_graph"), None)
     if retain is None:
         return None
@@ -122,12 +129,12 @@ def _released(source: Source, backward: Op) -> Fix | None:
     before = [end for each in (*call.args, *call.keywords) if (end := text.span(each)[1]) <= start]
     after = content[end : end + 1] == b")"
     if before and after and b"#" not in content[max(before) : start]:
-        return Fix((Edit(max(before), end, ""),), safe=True, words=words)
+        return Fix((Edit(max(before), end, ""),), safe=True, description=words)
     alone = not before and after and content[start - 1 : start] == b"("
-    return Fix((Edit(start, end, ""),), safe=True, words=words) if alone else None
+    return Fix((Edit(start, end, ""),), safe=True, description=words) if alone else None
 
 
-RULE = Rule(words=(".backward(", "retain_graph|None, True"), find=find)
+RULE = Rule(required_words=(".backward(", "retain_graph|None, True"), find=find)
 
 FAILURE = Failure(
     code="MEM002",

@@ -6,16 +6,16 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import NO_GRAPH, PART, AbstractValue, Kind
+from trueloop.analysis.abstract_value import NO_GRAPH, PART, AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.source_file import Source
+from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import encloses
 
 CUTTING: Final = frozenset(("detach", "detach_", "data", "item", "shape", "size", "device", "dtype"))
-PLAIN: Final = (Kind.CONSTANT, Kind.NAME, Kind.LOSS, Kind.LOADER, Kind.DATASET, Kind.SCALER, Kind.PARAMETERS)
+PLAIN: Final = (ValueKind.CONSTANT, ValueKind.NAME, ValueKind.LOSS, ValueKind.LOADER, ValueKind.DATASET, ValueKind.SCALER, ValueKind.PARAMETERS)
 
 
-def fresh(source: Source, root: AbstractValue, operation: Op, loop: Loop) -> bool:
+def fresh(source: SourceFile, root: AbstractValue, operation: Op, loop: Loop) -> bool:
     """True where all of the graph behind a root was surely made in the same turn of a loop.
 
     Args:
@@ -24,7 +24,7 @@ def fresh(source: Source, root: AbstractValue, operation: Op, loop: Loop) -> boo
         operation: in the loop, perhaps in a function called from it.
         loop: around it.
     """
-    inside = [loop.node, *entered(source, operation.root, loop)]
+    inside = [loop.node, *entered(source, operation.entry_point, loop)]
     queue, seen = [root], {id(root)}
     while queue:
         thing = queue.pop()
@@ -32,24 +32,24 @@ def fresh(source: Source, root: AbstractValue, operation: Op, loop: Loop) -> boo
             continue
         if not _made_inside(thing, inside) or len(seen) > 2000:
             return False
-        for each in (*thing.of, *thing.either) if thing.kind is not Kind.MODEL else ():
+        for each in (*thing.sources, *thing.union) if thing.kind is not ValueKind.MODEL else ():
             if id(each) not in seen:
                 seen.add(id(each))
                 queue.append(each)
     return not any(_carries(node, inside, own=node is loop.node) for node in inside)
 
 
-def entered(source: Source, root: int, loop: Loop) -> list[Any]:
+def entered(source: SourceFile, root: int, loop: Loop) -> list[Any]:
     """Return the functions of the file that a loop runs."""
     found: dict[int, Any] = {}
     for each in source.operations:
-        if each.root == root and each.within(loop):
+        if each.entry_point == root and each.within(loop):
             inner = {id(node) for node in found.values()}
             found.update({id(one): one for one in each.functions if id(one) not in inner})
     return [one for one in found.values() if not encloses(one, loop.node)]
 
 
-def _given_by(thing: AbstractValue, loop: Loop, source: Source) -> bool:
+def _given_by(thing: AbstractValue, loop: Loop, source: SourceFile) -> bool:
     """True for what the loop goes through, and for what ``next`` takes: data."""
     node = thing.node
     if isinstance(node, ast.Call):
@@ -59,13 +59,13 @@ def _given_by(thing: AbstractValue, loop: Loop, source: Source) -> bool:
 
 def _made_inside(thing: AbstractValue, inside: Iterable[Any]) -> bool:
     match thing.kind:
-        case Kind.MODEL:  # one of whose class nothing is known may keep a state
+        case ValueKind.MODEL:  # one of whose class nothing is known may keep a state
             return bool(thing.name) or PART in thing.facts
-        case Kind.TENSOR | Kind.SEQUENCE:
+        case ValueKind.TENSOR | ValueKind.SEQUENCE:
             return thing.node is None or any(encloses(each, thing.node) for each in inside)
         case _:
             parts = isinstance(thing.node, ast.BinOp | ast.Subscript | ast.Name | ast.Attribute)
-            return parts and bool(thing.of) and not thing.either
+            return parts and bool(thing.sources) and not thing.union
 
 
 def _carries(node: ast.AST, inside: list[Any], *, own: bool) -> bool:
@@ -116,8 +116,8 @@ def _no_graph(value: ast.AST | None) -> bool:
     return isinstance(value, ast.BinOp) and _no_graph(value.right) and _no_graph(value.left)
 
 
-def shares(one: AbstractValue, others: Iterable[AbstractValue], source: Source) -> bool:
+def shares(one: AbstractValue, others: Iterable[AbstractValue], source: SourceFile) -> bool:
     """True where the graphs behind two things may have a part in common, other than models and data."""
-    mine = {id(each) for each in one.graph() if each.kind in (Kind.TENSOR, Kind.UNKNOWN, Kind.SEQUENCE)}
-    data = {id(each.over) for operation in source.acts(OpKind.BACKWARD) for each in operation.loops}
-    return any(id(each) in mine - data for other in others for each in other.graph())
+    mine = {id(each) for each in one.autograd_graph() if each.kind in (ValueKind.TENSOR, ValueKind.UNKNOWN, ValueKind.SEQUENCE)}
+    data = {id(each.over) for operation in source.ops(OpKind.BACKWARD) for each in operation.loops}
+    return any(id(each) in mine - data for other in others for each in other.autograd_graph())

@@ -1,19 +1,25 @@
-"""ReduceLROnPlateau waits for a loss to rise, or for an accuracy to fall.
+"""``ReduceLROnPlateau`` has ``mode="max"`` for a loss, or ``mode="min"`` for an accuracy.
 
 What you see
-    The learning rate is cut again and again while training goes well, and soon nothing moves any more.
+    The learning rate is cut again and again while training goes well. Soon it is so low that nothing changes.
 
 Why it happens
-    ``mode="max"`` with a loss, or the default ``mode="min"`` with an accuracy, is a comparison like any other: every
-    value that is better counts as one without improvement, and after ``patience`` of them the rate falls.
+    The scheduler compares numbers and does not know what they mean. With the wrong mode every better value counts
+    as one without improvement, and after ``patience`` of them the rate falls. The default mode is "min".
 
 Fix
-    ``mode="min"`` for what should fall, ``mode="max"`` for what should rise.
+    Use "min" for a value that should fall, "max" for one that should rise.
+
+        ReduceLROnPlateau(optimizer, mode="min")  # scheduler.step(loss)
+        ReduceLROnPlateau(optimizer, mode="max")  # scheduler.step(accuracy)
 
 When this is fine
-    ``mode="max"`` with an accuracy, a score or minus a loss, and ``mode="min"`` with a loss or an error rate. A loss
-    that falls under "max" may be a score that collapses, as far as a run tells, so it is found in the text only: where
-    the mode is written out and the value surely is the sum or mean of a loss of torch's, or of answers that are right.
+    - ``mode="max"`` with an accuracy, a score or a negated loss.
+    - ``mode="min"`` with a loss or an error rate.
+
+How it is detected
+    By lint only, where the text shows the mode and the value certainly is the sum or mean of a PyTorch loss, or of
+    correct answers. At run time a falling value under "max" could also be a score that collapses.
 
 References
     ReduceLROnPlateau, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.ReduceLROnPlateau.html
@@ -32,44 +38,44 @@ from typing import Final
 
 from trueloop.analysis.abstract_value import AbstractValue
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.source_file import Hit, Source
+from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.schedule.plateau_the_wrong_way.metric_direction import Metric, metric_of
 
-RIGHT: Final = {Metric.LOSS: "min", Metric.ACCURACY: "max"}
+RIGHT_MODE: Final = {Metric.LOSS: "min", Metric.ACCURACY: "max"}
 
 
-def find(source: Source) -> Iterator[Hit]:
-    """Yield each advance of a plateau schedule with what gets better the other way."""
-    for advance in source.acts(OpKind.SCHEDULED):
+def find(source: SourceFile) -> Iterator[Hit]:
+    """Yield each step of a ReduceLROnPlateau with a metric that improves in the other direction."""
+    for advance in source.ops(OpKind.SCHEDULER_STEP):
         scheduler = advance.subject
         mode = _mode(scheduler)
-        if mode is None or not advance.things:
+        if mode is None or not advance.inputs:
             continue
-        metric = metric_of(source, advance.things[0])
-        if metric is None or RIGHT[metric] == mode:
+        metric = metric_of(source, advance.inputs[0])
+        if metric is None or RIGHT_MODE[metric] == mode:
             continue
         what = "a loss, which should fall" if metric is Metric.LOSS else "an accuracy, which should rise"
         yield Hit(
-            message=f'This value is {what}, and the schedule was made with mode="{mode}": it cuts the rate where '
+            message=f'This value is {what}, but the scheduler has mode="{mode}": it cuts the learning rate while '
             "training goes well.",
             node=advance.node,
-            related=((scheduler.node, "made here"),),
-            fix=_turned(source, scheduler, RIGHT[metric]),
+            related=((scheduler.node, "the scheduler is built here"),),
+            fix=_switch_mode(source, scheduler, RIGHT_MODE[metric]),
         )
 
 
 def _mode(scheduler: AbstractValue) -> str | None:
-    """Return the mode of a plateau schedule that this file makes in one place."""
-    if scheduler.name != "torch.optim.lr_scheduler.ReduceLROnPlateau" or scheduler.either or "**" in scheduler.options:
+    """Return the mode of a ReduceLROnPlateau that this file builds in one place."""
+    if scheduler.name != "torch.optim.lr_scheduler.ReduceLROnPlateau" or scheduler.union or "**" in scheduler.arguments:
         return None
-    given = scheduler.options.get("1") or scheduler.options.get("mode")
+    given = scheduler.arguments.get("1") or scheduler.arguments.get("mode")
     value = "min" if given is None else given.constant()
     return value if value in ("min", "max") else None
 
 
-def _turned(source: Source, scheduler: AbstractValue, mode: str) -> Fix | None:
+def _switch_mode(source: SourceFile, scheduler: AbstractValue, mode: str) -> Fix | None:
     """Return the fix: the other mode."""
     call = scheduler.node
     if not isinstance(call, ast.Call):
@@ -82,14 +88,14 @@ def _turned(source: Source, scheduler: AbstractValue, mode: str) -> Fix | None:
         edit = source.text.replace(given, f'"{mode}"')
     else:
         return None
-    return Fix((edit,), safe=False, words="Turn the mode around")
+    return Fix((edit,), safe=False, description="Use the other mode")
 
 
-RULE = Rule(words=("ReduceLROnPlateau", ".step("), find=find)
+RULE = Rule(required_words=("ReduceLROnPlateau", ".step("), find=find)
 
 FAILURE = Failure(
     code="SCH005",
-    title="ReduceLROnPlateau looks the wrong way",
+    title="ReduceLROnPlateau has the wrong mode",
     severity=Severity.ERROR,
     doc=__doc__ or "",
     bad="""
@@ -124,6 +130,6 @@ for epoch in range(8):
     optimizer.step()
     scheduler.step(loss.item())
 """,
-    fix='Give it mode="min" for what should fall and mode="max" for what should rise.',
+    fix='Use mode="min" for a value that should fall and mode="max" for one that should rise.',
     rule=RULE,
 )

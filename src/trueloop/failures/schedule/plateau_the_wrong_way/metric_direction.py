@@ -1,4 +1,4 @@
-"""Whether a number is a loss, which is better where it is low, or a share of right answers, better where it is high."""
+"""Decides from the text whether a number is a loss (lower is better) or an accuracy (higher is better)."""
 
 from __future__ import annotations
 
@@ -7,89 +7,89 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
-from trueloop.analysis.abstract_value import AbstractValue, Kind
+from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.source_file import Source
+from trueloop.analysis.source_file import SourceFile
 
-DEEPEST: Final = 24
+MAX_DEPTH: Final = 24
 
 
 class Metric(StrEnum):
-    """Kinds of numbers."""
+    """Kinds of metrics, by the direction in which they improve."""
 
     LOSS = "loss"
     ACCURACY = "accuracy"
 
 
-PASSING: Final = frozenset((
+MONOTONE: Final = frozenset((
     "item", "tolist", "numpy", "detach", "builtins.float", "builtins.round", "builtins.sum", "torch.mean", "torch.sum",
     "torch.stack", "numpy.mean", "statistics.mean", "statistics.fmean",
     *(f"torch.Tensor.{word}" for word in ("mean", "sum", "cpu", "float", "double", "item", "squeeze")),
 ))  # fmt: skip
-"""What is higher where its input is."""
+"""Functions whose result rises with their input."""
 SUMS: Final = frozenset(("binary Add", "binary Mult", "binary Div"))
 
 
-def metric_of(source: Source, thing: AbstractValue) -> Metric | None:
-    """Return what a number is; None where the text does not tell."""
-    return _Reading(source).metric(thing, 0)
+def metric_of(source: SourceFile, value: AbstractValue) -> Metric | None:
+    """Return the kind of metric that a number is; None where the text does not show it."""
+    return _MetricSearch(source).metric(value, 0)
 
 
-class _Reading:
-    """What is known of the things that one number is made from; some lead to it in many ways."""
+class _MetricSearch:
+    """Caches the metrics of the values that one number is computed from."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceFile) -> None:
         self._source = source
         self._known: dict[tuple[int, int], Metric | None] = {}
-        """By the id of a thing, and how deep it lies."""
+        """Metric by the id of a value and its depth."""
 
-    def metric(self, thing: AbstractValue, depth: int) -> Metric | None:
-        if depth > DEEPEST:
+    def metric(self, value: AbstractValue, depth: int) -> Metric | None:
+        if depth > MAX_DEPTH:
             return None
-        place = id(thing), depth
+        place = id(value), depth
         if place not in self._known:
-            ways = [each for each in thing.alternatives() if each.kind is not Kind.CONSTANT]
-            found = {self._one(each, depth + 1) for each in ways}
+            ways = [each for each in value.alternatives() if each.kind is not ValueKind.CONSTANT]
+            found = {self._metric_of(each, depth + 1) for each in ways}
             self._known[place] = found.pop() if len(found) == 1 else None
         return self._known[place]
 
-    def _one(self, thing: AbstractValue, depth: int) -> Metric | None:
-        made = self._source.makers.get(id(thing))
-        if made is not None and made.act is OpKind.LOSS:
+    def _metric_of(self, value: AbstractValue, depth: int) -> Metric | None:
+        made = self._source.created_by.get(id(value))
+        if made is not None and made.kind is OpKind.LOSS:
             return Metric.LOSS
-        if thing.name == "compare":
-            return Metric.ACCURACY if _answers(thing) else None
-        name = thing.name or _written(self._source, thing.node)
+        if value.name == "compare":
+            return Metric.ACCURACY if _is_prediction_check(value) else None
+        name = value.name or _operation_name(self._source, value.node)
         if name in SUMS:
-            return self._sum(name, thing.of, depth)
-        if name in PASSING or thing.kind is Kind.SEQUENCE:
-            return self._first(thing.of, depth)
+            return self._metric_of_sum(name, value.sources, depth)
+        if name in MONOTONE or value.kind is ValueKind.SEQUENCE:
+            return self._common_metric(value.sources, depth)
         return None
 
-    def _sum(self, name: str, parts: Sequence[AbstractValue], depth: int) -> Metric | None:
-        """Return what a sum, a product or a quotient is: of the last the divisor does not count."""
+    def _metric_of_sum(self, name: str, parts: Sequence[AbstractValue], depth: int) -> Metric | None:
+        """Return the metric of a sum, product or quotient; the divisor of a quotient is ignored."""
         if any(_is_negative(each) for each in parts):
             return None
-        return self._first(parts[:1] if name == "binary Div" else parts, depth)
+        return self._common_metric(parts[:1] if name == "binary Div" else parts, depth)
 
-    def _first(self, parts: Sequence[AbstractValue], depth: int) -> Metric | None:
+    def _common_metric(self, parts: Sequence[AbstractValue], depth: int) -> Metric | None:
         found = {self.metric(each, depth) for each in parts} - {None}
         return found.pop() if len(found) == 1 else None
 
 
-def _written(source: Source, node: object) -> str:
+def _operation_name(source: SourceFile, node: object) -> str:
     if isinstance(node, ast.Call):
         return source.name(node.func)
     return f"binary {type(node.op).__name__}" if isinstance(node, ast.BinOp) else ""
 
 
-def _is_negative(thing: AbstractValue) -> bool:
-    value = thing.constant()
-    return isinstance(value, int | float) and value < 0
+def _is_negative(value: AbstractValue) -> bool:
+    number = value.constant()
+    return isinstance(number, int | float) and number < 0
 
 
-def _answers(compare: AbstractValue) -> bool:
+def _is_prediction_check(compare: AbstractValue) -> bool:
     """Return True for ``outputs.argmax(1) == targets``."""
     equal = isinstance(compare.node, ast.Compare) and all(isinstance(each, ast.Eq) for each in compare.node.ops)
     chosen = ("argmax", "torch.argmax", "torch.max", "torch.Tensor.max")
-    return equal and any(way.name in chosen for each in compare.of for way in each.alternatives())
+    return equal and any(way.name in chosen for each in compare.sources for way in each.alternatives())

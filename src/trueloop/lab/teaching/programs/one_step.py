@@ -8,7 +8,7 @@ from typing import Annotated
 from trueloop.core.arithmetic import Plan, plan
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.formatting import format_count, format_number
-from trueloop.core.untrusted_input import Within
+from trueloop.core.untrusted_input import Bounds
 
 EXAMPLES_AT_MOST = 2**16
 MICRO_BATCHES_AT_MOST = 256
@@ -18,17 +18,17 @@ MICRO_BATCHES_AT_MOST = 256
 class OneStep:
     """Which update of which run, and the weights before it."""
 
-    dataset: Annotated[int, Within(1, 10**15), "examples in the training set"] = 10_000
-    batch: Annotated[int, Within(1, 10**9), "examples per micro-batch and process"] = 32
-    accumulate: Annotated[int, Within(1, 10**9), "micro-batches per update"] = 1
-    processes: Annotated[int, Within(1, 10**6), "processes that train together"] = 1
+    dataset: Annotated[int, Bounds(1, 10**15), "examples in the training set"] = 10_000
+    batch: Annotated[int, Bounds(1, 10**9), "examples per micro-batch and process"] = 32
+    accumulate: Annotated[int, Bounds(1, 10**9), "micro-batches per update"] = 1
+    processes: Annotated[int, Bounds(1, 10**6), "processes that train together"] = 1
     drop_last: Annotated[bool, "leave out the partial iteration at the end of an epoch"] = False
-    seed: Annotated[int, Within(0, 2**31 - 1), "of the order"] = 0
-    epoch: Annotated[int, Within(0, 10**15), "counted from 0"] = 0
-    update: Annotated[int, Within(0, 10**15), "in its epoch, counted from 0"] = 0
-    lr: Annotated[float, Within(0, 10), "learning rate"] = 0.3
-    weight: Annotated[float, Within(-1e6, 1e6), "before the update"] = 0.0
-    bias: Annotated[float, Within(-1e6, 1e6), "before the update"] = 0.0
+    seed: Annotated[int, Bounds(0, 2**31 - 1), "of the order"] = 0
+    epoch: Annotated[int, Bounds(0, 10**15), "counted from 0"] = 0
+    update: Annotated[int, Bounds(0, 10**15), "in its epoch, counted from 0"] = 0
+    lr: Annotated[float, Bounds(0, 10), "learning rate"] = 0.3
+    weight: Annotated[float, Bounds(-1e6, 1e6), "before the update"] = 0.0
+    bias: Annotated[float, Bounds(-1e6, 1e6), "before the update"] = 0.0
 
     def plan(self) -> Plan:
         """Give the arithmetic of the sizes.

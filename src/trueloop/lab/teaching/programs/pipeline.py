@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.core.untrusted_input import Within
+from trueloop.core.untrusted_input import Bounds
 
 EPOCHS = 2  # enough to see whether the order changes
 POOL = 4  # batches whose examples are sorted by length together
@@ -18,8 +18,8 @@ SHARES = {"even": (1, 1, 1), "skewed": (6, 3, 1), "rare": (17, 2, 1)}
 class Pipeline:
     """What a page may ask for."""
 
-    examples: Annotated[int, Within(1, 200), "examples in the dataset"] = 40
-    batch: Annotated[int, Within(1, 64), "examples per batch"] = 8
+    examples: Annotated[int, Bounds(1, 200), "examples in the dataset"] = 40
+    batch: Annotated[int, Bounds(1, 64), "examples per batch"] = 8
     sampler: Annotated[
         Literal["none", "sequential", "random", "weighted", "distributed"],
         "which example comes next; none: DataLoader makes one, as shuffle says",
@@ -27,17 +27,17 @@ class Pipeline:
     made_by: Annotated[Literal["torch", "trueloop"], "whose sampler"] = "torch"
     shuffle: Annotated[bool, "draw in random order"] = True
     drop_last: Annotated[bool, "leave out the partial batch at the end"] = False
-    ranks: Annotated[int, Within(1, 8), "processes that share the data, where it is distributed"] = 3
+    ranks: Annotated[int, Bounds(1, 8), "processes that share the data, where it is distributed"] = 3
     set_epoch: Annotated[bool, "tell the sampler which epoch it is, where it wants to know"] = True
     balance: Annotated[Literal["even", "skewed", "rare"], "how the examples spread over three classes"] = "skewed"
     by_class: Annotated[bool, "the dataset lies sorted by class"] = False
-    workers: Annotated[int, Within(0, 3), "processes that read ahead"] = 0
+    workers: Annotated[int, Bounds(0, 3), "processes that read ahead"] = 0
     sequences: Annotated[bool, "examples are sequences of different lengths, padded to the longest of their batch"] = (
         False
     )
-    longest: Annotated[int, Within(2, 32), "tokens in the longest sequence"] = 12
+    longest: Annotated[int, Bounds(2, 32), "tokens in the longest sequence"] = 12
     buckets: Annotated[bool, "batch sequences of alike lengths"] = False
-    seed: Annotated[int, Within(0, 2**31 - 1), "of everything random here"] = 0
+    seed: Annotated[int, Bounds(0, 2**31 - 1), "of everything random here"] = 0
 
     def __post_init__(self) -> None:
         if self.sampler == "none" and self.made_by == "trueloop":
