@@ -14,35 +14,35 @@ from trueloop.failures.failure import Detector, Failure
 from trueloop.failures.load import Entry
 from trueloop.tracing.events import ErrorRaised, Event, TracingGap
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import here
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import user_location
 
 
-class Source:
+class Hook:
     """Tells three calls apart by a `Gap` of 1, 2 or 3 updates."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: EventStream) -> None:
         self._stream = stream
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         import torch
 
         patches.replace(torch.optim.Optimizer, "zero_grad", self._telling(1))
         patches.replace(torch.nn.Module, "zero_grad", self._telling(2))
         patches.replace(torch.nn.Module, "half", self._telling(3))
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Nothing more."""
 
     def _telling(self, kind: int) -> Callable[[Any], Callable[..., Any]]:
         stream = self._stream
 
         def make(original: Any) -> Callable[..., Any]:
-            tell = stream.fenced("calls", lambda: stream.emit(TracingGap(location=here(), updates=kind)))
+            tell = stream.isolated("calls", lambda: stream.emit(TracingGap(location=user_location(), updates=kind)))
 
             def call(*args: Any, **options: Any) -> Any:
-                if stream.on:
+                if stream.active:
                     tell()
                 return original(*args, **options)
 
@@ -51,8 +51,8 @@ class Source:
         return make
 
 
-def sources(stream: Stream, program: Program) -> Sequence[Source]:
-    return [Source(stream)]
+def sources(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
+    return [Hook(stream)]
 
 
 def entries() -> list[Entry]:

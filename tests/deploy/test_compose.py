@@ -67,10 +67,10 @@ def test_runs_have_shared_memory_time_to_save_and_a_volume():
 
 
 def test_the_store_is_one_that_trueloop_and_mlflow_read_alike():
-    from trueloop.runs.tracking import target_of
+    from trueloop.runs.tracking import parse_target
 
     store = SERVICES["train"]["environment"]["TRUELOOP_STORE"]
-    assert target_of(store, Path("runs")) is not None
+    assert parse_target(store, Path("runs")) is not None
     assert f"--backend-store-uri={store}" in SERVICES["mlflow"]["command"]
     assert "@db/" in store
     assert store.endswith(f"/{SERVICES['db']['environment']['POSTGRES_DB']}")

@@ -1,4 +1,4 @@
-"""What detectors of gradients know of optimizers goes with these, however many a program makes."""
+"""Detectors of gradients release the state of deleted optimizers."""
 
 from __future__ import annotations
 
@@ -10,44 +10,60 @@ from trueloop.failures.gradient import always_zero, never_received
 from trueloop.tracing.events import NO_REFS, Ref, Refs, StepTaken, WatchEnded
 
 
-def stepped(update: int, optimizer: Ref, held: Refs, **overrides: Any) -> StepTaken:
-    options: dict[str, Any] = {"with_gradient": held, "zero": NO_REFS} | overrides
+def step_taken(update: int, optimizer: Ref, parameters: Refs, **overrides: Any) -> StepTaken:
+    options: dict[str, Any] = {"with_gradient": parameters, "zero_gradients": NO_REFS} | overrides
     return StepTaken(
-        update=update, backward_count=update, optimizer=optimizer, learning_rates=(), parameters=held, reused_gradients=NO_REFS, reused_at=None,
-        backwards=1, cleared_between=False, cleared_at=None, grad_norm=1.0, grad_norm_after_backward=None, nonfinite_gradients=NO_REFS,
-        frozen_changed=NO_REFS, frozen=NO_REFS, scaler=None, closure=False, seconds=0.0, **options,
-    )  # fmt: skip
+        update=update,
+        backward_count=update,
+        optimizer=optimizer,
+        learning_rates=(),
+        parameters=parameters,
+        reused_gradients=NO_REFS,
+        reused_at=None,
+        backwards=1,
+        cleared_between=False,
+        cleared_at=None,
+        grad_norm=1.0,
+        grad_norm_after_backward=None,
+        nonfinite_gradients=NO_REFS,
+        frozen_changed=NO_REFS,
+        frozen=NO_REFS,
+        scaler=None,
+        closure=False,
+        seconds=0.0,
+        **options,
+    )
 
 
-def made(number: int) -> tuple[Ref, Refs, Ref]:
+def create_optimizer(number: int) -> tuple[Ref, Refs, Ref]:
     first, second = (Ref("Parameter", name) for name in ("0.weight", "1.weight"))
     return Ref("SGD", f"SGD {number}"), frozenset((first, second)), first
 
 
 def sweep(detector: Any, trials: int, steps: int = 20) -> list[Any]:
-    """Train one model after the other, each with a parameter that never has a gradient of a use."""
+    """Train one model after the other, each with a parameter that never has a useful gradient."""
     found: list[Any] = []
-    lacking = "zero" if isinstance(detector, always_zero.Detector) else "with_gradient"
+    lacking = "zero_gradients" if isinstance(detector, always_zero.Detector) else "with_gradient"
     for number in range(trials):
-        optimizer, held, first = made(number)
+        optimizer, parameters, first = create_optimizer(number)
         for step in range(steps):
             update = number * steps + step
-            event = stepped(update, optimizer, held, **{lacking: frozenset((first,))})
+            event = step_taken(update, optimizer, parameters, **{lacking: frozenset((first,))})
             evidence = detector.observe(event)
             found += evidence if isinstance(evidence, list) else []
     return found
 
 
 @pytest.mark.parametrize("family", [always_zero, never_received])
-def test_little_is_kept_of_many(family):
+def test_state_of_deleted_optimizers_is_released(family):
     detector = family.Detector()
     sweep(detector, 300)
-    kept = [len(each) for each in vars(detector).values() if hasattr(each, "__len__")]
-    assert sum(kept) <= 12
+    sizes = [len(each) for each in vars(detector).values() if hasattr(each, "__len__")]
+    assert sum(sizes) <= 12
 
 
 @pytest.mark.parametrize("family", [always_zero, never_received])
-def test_what_has_gone_is_told_all_the_same(family):
+def test_deleted_optimizers_are_still_reported(family):
     detector = family.Detector()
     found = sweep(detector, 10)
     assert {each.dedup_key.name for each in found} >= {f"SGD {number}" for number in range(6)}
@@ -56,14 +72,14 @@ def test_what_has_gone_is_told_all_the_same(family):
     assert detector.inconclusive() == ""
 
 
-def test_a_gradient_from_an_optimizer_that_has_gone_counts():
+def test_gradients_of_deleted_optimizers_count():
     detector = never_received.Detector()
-    early, held, first = made(0)
-    (second,) = held - {first}
+    early, parameters, first = create_optimizer(0)
+    (second,) = parameters - {first}
     for update in range(20):
-        detector.observe(stepped(update, early, held, with_gradient=frozenset((first,))))
+        detector.observe(step_taken(update, early, parameters, with_gradient=frozenset((first,))))
     del early
-    late, *_ = made(1)
+    late, *_ = create_optimizer(1)
     for update in range(20, 200):
-        found = detector.observe(stepped(update, late, held, with_gradient=frozenset((second,))))
+        found = detector.observe(step_taken(update, late, parameters, with_gradient=frozenset((second,))))
         assert not found

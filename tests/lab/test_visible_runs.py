@@ -107,7 +107,7 @@ def test_a_program_is_shown_while_it_runs_and_after(seen, tmp_path):
     assert (first["state"], first["kind"]) == ("running", "watched")
     finding = {"code": "GRD001", "title": "t", "severity": "error", "message": "m", "path": "/x.py", "line": 3}
     lines = [{"number": 3, "text": "step()", "fault": True, "words": ["here"]}, None]
-    writer.finding({"finding": finding, "excerpts": [{"path": "x.py:3", "function": "", "lines": lines}]})
+    writer.write_finding({"finding": finding, "excerpts": [{"path": "x.py:3", "function": "", "lines": lines}]})
     series = {"loss": {"updates": [0, 1, 2], "values": [3.0, "nan", 1.0]}}
     layers = {"updates": [0, 2], "layers": ["0"], "norms": [[1.0, None]]}
     report = {
@@ -115,7 +115,7 @@ def test_a_program_is_shown_while_it_runs_and_after(seen, tmp_path):
         "timing": {"update_s": 0.01, "data_share": 0.1, "forward_share": 0.2, "backward_share": 0.3, "optimizer_share": 0.1},
         "verdicts": [{"code": "GRD001", "verdict": "fired", "reason": ""}], "problems": [], "error": None,
     }  # fmt: skip
-    writer.end(3, 0, {"report": report, "nothing": ""})
+    writer.write_end(3, 0, {"report": report, "nothing": ""})
     (told,) = seen.follow([word], [first["mark"]])["runs"]
     assert (told["state"], told["words"], told["update"]) == ("finished", "1 error", 3)
     assert (told["findings"][0]["count"], told["findings"][0]["line"]) == (7, 3)
@@ -131,8 +131,8 @@ def test_a_hostile_program_is_text(seen, tmp_path):
     writer = LiveWriter(tmp_path / "live", {"name": ["<b>"], "command": 3})
     folder = tmp_path / "live" / writer.name
     finding = {"severity": "<b>", "line": "x", "count": 1e999, "path": {}}
-    writer.finding({"finding": finding, "excerpts": [3, {"lines": [1, {}]}]})
-    writer.end(1, 0, {"report": {"verdicts": [3], "problems": [{}], "findings": [1], "error": [], "headline": {}}})
+    writer.write_finding({"finding": finding, "excerpts": [3, {"lines": [1, {}]}]})
+    writer.write_end(1, 0, {"report": {"verdicts": [3], "problems": [{}], "findings": [1], "error": [], "headline": {}}})
     (told,) = seen.follow([f"live/{writer.name}"], [])["runs"]
     assert told["findings"][0]["severity"] == "warning"
     written(told)

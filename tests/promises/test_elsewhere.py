@@ -355,7 +355,7 @@ def test_hooks_of_the_program_that_raise(whole: Callable[[], Watch], error: type
             handle.remove()
             update()
         program = watch._attachment.program
-        assert (program.in_forward, program.in_backward, program.in_step) == (0, 0, 0)
+        assert (program.forward_depth, program.backward_depth, program.step_depth) == (0, 0, 0)
     assert not watch.report().problems
     assert watch.report().updates >= 6
 
@@ -481,14 +481,14 @@ def test_a_method_that_the_program_has_mocked_is_called_as_it_would_be(whole: Ca
 
 def test_seeds_given_while_another_thread_draws_a_batch_are_not_the_samples_own(whole: Callable[[], Watch]):
     """As by a program that seeds every update, with a thread that draws ahead."""
-    drawing, seeded = threading.Event(), threading.Event()
+    current_loader_pass, seeded = threading.Event(), threading.Event()
 
     class Slow(Squares):
         def __len__(self) -> int:
             return 40
 
         def __getitem__(self, index: int) -> Tensor:
-            drawing.set()
+            current_loader_pass.set()
             seeded.wait(5)
             seeded.clear()
             return super().__getitem__(index)
@@ -498,8 +498,8 @@ def test_seeds_given_while_another_thread_draws_a_batch_are_not_the_samples_own(
         thread = threading.Thread(target=lambda: seen.extend(DataLoader(Slow(), batch_size=1)))
         thread.start()
         for _ in range(40):
-            drawing.wait(5)
-            drawing.clear()
+            current_loader_pass.wait(5)
+            current_loader_pass.clear()
             torch.manual_seed(0)
             seeded.set()
         thread.join()

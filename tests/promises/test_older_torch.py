@@ -12,7 +12,7 @@ import torch
 from trueloop.core.findings import FailureVerdict, Report, Verdict
 from trueloop.failures.load import catalogue
 from trueloop.sanitizer.watch import Watch
-from trueloop.tracing.saved_tensors import NOT_TOLD
+from trueloop.tracing.saved_tensors import UNSUPPORTED_TORCH
 
 BAD = {entry.failure.code: entry.failure.bad for entry in catalogue().values()}
 NOT_JUDGED = ("DAT003", "LOS004", "LOS005")
@@ -45,7 +45,7 @@ def verdict(report: Report, code: str) -> FailureVerdict:
 def test_the_verdict_says_why(run: Callable[[str], Report], code: str):
     report = run(BAD[code])
     assert report.findings == ()
-    assert verdict(report, code) == FailureVerdict(code, Verdict.NOT_JUDGED, NOT_TOLD)
+    assert verdict(report, code) == FailureVerdict(code, Verdict.NOT_JUDGED, UNSUPPORTED_TORCH)
 
 
 @pytest.mark.parametrize("code", JUDGED)
@@ -60,4 +60,4 @@ def test_differences_by_hand_are_not_judged(run: Callable[[str], Report]):
     assert by_hand != BAD["LOS003"]
     report = run(by_hand)
     assert report.findings == ()
-    assert verdict(report, "LOS003") == FailureVerdict("LOS003", Verdict.NOT_JUDGED, NOT_TOLD)
+    assert verdict(report, "LOS003") == FailureVerdict("LOS003", Verdict.NOT_JUDGED, UNSUPPORTED_TORCH)

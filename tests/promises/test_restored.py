@@ -345,7 +345,7 @@ def test_in_the_light_state_less_is_replaced_than_in_full(whole: Callable[[], Wa
     with whole() as watch:
         full = changed(before, snapshot())
         train(20, each=lambda number: None)
-        while watch._attachment.stream.full:
+        while watch._attachment.stream.full_tracing:
             train(20)
         lightly = changed(before, snapshot())
     assert set(lightly) < set(full)

@@ -8,7 +8,7 @@ import pytest
 from trueloop.core.findings import Evidence, Finding, FailureVerdict, Severity, SourceLocation, Verdict
 from trueloop.failures import failure as failures
 from trueloop.failures.failure import Failure
-from trueloop.sanitizer.dispatch import MOST, Judge, Watched
+from trueloop.sanitizer.dispatch import MOST, DetectorDispatcher, Watched
 from trueloop.tracing.events import Event, TracingGap, ModeSet, Ref
 
 
@@ -63,9 +63,9 @@ def at(line: int, **fields: Any) -> Evidence:
 
 def test_a_finding_is_told_once_and_counted():
     told: list[Finding] = []
-    judge = Judge([failure(lambda event: at(7))], found=told.append)
+    judge = DetectorDispatcher([failure(lambda event: at(7))], on_finding=told.append)
     for update in (3, 4, 5):
-        judge.hear(gap(update))
+        judge.dispatch(gap(update))
     (finding,) = judge.findings()
     assert told == [Finding(**{field: getattr(finding, field) for field in finding.__slots__} | {"count": 1})]
     assert (finding.location, finding.first_update, finding.count) == (SourceLocation("train.py", 7), 3, 3)
@@ -73,17 +73,17 @@ def test_a_finding_is_told_once_and_counted():
 
 
 def test_places_and_what_they_are_about_are_told_apart():
-    judge = Judge([failure(lambda event: [at(7, dedup_key="a"), at(7, dedup_key="b"), at(8, first_update=0)])])
-    judge.hear(gap(5))
+    judge = DetectorDispatcher([failure(lambda event: [at(7, dedup_key="a"), at(7, dedup_key="b"), at(8, first_update=0)])])
+    judge.dispatch(gap(5))
     assert sorted((f.location and f.location.line, f.first_update) for f in judge.findings()) == [(7, 5), (7, 5), (8, 0)]
 
 
 def test_the_gravest_come_first():
-    judge = Judge([
+    judge = DetectorDispatcher([
         failure(lambda event: at(1), code="MEM901", severity=Severity.NOTE),
         failure(lambda event: at(2), severity=Severity.ERROR),
     ])  # fmt: skip
-    judge.hear(gap())
+    judge.dispatch(gap())
     assert [finding.severity for finding in judge.findings()] == [Severity.ERROR, Severity.NOTE]
 
 
@@ -94,12 +94,12 @@ def test_a_detector_that_raises_is_out_and_the_others_go_on():
         raise KeyError("x")
 
     watched = [failure(breaks, code="MEM901"), failure(lambda event: at(1))]
-    judge = Judge(watched, trouble=lambda what, error: troubles.append(what))
+    judge = DetectorDispatcher(watched, on_problem=lambda what, error: troubles.append(what))
     for _ in range(3):
-        judge.hear(gap())
+        judge.dispatch(gap())
     assert troubles == ["MEM901 cannot be judged any more"]
     assert [finding.code for finding in judge.findings()] == ["GRD901"]
-    assert judge.judged()[0] == FailureVerdict("MEM901", Verdict.NOT_JUDGED, "its detector failed: KeyError: 'x'")
+    assert judge.verdicts()[0] == FailureVerdict("MEM901", Verdict.NOT_JUDGED, "its detector failed: KeyError: 'x'")
 
 
 def test_a_detector_that_is_to_be_roused_sees_nothing_before():
@@ -109,10 +109,10 @@ def test_a_detector_that_is_to_be_roused_sees_nothing_before():
         seen.append(event)
         return at(event.update) if isinstance(event, TracingGap) else None
 
-    judge = Judge([failure(observe, moments=(TracingGap, ModeSet), rouses=(ModeSet,)), failure(lambda event: at(9))])
+    judge = DetectorDispatcher([failure(observe, moments=(TracingGap, ModeSet), rouses=(ModeSet,)), failure(lambda event: at(9))])
     events = [gap(1), gap(2), mode(3), gap(4), mode(5)]
     for event in events:
-        judge.hear(event)
+        judge.dispatch(event)
     assert seen == events[2:]
     assert sorted(finding.location.line for finding in judge.findings() if finding.location) == [4, 9]
 
@@ -125,13 +125,13 @@ def test_it_is_out_where_it_raises_as_soon_as_it_is_roused():
         yield at(1)
         raise KeyError("x")
 
-    judge = Judge([failure(breaks, moments=(TracingGap, ModeSet), rouses=(ModeSet,))])
-    judge.hear(gap(1))
-    assert judge.judged()[0].verdict is Verdict.PASSED
+    judge = DetectorDispatcher([failure(breaks, moments=(TracingGap, ModeSet), rouses=(ModeSet,))])
+    judge.dispatch(gap(1))
+    assert judge.verdicts()[0].verdict is Verdict.PASSED
     for event in (mode(2), gap(3), mode(4)):
-        judge.hear(event)
+        judge.dispatch(event)
     assert len(seen) == 1
-    assert judge.judged()[0].verdict is Verdict.FIRED
+    assert judge.verdicts()[0].verdict is Verdict.FIRED
 
 
 @pytest.mark.parametrize(
@@ -145,51 +145,51 @@ def test_it_is_out_where_it_raises_as_soon_as_it_is_roused():
     ],
 )
 def test_verdicts(watched: Watched, verdict: Verdict):
-    judge = Judge([watched])
-    judge.hear(gap())
-    (judged,) = judge.judged()
+    judge = DetectorDispatcher([watched])
+    judge.dispatch(gap())
+    (judged,) = judge.verdicts()
     assert judged.verdict is verdict
     assert bool(judged.reason) == (verdict in (Verdict.NOT_JUDGED, Verdict.NOT_APPLICABLE))
 
 
 def test_what_nobody_wants_to_hear_of_is_counted_once():
     told: list[Finding] = []
-    judge = Judge([failure(lambda event: at(7))], found=told.append, silenced=lambda code, site: True)
-    judge.hear(gap())
-    judge.hear(gap())
-    assert (judge.silenced, judge.findings(), told) == (1, (), [])
-    assert judge.judged()[0].verdict is Verdict.NOT_JUDGED
+    judge = DetectorDispatcher([failure(lambda event: at(7))], on_finding=told.append, is_suppressed=lambda code, site: True)
+    judge.dispatch(gap())
+    judge.dispatch(gap())
+    assert (judge.suppressed_count, judge.findings(), told) == (1, (), [])
+    assert judge.verdicts()[0].verdict is Verdict.NOT_JUDGED
 
 
 def test_a_program_with_too_many_faults_has_the_rest_counted():
     lines = iter(range(1, 10**6))
     told: list[Finding] = []
-    judge = Judge([failure(lambda event: at(next(lines)))], found=told.append)
+    judge = DetectorDispatcher([failure(lambda event: at(next(lines)))], on_finding=told.append)
     for update in range(MOST + 30):
-        judge.hear(gap(update))
+        judge.dispatch(gap(update))
     assert len(judge.findings()) == len(told) == MOST
-    assert judge.judged() == [FailureVerdict("GRD901", Verdict.FIRED, "seen 30 more times, at other places")]
+    assert judge.verdicts() == [FailureVerdict("GRD901", Verdict.FIRED, "seen 30 more times, at other places")]
 
 
 def test_a_fault_that_is_listed_is_counted_even_when_the_list_is_full():
     lines = iter([*range(1, MOST + 1), 1, 1])
-    judge = Judge([failure(lambda event: at(next(lines)))])
+    judge = DetectorDispatcher([failure(lambda event: at(next(lines)))])
     for update in range(MOST + 2):
-        judge.hear(gap(update))
+        judge.dispatch(gap(update))
     assert {finding.count for finding in judge.findings()} == {1, 3}
 
 
 def test_only_what_is_wanted_is_heard():
     seen: list[Any] = []
-    judge = Judge([failure(seen.append, moments=(ModeSet,))])
-    judge.hear(gap())
-    judge.hear(mode())
+    judge = DetectorDispatcher([failure(seen.append, moments=(ModeSet,))])
+    judge.dispatch(gap())
+    judge.dispatch(mode())
     assert [type(event) for event in seen] == [ModeSet]
 
 
 def test_what_torch_does_not_tell_is_not_judged():
-    judge = Judge([failure(lambda event: None), failure(lambda event: at(1), code="GRD902")])
-    judge.hear(gap())
-    assert [each.verdict for each in judge.judged({TracingGap: "torch is silent"})] == [Verdict.NOT_JUDGED, Verdict.FIRED]
-    assert judge.judged({TracingGap: "torch is silent"})[0].reason == "torch is silent"
-    assert judge.judged({ModeSet: "torch is silent"})[0].verdict is Verdict.PASSED
+    judge = DetectorDispatcher([failure(lambda event: None), failure(lambda event: at(1), code="GRD902")])
+    judge.dispatch(gap())
+    assert [each.verdict for each in judge.verdicts({TracingGap: "torch is silent"})] == [Verdict.NOT_JUDGED, Verdict.FIRED]
+    assert judge.verdicts({TracingGap: "torch is silent"})[0].reason == "torch is silent"
+    assert judge.verdicts({ModeSet: "torch is silent"})[0].verdict is Verdict.PASSED

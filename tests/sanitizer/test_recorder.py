@@ -10,7 +10,7 @@ import pytest
 
 from trueloop.core.downsampling import MAX_POINTS
 from trueloop.failures.load import catalogue
-from trueloop.sanitizer.dispatch import Judge, Watched
+from trueloop.sanitizer.dispatch import DetectorDispatcher, Watched
 from trueloop.sanitizer.recorder import Recorder
 from trueloop.tracing.events import (
     NO_REFS,
@@ -46,8 +46,8 @@ def hear(recorder: Recorder, event: Any) -> None:
         take(event)
 
 
-def batch(update: int, time_s: float, waited_s: float = 0.0) -> BatchLoaded:
-    return made(BatchLoaded, update, time_s, loader=LOADER, epoch=update // 1000, index=update % 1000, wait_s=waited_s)
+def batch(update: int, time_s: float, wait_s: float = 0.0) -> BatchLoaded:
+    return made(BatchLoaded, update, time_s, loader=LOADER, epoch=update // 1000, index=update % 1000, wait_s=wait_s)
 
 
 def call(update: int, time_s: float, seconds: float = 0.0, *, recomputed: bool = False) -> ModelCalled:
@@ -78,7 +78,7 @@ def test_the_time_of_an_update_is_split():
     recorder = Recorder()
     for update in range(5):
         now = update * 1.0
-        hear(recorder, batch(update, now + 0.1, waited_s=0.1))
+        hear(recorder, batch(update, now + 0.1, wait_s=0.1))
         hear(recorder, call(update, now + 0.3, seconds=0.2))
         hear(recorder, call(update, now + 0.5, seconds=0.1, recomputed=True))
         hear(recorder, backward(update, now + 0.6, seconds=0.3))
@@ -192,7 +192,7 @@ def test_the_time_spent_watching_is_no_part_of_an_update():
     recorder = Recorder()
     for update in range(4):
         hear(recorder, call(update, update * 1.0 + 0.5, seconds=0.25))
-        hear(recorder, step(update, update * 1.0 + 1.0, busy_s=0.5 * (update + 1)))
+        hear(recorder, step(update, update * 1.0 + 1.0, overhead_s=0.5 * (update + 1)))
     rate = recorder.rate()
     assert rate is not None
     assert (rate.update_s, rate.forward_share) == (0.5, 0.5)
@@ -222,7 +222,7 @@ def test_every_series_is_told_by_its_update():
 @pytest.mark.slow(reason="a million events")
 def test_memory_is_constant_over_a_million_events():
     recorder = Recorder()
-    judge = Judge([Watched(entry.failure, entry.slug) for entry in catalogue().values()])
+    judge = DetectorDispatcher([Watched(entry.failure, entry.slug) for entry in catalogue().values()])
     blocks: list[int] = []
 
     def live(updates: range) -> None:
@@ -244,7 +244,7 @@ def test_memory_is_constant_over_a_million_events():
                 events.insert(0, gap(update, now, 400))
             for event in events:
                 hear(recorder, event)
-                judge.hear(event)
+                judge.dispatch(event)
         gc.collect()
         blocks.append(sys.getallocatedblocks())
 

@@ -13,27 +13,27 @@ from trueloop.sanitizer.watch import TOGETHER, Watch
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import ErrorRaised, Event, GraphsAlive
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.stream import Stream
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.stream import EventStream
 
 
-class Source:
+class Hook:
     """Tells of every ``zero_grad`` of an optimizer as if that many graphs were alive."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: EventStream) -> None:
         self._stream, self._count = stream, 0
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         patches.replace(torch.optim.Optimizer, "zero_grad", self._make)
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Nothing more."""
 
     def _make(self, original: Any) -> Callable[..., Any]:
-        tell = self._stream.fenced("zeroing", self._tell)
+        tell = self._stream.isolated("zeroing", self._tell)
 
         def zero_grad(*args: Any, **options: Any) -> Any:
-            if self._stream.on:
+            if self._stream.active:
                 tell()
             return original(*args, **options)
 
@@ -42,11 +42,11 @@ class Source:
     def _tell(self) -> None:
         self._count += 1
         self._stream.update += 1
-        self._stream.emit(GraphsAlive(count=self._count, oldest=0, holders=()))
+        self._stream.emit(GraphsAlive(count=self._count, oldest_update=0, holders=()))
 
 
-def sources(stream: Stream, program: Program) -> Sequence[Source]:
-    return [Source(stream)]
+def sources(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
+    return [Hook(stream)]
 
 
 @pytest.fixture(autouse=True)
@@ -177,7 +177,7 @@ def test_a_model_that_is_known_early_has_the_first_number(made_up: None):
     watch.start()
     try:
         watch.know(models[1])
-        names = [watch._attachment.stream.registry.of(model).name for model in models]
+        names = [watch._attachment.stream.registry.ref(model).name for model in models]
     finally:
         watch.stop()
     assert names == ["Linear 2", "Linear"]

@@ -33,23 +33,23 @@ def test_it_is_the_module_whose_method_runs_and_those_around():
 
 def test_parameters_have_their_names_in_the_largest():
     net, registry = Net(), Registry()
-    assert registry.parameter(net.head.weight).name == "Parameter 1x8"
+    assert registry.parameter_ref(net.head.weight).name == "Parameter 1x8"
     net.named(registry)
-    assert [registry.of(each).name for each in net.parameters()] == [name for name, _ in net.named_parameters()]
+    assert [registry.ref(each).name for each in net.parameters()] == [name for name, _ in net.named_parameters()]
     system = nn.ModuleDict({"net": net})
     net.named(registry)
-    assert registry.of(net.head.bias).name == "net.head.bias"
+    assert registry.ref(net.head.bias).name == "net.head.bias"
     assert list(system) == ["net"]
 
 
 def test_a_parameter_of_its_own_has_none():
     registry, layer = Registry(), nn.Linear(2, 1)
     registry.name_parameters(layer)
-    assert registry.of(layer.weight).name == "weight"
-    assert registry.parameter(nn.Parameter(torch.ones(2))).name == "Parameter 2"
+    assert registry.ref(layer.weight).name == "weight"
+    assert registry.parameter_ref(nn.Parameter(torch.ones(2))).name == "Parameter 2"
 
 
 def test_who_is_asked_for_names_of_parameters_is_not_numbered():
     registry, first, second = Registry(), nn.Linear(2, 1), nn.Linear(2, 1)
     registry.name_parameters(first)
-    assert [registry.of(each).name for each in (second, first)] == ["Linear", "Linear 2"]
+    assert [registry.ref(each).name for each in (second, first)] == ["Linear", "Linear 2"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trueloop.tracing.gradient_ledger import Account
+from trueloop.tracing.gradient_ledger import GradientLedger
 
 
 class Loop:
@@ -16,23 +16,23 @@ class Loop:
         torch.manual_seed(0)
         self.net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
-        self.account = Account()
+        self.ledger = GradientLedger()
         self.parameters = list(self.net.parameters())
 
     def backward(self, **options) -> None:
-        self.account.backward_begins()
+        self.ledger.on_backward_start()
         self.net(torch.randn(3, 4)).square().mean().backward(**options)
-        self.account.backward_ended(None)
+        self.ledger.on_backward_end(None)
 
     def step(self) -> int:
-        found = len(self.account.mixed(self.parameters)[0])
+        found = len(self.ledger.find_reused(self.parameters)[0])
         self.optimizer.step()
-        self.account.stepped(self.parameters)
+        self.ledger.on_step(self.parameters)
         return found
 
     def zero(self) -> None:
         self.optimizer.zero_grad()
-        self.account.cleared(self.parameters)
+        self.ledger.on_cleared(self.parameters)
 
 
 def by_hand(clear):
@@ -118,16 +118,16 @@ def test_a_new_gradient_object_counts_as_added_to():
 def test_no_value_is_read_on_a_device():
     torch.manual_seed(0)
     net = nn.Linear(3, 2, device="meta")
-    account, parameters = Account(), list(net.parameters())
+    ledger, parameters = GradientLedger(), list(net.parameters())
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     found = []
     for _ in range(2):
-        account.backward_begins()
+        ledger.on_backward_start()
         net(torch.randn(2, 3, device="meta")).sum().backward()
-        account.backward_ended(None)
-        found.append(len(account.mixed(parameters)[0]))
+        ledger.on_backward_end(None)
+        found.append(len(ledger.find_reused(parameters)[0]))
         optimizer.step()
-        account.stepped(parameters)
+        ledger.on_step(parameters)
     assert found == [0, 2]
 
 
@@ -135,8 +135,8 @@ def test_what_is_gone_is_forgotten():
     loop = Loop()
     loop.backward()
     loop.step()
-    assert loop.account.is_used(loop.parameters[0])
-    account = loop.account
+    assert loop.ledger.is_used(loop.parameters[0])
+    ledger = loop.ledger
     del loop
-    account.backward_begins()
-    assert not account._used
+    ledger.on_backward_start()
+    assert not ledger._used

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trueloop.tracing.graph_leaves import leaves, sequence, used_up
+from trueloop.tracing.graph_leaves import leaves, sequence, find_freed_part
 
 
 def test_the_parts_of_a_graph_that_are_used_up():
@@ -13,12 +13,12 @@ def test_the_parts_of_a_graph_that_are_used_up():
     first, second = hidden.exp().sum(), hidden.sin().sum()
     order = sequence(second.grad_fn)
     later = (hidden * weight).cos().sum()
-    assert used_up([second], order) == ("same", "")
-    assert used_up([first], order) == ("all", "")
-    assert used_up([later], order) == ("part", "TanhBackward0")
-    assert used_up([weight.exp().sum()], order) == ("", "")
-    assert used_up([first], None) == ("", "")
-    assert used_up([weight], order) == ("", "")
+    assert find_freed_part([second], order) == ("same", "")
+    assert find_freed_part([first], order) == ("all", "")
+    assert find_freed_part([later], order) == ("part", "TanhBackward0")
+    assert find_freed_part([weight.exp().sum()], order) == ("", "")
+    assert find_freed_part([first], None) == ("", "")
+    assert find_freed_part([weight], order) == ("", "")
 
 
 def test_leaves():

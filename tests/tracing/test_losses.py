@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from trueloop.tracing.events import LossRecord
-from trueloop.tracing.hooks.loss_lines import LossPlaces
+from trueloop.tracing.hooks.loss_lines import LossLines
 from trueloop.tracing.losses import LossProbe
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.saved_tensors import NOT_TOLD
-from trueloop.tracing.stream import Stream
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.saved_tensors import UNSUPPORTED_TORCH
+from trueloop.tracing.stream import EventStream
 
 torch.manual_seed(0)
 MODEL = nn.Linear(5, 3)
@@ -74,7 +74,7 @@ def test_every_loss_of_torchs_own_is_known_by_its_mean(make, kind: str, count: f
     for divisor in (1, 4):
         found = one(make(logits()) / divisor)
         assert (found.kind, found.reduction) == (kind, "mean")
-        assert found.count == count or (found.count, found.unreadable_reason) == (None, NOT_TOLD)
+        assert found.count == count or (found.count, found.unreadable_reason) == (None, UNSUPPORTED_TORCH)
         assert found.gradient_weight == pytest.approx(1 / divisor)
 
 
@@ -127,9 +127,9 @@ def test_targets_and_what_they_leave_out_are_told():
 @pytest.fixture
 def noted() -> Iterator[None]:
     """Losses note the shapes they were given."""
-    stream, patches = Stream(), Patches()
-    stream.on = True
-    LossPlaces(stream, Program()).in_full(patches)
+    stream, patches = EventStream(), Patches()
+    stream.active = True
+    LossLines(stream, ProgramState()).install_full_tracing(patches)
     yield
     patches.restore()
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import torch
 
-from trueloop.tracing.program_state import Known, Program
+from trueloop.tracing.program_state import OptimizerState, ProgramState
 
 
-def elsewhere(act: Callable[[], object]) -> object:
+def is_other_thread(act: Callable[[], object]) -> object:
     found: list[object] = []
     thread = threading.Thread(target=lambda: found.append(act()))
     thread.start()
@@ -20,23 +20,23 @@ def elsewhere(act: Callable[[], object]) -> object:
 
 
 def test_the_first_to_ask_trains_and_no_other_as_long_as_it_runs():
-    program = Program()
-    assert program.trains_here()
-    assert elsewhere(program.trains_here) is False
-    assert elsewhere(program.elsewhere) is True
-    assert program.trains_here()
-    assert not program.elsewhere()
+    program = ProgramState()
+    assert program.is_training_thread()
+    assert elsewhere(program.is_training_thread) is False
+    assert elsewhere(program.is_other_thread) is True
+    assert program.is_training_thread()
+    assert not program.is_other_thread()
 
 
 def test_where_it_has_ended_another_one_takes_over():
-    program = Program()
-    assert elsewhere(program.trains_here) is True
-    assert program.thread is None
-    assert program.trains_here()
+    program = ProgramState()
+    assert elsewhere(program.is_training_thread) is True
+    assert program.training_thread is None
+    assert program.is_training_thread()
 
 
 def test_of_many_that_ask_at_once_one_is_told_so():
-    program = Program()
+    program = ProgramState()
     start, asked, told = threading.Barrier(4), threading.Barrier(4), list[bool]()
 
     def changes() -> None:
@@ -45,10 +45,10 @@ def test_of_many_that_ask_at_once_one_is_told_so():
 
     def ask() -> None:
         start.wait()
-        told.append(program.trains_here())
+        told.append(program.is_training_thread())
         asked.wait()
 
-    program.changes_thread.append(changes)
+    program.on_thread_change.append(changes)
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -59,68 +59,68 @@ def test_of_many_that_ask_at_once_one_is_told_so():
 
 def test_a_number_is_never_given_to_another_thread():
     """Python's own are: a thread that has ended has often the one of the next."""
-    program = Program()
-    numbers = [elsewhere(program.number) for _ in range(20)]
+    program = ProgramState()
+    numbers = [elsewhere(program.thread_number) for _ in range(20)]
     assert len(set(numbers)) == 20
-    assert program.number() == program.number()
+    assert program.thread_number() == program.thread_number()
 
 
 def test_with_the_thread_goes_what_was_its_own():
-    program, told = Program(), list[str]()
-    program.changes_thread.append(lambda: told.append("forgotten"))
+    program, told = ProgramState(), list[str]()
+    program.on_thread_change.append(lambda: told.append("forgotten"))
     parameter = torch.ones(1, requires_grad=True)
     first, second = (torch.optim.SGD([parameter], lr=0.1) for _ in range(2))
 
     def train() -> None:
-        program.trains_here()
-        program.optimizers.put(first, Known(trains=True, whole=True))
+        program.is_training_thread()
+        program.optimizers.put(first, OptimizerState(trains=True, whole=True))
 
     elsewhere(train)
-    known = program.optimizers.put(second, Known(whole=True))
-    assert program.mine() == [first]
-    program.trains_here()
+    known = program.optimizers.put(second, OptimizerState(whole=True))
+    assert program.training_optimizers() == [first]
+    program.is_training_thread()
     assert told == ["forgotten", "forgotten"]
-    assert program.mine() == []
+    assert program.training_optimizers() == []
     assert known.whole, "it is this thread's"
 
 
 def test_a_watch_of_another_session_does_not_end_this_one():
     """The thread of the one before ends while another one trains."""
-    program = Program()
+    program = ProgramState()
     go, done = threading.Event(), threading.Event()
 
     def first() -> None:
-        program.trains_here()
+        program.is_training_thread()
         done.set()
         go.wait()
 
     thread = threading.Thread(target=first)
     thread.start()
     done.wait()
-    program.begin()
-    assert program.trains_here()
+    program.reset()
+    assert program.is_training_thread()
     go.set()
     thread.join()
-    assert program.thread == threading.get_ident()
+    assert program.training_thread == threading.get_ident()
 
 
 def test_backward_on_another_thread_is_noted_but_not_torchs_own():
-    program = Program()
-    program.trains_here()
-    elsewhere(program.shared)
-    assert program.crowded
-    program.begin()
-    assert not program.crowded
-    program.trains_here()
-    program.in_backward = 1
+    program = ProgramState()
+    program.is_training_thread()
+    elsewhere(program.detect_second_thread)
+    assert program.multi_threaded
+    program.reset()
+    assert not program.multi_threaded
+    program.is_training_thread()
+    program.backward_depth = 1
     done = threading.Event()
 
     def on_a_thread_that_python_has_not_begun() -> None:
-        program.shared()
+        program.detect_second_thread()
         done.set()
 
     _thread.start_new_thread(on_a_thread_that_python_has_not_begun, ())
     done.wait()
-    assert not program.crowded
-    elsewhere(program.shared)
-    assert program.crowded
+    assert not program.multi_threaded
+    elsewhere(program.detect_second_thread)
+    assert program.multi_threaded

@@ -12,29 +12,29 @@ from trueloop.tracing.registry import MOST_SETS, Registry
 def test_the_same_objects_have_the_same_refs_however_many_sets_came_between():
     registry = Registry()
     things = [torch.zeros(1) for _ in range(40)]
-    first = registry.many(things[:3])
-    assert registry.many(things[:3]) is first  # made once
+    first = registry.refs(things[:3])
+    assert registry.refs(things[:3]) is first  # made once
     for k in range(3, 40):
         for other in range(k):
-            registry.many([things[k], things[other]])
+            registry.refs([things[k], things[other]])
     assert 0 < len(registry._sets) <= MOST_SETS
-    assert registry.many(things[:3]) == first
+    assert registry.refs(things[:3]) == first
 
 
 def test_an_object_in_the_place_of_one_that_is_gone_is_another():
     registry = Registry()
     thing = torch.zeros(1)
-    old = registry.many([thing])
+    old = registry.refs([thing])
     del thing
     assert not registry._sets
-    assert registry.many([torch.zeros(1)]) != old
+    assert registry.refs([torch.zeros(1)]) != old
 
 
 def test_sets_that_may_never_come_together_again_are_not_remembered():
     """Units that die and come to life, experts that are chosen: 2 ** n sets of n objects."""
     registry, things = Registry(), [torch.zeros(1) for _ in range(6)]
-    whole = registry.many(things)
-    subsets = {registry.some(each) for size in range(6) for each in itertools.combinations(things, size)}
+    whole = registry.refs(things)
+    subsets = {registry.uncached_refs(each) for size in range(6) for each in itertools.combinations(things, size)}
     assert len(subsets) == 2**6 - 1
     assert all(each < whole for each in subsets)
     assert (len(registry._refs), len(registry._sets), len(registry._in_sets)) == (6, 1, 6)

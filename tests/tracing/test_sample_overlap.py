@@ -66,8 +66,8 @@ def test_equal_rows_have_equal_digests():
 
 def test_different_rows_of_few_levels_have_different_digests():
     generator = torch.Generator().manual_seed(0)
-    for levels in (17, 256):
-        table = torch.randint(levels, (4096, 64), generator=generator).float() / (16 if levels == 17 else 1)
+    for sampling in (17, 256):
+        table = torch.randint(sampling, (4096, 64), generator=generator).float() / (16 if sampling == 17 else 1)
         numbers = digests([table], None)
         assert len(numbers.unique()) == len(table.unique(dim=0))
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from trueloop.tracing import sampling
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import BackwardEnded, Event, TracingGap, StepTaken
-from trueloop.tracing.hooks import all_sources
+from trueloop.tracing.hooks import all_hooks
 from trueloop.tracing.sampling import FIRST, FREE, LOOK, MOST_BACKWARDS, SELDOM, YOUNG
 
 
@@ -19,7 +19,7 @@ class Seen:
     """An attachment, and how many events of a kind it told."""
 
     def __init__(self) -> None:
-        self.attachment = Attachment(all_sources)
+        self.attachment = Attachment(all_hooks)
         self.kinds: list[type[Event]] = []
         self.attachment.attach(self.hear)
 
@@ -47,7 +47,7 @@ def test_the_first_updates_are_seen_in_full_and_then_a_few_now_and_then(seen: Se
         optimizer.zero_grad()
         if update == FIRST - 1:
             assert seen.count(StepTaken) == FIRST
-            assert not seen.attachment.stream.full
+            assert not seen.attachment.stream.full_tracing
     assert seen.attachment.stream.update == 400
     assert FIRST < seen.count(StepTaken) < 400
     assert seen.count(TracingGap) > 0
@@ -57,7 +57,7 @@ def test_looks_become_rare_where_updates_are_fast_and_the_run_is_not_young(seen:
     weight = nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.01)
     stream, looked = seen.attachment.stream, list[int]()
-    stream.looks.append(lambda: looked.append(stream.update))
+    stream.periodic_checks.append(lambda: looked.append(stream.update))
 
     def pauses(updates: int) -> set[int]:
         looked.clear()
@@ -72,7 +72,7 @@ def test_looks_become_rare_where_updates_are_fast_and_the_run_is_not_young(seen:
     monkeypatch.setattr(sampling, "SOON_S", 0.0)
     pauses(2 * SELDOM)
     assert pauses(2 * SELDOM) == {LOOK}
-    stream.looks.clear()
+    stream.periodic_checks.clear()
 
 
 def test_windows_of_many_batches_are_seen_whole(seen: Seen):
@@ -95,11 +95,11 @@ def test_without_an_optimizer_the_full_view_ends_all_the_same(seen: Seen):
             weight -= 0.01 * weight.grad
             weight.grad = None
     assert seen.count(BackwardEnded) == MOST_BACKWARDS
-    assert not seen.attachment.stream.full
+    assert not seen.attachment.stream.full_tracing
 
 
 def test_changes_of_structure_are_looked_at_as_far_as_can_be_afforded(seen: Seen, monkeypatch: pytest.MonkeyPatch):
-    levels = seen.attachment.levels
+    sampling = seen.attachment.sampling
     weight = nn.Parameter(torch.ones(1))
 
     def train(updates: int) -> int:
@@ -113,7 +113,7 @@ def test_changes_of_structure_are_looked_at_as_far_as_can_be_afforded(seen: Seen
 
     assert train(FIRST + 10) == FIRST
     assert train(4) == 4, "a new optimizer is a change of structure"
-    while levels.watched < FREE:
+    while sampling.updates_traced < FREE:
         train(20)
     monkeypatch.setattr("trueloop.tracing.sampling.FREE_S", 0.0)
     monkeypatch.setattr("trueloop.tracing.sampling.SHARE", 0.0)
@@ -124,7 +124,7 @@ def test_changes_of_structure_are_looked_at_as_far_as_can_be_afforded(seen: Seen
 def test_what_is_seen_lightly_does_not_eat_the_budget_of_bursts(seen: Seen):
     weight = nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.01)
-    stream, levels = seen.attachment.stream, seen.attachment.levels
+    stream, sampling = seen.attachment.stream, seen.attachment.sampling
 
     def train(updates: int) -> None:
         for _ in range(updates):
@@ -132,9 +132,9 @@ def test_what_is_seen_lightly_does_not_eat_the_budget_of_bursts(seen: Seen):
             optimizer.step()
             optimizer.zero_grad()
 
-    while levels.watched < FREE or stream.full:
+    while sampling.updates_traced < FREE or stream.full_tracing:
         train(1)
-    watched = levels.watched
-    stream.busy_s += 1e6  # of thousands of epochs that began and ended, each of which is told
+    watched = sampling.updates_traced
+    stream.overhead_s += 1e6  # of thousands of epochs that began and ended, each of which is told
     train(200)
-    assert levels.watched > watched
+    assert sampling.updates_traced > watched

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trueloop.tracing.losses import LossProbe
-from trueloop.tracing.saved_tensors import HOOKED, NOT_TOLD, given_shape, made_shape, saved, unread
+from trueloop.tracing.saved_tensors import BEHIND_HOOKS, UNSUPPORTED_TORCH, input_shape, result_shape, saved, unread
 
 Y = torch.tensor([0, 1, 2, 0])
 
@@ -35,9 +35,9 @@ def test_it_is_the_very_memory():
 
 def test_shapes_are_those_of_results_and_of_inputs():
     node = loss().grad_fn
-    assert (made_shape(node), given_shape(node), made_shape(node, 1)) == ((), (4, 3), None)
-    assert given_shape(F.mse_loss(torch.ones(2), torch.ones(2, requires_grad=True)).grad_fn) == (2,)
-    assert given_shape(F.mse_loss(torch.ones(5), torch.ones(5, requires_grad=True) * 1).grad_fn) == (5,)
+    assert (result_shape(node), input_shape(node), result_shape(node, 1)) == ((), (4, 3), None)
+    assert input_shape(F.mse_loss(torch.ones(2), torch.ones(2, requires_grad=True)).grad_fn) == (2,)
+    assert input_shape(F.mse_loss(torch.ones(5), torch.ones(5, requires_grad=True) * 1).grad_fn) == (5,)
 
 
 @pytest.mark.reads_saved
@@ -51,21 +51,21 @@ def test_hooks_of_the_program_do_not_run():
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
         node = loss().grad_fn
     assert saved(node, "target") is None
-    assert (unread(node, "target"), ran) == (HOOKED, [])
+    assert (unread(node, "target"), ran) == (BEHIND_HOOKS, [])
 
 
 def test_what_is_freed_is_gone():
     total = loss()
     total.backward()
     assert saved(total.grad_fn, "target") is None
-    assert unread(total.grad_fn, "target") == ("" if hasattr(torch._C._autograd.SavedTensor, "data") else NOT_TOLD)
+    assert unread(total.grad_fn, "target") == ("" if hasattr(torch._C._autograd.SavedTensor, "data") else UNSUPPORTED_TORCH)
 
 
 @pytest.mark.usefixtures("untold")
 def test_a_version_that_does_not_tell_is_named_and_the_rest_is_known():
     (found,) = LossProbe(loss()).losses()
     assert (found.kind, found.shape, found.count, found.targets) == ("cross_entropy", (4, 3), None, None)
-    assert found.unreadable_reason == NOT_TOLD
+    assert found.unreadable_reason == UNSUPPORTED_TORCH
 
 
 @pytest.mark.usefixtures("untold")

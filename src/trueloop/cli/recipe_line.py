@@ -107,9 +107,9 @@ class Line:
 
     def _store_again(self) -> list[str]:
         """Return the words that name the store, unless they hold a password: what is printed here is also journaled."""
-        from trueloop.runs.tracking.target import masked
+        from trueloop.runs.tracking.target import mask_secrets
 
-        return ["--store", self.store] if self.store and masked(self.store) == self.store else []
+        return ["--store", self.store] if self.store and mask_secrets(self.store) == self.store else []
 
 
 def named_recipe(

@@ -86,7 +86,7 @@ class WorkerLanes:
         message = next(self._messages)
         if isinstance(message, TrueloopError):
             raise message
-        for lane, chunk in cast("list[tuple[int, list[Drawn]]]", message):
+        for lane, chunk in cast("list[tuple[int, list[ShardSample]]]", message):
             self._received[lane].extend(drawn._replace(data=_unpack_tree(drawn.data)) for drawn in chunk)
             if len(chunk) < CHUNK_SAMPLES:
                 self._open.discard(lane)

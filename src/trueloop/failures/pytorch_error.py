@@ -62,65 +62,65 @@ class ModuleDescription:
     """The model's class."""
     int_attributes: Mapping[str, int]
     """Its own whole numbers: in_features, num_embeddings ..."""
-    made_at: SourceLocation | None = None
+    created_at: SourceLocation | None = None
 
     def __str__(self) -> str:
         return f"`{self.path}` ({self.class_name} of {self.model_class})" if self.path else f"the {self.class_name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class RecentEvents:
     """What was seen before, as far as it was watched; None = it was not."""
 
     update: int = 0
-    backward: SourceLocation | None = None
+    last_backward: SourceLocation | None = None
     """The line of the latest backward that returned."""
-    step: SourceLocation | None = None
+    last_step: SourceLocation | None = None
     """The line of the latest step of an optimizer."""
-    stepped: bool = False
+    step_after_forward: bool = False
     """It came after the latest forward."""
-    forward_since: bool = False
+    forward_after_backward: bool = False
     """A model was called after that backward."""
     grad_mode: bool | None = None
     """False = every forward since that backward ran with gradients switched off."""
     inference_mode: bool = False
-    called: SourceLocation | None = None
+    last_forward: SourceLocation | None = None
     """The line of the latest forward."""
-    frozen: str = ""
+    frozen_model: str = ""
     """The class of a model, where no parameter of any model that was called requires a gradient."""
-    found: frozenset[str] = frozenset()
+    found_codes: frozenset[str] = frozenset()
     """Codes of the failures that were found in this run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Raised:
+class RaisedError:
     """An error that came out of torch, without anything of the program's kept alive."""
 
     type: str
     message: str
-    site: SourceLocation | None
+    location: SourceLocation | None
     """The innermost line of the user's on the way to it."""
     causes: tuple[str, ...] = ()
     """The messages of the errors it was raised from, and its own, as far as they are Python's own errors."""
-    through: tuple[str, ...] = ()
+    pytorch_files: tuple[str, ...] = ()
     """Files of torch on the way, outermost first: "utils/data/dataloader.py"."""
     tensors: tuple[TensorDescription, ...] = ()
     """What the operation that failed was called with."""
-    roots: tuple[TensorDescription, ...] = ()
+    backward_roots: tuple[TensorDescription, ...] = ()
     """From where a backward started."""
-    module: ModuleDescription | None = None
-    changes: tuple[SourceLocation, ...] = ()
+    running_module: ModuleDescription | None = None
+    inplace_operations: tuple[SourceLocation, ...] = ()
     """In-place operations in the text of the functions this error came through, and of the forwards of models."""
-    inplace: tuple[str, ...] = ()
+    inplace_modules: tuple[str, ...] = ()
     """Modules that are set to work in place: "relu1 (ReLU)"."""
     leaves: tuple[TensorDescription, ...] = ()
     """Parameters, and other leaves, that a backward would have reached."""
     again: str = ""
     """What a backward that returned before has used up of the graph: "same" = all, from the same root; "all"; "part";
     "" = nothing, or not known."""
-    kept: str = ""
+    freed_operation: str = ""
     """The operation at the end of that part: "TanhBackward0"."""
-    past: Past = field(default_factory=Past)
+    past: RecentEvents = field(default_factory=RecentEvents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ class KnownError:
     types: frozenset[str]
     texts: tuple[str, ...]
     """Regular expressions; one of them matches from where the message begins."""
-    explain: Callable[[Raised, re.Match[str]], Explanation | None]
+    explain: Callable[[RaisedError, re.Match[str]], Explanation | None]
     """None = it is not that kind of error after all."""
 
     def match(self, message: str) -> re.Match[str] | None:

@@ -11,7 +11,7 @@ from trueloop.core.findings import UNPROVABLE_AT_RUN_TIME, Evidence, Finding, Fa
 from trueloop.failures.failure import Detector, Failure
 from trueloop.tracing.evaluation_passes import PASSES
 from trueloop.tracing.events import Event
-from trueloop.tracing.stream import in_words
+from trueloop.tracing.stream import describe_error
 
 MOST: Final = 50  # findings of one code that are kept apart; a program with more of them is read no further
 
@@ -26,25 +26,25 @@ class Watched(NamedTuple):
 Observe = Callable[[Any], Evidence | Iterable[Evidence] | None]
 
 
-class Judge:
+class DetectorDispatcher:
     """One run's detectors and what they have found.
 
     Args:
         catalogue: what to watch for.
-        found: called with each finding when it is first certain, from within the program's own call.
-        silenced: whether the program asks not to hear of a code at a line.
-        trouble: told of a detector that raised; the others go on.
+        on_finding: called with each finding when it is first certain, from within the program's own call.
+        suppressed_count: whether the program asks not to hear of a code at a line.
+        on_problem: told of a detector that raised; the others go on.
     """
 
     def __init__(
         self,
         catalogue: Iterable[Watched],
         *,
-        found: Callable[[Finding], None] = lambda finding: None,
-        silenced: Callable[[str, SourceLocation | None], bool] = lambda code, site: False,
-        trouble: Callable[[str, BaseException], None] = lambda what, error: None,
+        on_finding: Callable[[Finding], None] = lambda finding: None,
+        is_suppressed: Callable[[str, SourceLocation | None], bool] = lambda code, site: False,
+        on_problem: Callable[[str, BaseException], None] = lambda what, error: None,
     ) -> None:
-        self._found, self._silenced, self._trouble = found, silenced, trouble
+        self._found, self._silenced, self._trouble = on_finding, is_suppressed, on_problem
         self._findings: dict[Any, Finding] = {}
         self._unwanted: set[Any] = set()
         self._kept: dict[str, int] = {}
@@ -87,7 +87,7 @@ class Judge:
         self._watched[rouse] = watched
         return rouse
 
-    def hear(self, event: Event) -> None:
+    def dispatch(self, event: Event) -> None:
         """Pass one event to every detector that wants it; never raises.
 
         Cost: 0.3 us, and what the detectors take.
@@ -105,10 +105,10 @@ class Judge:
             further = find(event)
             if further is not None:
                 further.update, further.backward_count, further.time_s = event.update, event.backward_count, event.time_s
-                self.hear(further)
+                self.dispatch(further)
 
     @property
-    def silenced(self) -> int:
+    def suppressed_count(self) -> int:
         """Count the findings that nobody wanted to hear of."""
         return len(self._unwanted)
 
@@ -117,7 +117,7 @@ class Judge:
         order = list(Severity)
         return tuple(sorted(self._findings.values(), key=lambda f: (order.index(f.severity), f.first_update or 0)))
 
-    def judged(self, unseen: Mapping[type[Event], str] = MappingProxyType({})) -> Sequence[FailureVerdict]:
+    def verdicts(self, unseen: Mapping[type[Event], str] = MappingProxyType({})) -> Sequence[FailureVerdict]:
         """Return the verdict on every failure of the catalogue.
 
         Args:
@@ -151,7 +151,7 @@ class Judge:
     def _dismiss(self, observe: Observe, error: Exception) -> None:
         watched = self._watched[observe]
         code = watched.failure.code
-        self._broken[code] = f"its detector failed: {in_words(error)}"
+        self._broken[code] = f"its detector failed: {describe_error(error)}"
         self._leave(watched)
         self._trouble(f"{code} cannot be judged any more", error)
 

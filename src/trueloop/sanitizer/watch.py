@@ -13,15 +13,15 @@ from torch import nn
 
 from trueloop.core.findings import ExplainedError, Finding, CodePosition, Report, SourceLocation, UpdateTiming
 from trueloop.failures.pytorch_error import KnownError
-from trueloop.sanitizer.dispatch import Judge, Watched
+from trueloop.sanitizer.dispatch import DetectorDispatcher, Watched
 from trueloop.sanitizer.pytorch_errors.explain import Context, explain
 from trueloop.sanitizer.pytorch_errors.recent_calls import Recent
 from trueloop.sanitizer.recorder import Recorder
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import ErrorRaised, Event, WatchEnded
-from trueloop.tracing.hooks import all_sources
-from trueloop.tracing.stream import in_words
-from trueloop.tracing.user_location import is_users
+from trueloop.tracing.hooks import all_hooks
+from trueloop.tracing.stream import describe_error
+from trueloop.tracing.user_location import is_user_code
 
 TOGETHER: Final = 128  # events that wait for those who need not hear of them at once
 
@@ -29,7 +29,7 @@ TOGETHER: Final = 128  # events that wait for those who need not hear of them at
 @cache
 def _attachment() -> Attachment:
     """There is one torch in a process, so there is one attachment; nested watches listen to the same events."""
-    return Attachment(all_sources)
+    return Attachment(all_hooks)
 
 
 class Audience(Protocol):
@@ -83,12 +83,12 @@ class Watch:
     ) -> None:
         self._attachment = _attachment()
         self._problems: list[str] = []
-        self._judge = Judge(catalogue, found=found, silenced=silenced, trouble=self._trouble)
+        self._judge = DetectorDispatcher(catalogue, on_finding=found, is_suppressed=silenced, on_problem=self._trouble)
         self._audience = audience
         recorder = Recorder(self._told)
         self._recorder: Recorder | None = recorder
         self._take = recorder.take
-        self._look = self._attachment.stream.fenced("the newest numbers", self._show)
+        self._look = self._attachment.stream.isolated("the newest numbers", self._show)
         self._errors, self._recent = errors or {}, Recent()
         self._note = self._recent.take
         self._waiting: list[Event] = []
@@ -99,25 +99,25 @@ class Watch:
 
     def start(self) -> None:
         """Begin to watch."""
-        stream, levels = self._attachment.stream, self._attachment.levels
+        stream, sampling = self._attachment.stream, self._attachment.sampling
         start_s = perf_counter()
         self._final = None
         self._attachment.attach(self._hear)
         if self._audience is not None:
-            stream.looks.append(self._look)
-        self._began = (stream.update, levels.watched, stream.busy_s, start_s)
+            stream.periodic_checks.append(self._look)
+        self._began = (stream.update, sampling.updates_traced, stream.overhead_s, start_s)
 
     def stop(self) -> Report:
         """End watching; torch becomes as it was, unless another watch goes on."""
         stream = self._attachment.stream
         try:
-            for farewell in stream.farewells:
+            for farewell in stream.on_detach:
                 farewell()
         finally:  # Ctrl-C, while answers of other ranks are waited for
-            if self._look in stream.looks:
-                stream.looks.remove(self._look)
+            if self._look in stream.periodic_checks:
+                stream.periodic_checks.remove(self._look)
             self._attachment.detach(self._hear)
-        self._judge.hear(WatchEnded(update=stream.update, backward_count=stream.micro, time_s=perf_counter()))
+        self._judge.dispatch(WatchEnded(update=stream.update, backward_count=stream.backward_count, time_s=perf_counter()))
         self._final = self._report()
         return self._final
 
@@ -128,7 +128,7 @@ class Watch:
     def know(self, model: nn.Module) -> None:
         """Call the parameters of a model by their names in it from now on, not only once it was called."""
         registry = self._attachment.stream.registry
-        registry.of(model)  # which numbers it before others of its class that are called earlier
+        registry.ref(model)  # which numbers it before others of its class that are called earlier
         registry.name_parameters(model)
 
     @property
@@ -150,22 +150,22 @@ class Watch:
     def aside(self) -> Generator[None]:
         """Hear nothing of what is done in here: it is not the program that does it."""
         stream = self._attachment.stream
-        on, stream.on = stream.on, False
+        on, stream.active = stream.active, False
         try:
             yield
         finally:
-            stream.on = on
+            stream.active = on
 
     def tell_error(self, error: BaseException) -> None:
         """Let the detectors hear of an exception that left the program, and explain it where it is torch's."""
         self._explain(error)
         stream, trace, place = self._attachment.stream, error.__traceback__, None
         while trace is not None:
-            if is_users(trace.tb_frame.f_code):
+            if is_user_code(trace.tb_frame.f_code):
                 place = CodePosition(trace.tb_frame.f_code, trace.tb_lasti)
             trace = trace.tb_next
-        self._judge.hear(
-            ErrorRaised(update=stream.update, backward_count=stream.micro, time_s=perf_counter(), location=place, error=error)
+        self._judge.dispatch(
+            ErrorRaised(update=stream.update, backward_count=stream.backward_count, time_s=perf_counter(), location=place, error=error)
         )
 
     def __enter__(self) -> Watch:
@@ -179,16 +179,16 @@ class Watch:
 
     def _report(self) -> Report:
         self._catch_up()
-        stream, levels = self._attachment.stream, self._attachment.levels
-        update, watched, busy_s, began_s = self._began
+        stream, sampling = self._attachment.stream, self._attachment.sampling
+        update, watched, overhead_s, began_s = self._began
         return Report(
             findings=self._judge.findings(),
-            verdicts=tuple(self._judge.judged(self._attachment.unseen)),
-            suppressed=self._judge.silenced,
+            verdicts=tuple(self._judge.verdicts(self._attachment.unavailable_events)),
+            suppressed=self._judge.suppressed_count,
             updates=stream.update - update,
-            updates_traced=levels.watched - watched,
+            updates_traced=sampling.updates_traced - watched,
             seconds=perf_counter() - began_s,
-            overhead_s=stream.busy_s - busy_s,
+            overhead_s=stream.overhead_s - overhead_s,
             timing=self._recorder.rate() if self._recorder else None,
             series=self._recorder.series() if self._recorder else {},
             layer_gradient_norms=self._recorder.layers() if self._recorder else None,
@@ -201,7 +201,7 @@ class Watch:
             self._waiting.append(event)
             if len(self._waiting) >= TOGETHER or self._audience is not None:
                 self._catch_up()
-        self._judge.hear(event)
+        self._judge.dispatch(event)
         if self._audience is not None:
             self._show()
 
@@ -246,12 +246,12 @@ class Watch:
         self._catch_up()
         found = frozenset(finding.code for finding in self._judge.findings())
         stream, program = self._attachment.stream, self._attachment.program
-        recent = self._recent if stream.full else Recent()  # between full views nothing is recent
+        recent = self._recent if stream.full_tracing else Recent()  # between full views nothing is recent
         try:
-            models = [model for model, _ in program.models.items() if stream.registry.of(model) in self._recent.models]
+            models = [model for model, _ in program.models.items() if stream.registry.ref(model) in self._recent.models]
             self._explained = explain(error, self._errors, Context(models, recent, stream.update, found))
         except Exception as fault:  # noqa: BLE001 - the host is sacred: its own traceback is all it needs
             self._trouble("the error is not explained", fault)
 
     def _trouble(self, what: str, error: BaseException) -> None:
-        self._problems.append(f"{what}: {in_words(error)}")
+        self._problems.append(f"{what}: {describe_error(error)}")

@@ -14,21 +14,21 @@ from torch.optim import Optimizer
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import NO_REFS, BackwardStarted, Refs
-from trueloop.tracing.gradient_ledger import Account, Version, local_of, version_of
-from trueloop.tracing.program_state import Known, Program
-from trueloop.tracing.stream import Stream
+from trueloop.tracing.gradient_ledger import GradientLedger, Version, local_shard, version_of
+from trueloop.tracing.program_state import OptimizerState, ProgramState
+from trueloop.tracing.stream import EventStream
 
 Mark = tuple[int, int | Version]
 _PLAIN: Final = {Tensor}
 
 
 @dataclass(slots=True)
-class Windows:
+class AccumulationWindows:
     """The windows of all optimizers, and the account of their gradients."""
 
-    stream: Stream
-    program: Program
-    account: Account = field(default_factory=Account)
+    stream: EventStream
+    program: ProgramState
+    ledger: GradientLedger = field(default_factory=GradientLedger)
     scaled: Refs = NO_REFS
     """Parameters whose gradient is multiplied by a GradScaler's factor."""
     factor_read: bool = False
@@ -37,9 +37,9 @@ class Windows:
     """Parameters to whose gradient a backward added something that no step has used."""
     latest: BackwardStarted | None = None
     """The latest backward."""
-    stepped_at: CodePosition | None = None
+    latest_step_at: CodePosition | None = None
     """The latest step."""
-    waiting: Callable[[Optimizer, Known, CodePosition | None], None] = lambda optimizer, known, place: None
+    waiting: Callable[[Optimizer, OptimizerState, CodePosition | None], None] = lambda optimizer, known, place: None
     """Called where a backward came to the gradients of another one, and the optimizer has never stepped."""
     _as_scaled: dict[int, Mark] = field(default_factory=dict[int, Mark])
     """Gradients as the latest backwards of scaled losses have left them, by the parameter's id."""
@@ -50,22 +50,22 @@ class Windows:
     _before: Sequence[tuple[weakref.ref[Tensor], Mark | None]] = ()
 
     def __post_init__(self) -> None:
-        self.program.changes_thread.append(self._forget)
+        self.program.on_thread_change.append(self._forget)
 
-    def interrupted(self) -> None:
+    def reset_after_gap(self) -> None:
         """Something was not watched: no window is whole any more, and no gradient's past is known."""
         self._forget()
         for known in self.program.optimizers.facts():
             known.begin(whole=False)
 
     def _forget(self) -> None:
-        self.account.forget()
+        self.ledger.clear()
         self.latest = None
         self.fresh = self.scaled = NO_REFS
         self._as_scaled.clear()
         self._known_for = self._before = ()
 
-    def stepped(self, known: Known, holds: Sequence[Tensor], parameters: Refs, place: CodePosition | None) -> None:
+    def stepped(self, known: OptimizerState, holds: Sequence[Tensor], parameters: Refs, place: CodePosition | None) -> None:
         """An optimizer has stepped: its window begins anew.
 
         Args:
@@ -74,25 +74,25 @@ class Windows:
             place: of the step.
         """
         known.begin(whole=True)
-        self.stepped_at = place
+        self.latest_step_at = place
         self.factor_read = False
-        self.account.stepped(holds)
+        self.ledger.on_step(holds)
         self.fresh -= parameters
         self.scaled -= parameters
 
-    def backward_begins(self) -> None:
+    def on_backward_start(self) -> None:
         """Note every gradient as it is."""
         parameters = self._parameters()
-        if self.program.crowded:
-            self.account.keep(parameter for known, _ in parameters if (parameter := known()) is not None)
-        self.account.backward_begins()
+        if self.program.multi_threaded:
+            self.ledger.retain_only(parameter for known, _ in parameters if (parameter := known()) is not None)
+        self.ledger.on_backward_start()
         self._before = [
             (known, None if (gradient := parameter.grad) is None else _mark(gradient))
             for known, held in parameters
             if (parameter := known()) is not None and (held or parameter.is_leaf)
         ]
 
-    def backward_ended(self, started: BackwardStarted, scale: float | None) -> Refs:
+    def on_backward_end(self, started: BackwardStarted, scale: float | None) -> Refs:
         """Return the parameters whose gradient is not what it was when the backward began.
 
         Args:
@@ -100,9 +100,9 @@ class Windows:
             scale: what GradScaler has multiplied the gradients by, 0 where that was not read; None = it has not.
         """
         self.latest, place = started, started.location
-        self.account.backward_ended(place)
+        self.ledger.on_backward_end(place)
         before, self._before = self._before, ()
-        many = self.stream.registry.many
+        many = self.stream.registry.refs
         changed = [
             parameter
             for known, mark in before
@@ -128,17 +128,17 @@ class Windows:
                 known.norm_made = None if made is None else made / (scale or 1.0)
         return received
 
-    def still_scaled(self, graded: Sequence[Tensor]) -> Refs:
+    def find_still_scaled(self, graded: Sequence[Tensor]) -> Refs:
         """Return the parameters whose gradient nobody has changed since the backward of a scaled loss."""
         if not self.scaled or self.factor_read:
             return NO_REFS
         left = [p for p in graded if p.grad is not None and self._as_scaled.get(id(p)) == _mark(p.grad)]
-        return self.scaled & self.stream.registry.many(left)
+        return self.scaled & self.stream.registry.refs(left)
 
     def cleared(self, held: Sequence[Tensor]) -> Refs:
         """The gradients of these were cleared; return those that held something no step had used."""
-        self.account.cleared(held)
-        parameters = self.stream.registry.many(held)
+        self.ledger.on_cleared(held)
+        parameters = self.stream.registry.refs(held)
         lost = self.fresh & parameters
         self.fresh -= parameters
         self.scaled -= parameters
@@ -147,22 +147,22 @@ class Windows:
     def lost(self, parameters: Refs, place: CodePosition | None) -> None:
         """Note where what no step had used was cleared."""
         for optimizer, known in self.program.optimizers.items():
-            if not parameters.isdisjoint(self.stream.registry.many(parameters_of(optimizer))):
+            if not parameters.isdisjoint(self.stream.registry.refs(parameters_of(optimizer))):
                 known.cleared_at = place
 
     def _parameters(self) -> Sequence[tuple[weakref.ref[Tensor], bool]]:
         """Return every parameter of the models called and optimizers stepped in the thread that trains, each once."""
-        program, optimizers = self.program, self.program.mine()
-        if program.crowded:
-            now = (program.number(), self.stream.update)
+        program, optimizers = self.program, self.program.training_optimizers()
+        if program.multi_threaded:
+            now = (program.thread_number(), self.stream.update)
             found = {id(p): p for model, called in program.models.items() if called == now for p in model.parameters()}
             held = {id(p) for o in optimizers for p in parameters_of(o)}
             return [(weakref.ref(p), key in held) for key, p in found.items()]
-        key = (program.structures, *[len(optimizer.param_groups) for optimizer in optimizers])
+        key = (program.structure_changes, *[len(optimizer.param_groups) for optimizer in optimizers])
         if key != self._known_for:
             found = {id(p): p for o in optimizers for p in parameters_of(o)}
             held = len(found)
-            here = program.number()
+            here = program.thread_number()
             for model, (thread, _) in program.models.items():
                 if thread == here:
                     found.update((id(p), p) for p in model.parameters())
@@ -191,7 +191,7 @@ def gradient_norms(gradients: Sequence[Tensor]) -> list[float] | None:
         return None
     local = gradients
     if set(map(type, gradients)) != _PLAIN or not gradients[0].is_cpu or gradients[0].is_complex():
-        local = [plain for gradient in gradients if (plain := local_of(gradient)) is not None]
+        local = [plain for gradient in gradients if (plain := local_shard(gradient)) is not None]
         if len(local) < len(gradients) or not all(plain.is_cpu and not plain.is_complex() for plain in local):
             return None
     try:

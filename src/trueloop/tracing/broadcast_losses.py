@@ -14,7 +14,7 @@ LARGEST: Final = 4096  # differences are looked at only where N x N of them take
 CLOSE: Final = 1e-4  # of the largest difference: rounding of float32, and of bfloat16 products in it
 
 
-def paired_difference(own: Shape, difference: Tensor | None) -> tuple[Shape, Shape] | None:
+def find_pairwise_difference(own: Shape, difference: Tensor | None) -> tuple[Shape, Shape] | None:
     """Return the shapes before both were expanded against each other; None where they were not; on the CPU only.
 
     Where every row is the first row plus a number, what was subtracted was one row for all of them.

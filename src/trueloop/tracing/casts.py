@@ -13,7 +13,7 @@ NEAR: Final = 96  # operations behind a model's output among which one is looked
 CAST: Final = "ToCopyBackward0"
 
 
-def weight_cast(graphs: Iterable[Any]) -> tuple[Tensor, int] | None:
+def find_weight_cast(graphs: Iterable[Any]) -> tuple[Tensor, int] | None:
     """Return a leaf that a graph reaches by a change of its type, and the number of that change; None = not near.
 
     Args:

@@ -87,7 +87,7 @@ class _Column:
         return len(self.ended), self.shortest
 
 
-class Blocks:
+class LabelBlocks:
     """Which columns of the batches come in blocks of equal whole numbers, as classes in a dataset sorted by class.
 
     In shuffled data a value comes again within the first batch, and nothing more is looked at: the cost is that of one
@@ -144,7 +144,7 @@ class Blocks:
         return self.in_time or (self._growing is not None and bool(self._growing.any()))
 
 
-class Copies:
+class WorkerCopies:
     """Whether the workers of a loader over a stream all begin with the same batch.
 
     Args:
@@ -220,13 +220,13 @@ def _sliding(part: Tensor) -> bool:
 
 
 @dataclass(slots=True)
-class Pass:
+class LoaderPass:
     """One pass over a loader, from ``iter`` to its end or to a ``break``."""
 
     loader: Ref
     dataset: Ref | None
     epoch: int
-    began_micro: int
+    backward_count_at_start: int
     sampler: str = ""
     shuffles: bool | None = None
     workers: int = 0
@@ -243,16 +243,16 @@ class Pass:
     """Batches there are, where torch's own samplers tell."""
     first_s: float = 0.0
     """When the first batch was there."""
-    waited_s: float = 0.0
+    wait_s: float = 0.0
     order: FirstIndices | None = None
-    blocks: Blocks | None = None
-    copies: Copies | None = None
+    blocks: LabelBlocks | None = None
+    copies: WorkerCopies | None = None
     looked_at: bool = False
     """For one of these two each batch is looked at, also where the run is not watched in full."""
     ended: bool = False
 
 
-def drawing() -> Pass | None:
+def current_loader_pass() -> LoaderPass | None:
     """Return the pass over a loader that is just fetching a batch on this thread.
 
     It is looked for on the stack, of which only who asks has the cost: batches are drawn far more often.

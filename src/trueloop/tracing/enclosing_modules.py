@@ -10,7 +10,7 @@ from typing import Any, Final
 from torch import nn
 
 from trueloop.tracing.frame_variables import variables
-from trueloop.tracing.user_location import is_users
+from trueloop.tracing.user_location import is_user_code
 
 MOST: Final = 10_000  # variables and modules looked at
 
@@ -41,6 +41,6 @@ def enclosing_modules(part: nn.Module, frame: FrameType | None = None) -> Iterat
 
 def _variables(frame: FrameType | None) -> Iterator[Any]:
     while frame is not None:
-        if is_users(frame.f_code):
+        if is_user_code(frame.f_code):
             yield from list(variables(frame).values())
         frame = frame.f_back

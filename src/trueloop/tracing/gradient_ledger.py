@@ -56,7 +56,7 @@ class _Mixed(NamedTuple):
     """Of what was there when a later backward began, on a device and not read yet."""
 
 
-class Account:
+class GradientLedger:
     """Used and mixed gradients of all parameters."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Account:
             elif used:
                 used.pop(id(parameter), None)
 
-    def backward_begins(self) -> None:
+    def on_backward_start(self) -> None:
         """Find the used gradients that are still there: what this backward adds to them will be mixed."""
         self._drop_cleared()
         self._suspects = []
@@ -104,7 +104,7 @@ class Account:
                 self._used[key] = seen
                 self._suspects.append(_Suspect(seen, None if norm is None or norm.device.type == "cpu" else norm))
 
-    def backward_ended(self, place: CodePosition | None) -> None:
+    def on_backward_end(self, place: CodePosition | None) -> None:
         """Note the gradients it has added to on top of a used one."""
         for seen, norm in self._suspects:
             parameter = seen.parameter()
@@ -183,13 +183,13 @@ def _seen(parameter: Tensor, gradient: Tensor) -> _Seen:
 
 def _norms(parameters: Sequence[Tensor]) -> list[Tensor | None]:
     """Return the L1 norm of each gradient, or of its local shard, unread; None where it cannot be had."""
-    gradients = [local_of(parameter.grad) for parameter in parameters]
+    gradients = [local_shard(parameter.grad) for parameter in parameters]
     dense = [g for g in gradients if g is not None]
     norms = iter(torch._foreach_norm(dense, 1) if dense else ())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportArgumentType]
     return [None if gradient is None else next(norms) for gradient in gradients]
 
 
-def local_of(gradient: Tensor | None) -> Tensor | None:
+def local_shard(gradient: Tensor | None) -> Tensor | None:
     """Return what of a gradient lies in this process as plain numbers; None where it is sparse or of a strange kind."""
     local = gradient if type(gradient) is Tensor else getattr(gradient, "_local_tensor", gradient)
     if type(local) is not Tensor or local.layout is not torch.strided or local.is_meta:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from trueloop.core.findings import SourceLocation
 from trueloop.tracing.frame_variables import variables
-from trueloop.tracing.user_location import is_users
+from trueloop.tracing.user_location import is_user_code
 
 MOST: Final = 100_000  # objects looked at
 MOST_S: Final = 0.25
@@ -90,7 +90,7 @@ def _variables(frame: FrameType | None) -> Iterator[tuple[_Root, Any]]:
     modules: set[int] = set()
     while frame is not None:
         code = frame.f_code
-        if is_users(code):
+        if is_user_code(code):
             file = os.path.basename(code.co_filename)  # noqa: PTH119
             own = variables(frame)
             if own is not frame.f_globals:

@@ -25,7 +25,7 @@ def leaves(roots: Iterable[Tensor]) -> list[Tensor]:
     return [each for each in found if isinstance(each, Tensor)]
 
 
-def used_up(roots: Iterable[Tensor], order: int | None) -> tuple[str, str]:
+def find_freed_part(roots: Iterable[Tensor], order: int | None) -> tuple[str, str]:
     """Say what the latest backward that returned has used up of the graph of these roots.
 
     Args:

@@ -10,11 +10,11 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 
 from trueloop.tracing.events import BatchNormSingleSample, RecurrentLayerCalled
 from trueloop.tracing.object_facts import Facts
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import here
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import user_location
 
-LOOKED_AT: Final = (_BatchNorm, nn.RNNBase)
+INSPECTED_LAYERS: Final = (_BatchNorm, nn.RNNBase)
 MOST_SHAPES: Final = 64  # of one recurrent layer's inputs: no loader has batches of so many sizes
 
 
@@ -24,7 +24,7 @@ class LayerCalls:
     Cost: 1 us for each.
     """
 
-    def __init__(self, stream: Stream, program: Program) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._alone: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._batch: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
@@ -61,9 +61,9 @@ class LayerCalls:
             self._alone.add(module)
             self._stream.emit(
                 BatchNormSingleSample(
-                    location=here(),
-                    module=self._stream.registry.of(module),
-                    model=self._stream.registry.of(root),
+                    location=user_location(),
+                    module=self._stream.registry.ref(module),
+                    model=self._stream.registry.ref(root),
                     values=batch.numel() // max(1, shape[1]),
                     previous_batch_size=self._batch[module],
                 )
@@ -71,7 +71,7 @@ class LayerCalls:
 
     def _run(self, module: nn.Module, shape: tuple[int, ...], given: tuple[Any, ...]) -> None:
         program = self._program
-        drawn, program.wants_drawn = program.drawn, True
+        drawn, program.record_batch_sizes = program.batch_sizes, True
         if drawn is None or program.loader is None:
             return
         known = self._shapes.get(module) or self._shapes.put(module, set())
@@ -81,8 +81,8 @@ class LayerCalls:
         known.add(first)
         self._stream.emit(
             RecurrentLayerCalled(
-                location=here(),
-                module=self._stream.registry.of(module),
+                location=user_location(),
+                module=self._stream.registry.ref(module),
                 time_steps=first[0],
                 sequences=first[1] if len(first) > 1 else None,
                 loader=program.loader,
@@ -95,11 +95,11 @@ class LayerCalls:
         )
 
 
-def drawn_sizes(batch: Any, depth: int = 2) -> frozenset[tuple[int, int]]:
+def tensor_sizes(batch: Any, depth: int = 2) -> frozenset[tuple[int, int]]:
     """Return (first dimension, number of values) of each tensor in a batch."""
     if isinstance(batch, Tensor):
         return frozenset({(batch.shape[0], batch.numel())}) if batch.dim() else frozenset()
     if not depth or not isinstance(batch, dict | list | tuple):
         return frozenset()
     inner = batch.values() if isinstance(batch, dict) else batch
-    return frozenset[tuple[int, int]]().union(*(drawn_sizes(each, depth - 1) for each in list(inner)[:16]))
+    return frozenset[tuple[int, int]]().union(*(tensor_sizes(each, depth - 1) for each in list(inner)[:16]))

@@ -26,12 +26,12 @@ class Alike(NamedTuple):
     layers: int
 
 
-def outweighing(model: nn.Module) -> list[Alike]:
+def find_dominating_epsilon(model: nn.Module) -> list[Alike]:
     """Return the batch normalisations, by epsilon, in which that takes a good part of what is divided by."""
     return _alike((each, each.eps) for each in _normalising(model) if each.eps >= OUTWEIGHS)
 
 
-def forgetful(model: nn.Module) -> list[Alike]:
+def find_high_momentum(model: nn.Module) -> list[Alike]:
     """Return the batch normalisations, by momentum, whose running statistics forget nearly all at every batch."""
     settings = [(each, cast("Any", each).momentum) for each in _normalising(model) if each.track_running_stats]
     return _alike(
@@ -60,7 +60,7 @@ class InVain(NamedTuple):
     parameters: list[Tensor]
 
 
-def frozen_in_vain(model: nn.Module) -> list[InVain]:
+def find_ineffective_freezes(model: nn.Module) -> list[InVain]:
     """Return attributes that look like ``requires_grad``, that nothing reads, and that say what is not so.
 
     A module of the user's, or of a library's, that has to do with such an attribute of its own keeps a setting, and so

@@ -20,10 +20,10 @@ from typing import Any, Final, NamedTuple
 from torch import Tensor
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.broadcast_losses import paired_difference
+from trueloop.tracing.broadcast_losses import find_pairwise_difference
 from trueloop.tracing.events import LossRecord
-from trueloop.tracing.saved_tensors import given_shape, made_shape, saved, unread
-from trueloop.tracing.torch_modes import are_aside
+from trueloop.tracing.saved_tensors import input_shape, result_shape, saved, unread
+from trueloop.tracing.torch_modes import modes_disabled
 
 MOST_NODES: Final = 48  # a sum of twenty losses, each with a weight; 0.3 us each
 MOST_MAKERS: Final = 4
@@ -118,7 +118,7 @@ class LossProbe:
         self._losses = tuple([_seen(each, weights) for each in found])
         self._weights: list[float | None] = [None] * len(found)
         self._handles: list[Any] = []
-        if weights and found and root.is_cpu and not _compiled_autograd() and not are_aside():
+        if weights and found and root.is_cpu and not _compiled_autograd() and not modes_disabled():
             for place, each in enumerate(found):
                 self._handles.append(each.top.register_prehook(partial(_note, self._weights, place)))
 
@@ -273,7 +273,7 @@ def _smoothed(node: Any) -> Found | None:
         return None
     kept, spread = getattr(first, "_saved_other", None), getattr(second, "_saved_other", None)
     nll = parent(first)
-    shape = given_shape(nll)
+    shape = input_shape(nll)
     if not isinstance(kept, float) or not isinstance(spread, float) or not shape:
         return None
     classes = shape[1 if len(shape) > 1 else 0]
@@ -302,7 +302,7 @@ def _seen(found: Found, counted: bool) -> LossRecord:
             logs = parent(logs)
         if _name(logs) == "LogSoftmax":
             kind, source = "cross_entropy", parent(logs)
-    shape = given_shape(core)
+    shape = input_shape(core)
     ignored = getattr(core, "_saved_ignore_index", None)
     return LossRecord(
         kind=kind,
@@ -352,7 +352,7 @@ def _makers(node: Any, logs: Any) -> tuple[str, ...]:
 
 def _astray(logs: Any, source: Any, shape: tuple[int, ...] | None) -> tuple[int, int] | None:
     """Return the dimension and size a log-softmax is over, where these are not the classes of the loss behind it."""
-    own, along = made_shape(logs), getattr(logs, "_saved_dim", None)
+    own, along = result_shape(logs), getattr(logs, "_saved_dim", None)
     if not own or not shape or len(shape) < 2 or along is None:
         return None
     along = along if along < len(own) else along - (1 << 64) + len(own)
@@ -365,7 +365,7 @@ def _astray(logs: Any, source: Any, shape: tuple[int, ...] | None) -> tuple[int,
 
 def _size_along(node: Any) -> int | None:
     """How many values a softmax or log-softmax is over; None where that is not known."""
-    shape, along = made_shape(node), getattr(node, "_saved_dim", None)
+    shape, along = result_shape(node), getattr(node, "_saved_dim", None)
     if not shape or along is None:
         return None
     return shape[along if along < len(shape) else along - (1 << 64)]
@@ -392,6 +392,6 @@ def _broadcast(found: Found, note: Note | None) -> tuple[tuple[int, ...], tuple[
         given, target = note.shapes if parent(below) is not None else note.shapes[::-1]  # mse_loss(target, prediction)
         return (given, target) if given != target else None
     if _name(core) in ("Abs", "Pow"):
-        own = made_shape(made_by)
-        return None if own is None else paired_difference(own, saved(core, "self"))
+        own = result_shape(made_by)
+        return None if own is None else find_pairwise_difference(own, saved(core, "self"))
     return None

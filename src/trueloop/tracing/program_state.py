@@ -23,7 +23,7 @@ CALLS: Final = 4  # a model, its loss, and the same of an adversary
 
 
 @dataclass(slots=True, kw_only=True)
-class Leftover:
+class IncompleteWindowState:
     """Gradients that were accumulated when a loader ended within a window."""
 
     loader: Ref
@@ -38,7 +38,7 @@ class Leftover:
 
 
 @dataclass(slots=True)
-class Known:
+class OptimizerState:
     """What is known of one optimizer; but for the first two, of what happened since its latest step, seen in full."""
 
     steps: int = 0
@@ -70,49 +70,49 @@ class Known:
 class _Stay:
     """Lies among what belongs to the thread that trains, and goes with it: no other one has its number yet."""
 
-    def __init__(self, program: Program, thread: int) -> None:
+    def __init__(self, program: ProgramState, thread: int) -> None:
         self._program, self._thread = program, thread
 
     def __del__(self) -> None:
-        if self._program.thread == self._thread:
-            self._program.thread = None
+        if self._program.training_thread == self._thread:
+            self._program.training_thread = None
 
 
 _numbers = itertools.count()
 
 
 @dataclass(slots=True)
-class Program:
+class ProgramState:
     """Grows while the program runs; keeps nothing of it alive."""
 
     thread: int | None = None
     """The thread that trains: the first to run backward or step. Gradients of others must not be touched: torch writes
     them from there at any moment. What others do is not followed."""
-    crowded: bool = False
+    multi_threaded: bool = False
     """Another thread runs backward, too, and may train tomorrow what this one trains today: only gradients of models
     that were called since the latest step are looked at."""
     models: Facts[nn.Module, tuple[int, int]] = field(default_factory=Facts[nn.Module, tuple[int, int]])
-    """Outermost modules with parameters that were called -> the thread that called them last, by `number`, and the
+    """Outermost modules with parameters that were called -> the thread that called them last, by `thread_number`, and the
     updates before."""
-    structures: int = 0
+    structure_changes: int = 0
     """Times the parameters of a model were found to be others than before."""
-    optimizers: Facts[Optimizer, Known] = field(default_factory=Facts[Optimizer, Known])
+    optimizers: Facts[Optimizer, OptimizerState] = field(default_factory=Facts[Optimizer, OptimizerState])
     """That were built while watching, or have stepped."""
     met: int = 0
     """How many those have been so far, the dead ones included."""
-    drawn_from: Any = None
+    loader_pass: Any = None
     """The pass over a loader that gave the latest batch; it counts its own, see ``batch``."""
-    drawn_before: int = 0
+    batches_before_pass: int = 0
     """Batches drawn so far, from all loaders, but for those that this pass counts."""
     drawn: frozenset[tuple[int, int]] | None = None
     """First dimension and number of values of each tensor in the latest batch drawn while watching in full, if
-    somebody ``wants_drawn`` to be noted."""
-    wants_drawn: bool = False
+    somebody ``record_batch_sizes`` to be noted."""
+    record_batch_sizes: bool = False
     anomaly_at: CodePosition | None = None
     """The latest switching on of ``detect_anomaly`` while watching in full."""
     seeded_at: CodePosition | None = None
     """The latest ``torch.manual_seed`` since a shuffling loader was started."""
-    leftover: Leftover | None = None
+    leftover: IncompleteWindowState | None = None
     """What a loader's end has left to be stepped."""
     replicated: Callable[[], None] | None = None
     """Called before each backward, where a model is replicated."""
@@ -122,15 +122,15 @@ class Program:
     """Of those, the ones before a loss that is not finite."""
     replayed: bool = False
     """Calls were made again, to find where such a value comes from: that is done once."""
-    in_forward: int = 0
+    forward_depth: int = 0
     """Depth of module calls; 0 = outside."""
     dropped: bool = False
     """Within the latest outermost module call, functional dropout acted because its module is in train mode."""
-    in_backward: int = 0
+    backward_depth: int = 0
     """Depth of backward; recomputation and reentrant checkpoints run inside."""
-    in_step: int = 0
+    step_depth: int = 0
     """Depth of optimizer steps; a closure's forward and backward run inside."""
-    notes_losses: bool = True
+    record_losses: bool = True
     """The losses of the next backward are wanted: where they are computed is to be noted."""
     scaler: weakref.ref[Any] | None = None
     """The GradScaler that scaled the newest loss, where it is enabled."""
@@ -138,7 +138,7 @@ class Program:
     """The GradScaler that is just calling a step."""
     autocast: str | None = None
     """The type of autocast the newest call of a model ran under that made a graph."""
-    changes_thread: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    on_thread_change: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     """Called before another thread trains: what is known of gradients is of no use, nor safe to look at."""
     _own: threading.local = field(default_factory=threading.local)
     _choosing: Any = field(default_factory=threading.RLock)
@@ -147,7 +147,7 @@ class Program:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._left_behind)
 
-    def trains_here(self) -> bool:
+    def is_training_thread(self) -> bool:
         """True on the thread that trains; where there is none, or it has ended, this one becomes it."""
         here = threading.get_ident()
         if self.thread is None:
@@ -167,25 +167,25 @@ class Program:
     def shared(self) -> None:
         """Note that backward runs on another thread, unless that is torch's own, for the one that trains."""
         here = threading.get_ident()
-        if not self.crowded:
-            self.crowded = not self.in_backward or any(each.ident == here for each in threading.enumerate())
+        if not self.multi_threaded:
+            self.multi_threaded = not self.backward_depth or any(each.ident == here for each in threading.enumerate())
 
     @property
     def loader(self) -> Ref | None:
         """The loader that gave the latest batch."""
-        return None if self.drawn_from is None else self.drawn_from.loader
+        return None if self.loader_pass is None else self.loader_pass.loader
 
     @property
     def batch(self) -> int:
         """Batches drawn so far, from all loaders."""
-        return self.drawn_before + (0 if self.drawn_from is None else self.drawn_from.index)
+        return self.batches_before_pass + (0 if self.loader_pass is None else self.loader_pass.index)
 
-    def draws_from(self, current: Any) -> None:
+    def set_loader_pass(self, current: Any) -> None:
         """Take note that the latest batch came from another pass than the one before; it is not counted yet."""
-        self.drawn_before = self.batch - current.index
-        self.drawn_from = current
+        self.batches_before_pass = self.batch - current.index
+        self.loader_pass = current
 
-    def elsewhere(self) -> bool:
+    def is_other_thread(self) -> bool:
         """True on another thread than the one that trains."""
         return self.thread is not None and self.thread != threading.get_ident()
 
@@ -200,7 +200,7 @@ class Program:
 
     def _becomes(self, thread: int) -> None:
         self._nobodys()
-        for forget in self.changes_thread:
+        for forget in self.on_thread_change:
             forget()
         number = self.number()
         calls = [call for call in list(self.calls) if call.thread == number]  # others note theirs meanwhile
@@ -218,12 +218,12 @@ class Program:
 
     def begin(self) -> None:
         """Forget what was going on when somebody listened before; what objects there are stays known."""
-        self.thread, self.crowded = None, False
+        self.thread, self.multi_threaded = None, False
         self._nobodys()
         self.calls.clear()
         self.suspects, self.replayed = (), False
         self.anomaly_at = None
-        self.in_forward = self.in_backward = self.in_step = 0
-        self.drawn, self.wants_drawn = None, False
-        self.drawn_before, self.drawn_from = self.batch, None
+        self.forward_depth = self.backward_depth = self.step_depth = 0
+        self.drawn, self.record_batch_sizes = None, False
+        self.batches_before_pass, self.loader_pass = self.batch, None
         self.leftover = self.scaler = self.stepping_scaler = self.autocast = None

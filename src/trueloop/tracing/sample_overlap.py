@@ -28,14 +28,14 @@ from torch.utils.data import (
 )
 
 from trueloop.tracing.events import LoadersOverlap, Ref, JointlyStandardised
-from trueloop.tracing.stream import Stream
+from trueloop.tracing.stream import EventStream
 
 MOST_LOADERS: Final = 8  # living ones that a new one is compared with
 MOST_SAMPLES: Final = 2_000_000  # compared by index: 0.2 s
 MOST_ROWS: Final = 250_000  # compared by content: 0.1 s
 MOST_NUMBERS: Final = 5_000_000  # of tables whose mean is taken: 0.05 s
 FEWEST_FEATURES: Final = 8  # rows of fewer numbers are equal by chance, or by design: grids, flags
-LOOKED_AT: Final = 64  # numbers of a row that its digest is made of
+INSPECTED_LAYERS: Final = 64  # numbers of a row that its digest is made of
 MOST_SECONDS: Final = 1.0  # for all comparisons of a run
 SHARE: Final = 0.001  # and of its length, in loops that build loaders without end
 EXACT: Final = 1e-5  # of a standard deviation: what float32 leaves of a mean that was subtracted
@@ -153,7 +153,7 @@ def digests(tables: Sequence[Tensor], indices: Tensor | None) -> Tensor | None:
     state = 1
     for table in tables:
         flat = table.reshape(len(table), -1)
-        step = max(1, -(-flat.shape[1] // LOOKED_AT))
+        step = max(1, -(-flat.shape[1] // INSPECTED_LAYERS))
         for column in flat[:, ::step].unbind(1):
             state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
             total += _bits(column) * (state - (1 << 63))
@@ -177,10 +177,10 @@ class _Known(NamedTuple):
     ref: Ref
 
 
-class Comparison:
+class LoaderComparison:
     """Compares every loader with those before it, once, when it is started for the first time."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: EventStream) -> None:
         self._stream = stream
         self._known: list[_Known] = []
         self._subsets: list[weakref.ref[Any]] = []
@@ -232,7 +232,7 @@ class Comparison:
             if indices is None or len(indices) + small[0].size != large[0].size:
                 continue
             if not torch.isin(indices, held).any():
-                return self._stream.registry.of(subset)
+                return self._stream.registry.ref(subset)
         return None
 
     def _look_at_scale(self, loaders: list[tuple[Ref, list[Part]]]) -> None:

@@ -18,7 +18,7 @@ _SHUFFLING: Final = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _SHUFFLING_TOO: Final = "accelerate.data_loader.SeedableRandomSampler"  # of the Hugging Face Trainer, too
 
 
-def order_of(loader: Any) -> tuple[str, bool | None]:
+def sampler_order(loader: Any) -> tuple[str, bool | None]:
     """Return the class of what orders the samples, and whether it shuffles; None = nobody but its author knows."""
     batches = loader.batch_sampler
     if batches is not None and type(batches) is not BatchSampler:
@@ -31,7 +31,7 @@ def order_of(loader: Any) -> tuple[str, bool | None]:
     return kind.__name__, shuffles if shuffles or kind is SequentialSampler else None
 
 
-def distributed_of(loader: Any) -> Any:
+def distributed_sampler(loader: Any) -> Any:
     """Return the DistributedSampler that shuffles a loader, also through batch samplers around it, or None."""
     for first in (loader.sampler, loader.batch_sampler):
         sampler: Any = first

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Final
 
 from trueloop.tracing.events import TracingGap
-from trueloop.tracing.stream import Stream
+from trueloop.tracing.stream import EventStream
 
 FIRST: Final = 16  # updates in full at the start
 BURST: Final = 6  # updates in full now and then: two rounds of three optimizers
@@ -27,17 +27,17 @@ SHARE: Final = 0.001  # of the program's time that bursts may take from then on
 HIDDEN: Final = 1.5  # times what is timed: the program's own code runs slower beside ours
 
 
-class Levels:
+class SamplingController:
     """Opens and closes the full view.
 
     Args:
-        stream: told what is wanted, by its ``full``.
+        stream: told what is wanted, by its ``full_tracing``.
         open_full: put in place what only the full view needs.
         close_full: take it away.
     """
 
-    def __init__(self, stream: Stream, *, open_full: Callable[[], None], close_full: Callable[[], None]) -> None:
-        self._stream, self._open, self._close = stream, open_full, close_full
+    def __init__(self, stream: EventStream, *, start_full_tracing: Callable[[], None], stop_full_tracing: Callable[[], None]) -> None:
+        self._stream, self._open, self._close = stream, start_full_tracing, stop_full_tracing
         self._opened = False
         self._last_update = self._look_at = 0
         self._pause, self._looked_s = LOOK, 0.0
@@ -57,7 +57,7 @@ class Levels:
     def start(self) -> None:
         """Watch in full from now on, for the first windows."""
         self._began_s, self._spent_s = perf_counter(), 0.0
-        self._opened_busy_s = self._stream.busy_s
+        self._opened_busy_s = self._stream.overhead_s
         self._see_in_full(FIRST)
 
     def stop(self) -> None:
@@ -71,7 +71,7 @@ class Levels:
             self._see_in_full(BURST)
 
     def after_update(self) -> None:
-        """Called after steps of optimizers, with the update counted: see `Stream.after_update`."""
+        """Called after steps of optimizers, with the update counted: see `EventStream.after_update`."""
         stream, update = self._stream, self._stream.update
         if update >= self._look_at:
             self._look(update)
@@ -85,14 +85,14 @@ class Levels:
                 self._see_in_full(BURST)
             else:
                 self._next_burst = update + 4 * BURST
-        stream.due = update + 1 if self._opened else self._look_at
+        stream.next_check_update = update + 1 if self._opened else self._look_at
 
     def _look(self, update: int) -> None:
         now_s = perf_counter()
         fast = update > YOUNG and now_s - self._looked_s < SOON_S
         self._pause, self._looked_s = min(2 * self._pause, SELDOM) if fast else LOOK, now_s
         self._look_at = update + self._pause
-        for look in self._stream.looks:
+        for look in self._stream.periodic_checks:
             look()
 
     def after_backward(self) -> None:
@@ -113,18 +113,18 @@ class Levels:
         self._last_update = max(self._last_update, stream.update + updates)
         self._batches = self._backwards = 0
         if not self._opened:
-            self._opened = stream.full = True
-            stream.due = 0
-            self._opened_busy_s = stream.busy_s
+            self._opened = stream.full_tracing = True
+            stream.next_check_update = 0
+            self._opened_busy_s = stream.overhead_s
             self._open()
             if stream.update > self._closed_at:
                 stream.emit(TracingGap(updates=stream.update - self._closed_at))
 
     def _shut(self) -> None:
         stream = self._stream
-        self._opened = stream.full = False
+        self._opened = stream.full_tracing = False
         self._close()
-        self._spent_s += stream.busy_s - self._opened_busy_s
+        self._spent_s += stream.overhead_s - self._opened_busy_s
         self._closed_at = stream.update
         self._next_burst = stream.update + 4 * BURST
 
@@ -132,5 +132,5 @@ class Levels:
         """True while watching in full has cost no more than its share of the program's time, or next to nothing."""
         if self.watched < FREE:
             return True
-        spent_s = self._spent_s + (self._stream.busy_s - self._opened_busy_s if self._opened else 0.0)
+        spent_s = self._spent_s + (self._stream.overhead_s - self._opened_busy_s if self._opened else 0.0)
         return HIDDEN * spent_s < FREE_S + SHARE * (perf_counter() - self._began_s)

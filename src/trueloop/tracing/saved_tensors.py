@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from torch import Tensor
 
-NOT_TOLD: Final = "this version of torch does not tell what a graph has saved for its backward"
-HOOKED: Final = "what the graph has saved for its backward is behind hooks of the program's own"
+UNSUPPORTED_TORCH: Final = "this version of torch does not tell what a graph has saved for its backward"
+BEHIND_HOOKS: Final = "what the graph has saved for its backward is behind hooks of the program's own"
 
 
 def saved(node: Any, name: str) -> Tensor | None:
@@ -37,17 +37,17 @@ def unread(node: Any, *names: str) -> str:
             return ""
         if raw is not None:
             if not hasattr(raw, "unpack_hook") or not hasattr(type(raw), "data"):
-                return NOT_TOLD
-            return "" if raw.unpack_hook is None else HOOKED
+                return UNSUPPORTED_TORCH
+            return "" if raw.unpack_hook is None else BEHIND_HOOKS
     return ""
 
 
-def made_shape(node: Any, place: int = 0) -> tuple[int, ...] | None:
+def result_shape(node: Any, place: int = 0) -> tuple[int, ...] | None:
     """Return the shape of a result of a node's; None where that is not known."""
     made = getattr(node, "_input_metadata", None)
     return tuple(made[place].shape) if made and place < len(made) else None
 
 
-def given_shape(node: Any) -> tuple[int, ...] | None:
+def input_shape(node: Any) -> tuple[int, ...] | None:
     """Return the shape of the first of a node's inputs that needs a gradient."""
-    return next((made_shape(made, place) for made, place in node.next_functions if made is not None), None)
+    return next((result_shape(made, place) for made, place in node.next_functions if made is not None), None)

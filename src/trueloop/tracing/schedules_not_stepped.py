@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Ref, SchedulerNeverStepped
-from trueloop.tracing.program_state import Known, Program
+from trueloop.tracing.program_state import OptimizerState, ProgramState
 from trueloop.tracing.program_text.program_files import files_of, in_notebook, installed, program_stack, reached
 from trueloop.tracing.program_text.schedule_calls import may_advance, sets_rates
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import here, is_users
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import user_location, is_user_code
 
 MOST: Final = 128  # optimizers that are followed; a sweep makes more
 
@@ -38,13 +38,13 @@ class _Made:
 class _Over:
     """The schedules of one optimizer."""
 
-    known: Known
+    known: OptimizerState
     made: list[_Made] = field(default_factory=list[_Made])
     advanced: bool = False
     """One of them was."""
 
 
-class Unadvanced:
+class UnsteppedSchedules:
     """Told of every schedule that is made or advanced; emits `ScheduleIdle` when the watch ends.
 
     Nothing is said where a library runs the loop, and may hold the schedule; in a notebook, whose next cell may advance
@@ -53,13 +53,13 @@ class Unadvanced:
     Cost: 10 us for each schedule that is made; at the end, where one may be idle, 5 ms for each file of the program.
     """
 
-    def __init__(self, stream: Stream, program: Program) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._over: dict[int, _Over] = {}
         self.waiting = 0
         """Optimizers of which no schedule was advanced yet."""
-        self._look = stream.fenced("schedules that are not advanced", self._looked)
-        stream.farewells.append(stream.fenced("schedules that are not advanced", self._tell))
+        self._look = stream.isolated("schedules that are not advanced", self._looked)
+        stream.on_detach.append(stream.isolated("schedules that are not advanced", self._tell))
 
     def begin(self) -> None:
         """Forget what was made before."""
@@ -70,7 +70,7 @@ class Unadvanced:
     def made(self, schedule: Any) -> None:
         """Take note of a schedule at the end of its constructor."""
         known = self._program.optimizers.get(schedule.optimizer)
-        if known is None or len(self._over) >= MOST or self._program.elsewhere():
+        if known is None or len(self._over) >= MOST or self._program.is_other_thread():
             return
         over = self._over.get(id(known))
         if over is None:
@@ -79,15 +79,15 @@ class Unadvanced:
         parts = getattr(schedule, "_schedulers", ())
         over.made = [each for each in over.made if all(each.schedule() is not part for part in parts)]
         stack = program_stack()
-        direct = bool(stack) and is_users(stack[-1].f_code) and type(schedule).__module__.startswith("torch.")
+        direct = bool(stack) and is_user_code(stack[-1].f_code) and type(schedule).__module__.startswith("torch.")
         registry = self._stream.registry
         over.made.append(_Made(
-            weakref.ref(schedule), registry.of(schedule), type(schedule).__name__, registry.of(schedule.optimizer),
-            known.steps, self._stream.micro, here(), [id(each) for each in stack], files_of(stack),
+            weakref.ref(schedule), registry.ref(schedule), type(schedule).__name__, registry.ref(schedule.optimizer),
+            known.steps, self._stream.backward_count, user_location(), [id(each) for each in stack], files_of(stack),
             driven=None if direct and not getattr(schedule, "last_epoch", 0) else True,
         ))  # fmt: skip
-        if self._look not in self._stream.looks:
-            self._stream.looks = [*self._stream.looks, self._look]
+        if self._look not in self._stream.periodic_checks:
+            self._stream.periodic_checks = [*self._stream.periodic_checks, self._look]
 
     def advanced(self, schedule: Any) -> None:
         """Take note that one was advanced, by the program or by another schedule."""
@@ -110,7 +110,7 @@ class Unadvanced:
         self._rest()
 
     def _rest(self) -> None:
-        self._stream.looks = [each for each in self._stream.looks if each is not self._look]
+        self._stream.periodic_checks = [each for each in self._stream.periodic_checks if each is not self._look]
 
     def _tell(self) -> None:
         for over in self._over.values():

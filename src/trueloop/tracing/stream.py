@@ -14,12 +14,12 @@ from typing import Any
 from trueloop.tracing.events import Event
 from trueloop.tracing.patch import set_compiler
 from trueloop.tracing.registry import Registry
-from trueloop.tracing.torch_modes import are_on, dispatch_modes, function_modes, modes_aside
+from trueloop.tracing.torch_modes import modes_active, dispatch_modes, function_modes, torch_modes_disabled
 
 Listener = Callable[[Any], None]
 
 
-def in_words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Say an error's class and message; never raises, where the stack is full or the error cannot say itself."""
     try:
         return f"{type(error).__name__}: {error}"
@@ -27,7 +27,7 @@ def in_words(error: BaseException) -> str:
         return type(error).__name__
 
 
-class Stream:
+class EventStream:
     """What all sources share."""
 
     __slots__ = (
@@ -40,29 +40,29 @@ class Stream:
         self.registry = Registry()
         self.update = 0
         """Steps of any optimizer so far."""
-        self.micro = 0
+        self.backward_count = 0
         """Backwards so far."""
-        self.stepped_micro = 0
+        self.backward_count_at_step = 0
         """Backwards before the latest step of any optimizer."""
-        self.window = 0
+        self.window_size = 0
         """Backwards that led to it."""
-        self.alike_from = 0
+        self.same_window_since = 0
         """The update from which on each one had as many."""
-        self.full = True
+        self.full_tracing = True
         """Every event is wanted; otherwise the rare ones only."""
-        self.on = False
+        self.active = False
         """Somebody listens. Replacements of torch's functions ask before anything else."""
-        self.busy_s = 0.0
+        self.overhead_s = 0.0
         """Time spent in sources and listeners, as far as it is timed."""
         self.problems: list[str] = []
-        self.wake: Callable[[], None] = lambda: None
+        self.request_full_tracing: Callable[[], None] = lambda: None
         """Called by a source that saw a change of structure: watch in full for a while."""
         self.after_update: Callable[[], None] = lambda: None
-        """Called after a step of an optimizer, from update ``due`` on; it says when it is due next."""
-        self.due = 0
-        self.looks: list[Callable[[], None]] = []
+        """Called after a step of an optimizer, from update ``next_check_update`` on; it says when it is due next."""
+        self.next_check_update = 0
+        self.periodic_checks: list[Callable[[], None]] = []
         """Called now and then by it: sources that look at something that grows."""
-        self.farewells: list[Callable[[], None]] = []
+        self.on_detach: list[Callable[[], None]] = []
         """Called before a watch ends: sources that still have something to tell."""
         self.after_batch: Callable[[], None] = lambda: None
         """Called for every batch drawn from a loader while watching in full."""
@@ -77,24 +77,24 @@ class Stream:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._left_behind)
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Count from nothing, and trust every source again: nobody has listened until now."""
-        self.update = self.micro = self.stepped_micro = self.window = self.alike_from = 0
+        self.update = self.backward_count = self.backward_count_at_step = self.window_size = self.same_window_since = 0
         self._session += 1
-        self.registry.begin()
+        self.registry.reset()
         self.problems = []
 
     @property
-    def alike(self) -> int:
+    def same_window_updates(self) -> int:
         """Steps in a row that as many backwards led to."""
-        return self.update - self.alike_from
+        return self.update - self.same_window_since
 
-    def listen(self, listener: Listener, *kinds: type[Event]) -> None:
+    def subscribe(self, listener: Listener, *kinds: type[Event]) -> None:
         """Carry every event to one more listener, or those of some kinds only."""
         with self.lock:
             self._listeners, self._hearing = [*self._listeners, (listener, frozenset(kinds))], {}
 
-    def unlisten(self, listener: Listener) -> None:
+    def unsubscribe(self, listener: Listener) -> None:
         """Stop doing so."""
         with self.lock:
             self._listeners = [each for each in self._listeners if each[0] != listener]
@@ -108,15 +108,15 @@ class Stream:
     def emit(self, event: Event) -> None:
         """Say when an event happens, which is now, and carry it to everybody."""
         event.update = self.update
-        event.backward_count = self.micro
-        event.time_s, event.overhead_s = perf_counter(), self.busy_s
+        event.backward_count = self.backward_count
+        event.time_s, event.overhead_s = perf_counter(), self.overhead_s
         with self.lock:
             for listener in self._hearing.get(type(event)) or self._hear(type(event)):
                 listener(event)
         for name in event.LIVE_FIELDS:
             setattr(event, name, None)
 
-    def fenced(self, source: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+    def isolated(self, source: str, handler: Callable[..., Any]) -> Callable[..., Any]:
         """Return a handler that never raises: the first time it would, it is silent from then on, and named.
 
         Args:
@@ -132,23 +132,23 @@ class Stream:
             start = perf_counter()
             compiling = set_compiler(None)
             try:
-                if (functions() or dispatches()) and are_on():
-                    with modes_aside():
+                if (functions() or dispatches()) and modes_active():
+                    with torch_modes_disabled():
                         return handler(*args)
                 return handler(*args)
             except Exception as error:  # noqa: BLE001 - the host is sacred
                 broken = self._session
-                self.trouble(f"{source} are not seen any more", error)
+                self.record_problem(f"{source} are not seen any more", error)
                 return None
             finally:
                 if compiling is not None:
                     set_compiler(compiling)
-                self.busy_s += perf_counter() - start
+                self.overhead_s += perf_counter() - start
 
         return run
 
-    def guarded(self, source: str, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a handler as `fenced` does, for what runs within one of those: the rest is seen to there."""
+    def isolated_inner(self, source: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a handler as `isolated` does, for what runs within one of those: the rest is seen to there."""
         broken = -1
 
         def run(*args: Any) -> Any:
@@ -159,12 +159,12 @@ class Stream:
                 return handler(*args)
             except Exception as error:  # noqa: BLE001 - the host is sacred
                 broken = self._session
-                self.trouble(f"{source} are not seen any more", error)
+                self.record_problem(f"{source} are not seen any more", error)
                 return None
 
         return run
 
-    def trouble(self, what: str, error: BaseException) -> None:
+    def record_problem(self, what: str, error: BaseException) -> None:
         """Remember something that broke in here, with the place, for the report."""
         trace = error.__traceback__
         while trace is not None and trace.tb_next is not None:
@@ -172,10 +172,10 @@ class Stream:
         where = ""
         if trace is not None:
             where = f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno})"  # noqa: PTH119
-        self.problems.append(f"{what}: {in_words(error)}{where}")
+        self.problems.append(f"{what}: {describe_error(error)}{where}")
 
     def _left_behind(self) -> None:
         """In a forked child, such as a loader's worker, nothing is watched."""
-        self.on = False
+        self.active = False
         self._listeners, self._hearing = [], {}
         self.lock = threading.RLock()

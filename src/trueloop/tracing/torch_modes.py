@@ -17,19 +17,19 @@ dispatch_modes: Callable[[], int] = _bindings._len_torch_dispatch_stack  # noqa:
 """How many that see what these come down to."""
 
 
-def are_on() -> bool:
+def modes_active() -> bool:
     """True where there is one; a default device is a mode, too, but says nothing where a device is given."""
     there = _bindings._get_function_stack_at  # noqa: SLF001
     return bool(dispatch_modes()) or not all(isinstance(there(at), DeviceContext) for at in range(function_modes()))
 
 
-def are_aside() -> bool:
-    """True within `modes_aside`."""
+def modes_disabled() -> bool:
+    """True within `torch_modes_disabled`."""
     return bool(_bindings._is_torch_function_all_disabled())  # noqa: SLF001
 
 
 @contextmanager
-def modes_aside() -> Generator[None]:
+def torch_modes_disabled() -> Generator[None]:
     """Set all of them aside meanwhile. Cost: 10 us."""
     with _bindings.DisableTorchFunction(), cast("Any", _disable_current_modes)():
         yield

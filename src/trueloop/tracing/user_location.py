@@ -29,18 +29,18 @@ class _Users(dict[str, bool]):
     """File of code -> it is the user's. Not by the code itself: its hash is computed anew each time, from all of it."""
 
     def __missing__(self, name: str) -> bool:
-        known = self[name] = is_users_file(name)
+        known = self[name] = is_user_file(name)
         return known
 
 
 _users: Final = _Users()
 
 
-FENCED: Final = 3
-"""Depth of what a `Stream.fenced` handler was called by: itself and the fence are no program's."""
+ISOLATED_CALLER_DEPTH: Final = 3
+"""Depth of what a `EventStream.isolated` handler was called by: itself and the fence are no program's."""
 
 
-def here(depth: int = 1) -> CodePosition | None:
+def user_location(depth: int = 1) -> CodePosition | None:
     """Return the innermost line on the stack that is the user's, not a library's; where there is none, of a library.
 
     Args:
@@ -55,26 +55,26 @@ def here(depth: int = 1) -> CodePosition | None:
     return CodePosition(frame.f_code, frame.f_lasti)
 
 
-def by_user() -> bool:
+def is_called_by_user() -> bool:
     """True where the program itself called what of torch's is running, and no library did it for it."""
     torch_folder = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep  # noqa: PTH120
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
     while frame is not None and frame.f_code.co_filename.startswith((_OURS, torch_folder, "<trueloop")):
         frame = frame.f_back
-    return frame is not None and is_users(frame.f_code)
+    return frame is not None and is_user_code(frame.f_code)
 
 
-def is_users(code: CodeType) -> bool:
+def is_user_code(code: CodeType) -> bool:
     """True for code that is neither a library's nor trueloop's."""
-    return is_users_file(code.co_filename)
+    return is_user_file(code.co_filename)
 
 
-def is_users_file(name: str) -> bool:
+def is_user_file(name: str) -> bool:
     """True for a file, or what stands for one, that is neither a library's nor trueloop's."""
     return not name.startswith(_LIBRARIES) and _INSTALLED.search(name) is None
 
 
-def is_ours(code: CodeType) -> bool:
+def is_trueloop_code(code: CodeType) -> bool:
     """True for trueloop's own code."""
     return code.co_filename.startswith(_OURS)
 

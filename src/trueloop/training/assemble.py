@@ -132,7 +132,7 @@ def _build_update(optimizer: torch.optim.Optimizer, config: TrainConfig, paralle
 
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         return ShardedUpdate(
-            optimizer, parameters, config.clip, cast("Sharded", parallel), guarded=config.guard.enabled
+            optimizer, parameters, config.clip, cast("FsdpParallel", parallel), guarded=config.guard.enabled
         )
     return make_update(optimizer, config.clip, guarded=config.guard.enabled)
 

@@ -7,7 +7,7 @@ from trueloop.app.runs.sync import sync_runs
 from trueloop.core.errors import InvalidConfig, InvalidData, RunFolderError
 from trueloop.core.protocols import RunStarted
 from trueloop.runs.journal import Journal
-from trueloop.runs.tracking import Copied, StoreUnavailable, StoreError, StoreRejected
+from trueloop.runs.tracking import SyncResult, StoreUnavailable, StoreError, StoreRejected
 from trueloop.runs.tracking import target as target_module
 
 
@@ -28,7 +28,7 @@ def copied(monkeypatch):
 
     def copy(run_dir, target, *, again):
         seen.append((run_dir.name, target.address, again))
-        answer = answers.get(run_dir.name, Copied(outcome="copied", state="finished", lines=3))
+        answer = answers.get(run_dir.name, SyncResult(outcome="copied", state="finished", lines=3))
         if isinstance(answer, Exception):
             raise answer
         return answer

@@ -9,7 +9,7 @@ from trueloop.core.protocols import Notice, RunStarted
 from trueloop.runs.journal import Journal
 from trueloop.runs.tracking import Target
 
-TARGET = Target(kind="tensorboard", address="/nowhere", shown="tensorboard:nowhere")
+TARGET = Target(kind="tensorboard", address="/nowhere", display="tensorboard:nowhere")
 STARTED = RunStarted(name="run", epochs=1, updates=1, start_update=0, facts={})
 
 

@@ -42,10 +42,10 @@ def runs(tmp_path, monkeypatch):
 def laid_out(tmp_path_factory):
     """A database with MLflow's tables and nothing in it: to lay them out takes a second, to copy them nothing."""
     from trueloop.runs.tracking.mlflow_sink import MlflowSink
-    from trueloop.runs.tracking.target import target_of
+    from trueloop.runs.tracking.target import parse_target
 
     folder = tmp_path_factory.mktemp("laid_out")
-    MlflowSink(target_of("sqlite", folder)).close()
+    MlflowSink(parse_target("sqlite", folder)).close()
     return folder / "mlflow.db"
 
 

@@ -1,4 +1,4 @@
-"""GRD003: the weights with which the losses of a window enter backward."""
+"""GRD003: accumulated losses that are not divided by the number of batches."""
 
 import pytest
 
@@ -134,7 +134,7 @@ RUN_ONLY: set[str] = set()
 """Faulty scripts that lint cannot detect."""
 
 LINT_ONLY = {
-    "a window by name, with the last one": """
+    "window size from arguments, last window stepped": """
 def train(net: nn.Module, loader, opt: torch.optim.Optimizer, args):
     criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
     opt.zero_grad()
@@ -178,7 +178,7 @@ def train(net: nn.Module, loader, opt: torch.optim.Optimizer, every):
 }
 
 LINT_CORRECT = {
-    "divided by name before": """
+    "divided before backward": """
 for i, (a, b) in enumerate(loader):
     loss = mse(model(a), b)
     loss = loss / K
@@ -205,7 +205,7 @@ for i, (a, b) in enumerate(loader):
         optimizer.step()
         optimizer.zero_grad()
 """,
-    "a rate that is divided": """
+    "learning rate is divided": """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1 / K)
 for i, (a, b) in enumerate(loader):
     mse(model(a), b).backward()
@@ -231,14 +231,14 @@ for i, (a, b) in enumerate(loader):
         optimizer.step()
         optimizer.zero_grad()
 """,
-    "a step now and then over one batch": """
+    "step every fourth pass over one batch": """
 for i in range(20):
     mse(model(x), y).backward()
     if (i + 1) % 4 == 0:
         optimizer.step()
         optimizer.zero_grad()
 """,
-    "a generator every few batches": """
+    "generator trained every few batches": """
 G = nn.Linear(2, 6)
 g = torch.optim.Adam(G.parameters())
 for i, (a, b) in enumerate(loader):

@@ -1,4 +1,4 @@
-"""GRD006: a gradient that is always zero, and a bias that only cancels out."""
+"""GRD006: a gradient that is always zero, and a bias that cancels out."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ for _ in range(80):
 """
 
 
-def lint_reports(ran) -> list[str]:
+def messages(ran) -> list[str]:
     return [found.message for found in ran.findings if found.code == "GRD006"]
 
 
-def test_the_last_bias_of_a_critic_cancels_out_and_is_left_alone(run):
-    assert not lint_reports(run(HEAD + DIFFERENCE))
+def test_last_bias_of_a_critic_is_not_reported(run):
+    assert not messages(run(HEAD + DIFFERENCE))
 
 
-def test_a_layer_that_died_is_told_with_its_bias(run):
-    (message,) = lint_reports(run(HEAD + DEAD))
+def test_dead_layer_is_reported_with_its_bias(run):
+    (message,) = messages(run(HEAD + DEAD))
     assert "0.bias, 0.weight" in message
 
 
-def test_a_run_without_an_optimizer_says_so(run):
+def test_run_without_optimizer_is_not_judged(run):
     report = run("import torch\nfrom torch import nn\nnn.Linear(2, 1)(torch.ones(3, 2)).sum().backward()\n").report
     reasons = {each.code: each.reason for each in report.verdicts if each.code in ("GRD006", "GRD007")}
     assert reasons == {"GRD006": "no optimizer stepped", "GRD007": "no optimizer stepped"}

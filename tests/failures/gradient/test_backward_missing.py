@@ -1,4 +1,4 @@
-"""GRD013: steps, and never a backward."""
+"""GRD013: an optimizer that steps without any backward."""
 
 import pytest
 
@@ -22,7 +22,7 @@ for _ in range(20):
     schedule.step()
     rates.append(optimizer.param_groups[0]["lr"])
 """,
-    "a schedule that is plotted beside an evaluation": """
+    "a schedule that is plotted during an evaluation": """
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
 for _ in range(20):
     with torch.no_grad():
@@ -30,7 +30,7 @@ for _ in range(20):
     optimizer.step()
     schedule.step()
 """,
-    "a schedule that is brought to where it was": """
+    "a schedule that is resumed": """
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
 for _ in range(20):
     optimizer.step()
@@ -40,14 +40,14 @@ for _ in range(20):
     mse(model(x), y).backward()
     optimizer.step()
 """,
-    "gradients of autograd's other function": """
+    "gradients of torch.autograd.grad": """
 for _ in range(20):
     loss = mse(model(x), y)
     for p, gradient in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
         p.grad = gradient
     optimizer.step()
 """,
-    "gradients of functions": """
+    "gradients of torch.func.grad": """
 names = dict(model.named_parameters())
 def loss_of(parameters):
     return mse(torch.func.functional_call(model, parameters, (x,)), y)
@@ -79,7 +79,7 @@ for number in range(20):
     first.step()
     optimizer.step()
 """,
-    "an optimizer that tries": """
+    "a random search optimizer": """
 class Trying(torch.optim.Optimizer):
     def __init__(self, parameters):
         super().__init__(parameters, {"scale": 0.01})
@@ -92,7 +92,7 @@ for _ in range(20):
     loss = mse(model(x), y)
     trying.step()
 """,
-    "weights moved by hand, and a step that was left": """
+    "weights changed by hand, with a leftover step": """
 for _ in range(20):
     loss = mse(model(x), y)
     gradients = torch.autograd.grad(loss, list(model.parameters()))
@@ -100,7 +100,7 @@ for _ in range(20):
         p.data.add_(gradient, alpha=-0.01)
     optimizer.step()
 """,
-    "batches that have nothing to learn": """
+    "first batches skipped": """
 for number in range(20):
     optimizer.zero_grad()
     loss = mse(model(x), y)
@@ -154,8 +154,8 @@ class Learner:
         self.net = nn.Linear(6, 1)
         self.opt = torch.optim.AdamW(self.net.parameters())
         self.criterion = nn.MSELoss()
-    def fit(self, turns):
-        for _ in range(turns):
+    def fit(self, iterations):
+        for _ in range(iterations):
             self.opt.zero_grad()
             loss = self.criterion(self.net(x), y)
             self.opt.step()  # <- GRD013
@@ -168,7 +168,7 @@ for number in range(40):
         optimizer.step()  # <- GRD013
         optimizer.zero_grad()
 """,
-    "of two losses": """
+    "two losses": """
 criterion = nn.L1Loss()
 for _ in range(20):
     output = model(x)
@@ -179,7 +179,7 @@ for _ in range(20):
         print(f"loss {loss.item()}")
 """,
 }
-NAMED = """
+UNCALLED = """
 for _ in range(20):
     optimizer.zero_grad()
     loss = mse(model(x), y)
@@ -187,7 +187,7 @@ for _ in range(20):
     optimizer.step()
 """
 RUN_ONLY = {
-    "the loss of a function of one's own": """
+    "a custom loss function": """
 for _ in range(20):
     optimizer.zero_grad()
     loss = (model(x) - y).pow(2).mean()
@@ -206,7 +206,7 @@ for _ in range(5):
 
 @pytest.mark.filterwarnings("ignore:Detected call of")
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
-def test_its_look_alikes_are_left_in_peace(run, lint_is_clean, script):
+def test_run_and_lint_accept_correct_scripts(run, lint_is_clean, script):
     assert not [each.message for each in run(HEAD + script).findings if each.code == "GRD013"]
     lint_is_clean(HEAD + script, "GRD013")
 
@@ -217,16 +217,16 @@ def test_run_reports_faulty_scripts(run_reports, script):
 
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
-def test_the_text_tells_it(lint_reports, script):
+def test_lint_reports_faulty_scripts(lint_reports, script):
     lint_reports(HEAD + script)
 
 
-def test_a_backward_that_is_named_and_not_called(run_reports, lint_reports):
-    run_reports(HEAD + NAMED.replace("optimizer.step()", "optimizer.step()  # <- GRD013"))
-    lint_reports(HEAD + NAMED.replace("loss.backward", "loss.backward  # <- GRD013"), fixes=True)
+def test_backward_without_parentheses_is_reported(run_reports, lint_reports):
+    run_reports(HEAD + UNCALLED.replace("optimizer.step()", "optimizer.step()  # <- GRD013"))
+    lint_reports(HEAD + UNCALLED.replace("loss.backward", "loss.backward  # <- GRD013"), fixes=True)
 
 
-def test_a_helper_in_another_file(run, lint_is_clean, tmp_path, monkeypatch):
+def test_lint_trusts_a_helper_in_another_file(run, lint_is_clean, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "losses_of_it.py").write_text("def learn(loss):\n    return loss.item()\n")
     script = (
@@ -243,6 +243,6 @@ for _ in range(20):
     lint_is_clean(script)  # it may run backward
 
 
-def test_it_is_told_while_it_runs(run):
+def test_finding_is_reported_after_eight_steps(run):
     (found,) = run(HEAD + FAULTY["the line is missing"]).findings
     assert "8 times" in found.message

@@ -1,4 +1,4 @@
-"""GRD010: clipping what a step has used already."""
+"""GRD010: gradients that are clipped after a step has used them."""
 
 import pytest
 
@@ -61,7 +61,7 @@ for a, b in loader:
     body.step()
     clip_grad_norm_(model[0].parameters(), 0.1)  # <- GRD010
 """,
-    "through an alias kept from before": """
+    "through an alias": """
 clip = clip_grad_norm_
 for a, b in loader:
     optimizer.zero_grad()
@@ -72,7 +72,7 @@ for a, b in loader:
 }
 
 CORRECT = {
-    "in its place": """
+    "clipped before the step": """
 for a, b in loader:
     optimizer.zero_grad()
     mse(model(a), b).backward()
@@ -87,14 +87,14 @@ for a, b in loader:
     optimizer.step()
     norms.append(clip_grad_norm_(model.parameters(), float("inf")).item())
 """,
-    "a norm that is logged with a limit nobody reaches": """
+    "a norm that is logged with a limit that is never reached": """
 for a, b in loader:
     optimizer.zero_grad()
     mse(model(a), b).backward()
     optimizer.step()
     print(clip_grad_norm_(model.parameters(), 1e9).item())
 """,
-    "both: clipped before, looked at after": """
+    "clipped before the step, measured after it": """
 for a, b in loader:
     optimizer.zero_grad()
     mse(model(a), b).backward()
@@ -102,7 +102,7 @@ for a, b in loader:
     optimizer.step()
     clip_grad_norm_(model.parameters(), float("inf"))
 """,
-    "all parameters, of which one optimizer has stepped": """
+    "all parameters, between the steps of two optimizers": """
 head = torch.optim.SGD(model[2].parameters(), lr=0.001)
 body = torch.optim.SGD(model[0].parameters(), lr=0.001)
 for a, b in loader:
@@ -141,7 +141,7 @@ RUN_ONLY: set[str] = set()
 """Faulty scripts that lint cannot detect."""
 
 LINT_ONLY = {
-    "a function whose optimizer comes from outside": """
+    "an optimizer passed as an argument": """
 def train(net: nn.Module, optimizer: torch.optim.Optimizer, loader, args):
     net.train()
     for batch_idx, (data, target) in enumerate(loader):
@@ -174,7 +174,7 @@ for a, b in loader:
     clip_grad_value_(model.parameters(), 1.0)  # <- GRD010
     scaler.update()
 """,
-    "clipped when they are cleared": """
+    "clipped after clearing": """
 class Learner:
     def __init__(self, net: nn.Module):
         self.net = net
@@ -189,7 +189,7 @@ class Learner:
 }
 
 LINT_CORRECT = {
-    "a norm that is read with a finite limit": """
+    "a norm that is used, with a finite limit": """
 for a, b in loader:
     optimizer.zero_grad()
     mse(model(a), b).backward()
@@ -205,7 +205,7 @@ for a, b in loader:
     optimizer.step()
     clip_grad_norm_(other.parameters(), 1.0)
 """,
-    "a step in another arm": """
+    "a step in a branch": """
 for number, (a, b) in enumerate(loader):
     (mse(model(a), b) / 4).backward()
     if number % 4 == 0:
@@ -213,7 +213,7 @@ for number, (a, b) in enumerate(loader):
         optimizer.zero_grad()
     clip_grad_norm_(model.parameters(), 1.0)
 """,
-    "a backward of a file that is not shown": """
+    "a backward in another file": """
 from elsewhere import backward
 for a, b in loader:
     mse(model(a), b).backward()
@@ -222,7 +222,7 @@ for a, b in loader:
     backward(model, a, b)
     clip_grad_norm_(model.parameters(), 1.0)
 """,
-    "a second pass between": """
+    "a second backward in between": """
 for a, b in loader:
     optimizer.zero_grad()
     mse(model(a), b).backward()
@@ -231,7 +231,7 @@ for a, b in loader:
     clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
 """,
-    "gradients made by hand": """
+    "gradients written by hand": """
 for a, b in loader:
     mse(model(a), b).backward()
     optimizer.step()
@@ -241,7 +241,7 @@ for a, b in loader:
     clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
 """,
-    "at the start of the turn": """
+    "clipped at the start of the iteration": """
 def train(model, optimizer, loader):
     for a, b in loader:
         loss = mse(model(a), b)
@@ -263,13 +263,13 @@ def test_lint_accepts_correct_scripts(lint_is_clean, name):
     lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_CORRECT}[name])
 
 
-def test_the_clipping_is_moved_with_its_comment_and_unscales(lint_reports):
+def test_fix_moves_the_clipping_and_unscales_first(lint_reports):
     (found,) = lint_reports(HEAD + LINT_ONLY["with a GradScaler"], fixes=True)
     assert found.autofix.safe
     assert "scaler.unscale_(optimizer)" in "".join(edit.text for edit in found.autofix.edits)
 
 
-def test_what_has_unscaled_is_not_told_to_again_and_what_cannot_be_written_is_not(lint_reports):
+def test_fix_does_not_unscale_twice_or_guess_keyword_arguments(lint_reports):
     (found,) = lint_reports(HEAD + LINT_ONLY["with a GradScaler that has unscaled"], fixes=True)
     assert "unscale_" not in "".join(edit.text for edit in found.autofix.edits)
     by_keyword = LINT_ONLY["with a GradScaler"].replace("scaler.step(optimizer)", "scaler.step(optimizer=optimizer)")

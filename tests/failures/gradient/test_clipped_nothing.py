@@ -1,4 +1,4 @@
-"""GRD011: clipping what a generator no longer gives."""
+"""GRD011: clipping the parameters of an exhausted generator."""
 
 import pytest
 
@@ -57,7 +57,7 @@ for _ in range(4):
     clip_grad_norm_(model.parameters(), 0.1)
     optimizer.step()
 """,
-    "a list of what is trainable, one tensor, groups": """
+    "a list of trainable parameters, one tensor, groups": """
 optimizer = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[2].parameters()}], lr=0.001)
 trainable = [p for p in model.parameters() if p.requires_grad]
 for _ in range(4):
@@ -68,7 +68,7 @@ for _ in range(4):
         clip_grad_norm_(group["params"], 0.1)
     optimizer.step()
 """,
-    "made anew for each fold": """
+    "recreated for each fold": """
 class Trainer:
     def __init__(self):
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
@@ -83,7 +83,7 @@ for _ in range(3):
 }
 
 FAULTY = {
-    "gone through by the optimizer": """
+    "consumed by the optimizer": """
 parameters = model.parameters()
 optimizer = torch.optim.SGD(parameters, lr=0.001)
 for _ in range(4):
@@ -91,7 +91,7 @@ for _ in range(4):
     clip_grad_norm_(parameters, 0.1)  # <- GRD011
     optimizer.step()
 """,
-    "gone through by the first turn": """
+    "consumed by the first iteration": """
 def train():
     optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
     weights = model.parameters()
@@ -141,7 +141,7 @@ for _ in range(4):
     first.step()
     second.step()
 """,
-    "a closure over it": """
+    "a closure over the generator": """
 def clipping(parameters, limit):
     def clip():
         return clip_grad_norm_(parameters, limit)  # <- GRD011
@@ -168,7 +168,7 @@ def test_run_reports_faulty_scripts(run_reports, script):
 
 # Lint --------------------------------------------------------------------------------------------------------
 
-RUN_ONLY = {"a closure over it"}
+RUN_ONLY = {"a closure over the generator"}
 """Faulty scripts that lint cannot detect."""
 
 LINT_CORRECT = {
@@ -181,7 +181,7 @@ for _ in range(4):
     clip_grad_norm_(parameters, 0.1)
     optimizer.step()
 """,
-    "one turn": """
+    "one iteration": """
 weights = model.parameters()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 for _ in range(1):

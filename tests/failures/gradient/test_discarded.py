@@ -1,4 +1,4 @@
-"""GRD002: gradients that are cleared before a step can use them."""
+"""GRD002: gradients that are cleared before a step uses them."""
 
 import pytest
 
@@ -87,7 +87,7 @@ for i, (a, b) in enumerate(loader):
         continue
     optimizer.step()
 """,
-    "gradients of two tasks, put together by hand": """
+    "gradients of two tasks, combined by hand": """
 from itertools import islice
 batches = iter(loader)
 while pair := list(islice(batches, 2)):
@@ -145,7 +145,7 @@ RUN_ONLY: set[str] = set()
 """Faulty scripts that lint cannot detect."""
 
 LINT_ONLY = {
-    "an optimizer from outside, with a GradScaler": """
+    "an optimizer passed as an argument, with a GradScaler": """
 def train(net: nn.Module, opt: torch.optim.Optimizer, loader):
     scaler = torch.cuda.amp.GradScaler()
     for a, b in loader:
@@ -156,7 +156,7 @@ def train(net: nn.Module, opt: torch.optim.Optimizer, loader):
         scaler.step(opt)
         scaler.update()
 """,
-    "a window by name, in a class": """
+    "window size from arguments, in a class": """
 class Trainer:
     def __init__(self, net: nn.Module, args):
         self.net = nn.DataParallel(net)
@@ -172,7 +172,7 @@ class Trainer:
             if ready:
                 self.opt.step()
 """,
-    "cleared at the end of every turn": """
+    "cleared at the end of every iteration": """
 for i, (a, b) in enumerate(loader):
     (mse(model(a), b) / 4).backward()
     if (i + 1) % 4:
@@ -184,7 +184,7 @@ for i, (a, b) in enumerate(loader):
 }
 
 LINT_CORRECT = {
-    "an update of the rate's own before training": """
+    "a step before training": """
 for epoch in range(2):
     optimizer.zero_grad()
     optimizer.step()
@@ -193,7 +193,7 @@ for epoch in range(2):
         mse(model(a), b).backward()
         optimizer.step()
 """,
-    "alternating": """
+    "alternating optimizers": """
 other = torch.optim.SGD(model[0].parameters(), lr=0.1)
 for i, (a, b) in enumerate(loader):
     optimizer.zero_grad()
@@ -204,7 +204,7 @@ for i, (a, b) in enumerate(loader):
     else:
         other.step()
 """,
-    "by epochs": """
+    "steps in every second epoch": """
 for epoch in range(4):
     for a, b in loader:
         optimizer.zero_grad()
@@ -212,7 +212,7 @@ for epoch in range(4):
         if epoch % 2 == 0:
             optimizer.step()
 """,
-    "a critic more often than its generator": """
+    "a critic that is trained more often than its generator": """
 G = nn.Linear(2, 6)
 g = torch.optim.Adam(G.parameters())
 for i, (a, b) in enumerate(loader):
@@ -226,7 +226,7 @@ for i, (a, b) in enumerate(loader):
         (-model(G(torch.randn(len(a), 2)))).mean().backward()
         g.step()
 """,
-    "a step that is left out where the loss is not finite": """
+    "a step that is skipped if the loss is not finite": """
 for a, b in loader:
     optimizer.zero_grad()
     loss = mse(model(a), b)

@@ -1,4 +1,4 @@
-"""GRD008: gradients that grow and grow."""
+"""GRD008: gradients that keep growing."""
 
 import pytest
 
@@ -86,7 +86,7 @@ for _ in range(16):
     optimizer.step()
     warm.step()
 """,
-    "one wild batch": """
+    "one outlier batch": """
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 for step in range(16):
     optimizer.zero_grad()
@@ -111,7 +111,7 @@ for step in range(16):
     loss.backward()
     optimizer.step()
 """,
-    "two that take turns": """
+    "two optimizers that alternate": """
 other = nn.Linear(6, 1)
 first = torch.optim.SGD(model.parameters(), lr=3.0)
 second = torch.optim.SGD(other.parameters(), lr=0.01)
@@ -123,7 +123,7 @@ for step in range(13):
     mse(other(x), y).backward()
     second.step()
 """,
-    "rewards that arrive at last": """
+    "rewards that start late": """
 policy = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
 optimizer = torch.optim.Adam(policy.parameters(), lr=0.01)
 for step in range(16):
@@ -157,7 +157,7 @@ for step in range(16):
     mse(deep(x), y).backward()
     optimizer.step()
 """,
-    "weights that are wild at first and settle": """
+    "large initial weights that settle": """
 for p in model.parameters():
     p.data.mul_(1e6)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)

@@ -1,4 +1,4 @@
-"""GRD012: attributes that nothing reads."""
+"""GRD012: freezing through attributes that nothing reads."""
 
 import sys
 from pathlib import Path
@@ -34,11 +34,11 @@ for _ in range(2):
     optimizer.step()
 """
 ALL = "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
-WANTED = "optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01)\n"
+REQUESTED = "optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01)\n"
 CHAINED = "model = nn.Sequential(backbone, head)\n" + ALL + LOOP
 
 CORRECT = {
-    "as torch does": """
+    "PyTorch's way": """
 for p in backbone.parameters():
     p.requires_grad = False
 head.requires_grad_(True)
@@ -46,7 +46,7 @@ backbone[0].weight.requires_grad = True
 for name, p in head.named_parameters():
     p.requires_grad = name == "bias"
 """,
-    "a setting of one's own that is read": """
+    "a custom setting that is read": """
 class Net(nn.Module):
     def __init__(self, requires_grad=False):
         super().__init__()
@@ -70,7 +70,7 @@ v.require_grad = True
 t = Tensor()
 t.require_grad = True
 """,
-    "asked for by name": """
+    "read with getattr": """
 for part in (backbone, head):
     print(getattr(part, "requires_grad", True))
 head.requires_grad = False
@@ -104,7 +104,7 @@ def apply_settings(net):
 backbone.requires_grad = False
 apply_settings(backbone)
 """,
-    "the parameters' own, of one letter": """
+    "misspelled, but read": """
 for p in backbone.parameters():
     p.require_grad = False
 for name, p in backbone.named_parameters():
@@ -117,13 +117,15 @@ backbone(x).sum().backward()
 """,
 }
 
-QUIET_TRAINED = {
-    "the method": "model.body.requires_grad_(False)\n" + WANTED + LOOP,
-    "its parameters": "for p in model.body.parameters():\n    p.requires_grad = False\n" + WANTED + LOOP,
+CORRECT_TRAINED = {
+    "the method": "model.body.requires_grad_(False)\n" + REQUESTED + LOOP,
+    "its parameters": "for p in model.body.parameters():\n    p.requires_grad = False\n" + REQUESTED + LOOP,
     "by name": "for name, p in model.named_parameters():\n    if 'body' in name:\n        p.requires_grad = False\n"
-    + WANTED
+    + REQUESTED
     + LOOP,
-    "a weight of a layer": "model.fc.bias.requires_grad = False\nmodel.token.requires_grad = False\n" + WANTED + LOOP,
+    "a weight of a layer": "model.fc.bias.requires_grad = False\nmodel.token.requires_grad = False\n"
+    + REQUESTED
+    + LOOP,
     "a setting of its own": """
 class Frozen(nn.Module):
     def __init__(self, requires_grad=False):
@@ -136,7 +138,7 @@ class Frozen(nn.Module):
         return self.last(self.fixed(x))
 model = Frozen()
 """
-    + WANTED
+    + REQUESTED
     + LOOP,
     "a tensor": "mask = torch.ones(32, 1, requires_grad=True)\nmask.requires_grad = False\n" + ALL + LOOP,
     "a setting of its own, read later": """
@@ -180,18 +182,18 @@ vars(model)["requires_grad"] = False
 """
     + ALL
     + LOOP,
-    "a part that no optimizer is given": "setattr(model.body, 'requires_grad', False)\n"
+    "a part that is in no optimizer": "setattr(model.body, 'requires_grad', False)\n"
     "optimizer = torch.optim.SGD([*model.fc.parameters(), model.token], lr=0.01)\n" + LOOP,
     "a rate of zero": "setattr(model.body, 'requires_grad', False)\n"
     "optimizer = torch.optim.SGD([{'params': [model.token, *model.fc.parameters()]},\n"
     "    {'params': model.body.parameters(), 'lr': 0.0}], lr=0.01)\n" + LOOP,
-    "frozen as torch does, as well": "setattr(model.body, 'requires_grad', False)\nmodel.body.requires_grad_(False)\n"
-    + WANTED
+    "also frozen correctly": "setattr(model.body, 'requires_grad', False)\nmodel.body.requires_grad_(False)\n"
+    + REQUESTED
     + LOOP,
     "frozen in part": "setattr(model.body, 'requires_grad', False)\nmodel.body[0].bias.requires_grad = False\n"
-    + WANTED
+    + REQUESTED
     + LOOP,
-    "two in turn, each cleared": """
+    "two optimizers that alternate": """
 critic = nn.Linear(1, 1)
 makers = torch.optim.SGD(model.parameters(), lr=0.01), torch.optim.SGD(critic.parameters(), lr=0.01)
 for _ in range(2):
@@ -210,12 +212,12 @@ READ = {
     "by a path": "__import__('operator').attrgetter('body.requires_grad')(model)",
     "in a loop over parts": "print([part.requires_grad for part in (model.body,) if hasattr(part, 'to')])",
     "by a function of the same file": "late(model)",
-    "by a method of what it is in": "model.apply_settings()",
+    "by a method of its parent module": "model.apply_settings()",
     "by another file": "helper.late(model)",
 }
 DEFINED = {
     "by a function of the same file": "def late(net):\n    return net.body.requires_grad\n",
-    "by a method of what it is in": """
+    "by a method of its parent module": """
 class Base(nn.Module):
     def apply_settings(self):
         return self.body.requires_grad
@@ -236,7 +238,7 @@ model.fc.requires_grad_(model.fc.training)
 """
 
 FAULTY = {
-    "one letter": """
+    "misspelled": """
 for p in backbone.parameters():
     p.require_grad = False  # T
 """
@@ -246,7 +248,7 @@ backbone.requires_grad = False  # T
 head.requires_grad = True  # T
 """
     + CHAINED,
-    "of a module, one letter": """
+    "of a module, misspelled": """
 head.require_grad = False  # T
 """
     + CHAINED,
@@ -284,7 +286,7 @@ freeze(backbone)
     + CHAINED,
 }
 
-GUILTY_TRAINED = {
+FAULTY_TRAINED = {
     "one layer": "model.fc.requires_grad = False  # T\n" + ALL + LOOP,
     "every child but the last, in a function": """
 def freeze(net: nn.Module):
@@ -328,14 +330,14 @@ for _ in range(2):
     + "model.body.requires_grad = False  # T\n"
     + ALL
     + LOOP,
-    "thawed in vain": """
+    "unfreezing without effect": """
 model.requires_grad_(False)
 model.token.requires_grad = True
 model.fc.requires_grad = True  # T
 """
     + ALL
     + LOOP,
-    "a class of one's own that freezes others": """
+    "a custom class that freezes others": """
 class Own(Net):
     def freeze(self):
         for p in self.body.parameters():
@@ -349,7 +351,7 @@ model.requires_grad = False  # T
 
 
 @pytest.fixture(autouse=True)
-def _tests_are_no_part_of_the_program(monkeypatch):
+def _exclude_tests_from_the_program(monkeypatch):
     here = str(Path(__file__).parents[2])
     for name, module in list(sys.modules.items()):
         if (getattr(module, "__file__", None) or "").startswith(here):
@@ -362,32 +364,32 @@ def _marked(script, letter):
     return script.replace(f"# {letter}", "# <- GRD012")
 
 
-@pytest.mark.parametrize("name", [*FAULTY, *GUILTY_TRAINED])
-def test_it_is_found_in_the_text_and_where_the_model_is_called(run_reports, lint_reports, name):
-    script = HEAD + (FAULTY[name] if name in FAULTY else TRAINED + GUILTY_TRAINED[name])
+@pytest.mark.parametrize("name", [*FAULTY, *FAULTY_TRAINED])
+def test_run_and_lint_report_faulty_scripts(run_reports, lint_reports, name):
+    script = HEAD + (FAULTY[name] if name in FAULTY else TRAINED + FAULTY_TRAINED[name])
     if "# T" in script:
         lint_reports(_marked(script, "T"), fixes=True)
     if "# R" in script:
         found = run_reports(_marked(script, "R")).findings[0]
-        assert "which nothing reads" in found.message
+        assert "that nothing reads" in found.message
 
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
-def test_run_accepts_correct_scripts(lint_is_clean, script):
+def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET_TRAINED.values(), ids=QUIET_TRAINED)
-def test_look_alikes_that_train_are_left_alone(run_is_clean, lint_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT_TRAINED.values(), ids=CORRECT_TRAINED)
+def test_run_and_lint_accept_correct_training(run_is_clean, lint_is_clean, script):
     run_is_clean(HEAD + TRAINED + script)
     lint_is_clean(HEAD + TRAINED + script, "GRD012")
 
 
-def test_what_is_meant_is_counted(run_reports):
-    thawed = run_reports(_marked(HEAD + TRAINED + GUILTY_TRAINED["thawed in vain"], "R")).findings[0]
-    assert thawed.message.startswith("fc of Net has an attribute requires_grad = True")
-    assert "2 of 2 parameters that were to be thawed get no gradient" in thawed.message
-    assert thawed.fix == "Call requires_grad_(True) of each module."
+def test_message_counts_the_parameters(run_reports):
+    thawed = run_reports(_marked(HEAD + TRAINED + FAULTY_TRAINED["unfreezing without effect"], "R")).findings[0]
+    assert thawed.message.startswith("fc of Net has an attribute `requires_grad = True`")
+    assert "2 of 2 parameters that should be unfrozen get no gradient" in thawed.message
+    assert thawed.fix == "Call `requires_grad_(True)` on each module."
 
 
 def _with_step(reading):
@@ -397,27 +399,27 @@ def _with_step(reading):
 
 
 @pytest.mark.parametrize("name", READ)
-def test_a_setting_that_is_read_outside_its_class_is_left_alone(run_is_clean, tmp_path, monkeypatch, name):
+def test_setting_read_outside_its_class_is_not_reported(run_is_clean, tmp_path, monkeypatch, name):
     tmp_path.joinpath("helper.py").write_text("def late(net):\n    return net.body.requires_grad\n")
     monkeypatch.syspath_prepend(tmp_path)
     script = HEAD + TRAINED + DEFINED.get(name, "") + SET + ALL + _with_step(READ[name])
     run_is_clean(script)
 
 
-def test_it_is_found_beside_reads_of_what_parameters_gives(run_reports, lint_reports):
+def test_reads_of_parameters_do_not_hide_the_mistake(run_reports, lint_reports):
     run_reports(_marked(HEAD + TRAINED + READS_OF_PARAMETERS + SET + ALL + LOOP, "R"))
     lint_reports(
         _marked(HEAD + TRAINED + READS_OF_PARAMETERS + "model.body.requires_grad = False  # T\n" + ALL + LOOP, "T")
     )
 
 
-def test_a_misspelled_setting_of_parameters_is_left_alone_where_it_is_read(run_is_clean):
+def test_misspelled_setting_that_is_read_is_not_reported(run_is_clean):
     marked = "for p in model.body.parameters():\n    p.require_grad = False\n"
     reading = "if step:\n        [p.requires_grad_(p.require_grad) for p in model.body.parameters()]"
     run_is_clean(HEAD + TRAINED + marked + ALL + _with_step(reading))
 
 
-def test_where_running_code_has_no_text_its_names_are_asked(run_reports, run_is_clean):
+def test_names_of_code_without_source_are_checked(run_reports, run_is_clean):
     head = HEAD + TRAINED + SET + ALL
     run_reports(head + f"exec({LOOP.replace('  # R', '')!r})  # <- GRD012\n")
     run_is_clean(head + f"exec({_with_step(READ['by the script']).replace('  # R', '')!r})\n")

@@ -1,4 +1,4 @@
-"""GRD009: backward from a tensor with nothing behind it."""
+"""GRD009: backward from a detached loss."""
 
 import pytest
 
@@ -14,7 +14,7 @@ mse = nn.functional.mse_loss
 """
 
 FAULTY = {
-    "made anew": """
+    "recreated with torch.tensor": """
 for _ in range(3):
     optimizer.zero_grad()
     loss = torch.tensor(mse(model(x), y).item(), requires_grad=True)
@@ -98,7 +98,7 @@ RUN_ONLY: set[str] = set()
 """Faulty scripts that lint cannot detect."""
 
 LINT_ONLY = {
-    "a Variable of old": """
+    "a torch.autograd.Variable": """
 from torch.autograd import Variable
 def train(net: nn.Module, loader, opt: torch.optim.Optimizer):
     for data, target in loader:
@@ -163,7 +163,7 @@ for _ in range(3):
     loss.backward()
     optimizer.step()
 """,
-    "wanted, though it has a graph already": """
+    "requires_grad_ on a loss that has a graph": """
 for _ in range(3):
     optimizer.zero_grad()
     loss = mse(model(x), y)
@@ -171,7 +171,7 @@ for _ in range(3):
     loss.backward()
     optimizer.step()
 """,
-    "cut on one side only": """
+    "detached on one side only": """
 teacher = nn.Linear(6, 1)
 for _ in range(3):
     optimizer.zero_grad()
@@ -180,7 +180,7 @@ for _ in range(3):
     loss.backward()
     optimizer.step()
 """,
-    "gradients in an unknown state": """
+    "grad mode unknown": """
 from elsewhere import context
 for _ in range(3):
     optimizer.zero_grad()

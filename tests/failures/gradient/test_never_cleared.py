@@ -1,4 +1,4 @@
-"""GRD001: a step uses gradients that a step has used before."""
+"""GRD001: a step uses gradients that an earlier step has used."""
 
 import re
 
@@ -217,16 +217,16 @@ def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-def test_the_evidence_has_the_numbers_and_the_other_line(run):
+def test_evidence_has_the_numbers_and_the_line_of_backward(run):
     ran = run(HEAD + FAULTY["plain"])
     (finding,) = (found for found in ran.findings if found.code == "GRD001")
-    assert "stepped on all 4 gradients that an earlier step had already used" in finding.message
+    assert "used all 4 gradients from an earlier step again" in finding.message
     (related,) = finding.related
     assert related[0].line == finding.location.line - 1
     assert finding.count == 3
 
 
-def test_norms_of_one_optimizer_are_not_held_against_another(run):
+def test_norms_are_compared_within_one_optimizer(run):
     ran = run(
         HEAD
         + """
@@ -238,7 +238,7 @@ for _ in range(3):
 """
     )
     (finding,) = (found for found in ran.findings if found.code == "GRD001")
-    first, second = re.findall(r"[\d.e+]+\d", finding.message.partition("norm went")[2])
+    first, second = re.findall(r"[\d.e+]+\d", finding.message.partition("norm grew")[2])
     assert float(second) == pytest.approx(2 * float(first), rel=0.01)
 
 
@@ -248,13 +248,13 @@ RUN_ONLY = {"cleared in a branch that is never taken"}
 """Faulty scripts that lint cannot detect."""
 
 LINT_ONLY = {
-    "arguments known by their annotations": """
+    "annotated arguments": """
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, loader):
     for inputs, targets in loader:
         nn.functional.mse_loss(model(inputs), targets).backward()
         optimizer.step()  # <- GRD001
 """,
-    "a trainer of Lightning's that does it by hand, without clearing": """
+    "a Lightning Trainer with a hand-written loop": """
 import torch.optim as optim
 
 class Fit:
@@ -303,7 +303,7 @@ for epoch in range(4):
         optimizer.step()  # <- GRD001
         break
 """,
-    "only some turns end the loop": """
+    "a conditional break": """
 while True:
     loss_of(model).backward()
     optimizer.step()  # <- GRD001
@@ -335,12 +335,12 @@ for rows in (slice(0, 16), slice(16, 32)):
 """
 
 LINT_CORRECT = {
-    "one turn": """
+    "one iteration": """
 for _ in range(1):
     loss_of(model).backward()
     optimizer.step()
 """,
-    "left after one turn": ONCE + "    break",
+    "break after one iteration": ONCE + "    break",
     "returned from": """
 def one():
     for rows in (slice(0, 16), slice(16, 32)):
@@ -349,21 +349,21 @@ def one():
         return rows
 one()
 """,
-    "a model of its own in each turn": """
+    "a new model in each iteration": """
 for fold in range(3):
     mine = nn.Linear(6, 1)
     own = torch.optim.Adam(mine.parameters())
     loss_of(mine).backward()
     own.step()
 """,
-    "a model from a function in each turn": """
+    "a model from a function in each iteration": """
 for fold in range(3):
     mine = net()
     own = torch.optim.Adam(mine.parameters())
     loss_of(mine).backward()
     own.step()
 """,
-    "a copy of the model in each turn": """
+    "a copy of the model in each iteration": """
 import copy
 for fold in range(3):
     mine = copy.deepcopy(model)
@@ -371,19 +371,19 @@ for fold in range(3):
     loss_of(mine).backward()
     own.step()
 """,
-    "another model in each turn": """
+    "another model in each iteration": """
 for mine in [net(), net()]:
     own = torch.optim.Adam(mine.parameters())
     loss_of(mine).backward()
     own.step()
 """,
-    "another model in each turn, by name": """
+    "another model in each iteration, by name": """
 for name, mine in {"a": net(), "b": net()}.items():
     own = torch.optim.Adam(mine.parameters())
     loss_of(mine).backward()
     own.step()
 """,
-    "another pair in each turn": """
+    "another pair in each iteration": """
 models = [net(), net()]
 optimizers = [torch.optim.Adam(each.parameters()) for each in models]
 for mine, own in zip(models, optimizers):
@@ -412,13 +412,13 @@ for _ in range(4):
     for each in model.parameters():
         del each.grad
 """,
-    "zeroed all at once": """
+    "zeroed with foreach": """
 for _ in range(4):
     loss_of(model).backward()
     optimizer.step()
     torch._foreach_zero_([each.grad for each in model.parameters()])
 """,
-    "a new image in each turn": """
+    "a new image in each iteration": """
 features = nn.Linear(8, 1).requires_grad_(False)
 for inputs, targets in loader:
     image = inputs.clone().requires_grad_(True)
@@ -436,7 +436,7 @@ for inputs, targets in loader:
     loss.backward()
     optimizer.step()
 """,
-    "arguments of which nothing is known": """
+    "arguments without annotations": """
 def train(model, optimizer, loader):
     for inputs, targets in loader:
         model(inputs).sum().backward()
@@ -454,7 +454,7 @@ for inputs, targets in loader:
     model(inputs).sum().backward()
     optimizer.step()
 """,
-    "a window that ends after its turns": """
+    "a window that ends after its iterations": """
 model = nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for update in range(4):
@@ -530,7 +530,7 @@ class Module(L.LightningModule):
 }
 
 
-# By hand, in a module of Lightning's ------------------------------------------------------------------------------
+# Lightning modules with manual optimization ------------------------------------------------------------------------
 
 MODULE = """
 import lightning as L
@@ -563,9 +563,9 @@ def changed(*pairs):
     return text
 
 
-BY_HAND = {
+MANUAL = {
     "plain": MODULE,
-    "of the older package": changed(("import lightning as L", "import pytorch_lightning as L")),
+    "pytorch_lightning": changed(("import lightning as L", "import pytorch_lightning as L")),
     "in a method of its own": changed((STEP, "self.advance()")) + f"""
     def advance(self):
         self.optimizers().{STEP[4:]}
@@ -579,11 +579,11 @@ BY_HAND = {
     "accumulated": changed((STEP, f"if number % 4 == 3:\n            {STEP}")),
 }  # fmt: skip
 
-NOT_BY_HAND = {
+CLEARED_OR_UNKNOWN = {
     "automatic": changed((OFF, "self.automatic_optimization = True")),
-    "not said": changed((OFF, "pass")),
-    "as it is told": changed((OFF, "self.automatic_optimization = not by_hand")),
-    "only where told": changed((OFF, f"if by_hand: {OFF}")),
+    "not set": changed((OFF, "pass")),
+    "set by an argument": changed((OFF, "self.automatic_optimization = not by_hand")),
+    "set under a condition": changed((OFF, f"if by_hand: {OFF}")),
     "cleared in another hook": MODULE + """
     def on_train_batch_start(self, batch, number):
         self.optimizers().zero_grad()
@@ -601,29 +601,29 @@ class Clear(L.Callback):
     def on_train_batch_end(self, trainer, module, *rest):
         module.optimizers().zero_grad()
 """,
-    "a stranger gets the optimizer": changed((STEP, "opt.step()\n        polish(opt)")),
-    "a stranger gets the module": changed((STEP, "opt.step()\n        polish(self)")),
-    "a stranger gets the network": changed((STEP, "opt.step()\n        polish(model=self.net)")),
-    "a stranger gets an optimizer of a list": changed(
+    "unknown code gets the optimizer": changed((STEP, "opt.step()\n        polish(opt)")),
+    "unknown code gets the module": changed((STEP, "opt.step()\n        polish(self)")),
+    "unknown code gets the network": changed((STEP, "opt.step()\n        polish(model=self.net)")),
+    "unknown code gets an optimizer of a list": changed(
         ("opt = self.optimizers()", "opts = self.optimizers()\n        opt = opts[0]"),
         (STEP, "opt.step()\n        polish(opt)"),
     ),
-    "an optimizer of somebody else's": changed(("torch.optim.Adam(", "polish(")),
+    "an optimizer of another library": changed(("torch.optim.Adam(", "polish(")),
     "DeepSpeed steps": MODULE + 'L.Trainer(strategy="deepspeed_stage_2").fit(Module())\n',
     "a closure": changed((STEP, "opt.step(lambda: self.again(batch))")),
     "a mixin": changed(("L.LightningModule", "polish, L.LightningModule")),
-    "nothing goes backward": changed(("self.manual_backward(loss)", "pass")),
+    "no backward": changed(("self.manual_backward(loss)", "pass")),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BY_HAND)
-def test_a_module_that_optimizes_by_hand_and_never_clears_is_told(lint_reports, name):
-    lint_reports(HEAD + BY_HAND[name])
+@pytest.mark.parametrize("name", MANUAL)
+def test_lint_reports_manual_optimization_without_clearing(lint_reports, name):
+    lint_reports(HEAD + MANUAL[name])
 
 
-@pytest.mark.parametrize("name", NOT_BY_HAND)
-def test_a_module_that_clears_somewhere_or_is_not_known_whole_is_not_told(lint_is_clean, name):
-    lint_is_clean(HEAD + NOT_BY_HAND[name])
+@pytest.mark.parametrize("name", CLEARED_OR_UNKNOWN)
+def test_lint_accepts_modules_that_may_clear_elsewhere(lint_is_clean, name):
+    lint_is_clean(HEAD + CLEARED_OR_UNKNOWN[name])
 
 
 @pytest.mark.parametrize("name", [*(FAULTY.keys() - RUN_ONLY), *LINT_ONLY])

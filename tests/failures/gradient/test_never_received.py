@@ -1,4 +1,4 @@
-"""GRD005: a parameter that never receives a gradient, and one that another optimizer trains."""
+"""GRD005: parameters that never receive a gradient, and those that another optimizer trains."""
 
 from __future__ import annotations
 
@@ -69,31 +69,31 @@ for _ in range(100):
 """
 
 
-def lint_reports(ran) -> list[str]:
+def messages(ran) -> list[str]:
     return [found.message for found in ran.findings if found.code == "GRD005"]
 
 
-def test_what_another_optimizer_trains_is_left_alone(run):
-    assert not lint_reports(run(SCRIPT + SECOND))
+def test_parameters_of_another_optimizer_are_not_reported(run):
+    assert not messages(run(SCRIPT + SECOND))
 
 
-def test_what_none_trains_is_told(run):
-    (message,) = lint_reports(run(SCRIPT))
+def test_parameters_without_gradient_are_reported(run):
+    (message,) = messages(run(SCRIPT))
     assert message.startswith("2 of 6 parameters of Adam")
     assert "kind.bias, kind.weight" in message
 
 
-def test_an_optimizer_none_of_whose_parameters_are_trained_is_told(run):
-    (message,) = lint_reports(run(REPLACED))
+def test_optimizer_without_any_gradient_is_reported(run):
+    (message,) = messages(run(REPLACED))
     assert message.startswith("All 2 parameters of Adam")
     assert message.endswith("Its steps do nothing.")
 
 
-def test_an_optimizer_that_is_stepped_to_draw_its_schedule_is_left_alone(run):
-    assert not lint_reports(run(SCHEDULE_ONLY))
+def test_optimizer_stepped_to_plot_its_schedule_is_not_reported(run):
+    assert not messages(run(SCHEDULE_ONLY))
 
 
-def test_gradients_that_are_cleared_before_the_step_are_not_told_of_twice(run):
+def test_cleared_gradients_are_reported_by_GRD002_only(run):
     script = """
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""GRD007: steps on gradients that are not finite."""
+"""GRD007: steps that use gradients which are not finite."""
 
 import pytest
 
@@ -50,7 +50,7 @@ for step in range(12):
     mse(model(x), y).backward()
     wild.step()  # <- GRD007
 """,
-    "loss that is finite, though its gradient is not": """
+    "a finite loss with an infinite gradient": """
 for step in range(5):
     optimizer.zero_grad()
     out = model(x)
@@ -68,11 +68,11 @@ def closure():
 for state["step"] in range(5):
     optimizer.step(closure)  # <- GRD007
 """,
-    "late, when the run is watched lightly": """
+    "late, during sampled tracing": """
 for step in range(240):
     optimizer.zero_grad()
     loss = mse(model(x), y)
-    if step == 180:  # among the first 64 that are watched in full, whose cost does not matter: on a busy machine too
+    if step == 180:  # still in the first stretch of full tracing, whose cost is not limited
         loss = loss * float("inf")
     loss.backward()
     optimizer.step()  # <- GRD007
@@ -98,7 +98,7 @@ for a, b in DataLoader(TensorDataset(x, y), batch_size=8):
     if torch.isfinite(nn.utils.clip_grad_norm_(model.parameters(), 1.0)):
         optimizer.step()
 """,
-    "GradScaler's probing within a fused optimizer": """
+    "GradScaler skips the step of a fused optimizer": """
 fused = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)
 for _ in range(6):
@@ -107,7 +107,7 @@ for _ in range(6):
     scaler.step(fused)
     scaler.update()
 """,
-    "a line search that tries too much": """
+    "a line search with a huge step": """
 search = torch.optim.LBFGS(model.parameters(), lr=1.0, line_search_fn="strong_wolfe")
 def closure():
     search.zero_grad()
@@ -117,7 +117,7 @@ def closure():
 for _ in range(6):
     search.step(closure)
 """,
-    "GradScaler's own probing": """
+    "GradScaler skips the step": """
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126)
 for _ in range(6):
     optimizer.zero_grad()
@@ -172,15 +172,21 @@ for step in range(6):
 @pytest.mark.parametrize(
     ("inner", "words"),
     [
-        ("self.out(h.log())", "The first such value came out of log in tail (Tail), which was given min 0, max 0, 128"),
-        ("self.out(h / h.sum(1, keepdim=True))", "out of div in tail (Tail), which was given min 0, max 0, 128 of 128"),
+        (
+            "self.out(h.log())",
+            "The first non-finite value came from log in tail (Tail), whose input was min 0, max 0, 128",
+        ),
+        (
+            "self.out(h / h.sum(1, keepdim=True))",
+            "came from div in tail (Tail), whose input was min 0, max 0, 128 of 128",
+        ),
         ("self.out(torch.where(h > 0, h.log(), 0.0))", "did not reach the model's output"),
-        ("self.out(h.square().sum(1, keepdim=True).sqrt() + h)", "gradient of sqrt in tail (Tail) is infinite there"),
-        ("self.out(torch.pow(h, 0.5))", "of pow in tail (Tail) is infinite there, which was given min 0, max 0, 128"),
+        ("self.out(h.square().sum(1, keepdim=True).sqrt() + h)", "gradient of sqrt in tail (Tail) is infinite"),
+        ("self.out(torch.pow(h, 0.5))", "of pow in tail (Tail) is infinite, whose input was min 0, max 0, 128"),
         ("torch.nan_to_num(self.out(h.log()))", "did not reach the model's output"),
     ],
 )
-def test_the_operation_that_made_it_is_named(run_reports, inner, words):
+def test_message_names_the_operation(run_reports, inner, words):
     ran = run_reports(NET.replace("INNER", inner))
     (found,) = ran.findings
     assert words in found.message
@@ -193,18 +199,18 @@ def test_the_operation_that_made_it_is_named(run_reports, inner, words):
     [
         pytest.param(
             "-(out.sigmoid() * (step < 3)).log().mean()",
-            "log, which was given min 0, max 0, 64 of 64 zero",
+            "log, whose input was min 0, max 0, 64 of 64 zero",
             marks=pytest.mark.reads_saved,
         ),
         pytest.param(
             "((out - y).square() * mask).sum() / mask.sum()",
-            "div, which was given a divisor of min 0, max 0, 1 of 1",
+            "div, whose input was a divisor of min 0, max 0, 1 of 1",
             marks=pytest.mark.reads_saved,
         ),
         ("mse(out, y) * (1.0 if step < 3 else float('nan'))", ""),
     ],
 )
-def test_a_loss_that_was_not_finite_behind_a_sound_model(run_reports, loss, words):
+def test_message_blames_the_loss_if_the_model_output_is_finite(run_reports, loss, words):
     ran = run_reports(f"""{HEAD}
 for step in range(5):
     optimizer.zero_grad()
@@ -215,13 +221,13 @@ for step in range(5):
     optimizer.step()  # <- GRD007
 """)
     (found,) = ran.findings
-    assert "The model's output was finite: it became " in found.message
-    assert f"In the loss it came out of {words}" in found.message if words else "In the loss" not in found.message
+    assert "The model's output was finite: the loss became " in found.message
+    assert f"In the loss it came from {words}" in found.message if words else "In the loss" not in found.message
     lines = ran.path.read_text().splitlines()
     assert any("# here" in lines[site.line - 1] for site, _ in found.related)
 
 
-def test_a_loss_of_a_batch_that_was_left_out_is_not_told_later(run_reports):
+def test_loss_of_a_skipped_batch_is_not_mentioned(run_reports):
     ran = run_reports(f"""{HEAD}
 for step in range(9):
     optimizer.zero_grad()
@@ -230,10 +236,10 @@ for step in range(9):
     if step != 2:
         optimizer.step()  # <- GRD007
 """)
-    assert "at update 2 already" not in ran.findings[0].message
+    assert "already nan at update 2" not in ran.findings[0].message
 
 
-def test_a_batch_with_a_nan_in_it(run_reports):
+def test_message_blames_a_nan_in_the_batch(run_reports):
     ran = run_reports(f"""{HEAD}
 x[7, 2] = float("nan")
 for a, b in DataLoader(TensorDataset(x, y), batch_size=16):
@@ -248,11 +254,11 @@ for a, b in DataLoader(TensorDataset(x, y), batch_size=16):
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
-        ("contrast(model(x), model(z), same)", "The gradient of sqrt in Contrastive is infinite there"),
-        ("hidden_log(model(x))", "The model's output was finite, and so was the loss ("),
+        ("contrast(model(x), model(z), same)", "The gradient of sqrt in Contrastive is infinite"),
+        ("hidden_log(model(x))", "The model's output and the loss ("),
     ],
 )
-def test_a_loss_that_is_finite_though_its_gradient_is_not(run_reports, loss, words):
+def test_message_explains_a_finite_loss_with_infinite_gradient(run_reports, loss, words):
     ran = run_reports(f"""{HEAD}
 class Contrastive(nn.Module):
     def forward(self, a, b, same):

@@ -1,4 +1,4 @@
-"""GRD004: what becomes of the batches that do not fill a window."""
+"""GRD004: batches at the end of an epoch that do not fill an accumulation window."""
 
 import pytest
 
@@ -25,7 +25,7 @@ for epoch in range(3):
             optimizer.step()
             optimizer.zero_grad()
 """,
-    "into the next epoch": """
+    "added to the next epoch": """
 for epoch in range(3):
     for i, (a, b) in enumerate(loader):  # <- GRD004
         (mse(model(a), b) / 4).backward()
@@ -85,7 +85,7 @@ for epoch in range(3):
     optimizer.step()
     optimizer.zero_grad()
 """,
-    "a counter that runs on": """
+    "a counter that continues across epochs": """
 seen = 0
 for epoch in range(4):
     for a, b in loader:
@@ -131,7 +131,7 @@ for i in range(10):  # <- GRD004
         opt.step()
         opt.zero_grad()
 """,
-    "counted from one, by name": """
+    "counter from one, window size in a variable": """
 class Trainer:
     def __init__(self):
         self.window = 4
@@ -146,7 +146,7 @@ class Trainer:
                 self.opt.zero_grad()
 Trainer().fit()
 """,
-    "a window of three in twenty turns": """
+    "windows of three in twenty iterations": """
 scaler = torch.amp.GradScaler("cuda")
 accumulate = 3
 for epoch in range(5):
@@ -163,14 +163,14 @@ for epoch in range(5):
 }
 
 LINT_CORRECT = {
-    "it fits": """
+    "the last window is full": """
 for i in range(12):
     (mse(model(x), y) / 4).backward()
     if (i + 1) % 4 == 0:
         optimizer.step()
         optimizer.zero_grad()
 """,
-    "nobody knows how many": """
+    "unknown number of batches": """
 def train(net: nn.Module, loader, opt: torch.optim.Optimizer):
     for i, (a, b) in enumerate(loader):
         (mse(net(a), b) / 4).backward()
@@ -178,7 +178,7 @@ def train(net: nn.Module, loader, opt: torch.optim.Optimizer):
             opt.step()
             opt.zero_grad()
 """,
-    "nobody knows how large": """
+    "unknown window size": """
 def train(args):
     for i in range(10):
         (mse(model(x), y) / args.k).backward()
@@ -205,14 +205,14 @@ def epoch(net: nn.Module, opt: torch.optim.Optimizer):
             opt.step()
             opt.zero_grad()
 """,
-    "or the last one": """
+    "the last batch steps too": """
 for i in range(10):
     (mse(model(x), y) / 4).backward()
     if (i + 1) % 4 == 0 or i == 9:
         optimizer.step()
         optimizer.zero_grad()
 """,
-    "stepped by somebody else": """
+    "stepped by another function": """
 from elsewhere import finish
 for i in range(10):
     (mse(model(x), y) / 4).backward()

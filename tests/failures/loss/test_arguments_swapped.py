@@ -1,4 +1,4 @@
-"""LOS008: binary cross-entropies whose target is what is trained."""
+"""LOS008: binary cross-entropies whose prediction and target are swapped."""
 
 import pytest
 import torch
@@ -46,13 +46,13 @@ class Task:
     def step(self, inputs, labels):
         return self.loss(labels.to(inputs.dtype), self.net(inputs))  # <- LOS008
 task = Task()
-for turn, (inputs, labels) in enumerate(loader):
+for iteration, (inputs, labels) in enumerate(loader):
     (task.step(inputs, labels) / 32).backward()
-    if turn % 2:
+    if iteration % 2:
         optimizer.step()
         optimizer.zero_grad()
 """,
-    "a critic, and labels made beside it": """
+    "a critic, and labels created in the loop": """
 critic, other = nn.Linear(6, 1), torch.optim.SGD(model.parameters(), lr=0.01)
 for _ in range(4):
     optimizer.zero_grad()
@@ -62,11 +62,11 @@ for _ in range(4):
     optimizer.step()
 """,
 }
-AT_RUN_TIME = {
-    "soft labels and raw outputs, under names": LOOP.format(
+RUN_ONLY = {
+    "soft labels and raw outputs, by keyword": LOOP.format(
         "F.binary_cross_entropy_with_logits(target=30 * model(x), input=0.9 * y + 0.05)  # <- LOS008"
     ),
-    "a helper that gives labels": "def made():\n    return torch.bernoulli(torch.full((64, 1), 0.5))\n"
+    "a helper that returns labels": "def made():\n    return torch.bernoulli(torch.full((64, 1), 0.5))\n"
     + LOOP.format("F.binary_cross_entropy_with_logits(made(), torch.tanh(model(x)).square())  # <- LOS008"),
 }
 TEACHER = """
@@ -76,20 +76,22 @@ with torch.no_grad():
 """
 
 CORRECT = {
-    "as it should be": LOOP.format("F.binary_cross_entropy_with_logits(model(x), y)"),
-    "under names": LOOP.format("F.binary_cross_entropy_with_logits(target=y, input=model(x))"),
-    "the same both ways": LOOP.format("F.mse_loss(y, model(x)) + F.l1_loss(y, model(x)) + F.huber_loss(y, model(x))"),
+    "prediction first": LOOP.format("F.binary_cross_entropy_with_logits(model(x), y)"),
+    "by keyword": LOOP.format("F.binary_cross_entropy_with_logits(target=y, input=model(x))"),
+    "a symmetric loss": LOOP.format("F.mse_loss(y, model(x)) + F.l1_loss(y, model(x)) + F.huber_loss(y, model(x))"),
     "the reverse cross-entropy of a teacher's logits": TEACHER
     + LOOP.format("F.binary_cross_entropy_with_logits(known, torch.sigmoid(model(x)))"),
-    "of a teacher's probabilities": TEACHER
+    "the reverse cross-entropy of a teacher's probabilities": TEACHER
     + LOOP.format("F.binary_cross_entropy(torch.sigmoid(known), torch.sigmoid(model(x)))"),
-    "of labels that were smoothed": LOOP.format("F.binary_cross_entropy(y.clamp(0.01, 0.99), torch.sigmoid(model(x)))"),
-    "the reverse divergence": TEACHER
+    "the reverse cross-entropy of smoothed labels": LOOP.format(
+        "F.binary_cross_entropy(y.clamp(0.01, 0.99), torch.sigmoid(model(x)))"
+    ),
+    "the reverse KL divergence": TEACHER
     + LOOP.format("F.kl_div(F.logsigmoid(known), torch.sigmoid(model(x)), reduction='batchmean')"),
-    "a teacher that begins at zero": TEACHER
+    "a teacher initialised with zeros": TEACHER
     + "known = torch.zeros_like(known)\n"
     + LOOP.format("F.binary_cross_entropy_with_logits(known, torch.sigmoid(model(x)))"),
-    "two that learn from each other": """
+    "two networks that learn from each other": """
 other = nn.Linear(6, 1)
 both = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.01)
 for _ in range(4):
@@ -118,40 +120,47 @@ torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0))(weights, x, y)
 
 
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
-def test_it_is_found_by_a_run_and_in_the_text(run_reports, lint_reports, script):
+def test_run_and_lint_report_faulty_scripts(run_reports, lint_reports, script):
     run_reports(HEAD + script)
     lint_reports(HEAD + script, fixes=True)
 
 
-@pytest.mark.parametrize("script", AT_RUN_TIME.values(), ids=AT_RUN_TIME)
-def test_what_the_text_does_not_tell_is_found_by_a_run(run_reports, lint_is_clean, script):
+@pytest.mark.parametrize("script", RUN_ONLY.values(), ids=RUN_ONLY)
+def test_run_reports_what_lint_cannot_detect(run_reports, lint_is_clean, script):
     run_reports(HEAD + script)
     lint_is_clean(HEAD + script)
 
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
-def test_its_look_alikes_are_left_in_peace(run_is_clean, lint_is_clean, script):
+def test_run_and_lint_accept_correct_scripts(run_is_clean, lint_is_clean, script):
     run_is_clean(HEAD + script)
     lint_is_clean(HEAD + script)
 
 
-def test_named_arguments_are_told_apart(run_reports, lint_reports):
+def test_keyword_arguments_are_recognised(run_reports, lint_reports):
     swapped = "F.binary_cross_entropy_with_logits(target=model(x), input=y)  # <- LOS008"
     run_reports(HEAD + LOOP.format(swapped))
     lint_reports(HEAD + LOOP.format(swapped), fixes=False)
 
 
-def test_values_on_a_device_are_not_read():
+def test_values_on_an_accelerator_are_not_read():
     from trueloop.failures.loss.arguments_swapped import Detector
     from trueloop.tracing.events import LossArgumentsSwapped
 
     detector = Detector()
     assert detector.inconclusive() == ""
-    assert detector.observe(LossArgumentsSwapped(function="binary_cross_entropy", input_is_binary=None, target_outside_unit_interval=None)) is None
+    assert (
+        detector.observe(
+            LossArgumentsSwapped(
+                function="binary_cross_entropy", input_is_binary=None, target_outside_unit_interval=None
+            )
+        )
+        is None
+    )
     assert "on a device" in detector.inconclusive()
 
 
-def test_what_is_trained_is_said_with_its_reason(run_reports):
+def test_message_gives_the_reason(run_reports):
     [found] = run_reports(HEAD + FAULTY["a function"]).findings
     assert found.message == (
         "binary_cross_entropy_with_logits trains its target: its input has no graph, and its input is made of zeros "
@@ -159,7 +168,7 @@ def test_what_is_trained_is_said_with_its_reason(run_reports):
     )
 
 
-def test_the_gradient_that_it_makes_infinite_is_not_told_as_well(run):
+def test_infinite_gradient_is_not_reported_too(run):
     found = run(HEAD + FAULTY["probabilities, whose gradient is infinite"]).findings
     assert [each.code for each in found] == ["LOS008"]
     target = torch.full((2, 1), 0.5, requires_grad=True)

@@ -1,4 +1,4 @@
-"""LOS006: KL divergence without logarithms, and everything that only looks like it."""
+"""LOS006: KL divergence whose input is not log-probabilities, and correct look-alikes."""
 
 from __future__ import annotations
 
@@ -102,15 +102,15 @@ for _ in range(3):
 
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
-def test_run_accepts_correct_scripts(run_is_clean, lint_is_clean, script):
+def test_run_and_lint_accept_correct_scripts(run_is_clean, lint_is_clean, script):
     run_is_clean(DATA + script)
     lint_is_clean(DATA + script)
 
 
 @pytest.mark.parametrize("name", FAULTY)
-def test_it_is_found_at_its_line_in_the_run_and_in_the_text(run_reports, lint_reports, name):
+def test_run_and_lint_report_faulty_scripts(run_reports, lint_reports, name):
     (found,) = run_reports(DATA + FAULTY[name]).findings
-    assert "wants the logarithms of probabilities" in found.message
+    assert "expects log-probabilities" in found.message
     lint_reports(DATA + FAULTY[name])
 
 
@@ -122,7 +122,7 @@ def test_it_is_found_at_its_line_in_the_run_and_in_the_text(run_reports, lint_re
         ("nn.Softmax(dim=1)(net(x))", "nn.LogSoftmax(dim=1)(net(x))"),
     ],
 )
-def test_the_softmax_becomes_a_log_softmax(written, fixed):
+def test_fix_replaces_softmax_by_log_softmax(written, fixed):
     from trueloop.failures.load import catalogue
     from trueloop.lint.check_file import Ruled
     from trueloop.lint.fix import fix_text

@@ -1,4 +1,4 @@
-"""LOS002: a loss on another scale than it wants."""
+"""LOS002: a loss whose input has the wrong scale."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def loss_of(model):
     predicted = model(x)
     return fit(predicted[0], y, "class") + fit(predicted[1], b, "number")
 """
-"""One function gives the loss of either task; which one, its callers say by a word."""
+"""One function computes the loss of either task, selected by an argument."""
 FAULTY = {
     "nll_of_logits": """
 model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
@@ -217,7 +217,7 @@ def loss_function(recon_x, x):
     return F.binary_cross_entropy(recon_x, x.view(-1, 784), reduction="sum")
 loss_function(VAE()(torch.randn(4, 2)), torch.rand(4, 784)).backward()
 """,
-    "the example of MNIST": """
+    "PyTorch's MNIST example": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()

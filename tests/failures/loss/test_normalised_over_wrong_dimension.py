@@ -1,4 +1,4 @@
-"""LOS007: a log-softmax over the samples or the positions, and everything that only looks like it."""
+"""LOS007: a log-softmax over the samples or the positions, and correct look-alikes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ CORRECT = {
     "cross_entropy": "model = nn.Linear(6, 4)\nloss_of = nn.CrossEntropyLoss(label_smoothing=0.1)" + LOOP,
     "one sample without a batch": "model = nn.Linear(6, 4)\n"
     "loss_of = lambda z, y: F.nll_loss(z[0].log_softmax(0), y[0])" + LOOP,
-    "tokens, laid flat": "model = nn.Linear(6, 4)\n"
+    "tokens, flattened": "model = nn.Linear(6, 4)\n"
     "loss_of = lambda z, y: F.nll_loss(z.view(8, 8, 4).log_softmax(2).view(-1, 4), y)" + LOOP,
-    "tokens, turned round": "model = nn.Linear(6, 4)\n"
+    "tokens, transposed": "model = nn.Linear(6, 4)\n"
     "loss_of = lambda z, y: F.nll_loss(z.view(8, 8, 4).log_softmax(-1).transpose(1, 2), y.view(8, 8))" + LOOP,
     "tokens, by cross_entropy": "model = nn.Linear(6, 4)\n"
     "loss_of = lambda z, y: F.cross_entropy(z.view(8, 8, 4).permute(0, 2, 1), y.view(8, 8))" + LOOP,
@@ -87,7 +87,7 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 """,
-    "torch's own choice for three dimensions, in a closure": """
+    "the default dimension of three-dimensional input, in a closure": """
 import warnings
 warnings.filterwarnings("ignore")
 model = nn.Linear(6, 4)

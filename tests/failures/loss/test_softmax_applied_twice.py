@@ -1,4 +1,4 @@
-"""LOS001: cross-entropy over a softmax, and everything that only looks like it."""
+"""LOS001: cross-entropy over a softmax, and correct look-alikes."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Trainer:
 
 Trainer(Classifier(8, 4), "cpu").step(x, y)
 """,
-    "behind DistributedDataParallel, with a scaler": """
+    "with DistributedDataParallel and a scaler": """
 def main(rank, loader):
     net = nn.Sequential(
         nn.Flatten(),
@@ -214,7 +214,7 @@ def run(net: nn.Linear, stable: bool):
 }
 
 LINT_CORRECT = {
-    "probabilities where they are asked for": """
+    "probabilities on request": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -319,7 +319,7 @@ def test_lint_accepts_correct_scripts(lint_is_clean, name):
         ("nn.Softmax(dim=1)(net(x))", "net(x)"),
     ],
 )
-def test_the_softmax_is_left_out(written, fixed):
+def test_fix_removes_the_softmax(written, fixed):
     from trueloop.failures.load import catalogue
     from trueloop.lint.check_file import Ruled
     from trueloop.lint.fix import fix_text

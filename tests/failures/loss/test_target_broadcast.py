@@ -1,4 +1,4 @@
-"""LOS003: all predictions against all targets."""
+"""LOS003: predictions and targets that are broadcast against each other."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ loss_of = lambda p: F.mse_loss(mean, y)
     ids=FAULTY,
 )
 def test_run_reports_faulty_scripts(run_reports, script: str):
-    assert "pairs in place of" in run_reports(DATA + script).findings[0].message
+    assert "pairs instead of" in run_reports(DATA + script).findings[0].message
 
 
 @pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)

@@ -1,4 +1,4 @@
-"""LOS005: means over different counts, equally weighted."""
+"""LOS005: means over different counts that are weighted equally."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trueloop.core.findings import ExplainedError
-from trueloop.failures.pytorch_error import Past, Raised
+from trueloop.failures.pytorch_error import RecentEvents, RaisedError
 from trueloop.failures.pytorch_errors.out_of_memory import ERROR
 
 MESSAGE = (
@@ -17,10 +17,10 @@ MESSAGE = (
     "large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for "
     "Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
 )
-RAISED = Raised(type="OutOfMemoryError", message=MESSAGE, site=None)
+RAISED = RaisedError(type="OutOfMemoryError", message=MESSAGE, location=None)
 
 
-def said(raised: Raised) -> str:
+def said(raised: RaisedError) -> str:
     match = re.match(ERROR.texts[0], raised.message)
     assert match
     explanation = ERROR.explain(raised, match)
@@ -34,13 +34,13 @@ def test_the_numbers_and_the_order(as_torch: Callable[..., ExplainedError]):
 
 
 def test_a_leak_that_was_found_comes_first():
-    explanation = said(replace(RAISED, past=Past(update=700, found=frozenset({"MEM001"}))))
+    explanation = said(replace(RAISED, past=RecentEvents(update=700, found_codes=frozenset({"MEM001"}))))
     assert "MEM001, below, says by what" in explanation
     assert "Stop keeping graphs first (MEM001). In this order" in explanation
 
 
 def test_later_in_the_run():
-    explanation = said(replace(RAISED, past=Past(update=700)))
+    explanation = said(replace(RAISED, past=RecentEvents(update=700)))
     assert "700 updates went well before" in explanation
     assert "first update" not in explanation
 

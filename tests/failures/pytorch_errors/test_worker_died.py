@@ -40,7 +40,7 @@ def test_an_error_of_the_datasets_own_is_its_own(unexplained: Callable[[str], Ba
 def test_shared_memory_in_the_words_of_torch():
     import re
 
-    from trueloop.failures.pytorch_error import Raised
+    from trueloop.failures.pytorch_error import RaisedError
     from trueloop.failures.pytorch_errors.worker_died import ERROR
 
     message = (
@@ -49,8 +49,8 @@ def test_shared_memory_in_the_words_of_torch():
     )
     match = re.match(ERROR.texts[0], message)
     assert match
-    raised = Raised(
-        type="RuntimeError", message=message, site=None, causes=(message,), through=("utils/data/dataloader.py",)
+    raised = RaisedError(
+        type="RuntimeError", message=message, location=None, causes=(message,), pytorch_files=("utils/data/dataloader.py",)
     )
     explanation = ERROR.explain(raised, match)
     assert explanation

@@ -66,7 +66,7 @@ def test_a_folder_that_is_not_there_has_no_runs(tmp_path):
 def test_a_program_that_runs(tmp_path):
     writer = LiveWriter(tmp_path / "live", {"name": "train.py", "command": "train.py"})
     assert any_running(tmp_path / "live")
-    writer.end(3, 1, {})
+    writer.write_end(3, 1, {})
     assert not any_running(tmp_path / "live")
     run = read_feed_listing(tmp_path / "live" / writer.name)
     assert (run.name, run.state, run.update) == ("train.py", "failed", 3)

@@ -204,7 +204,7 @@ class Memory:
         self._call("end")
         self.runs[self.run_id] |= {"state": state, "end_ms": time_ms, "mark": cursor, "closed": True}
 
-    def erase(self, card):
+    def delete_run(self, card):
         self._call("erase")
         return self.runs.pop(card.run_id, None) is not None
 
@@ -305,10 +305,10 @@ def laid_out(tmp_path_factory):
     """An empty SQLite database with MLflow's tables: to lay them out takes seconds, to copy them none."""
     pytest.importorskip("mlflow")
     from trueloop.runs.tracking.mlflow_sink import MlflowSink
-    from trueloop.runs.tracking.target import target_of
+    from trueloop.runs.tracking.target import parse_target
 
     folder = tmp_path_factory.mktemp("laid_out")
-    MlflowSink(target_of("sqlite", folder)).close()
+    MlflowSink(parse_target("sqlite", folder)).close()
     return folder / "mlflow.db"
 
 

@@ -12,8 +12,8 @@ from mlflow import MlflowClient
 from trueloop.core.protocols import Evaluated
 from trueloop.runs.tracking.mlflow_sink import MlflowSink
 from trueloop.runs.tracking.sink import StoreUnavailable, StoreError, StoreRejected
-from trueloop.runs.tracking.sync_journal import Copying, copy_run
-from trueloop.runs.tracking.target import target_of
+from trueloop.runs.tracking.sync_journal import JournalSync, sync_run
+from trueloop.runs.tracking.target import parse_target
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # SQLAlchemy's, about MLflow
 
@@ -42,7 +42,7 @@ def clear(url):
 
 
 def sync(run, url, **how):
-    return copy_run(run.path, target_of(url, run.path.parent), **how)
+    return sync_run(run.path, parse_target(url, run.path.parent), **how)
 
 
 @pytest.mark.parametrize("events", ["WHOLE", "KILLED", "RESUMED"])
@@ -131,17 +131,17 @@ def test_a_writer_killed_between_a_batch_and_its_mark_is_made_good(tracked, new_
 def test_two_writers_of_one_run_leave_it_once(tracked, new_run, store):
     # As two machines would on a file system without locks: the lock on the journal is not asked.
     run = new_run(tracked.WHOLE[:4])
-    target = target_of(store, run.path.parent)
+    target = parse_target(store, run.path.parent)
     with (run.path / "journal.jsonl").open("rb", buffering=0) as file:
-        first, second = (Copying(file, run.path.name, MlflowSink(target)) for _ in range(2))
-        first.advance()
-        second.advance()
+        first, second = (JournalSync(file, run.path.name, MlflowSink(target)) for _ in range(2))
+        first.sync_new_lines()
+        second.sync_new_lines()
         run.add(tracked.WHOLE[4:9])
-        second.advance()
-        first.advance()
+        second.sync_new_lines()
+        first.sync_new_lines()
         run.add(tracked.WHOLE[9:])
-        first.advance()
-        second.advance()
+        first.sync_new_lines()
+        second.sync_new_lines()
         second.finish(alive=False)
         first.finish(alive=False)
     assert sync(run, store).outcome == "whole"

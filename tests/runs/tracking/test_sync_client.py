@@ -16,7 +16,7 @@ from trueloop.core.errors import InvalidConfig, MissingExtra
 from trueloop.core.protocols import Evaluated, Notice, RunEnded
 from trueloop.runs.journal import read_journal
 from trueloop.runs.run_id import read_run_id
-from trueloop.runs.tracking import Follower, copy_run, sync_client, target_of
+from trueloop.runs.tracking import SyncClient, sync_run, sync_client, parse_target
 
 pytestmark = pytest.mark.usefixtures("nothing_drawn")
 
@@ -74,7 +74,7 @@ def gone(tracked, run_dir):
 def test_a_folder_may_be_called_anything(tracked, new_run, tmp_path, name):
     run = new_run(tracked.WHOLE)
     folder = tmp_path / name / "tb"
-    problem = Follower(run.path, target_of(f"tensorboard:{folder}", tmp_path), print).wait(60)
+    problem = SyncClient(run.path, parse_target(f"tensorboard:{folder}", tmp_path), print).wait(60)
     if name.isprintable() or "\n" in name:
         assert problem is None
         assert [path.name for path in folder.iterdir()] == [run.path.name]
@@ -159,7 +159,7 @@ def test_postgres_killed_in_the_middle_leaves_the_run_unharmed(tracked, postgres
     assert history.end.reason == "finished"
     assert b"s3cret" not in (run_dir / "journal.jsonl").read_bytes()
     assert seen(tracked, url, run_dir) != expected(tracked, run_dir)
-    assert copy_run(run_dir, target_of(url, tmp_path)).state == "finished"
+    assert sync_run(run_dir, parse_target(url, tmp_path)).state == "finished"
     assert seen(tracked, url, run_dir) == expected(tracked, run_dir)
 
 
@@ -169,20 +169,20 @@ FOLLOWERS = []
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """A follower has the lowest priority: where the machine is busy, it is waited for longer than a user would."""
-    monkeypatch.setattr(Follower.wait, "__defaults__", (200.0,))
+    monkeypatch.setattr(SyncClient.wait, "__defaults__", (200.0,))
 
 
 @pytest.fixture(autouse=True)
 def remembered(monkeypatch):
     """Every follower that a test starts."""
     FOLLOWERS.clear()
-    real = Follower.__init__
+    real = SyncClient.__init__
 
     def remember(self, *args):
         FOLLOWERS.append(self)
         real(self, *args)
 
-    monkeypatch.setattr(Follower, "__init__", remember)
+    monkeypatch.setattr(SyncClient, "__init__", remember)
 
 
 _SCRIPT = """
@@ -265,7 +265,7 @@ def test_a_follower_that_dies_is_told(tracked, sqlite_store, tmp_path):
 
 
 def test_a_store_that_is_behind_goes_on_alone(tracked, sqlite_store, tmp_path, monkeypatch):
-    monkeypatch.setattr(sync_client.Follower.wait, "__defaults__", (0.0,))
+    monkeypatch.setattr(sync_client.SyncClient.wait, "__defaults__", (0.0,))
     result, watcher = train(tmp_path / "run", sqlite_store)
     assert result.reason == "finished"
     assert [note.kind for note in watcher.notes] == ["store_behind"]
@@ -311,7 +311,7 @@ def test_a_missing_extra_is_refused_before_anything_is_written(tmp_path, monkeyp
 
 def test_a_forked_child_does_not_keep_the_follower_alive(tracked, new_run, sqlite_store):
     run = new_run(tracked.WHOLE)
-    ours = Follower(run.path, target_of(sqlite_store, run.path.parent), lambda noted: None)
+    ours = SyncClient(run.path, parse_target(sqlite_store, run.path.parent), lambda noted: None)
     script_end, child = os.pipe(), os.fork()
     if child == 0:
         os.read(script_end[0], 1)
@@ -332,7 +332,7 @@ def test_no_process_can_be_started(tracked, new_run, tmp_path, monkeypatch):
 
     monkeypatch.setattr(sync_client.subprocess, "Popen", refuse)
     told = []
-    ours = Follower(new_run(tracked.WHOLE).path, target_of("sqlite", tmp_path), told.append)
+    ours = SyncClient(new_run(tracked.WHOLE).path, parse_target("sqlite", tmp_path), told.append)
     ours.report(tracked.rows(1, 4))
     ours.report(tracked.rows(5, 8))
     assert [(note.kind, note.update) for note in told] == [("store_down", 4)]

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from trueloop.core.errors import InvalidData, RunFolderError
 from trueloop.runs.journal import read_journal
 from trueloop.runs.tracking.sink import SyncCursor, StoreUnavailable, StoreError
-from trueloop.runs.tracking.sync_journal import Copying, copy_run
+from trueloop.runs.tracking.sync_journal import JournalSync, sync_run
 from trueloop.runs.tracking.target import Target
 
-TARGET = Target(kind="mlflow", address="sqlite:////x.db", shown="x")
+TARGET = Target(kind="mlflow", address="sqlite:////x.db", display="x")
 
 
 def copied(run, memory, **how):
-    return copy_run(run.path, TARGET, open_sink=memory, **how)
+    return sync_run(run.path, TARGET, open_sink=memory, **how)
 
 
 @pytest.mark.parametrize("events", ["WHOLE", "KILLED", "RESUMED"])
@@ -195,7 +195,7 @@ def test_nothing_has_started_yet(new_run, memory):
 
 def test_there_is_no_journal(tmp_path, memory):
     with pytest.raises(RunFolderError, match="no journal to copy"):
-        copy_run(tmp_path, TARGET, open_sink=memory)
+        sync_run(tmp_path, TARGET, open_sink=memory)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_one_at_a_time_copies_a_run(tracked, new_run, memory):
         assert copied(run, memory).outcome == "busy"
         return memory
 
-    assert copy_run(run.path, TARGET, open_sink=in_the_middle).outcome == "copied"
+    assert sync_run(run.path, TARGET, open_sink=in_the_middle).outcome == "copied"
 
 
 def test_a_store_of_a_later_trueloop_is_left_alone(tracked, new_run, memory):
@@ -251,13 +251,13 @@ def alive(tracked, new_run, sink, pieces, failing=()):
             run.add(piece)
             sink.fail_after = math.inf if failure is None else failure
             try:
-                copying = copying or Copying(file, run.path.name, sink)
-                copying.advance()
+                copying = copying or JournalSync(file, run.path.name, sink)
+                copying.sync_new_lines()
             except StoreUnavailable:  # and another one goes on from there, when the journal has grown
                 copying = None
         sink.fail_after = math.inf
-        copying = copying or Copying(file, run.path.name, sink)
-        copying.advance()
+        copying = copying or JournalSync(file, run.path.name, sink)
+        copying.sync_new_lines()
         copying.finish(alive=False)
     return run
 

@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
-from trueloop.runs.tracking import copy_run, sync_process, target_of
+from trueloop.runs.tracking import sync_run, sync_process, parse_target
 from trueloop.runs.tracking.journal_file import journal_lock
 from trueloop.runs.tracking.sink import StoreError
-from trueloop.runs.tracking.sync_process import Following
+from trueloop.runs.tracking.sync_process import SyncLoop
 from trueloop.runs.tracking.target import Target
 
-TARGET = Target(kind="mlflow", address="sqlite:////x.db", shown="the store")
+TARGET = Target(kind="mlflow", address="sqlite:////x.db", display="the store")
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ class Process:
 
     def __init__(self, run_dir, sink, open_sink=None):
         self.gone, self.said = threading.Event(), []
-        following = Following(run_dir, TARGET, gone=self.gone, say=self.said.append, open_sink=open_sink or sink)
+        following = SyncLoop(run_dir, TARGET, trainer_ended=self.gone, send=self.said.append, open_sink=open_sink or sink)
         self.code = None
         self.thread = threading.Thread(target=lambda: setattr(self, "code", following.run()))
         self.thread.start()
@@ -183,7 +183,7 @@ def test_the_process_copies_and_ends_with_its_trainer(tracked, new_run, sqlite_s
     run = new_run(tracked.KILLED)
     process = start(run.path, sqlite_store)
     tracked.eventually(lambda: _seen(tracked, sqlite_store))
-    assert copy_run(run.path, target_of(sqlite_store, run.path.parent)).outcome == "busy"
+    assert sync_run(run.path, parse_target(sqlite_store, run.path.parent)).outcome == "busy"
     run.add(tracked.RESUMED[len(tracked.KILLED) :])
     said, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, b"")
@@ -198,7 +198,7 @@ def test_a_follower_that_was_killed_is_made_good_by_sync(tracked, new_run, sqlit
     process.kill()
     process.communicate()
     run.add(tracked.RESUMED[len(tracked.KILLED) :])
-    copy_run(run.path, target_of(sqlite_store, run.path.parent))
+    sync_run(run.path, parse_target(sqlite_store, run.path.parent))
     assert tracked.in_mlflow(sqlite_store)[1] == tracked.points_of(run.path)
 
 

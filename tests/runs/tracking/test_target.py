@@ -7,7 +7,7 @@ import pytest
 
 from trueloop.core.errors import InvalidConfig, MissingExtra
 from trueloop.runs.tracking import target as module
-from trueloop.runs.tracking.target import masked, target_of
+from trueloop.runs.tracking.target import mask_secrets, parse_target
 
 
 @pytest.fixture(autouse=True)
@@ -31,20 +31,20 @@ def everything_is_installed(monkeypatch):
     ],
 )  # fmt: skip
 def test_an_address_means_one_store(url, kind, address, shown):
-    target = target_of(url, Path("/r/runs"))
-    assert (target.kind, target.address, target.shown) == (kind, address, shown)
-    assert target_of(target.typed, Path("/elsewhere")).address == address
+    target = parse_target(url, Path("/r/runs"))
+    assert (target.kind, target.address, target.display) == (kind, address, shown)
+    assert parse_target(target.url, Path("/elsewhere")).address == address
 
 
 def test_a_folder_whose_name_means_something_in_an_address_is_refused():
     with pytest.raises(InvalidConfig, match="another file would be written"):
-        target_of("sqlite", Path("/r/100%20runs"))
+        parse_target("sqlite", Path("/r/100%20runs"))
 
 
 def test_a_relative_file_is_made_absolute(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert target_of("sqlite:///x.db", Path("runs")).address == f"sqlite:///{tmp_path}/x.db"
-    assert target_of("sqlite", Path("runs")).address == f"sqlite:///{tmp_path}/runs/mlflow.db"
+    assert parse_target("sqlite:///x.db", Path("runs")).address == f"sqlite:///{tmp_path}/x.db"
+    assert parse_target("sqlite", Path("runs")).address == f"sqlite:///{tmp_path}/runs/mlflow.db"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_relative_file_is_made_absolute(monkeypatch, tmp_path):
 )
 def test_what_cannot_be_meant_is_named(url, said):
     with pytest.raises(InvalidConfig) as caught:
-        target_of(url, Path("runs"))
+        parse_target(url, Path("runs"))
     assert said in str(caught.value)
 
 
@@ -98,25 +98,25 @@ def test_what_cannot_be_meant_is_named(url, said):
 )
 def test_a_password_is_never_seen(url):
     try:
-        target = target_of(url, Path("runs"))
+        target = parse_target(url, Path("runs"))
     except InvalidConfig as error:
         assert "s3c" not in str(error)
         assert "s3c" not in repr(error.__cause__)
         return
-    for text in (target.shown, repr(target), str(target), target.hide(f"no route to {url}: s3cret"), masked(url)):
+    for text in (target.display, repr(target), str(target), target.hide(f"no route to {url}: s3cret"), mask_secrets(url)):
         assert "s3c" not in text, text
 
 
 def test_the_line_that_syncs_names_the_store_unless_something_is_hidden(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert target_of("sqlite", Path("runs")).sync_command(Path("runs/a b")) == (
+    assert parse_target("sqlite", Path("runs")).sync_command(Path("runs/a b")) == (
         "trueloop runs sync 'runs/a b' --store sqlite:///runs/mlflow.db"
     )
-    assert target_of("postgresql://me@h/d", Path("runs")).sync_command(Path("r")) == "trueloop runs sync r"
+    assert parse_target("postgresql://me@h/d", Path("runs")).sync_command(Path("r")) == "trueloop runs sync r"
 
 
 def test_a_file_may_have_an_at_in_its_path():
-    assert masked("sqlite:////srv/me@work/x.db") == "sqlite:////srv/me@work/x.db"
+    assert mask_secrets("sqlite:////srv/me@work/x.db") == "sqlite:////srv/me@work/x.db"
 
 
 @pytest.mark.parametrize(
@@ -127,4 +127,4 @@ def test_a_file_may_have_an_at_in_its_path():
 def test_a_missing_extra_is_named_with_its_command(monkeypatch, url, module_name, extra):
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == module_name else util.find_spec("json"))
     with pytest.raises(MissingExtra, match=rf"pip install 'trueloop\[{extra}\]'"):
-        target_of(url, Path("runs"))
+        parse_target(url, Path("runs"))

@@ -9,15 +9,15 @@ pytest.importorskip("tensorboard")
 
 from trueloop.runs.journal import read_journal
 from trueloop.runs.tracking.sink import StoreError
-from trueloop.runs.tracking.sync_journal import copy_run
-from trueloop.runs.tracking.target import target_of
+from trueloop.runs.tracking.sync_journal import sync_run
+from trueloop.runs.tracking.target import parse_target
 from trueloop.runs.tracking.tensorboard_sink import TensorBoardSink
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # TensorBoard's own
 
 
 def sync(run, folder, **how):
-    return copy_run(run.path, target_of(f"tensorboard:{folder}", run.path.parent), **how)
+    return sync_run(run.path, parse_target(f"tensorboard:{folder}", run.path.parent), **how)
 
 
 def events(folder):

@@ -10,15 +10,15 @@ pytest.importorskip("wandb")
 
 from trueloop.runs.journal import read_journal
 from trueloop.runs.tracking.sink import StoreError
-from trueloop.runs.tracking.sync_journal import copy_run
-from trueloop.runs.tracking.target import target_of
+from trueloop.runs.tracking.sync_journal import sync_run
+from trueloop.runs.tracking.target import parse_target
 from trueloop.runs.tracking.wandb_sink import WandbSink
 
 pytestmark = [pytest.mark.slow(reason="each W&B run starts a process of its own"), pytest.mark.filterwarnings("ignore")]  # each run of W&B starts a process of its own
 
 
 def sync(run, folder, **how):
-    return copy_run(run.path, target_of(f"wandb:{folder}", run.path.parent), **how)
+    return sync_run(run.path, parse_target(f"wandb:{folder}", run.path.parent), **how)
 
 
 def offline(folder):

@@ -13,7 +13,7 @@ from torch import nn
 
 from trueloop.core.findings import ExplainedError, Report
 from trueloop.failures.load import known_errors
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised
+from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 from trueloop.sanitizer.watch import Watch
 
 
@@ -128,7 +128,7 @@ def test_an_objects_own_methods_are_not_called():
 
 
 def test_an_entry_that_breaks_is_a_problem_of_ours():
-    def explain(raised: Raised, match: re.Match[str]) -> Explanation:
+    def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
         raise LookupError("a fault")
 
     known = {"broken": KnownError(title="", types=frozenset({"RuntimeError"}), texts=("mat1",), explain=explain)}

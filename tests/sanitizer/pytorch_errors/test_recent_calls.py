@@ -39,14 +39,14 @@ def test_what_came_last():
         assert watch.memory.past().grad_mode is True
         loss.backward()
         past = watch.memory.past()
-        assert (past.forward_since, past.stepped, past.grad_mode) == (False, False, None)
-        assert past.backward is not None
-        assert past.backward.path == __file__
+        assert (past.forward_after_backward, past.step_after_forward, past.grad_mode) == (False, False, None)
+        assert past.last_backward is not None
+        assert past.last_backward.path == __file__
         optimizer.step()
-        assert watch.memory.past().stepped
+        assert watch.memory.past().step_after_forward
         model(torch.ones(1, 2))
         past = watch.memory.past()
-        assert (past.forward_since, past.stepped) == (True, False)
+        assert (past.forward_after_backward, past.step_after_forward) == (True, False)
         assert len(watch.memory.models) == 1
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import Event
-from trueloop.tracing.hooks import all_sources
+from trueloop.tracing.hooks import all_hooks
 
 
 @pytest.fixture
 def everything() -> Iterator[tuple[Attachment, Callable[[type[Event]], list]]]:
     """The attachment, and a function that gives the events of one kind."""
     events: list[Event] = []
-    attachment = Attachment(all_sources)
+    attachment = Attachment(all_hooks)
     hear = events.append
     attachment.attach(hear)
     yield attachment, lambda kind: [event for event in events if type(event) is kind]

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from trueloop.tracing.events import BackwardEnded, BackwardStarted, BackwardLosses, NotFinite, StepTaken
+from trueloop.tracing.events import BackwardEnded, BackwardStarted, BackwardLosses, NonFiniteValue, StepTaken
 from trueloop.tracing.hooks.backward import SINGLE, check_taken
 
 
@@ -24,7 +24,7 @@ def test_a_simple_one(everything):
     (began,), (ended,) = told(BackwardStarted), told(BackwardEnded)
     assert (began.leaf, began.retain_graph, began.create_graph, began.scaled) == (False,) * 4
     assert [each.kind for each in began.losses] == ["cross_entropy"]
-    assert (began.micro, ended.micro, attachment.stream.micro) == (0, 1, 1)
+    assert (began.micro, ended.micro, attachment.stream.backward_count) == (0, 1, 1)
     assert ended.value == loss.item()
     assert names(ended.received) == ["0.bias", "0.weight", "1.bias", "1.weight"]
     assert began.location.source_location.path == ended.location.source_location.path == __file__
@@ -135,7 +135,7 @@ def test_autograd_grad_is_none(everything):
     attachment, told = everything
     weight = nn.Parameter(torch.ones(2))
     torch.autograd.grad((weight**2).sum(), weight)
-    assert (told(BackwardStarted), attachment.stream.micro) == ([], 0)
+    assert (told(BackwardStarted), attachment.stream.backward_count) == ([], 0)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -144,7 +144,7 @@ def test_recomputation_is_a_part_of_it(everything, reentrant):
     model = nn.Linear(2, 2)
     x = torch.ones(1, 2, requires_grad=True)
     checkpoint(model, x, use_reentrant=reentrant).sum().backward()
-    assert len(told(BackwardStarted)) == len(told(BackwardEnded)) == attachment.stream.micro == 1
+    assert len(told(BackwardStarted)) == len(told(BackwardEnded)) == attachment.stream.backward_count == 1
     assert len(told(BackwardEnded)[0].received) == 2
 
 
@@ -160,7 +160,7 @@ def test_a_hook_that_raises_leaves_it_at_work(everything):
         weight.sum().backward()
     handle.remove()
     weight.sum().backward()
-    assert attachment.program.in_backward == 0
+    assert attachment.program.backward_depth == 0
     assert (len(told(BackwardStarted)), len(told(BackwardEnded))) == (2, 1)
 
 
@@ -172,17 +172,17 @@ def test_a_loss_that_is_not_finite_is_told_once_in_a_while(everything):
         optimizer.zero_grad()
         (weight.sum() * (1.0 if number < 3 else math.nan)).backward()
         optimizer.step()
-    (event,) = told(NotFinite)
+    (event,) = told(NonFiniteValue)
     assert (event.what, event.value, event.update) == ("loss", "nan", 3)
     assert event.location.source_location.path == __file__
-    assert attachment.stream.full
+    assert attachment.stream.full_tracing
 
 
 def test_the_first_of_several_roots_is_read(everything):
     _, told = everything
     weight = nn.Parameter(torch.ones(2))
     torch.autograd.backward((weight.sum() * math.inf, weight.prod()), (None, torch.tensor(2.0)))
-    (event,) = told(NotFinite)
+    (event,) = told(NonFiniteValue)
     assert (event.what, event.value) == ("loss", "inf")
     (ended,) = told(BackwardEnded)
     assert ended.value == math.inf

@@ -32,7 +32,7 @@ def test_a_part_of_the_model(everything):
     model(torch.ones(1, 2)).sum().backward()
     model[1].zero_grad()
     (event,) = told(GradientsCleared)
-    assert event.unused == {attachment.stream.registry.of(model[1].weight)}
+    assert event.unused == {attachment.stream.registry.ref(model[1].weight)}
 
 
 def test_an_own_zero_grad_is_told_once(everything):

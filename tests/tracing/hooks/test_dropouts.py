@@ -9,7 +9,7 @@ from torch import nn
 
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import DropoutWithoutTrainingFlag
-from trueloop.tracing.hooks import all_sources
+from trueloop.tracing.hooks import all_hooks
 from trueloop.tracing.hooks.dropouts import FUNCTIONS
 from trueloop.tracing.patch import UNSEEN
 
@@ -59,7 +59,7 @@ def autocast(call):
 def test_it_does_what_it_did(call):
     torch.manual_seed(3)
     expected, after = call(), torch.get_rng_state()
-    attachment = Attachment(all_sources)
+    attachment = Attachment(all_hooks)
     listen = [].append
     attachment.attach(listen)
     Net(untold)(torch.ones(3, 4))
@@ -92,7 +92,7 @@ def code():
 
 def test_torch_becomes_as_it_was():
     before = code()
-    attachment = Attachment(all_sources)
+    attachment = Attachment(all_hooks)
     listen = [].append
     attachment.attach(listen)
     Net(untold)(torch.ones(3, 4))
@@ -207,8 +207,8 @@ def test_what_is_compiled_is_compiled_once(everything):
     x = torch.ones(3, 4)
     for _ in range(3):
         dropped(x)
-        attachment.levels.stop()
+        attachment.sampling.stop()
         dropped(x)
-        attachment.levels.start()
+        attachment.sampling.start()
     assert compiled == 1
     assert not attachment.stream.problems

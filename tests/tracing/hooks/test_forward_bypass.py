@@ -9,7 +9,7 @@ from torch import nn
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import ForwardBypassed
 from trueloop.tracing.hooks.forward_bypass import HOOKS, OFTEN, SELDOM
-from trueloop.tracing.hooks.module_calls import Forwards
+from trueloop.tracing.hooks.module_calls import ModuleCalls
 
 
 class Net(nn.Module):
@@ -39,7 +39,7 @@ def call(model, x):
 def watched():
     """An attachment of one source only, and the events it told of this kind."""
     events = []
-    attachment = Attachment(lambda stream, program: [Forwards(stream, program)])
+    attachment = Attachment(lambda stream, program: [ModuleCalls(stream, program)])
     hear = events.append
     attachment.attach(hear)
     yield lambda: [event for event in events if type(event) is ForwardBypassed]
@@ -74,7 +74,7 @@ def test_a_line_where_all_was_well_is_looked_at_seldom_and_then_again_each_time(
 def test_a_line_is_looked_at_often_again_by_the_next_watch():
     linear, model, events = nn.Linear(2, 3), Calling(), []
     model.register_forward_hook(lambda module, inputs, output: None)
-    attachment = Attachment(lambda stream, program: [Forwards(stream, program)])
+    attachment = Attachment(lambda stream, program: [ModuleCalls(stream, program)])
     for run in (lambda: [call(linear, x) for _ in range(OFTEN + 1)], lambda: model.forward(x)):
         events.clear()
         hear = events.append

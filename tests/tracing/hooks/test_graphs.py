@@ -20,7 +20,7 @@ def train(everything):
 
     def train(use, updates=60):
         for number in range(updates):
-            attachment.levels._see_in_full(4)
+            attachment.sampling._see_in_full(4)
             optimizer.zero_grad()
             out = model(torch.ones(3, 2))
             out.sum().backward(retain_graph=True)
@@ -35,11 +35,11 @@ def train(everything):
 def test_graphs_that_are_kept(train):
     kept = []
     first, *later = train(lambda number, out: kept.append(out))
-    assert first.oldest == 0
+    assert first.oldest_update == 0
     assert first.count >= graphs.FEWEST
     assert first.location.source_location.path == __file__
     assert any(words.startswith("kept[*] (local of test_graphs_that_are_kept") for words in first.holders)
-    assert first.kept_at.path == __file__
+    assert first.stored_at.path == __file__
     counts = [event.count for event in (first, *later)]
     assert all(after > 2 * before for before, after in itertools.pairwise(counts))
 

@@ -11,7 +11,7 @@ from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import BatchLoaded, LoaderExhausted, LoaderStarted, SampleOrderRecorded, SeedRepeated
 from trueloop.tracing.hooks.loaders import Loaders
 from trueloop.tracing.hooks.seeds import Seeds
-from trueloop.tracing.program_state import Program
+from trueloop.tracing.program_state import ProgramState
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def watched():
     attachment = Attachment(lambda stream, program: [Seeds(stream, program), Loaders(stream, program)])
 
     def hear(event):
-        assert isinstance(attachment.program, Program)
+        assert isinstance(attachment.program, ProgramState)
         names = ("place", *(name for name in event.__slots__ if name not in {"live", "batch"}))
         events.append((type(event), {name: getattr(event, name) for name in names}))
 
@@ -35,7 +35,7 @@ def of(events, kind):
     return [fields for told, fields in events if told is kind]
 
 
-class Stream(IterableDataset):
+class EventStream(IterableDataset):
     def __iter__(self):
         return iter(torch.arange(10.0))
 
@@ -47,7 +47,7 @@ KINDS = {
     "workers": lambda: DataLoader(DATA, 2, num_workers=2),
     "kept workers": lambda: DataLoader(DATA, 2, num_workers=1, persistent_workers=True),
     "batch sampler": lambda: DataLoader(DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 2, drop_last=False)),
-    "stream": lambda: DataLoader(Stream(), 2),
+    "stream": lambda: DataLoader(EventStream(), 2),
     "no batches": lambda: DataLoader(DATA, batch_size=None),
 }
 
@@ -96,11 +96,11 @@ def test_a_reader_that_counts_ends_a_pass_by_its_last_batch(watched):
     ]  # fmt: skip
     with pytest.raises(StopIteration):
         next(second)
-    next(iter(other)), next(iter(DataLoader(Stream(), 10)))
+    next(iter(other)), next(iter(DataLoader(EventStream(), 10)))
     assert len(of(events, LoaderExhausted)) == 2
     for _ in zip(range(2), loader, strict=False):
         pass
-    for farewell in attachment.stream.farewells:
+    for farewell in attachment.stream.on_detach:
         farewell()
     assert len(of(events, LoaderExhausted)) == 3
 

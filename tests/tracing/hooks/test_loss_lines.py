@@ -11,20 +11,20 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.functional import cross_entropy as imported_by_name
 
-from trueloop.tracing.hooks.loss_lines import LOSSES, LossPlaces
+from trueloop.tracing.hooks.loss_lines import LOSSES, LossLines
 from trueloop.tracing.losses import LossProbe
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.stream import Stream
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.stream import EventStream
 
 X, Y = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
 
 
 @pytest.fixture
-def placed() -> Iterator[Stream]:
-    stream, patches = Stream(), Patches()
-    stream.on = True
-    LossPlaces(stream, Program()).in_full(patches)
+def placed() -> Iterator[EventStream]:
+    stream, patches = EventStream(), Patches()
+    stream.active = True
+    LossLines(stream, ProgramState()).install_full_tracing(patches)
     yield stream
     patches.restore()
     assert not stream.problems
@@ -39,7 +39,7 @@ def this_line() -> int:
     return inspect.currentframe().f_back.f_lineno
 
 
-def test_the_line_is_known_however_the_loss_is_called(placed: Stream):
+def test_the_line_is_known_however_the_loss_is_called(placed: EventStream):
     z = X.clone().requires_grad_()
     assert line_of(imported_by_name(z, Y)) == (__file__, this_line())
     assert line_of(nn.CrossEntropyLoss(label_smoothing=0.1)(z, Y) / 4) == (__file__, this_line())
@@ -49,7 +49,7 @@ def test_the_line_is_known_however_the_loss_is_called(placed: Stream):
     assert line_of(loss.mean()) == (__file__, line)
 
 
-def test_two_losses_of_one_kind_keep_their_own_lines(placed: Stream):
+def test_two_losses_of_one_kind_keep_their_own_lines(placed: EventStream):
     z = X.clone().requires_grad_()
     one = F.mse_loss(z, X)
     two = F.mse_loss(z, X + 1)
@@ -57,13 +57,13 @@ def test_two_losses_of_one_kind_keep_their_own_lines(placed: Stream):
     assert lines == {this_line() - 3, this_line() - 2}
 
 
-def test_lightly_watched_nothing_is_noted(placed: Stream):
+def test_lightly_watched_nothing_is_noted(placed: EventStream):
     placed.full = False
     assert line_of(F.cross_entropy(X.clone().requires_grad_(), Y)) is None
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit")
-def test_results_signatures_errors_and_torchscript_are_as_before(placed: Stream):
+def test_results_signatures_errors_and_torchscript_are_as_before(placed: EventStream):
     assert F.cross_entropy(X, Y).item() == torch.nn.functional.nll_loss(X.log_softmax(1), Y).item()
     assert str(inspect.signature(F.huber_loss)).startswith("(input: torch.Tensor, target: torch.Tensor, reduction")
     with pytest.raises(TypeError, match="cross_entropy"):
@@ -74,7 +74,7 @@ def test_results_signatures_errors_and_torchscript_are_as_before(placed: Stream)
 
 
 @pytest.mark.parametrize("loss", [F.cross_entropy, F.mse_loss, F.huber_loss, F.l1_loss])
-def test_it_compiles_into_one_graph(placed: Stream, loss):
+def test_it_compiles_into_one_graph(placed: EventStream, loss):
     z, target = X.clone().requires_grad_(), Y if loss is F.cross_entropy else X + 1
     compiled = torch.compile(lambda a, b: loss(a, b) * 2, backend="eager", fullgraph=True)
     assert compiled(z, target).item() == 2 * loss(z, target).item()
@@ -85,7 +85,7 @@ def test_everything_is_put_back():
     names = set(vars(F))
     patches = Patches()
     for _ in range(3):
-        LossPlaces(Stream(), Program()).in_full(patches)
+        LossLines(EventStream(), ProgramState()).install_full_tracing(patches)
         assert all(function.__code__ is not code for function, code in zip(LOSSES, codes, strict=True))
         patches.restore()
         assert [function.__code__ for function in LOSSES] == codes
@@ -101,15 +101,15 @@ def test_it_is_not_compiled_anew_each_time():
         return graph.forward
 
     torch._dynamo.reset()
-    stream, patches = Stream(), Patches()
-    stream.on = True
-    places = LossPlaces(stream, Program())
+    stream, patches = EventStream(), Patches()
+    stream.active = True
+    places = LossLines(stream, ProgramState())
     halved = torch.compile(lambda a, b: F.mse_loss(a, b) / 2, backend=backend, fullgraph=True)
     for _ in range(4):
-        places.in_full(patches)
-        stream.full = True
+        places.install_full_tracing(patches)
+        stream.full_tracing = True
         halved(X, X + 1)
         patches.restore()
-        stream.full = False
+        stream.full_tracing = False
         halved(X, X + 1)
     assert 1 <= len(compiled) <= 2  # with what is put in its place, and with torch's own where dynamo looks that far

@@ -65,7 +65,7 @@ def test_a_train_of_the_users_own(watched):
 def test_few_changes_wake(watched):
     attachment, _ = watched
     woken = []
-    attachment.stream.wake = lambda: woken.append(1)
+    attachment.stream.request_full_tracing = lambda: woken.append(1)
     model = nn.Linear(2, 2)
     for _ in range(20):
         model.train()

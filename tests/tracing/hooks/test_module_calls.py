@@ -11,16 +11,16 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from trueloop.tracing.attach import Attachment
-from trueloop.tracing.data_passes import Pass
+from trueloop.tracing.data_passes import LoaderPass
 from trueloop.tracing.events import BatchNormSingleSample, ModelCalled, UnregisteredModuleCalled
-from trueloop.tracing.hooks.module_calls import Forwards
+from trueloop.tracing.hooks.module_calls import ModuleCalls
 
 
 @pytest.fixture
 def watched():
     """An attachment of this source only, and the events it told."""
     events = []
-    attachment = Attachment(lambda stream, program: [Forwards(stream, program)])
+    attachment = Attachment(lambda stream, program: [ModuleCalls(stream, program)])
     attachment.attach(events.append)
     yield attachment, events
     attachment.detach(events.append)
@@ -78,16 +78,16 @@ def test_an_error_leaves_it_at_work(watched):
     model = nn.Sequential(nn.Linear(2, 2))
     with pytest.raises(RuntimeError):
         model(torch.ones(3, 5))
-    assert attachment.program.in_forward == 0
+    assert attachment.program.forward_depth == 0
     model(torch.ones(3, 2))
     assert len(of(events, ModelCalled)) == 1
 
 
 def test_the_batch_is_credited_once(watched):
     attachment, events = watched
-    loader = attachment.stream.registry.of(nn.Identity())
-    current = Pass(loader=loader, dataset=None, epoch=0, began_micro=0)
-    attachment.program.draws_from(current)
+    loader = attachment.stream.registry.ref(nn.Identity())
+    current = LoaderPass(loader=loader, dataset=None, epoch=0, backward_count_at_start=0)
+    attachment.program.set_loader_pass(current)
     current.index = 1
     model = nn.Linear(2, 2)
     for _ in range(2):
@@ -102,9 +102,9 @@ def test_recomputation_within_a_backward(watched):
     model = nn.Linear(2, 2)
     with set_checkpoint_early_stop(False):
         output = checkpoint(model, torch.ones(1, 2, requires_grad=True), use_reentrant=False)
-    attachment.program.in_backward = 1
+    attachment.program.backward_depth = 1
     output.sum().backward()
-    attachment.program.in_backward = 0
+    attachment.program.backward_depth = 0
     assert [event.recomputed for event in of(events, ModelCalled)] == [False, True]
 
 
@@ -187,7 +187,7 @@ def test_nothing_is_kept_alive(watched):
 
 def test_torch_becomes_as_it_was():
     before = nn.Module.__call__
-    attachment = Attachment(lambda stream, program: [Forwards(stream, program)])
+    attachment = Attachment(lambda stream, program: [ModuleCalls(stream, program)])
     listen = [].append
     attachment.attach(listen)
     assert nn.Module.__call__ is not before

@@ -6,7 +6,7 @@ from torch import nn
 
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import StepMissing
-from trueloop.tracing.hooks import all_sources
+from trueloop.tracing.hooks import all_hooks
 from trueloop.tracing.hooks.never_stepped import ENOUGH
 from trueloop.tracing.program_text import attribute_readers
 
@@ -19,10 +19,10 @@ def heard():
         if type(event) is StepMissing:
             events.append((event.watch_ended, event.backwards, event.called_by_user, bool(event.read_modules(True))))
 
-    attachment = Attachment(all_sources)
+    attachment = Attachment(all_hooks)
     attachment.attach(hear)
     yield events
-    for farewell in attachment.stream.farewells:
+    for farewell in attachment.stream.on_detach:
         farewell()
     attachment.detach(hear)
     assert not attachment.stream.problems

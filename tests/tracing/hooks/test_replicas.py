@@ -47,10 +47,10 @@ def test_a_wrapper_is_told_with_what_it_keeps_equal(everything):
 
 def test_one_that_was_built_before_is_told_at_its_first_call():
     from trueloop.tracing.attach import Attachment
-    from trueloop.tracing.hooks import all_sources
+    from trueloop.tracing.hooks import all_hooks
 
     wrapper = DistributedDataParallel(nn.Linear(3, 1))
-    events, attachment = [], Attachment(all_sources)
+    events, attachment = [], Attachment(all_hooks)
     hear = events.append
     attachment.attach(hear)
     with torch.no_grad():

@@ -30,7 +30,7 @@ def test_scaled_and_stepped(everything):
     (scaled,), (began,), (step,) = told(LossScaled), told(BackwardStarted), told(StepTaken)
     assert (scaled.scale, scaled.enabled, scaled.autocast, scaled.dtype) == (8.0, True, "bfloat16", "bfloat16")
     assert began.scaled
-    assert step.scaler is scaled.scaler is attachment.stream.registry.of(run.scaler)
+    assert step.scaler is scaled.scaler is attachment.stream.registry.ref(run.scaler)
     assert told(GradientsUnscaled) == told(StepSkipped) == []
     assert scaled.location.source_location.path == step.location.source_location.path == __file__
     assert attachment.program.stepping_scaler is None
@@ -53,7 +53,7 @@ def test_unscaled_by_the_program(everything):
     assert windows.scaled
     run.scaler.unscale_(run.optimizer)
     (event,) = told(GradientsUnscaled)
-    assert event.optimizer is attachment.stream.registry.of(run.optimizer)
+    assert event.optimizer is attachment.stream.registry.ref(run.optimizer)
     assert not windows.scaled
     run.scaler.step(run.optimizer)
     (step,) = told(StepTaken)
@@ -93,7 +93,7 @@ def test_a_step_that_raises_leaves_it_at_work(everything):
     run.backward()
     run.scaler.step(run.optimizer)
     (step,) = told(StepTaken)
-    assert step.scaler is attachment.stream.registry.of(run.scaler)
+    assert step.scaler is attachment.stream.registry.ref(run.scaler)
 
 
 def test_one_that_is_off_says_nothing(everything):

@@ -14,8 +14,8 @@ from torch.optim import lr_scheduler as L
 from trueloop.tracing.events import SchedulerStepped
 from trueloop.tracing.hooks.schedules import Schedules
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Known, Program
-from trueloop.tracing.stream import Stream
+from trueloop.tracing.program_state import OptimizerState, ProgramState
+from trueloop.tracing.stream import EventStream
 
 MAKERS = {
     "StepLR": (lambda o: L.StepLR(o, 2), None),
@@ -41,17 +41,17 @@ MAKERS = {
 
 class Heard:
     def __init__(self) -> None:
-        self.stream, self.program, self.events = Stream(), Program(), []
+        self.stream, self.program, self.events = EventStream(), ProgramState(), []
         self.patches = Patches()
         self.source = Schedules(self.stream, self.program)
-        self.stream.listen(self.events.append)
+        self.stream.subscribe(self.events.append)
 
 
 @pytest.fixture
 def heard() -> Iterator[Heard]:
     it = Heard()
-    it.stream.on = True
-    it.source.always(it.patches)
+    it.stream.active = True
+    it.source.install_always(it.patches)
     yield it
     it.patches.restore()
     assert not it.stream.problems
@@ -127,14 +127,14 @@ def test_a_scheduler_of_the_programs_own_that_drives_another_is_told_as_the_one_
 def test_watched_lightly_only_rare_advances_and_those_past_the_end_are_told(heard: Heard):
     _, optimizer = trained()
     scheduler = L.CosineAnnealingLR(optimizer, 6)
-    heard.stream.full = False
+    heard.stream.full_tracing = False
     for step in range(1, 20):
-        heard.program.optimizers.put(optimizer, Known(steps=step))
+        heard.program.optimizers.put(optimizer, OptimizerState(steps=step))
         advance(scheduler, optimizer)
     assert [event.count for event in heard.events] == [7, 8, 9, 10, 6 + 8]
     heard.events.clear()
     for epoch in range(1, 4):
-        heard.program.optimizers.put(optimizer, Known(steps=19 + 100 * epoch))
+        heard.program.optimizers.put(optimizer, OptimizerState(steps=19 + 100 * epoch))
         advance(scheduler, optimizer)
     assert [event.count for event in heard.events] == [20, 21, 22]
     assert [event.optimizer_steps for event in heard.events] == [119, 219, 319]
@@ -175,10 +175,10 @@ def test_steps_before_the_optimizers_are_still_warned_about(heard: Heard):
 
 def test_off_and_restored_it_tells_nothing():
     it, original = Heard(), L.LRScheduler.step
-    it.stream.on = True
-    it.source.always(it.patches)
+    it.stream.active = True
+    it.source.install_always(it.patches)
     assert L.LRScheduler.step is not original
-    it.stream.on = False
+    it.stream.active = False
     _, optimizer = trained()
     scheduler = L.StepLR(optimizer, 2)
     with warnings.catch_warnings():

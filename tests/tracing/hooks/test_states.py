@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from trueloop.tracing.attach import Attachment
-from trueloop.tracing.events import CheckpointRead, CheckpointWritten, StateCaptured, StateLoaded, StateUsed
+from trueloop.tracing.events import CheckpointRead, CheckpointWritten, StateDictCreated, StateLoaded, StateDictUsed
 from trueloop.tracing.hooks.states import States
 
 
@@ -40,8 +40,8 @@ def test_one_capture_for_a_model_with_children(watched):
     _, events = watched
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2)))
     model.state_dict()
-    assert [event.module.kind for event in of(events, StateCaptured)] == ["Sequential"]
-    assert of(events, StateCaptured)[0].parameter is not None
+    assert [event.module.kind for event in of(events, StateDictCreated)] == ["Sequential"]
+    assert of(events, StateDictCreated)[0].parameter is not None
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_aliasing(watched, keep, aliased):
     torch.save(state, io.BytesIO())
     moved(model)
     torch.save(state, io.BytesIO())
-    used = [(event.aliased, event.moved) for event in of(events, StateUsed)]
+    used = [(event.aliased, event.weights_changed) for event in of(events, StateDictUsed)]
     assert used == ([] if aliased is None else [(True, False), (True, True)])
 
 
@@ -72,7 +72,7 @@ def test_rebound_weights_are_not_aliased(watched):
     for parameter in model.parameters():
         parameter.data = parameter.data + 1
     model.load_state_dict(state)
-    assert [event.aliased for event in of(events, StateUsed)] == [False]
+    assert [event.aliased for event in of(events, StateDictUsed)] == [False]
 
 
 def test_a_batch_normalisation_that_only_saw_data_has_not_moved(watched):
@@ -81,7 +81,7 @@ def test_a_batch_normalisation_that_only_saw_data_has_not_moved(watched):
     state = model.state_dict()
     model(torch.randn(4, 3))
     model.load_state_dict(state)
-    assert [event.moved for event in of(events, StateUsed)] == [False]
+    assert [event.weights_changed for event in of(events, StateDictUsed)] == [False]
 
 
 def test_a_file_is_followed_to_what_it_is_loaded_into(watched, tmp_path):

@@ -91,7 +91,7 @@ def test_gradients_that_are_zero_missing_or_not_finite(everything):
     (weights[0].sum() * 0 + weights[1].sum() * math.inf + weights[2].sum()).backward()
     optimizer.step()
     (event,) = told(StepTaken)
-    of = attachment.stream.registry.of
+    of = attachment.stream.registry.ref
     assert event.zero == {of(weights[0])}
     assert event.not_finite == {of(weights[1])}
     assert event.with_gradient == {of(weight) for weight in weights[:3]}
@@ -169,7 +169,7 @@ def test_what_is_frozen_and_moves(everything):
     optimizer.step()
     (event,) = told(StepTaken)
     assert len(event.frozen) == 2
-    assert event.frozen_changed == {attachment.stream.registry.of(moved)}
+    assert event.frozen_changed == {attachment.stream.registry.ref(moved)}
 
 
 def test_a_closure_makes_its_gradients_within(everything):
@@ -242,7 +242,7 @@ def test_a_step_within_a_step_is_one(everything, make):
         optimizer.zero_grad()
     assert attachment.stream.update == 3
     assert [event.backwards for event in told(StepTaken)] == [1, 1, 1]
-    assert attachment.program.in_step == 0
+    assert attachment.program.step_depth == 0
 
 
 def test_one_step_for_each_parameter_within_a_backward(everything):
@@ -292,12 +292,12 @@ def test_after_a_stretch_that_was_not_watched_the_first_step_is_not_told(everyth
         weight.sum().backward()
         optimizer.step()
 
-    while attachment.stream.full:
+    while attachment.stream.full_tracing:
         update()
     seen = len(told(StepTaken))
     update()
     assert len(told(StepTaken)) == seen
-    attachment.levels._see_in_full(3)
+    attachment.sampling._see_in_full(3)
     for _ in range(3):
         update()
     assert len(told(StepTaken)) == seen + 2

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from trueloop.sanitizer.watch import Watch
-from trueloop.tracing.nonfinite.replay import Replay, remember, remember_output, replayed
+from trueloop.tracing.nonfinite.replay import Replay, record_call, record_output, replayed
 
 
 class Net(nn.Module):
@@ -66,7 +66,7 @@ def test_the_operation_and_its_module_are_named_and_nothing_is_noticed(capsys):
     torch.manual_seed(0)
     net, x = Net(), torch.randn(6, 4)
     gradients = net.norm.register_full_backward_hook(lambda *_: None)
-    call = remember(net, (x,), {}, 0)
+    call = record_call(net, (x,), {}, 0)
     loss = net(x).sum()
     before, printed = state_of(net), capsys.readouterr().out
     found = replayed([call]).origin
@@ -88,7 +88,7 @@ def test_the_operation_and_its_module_are_named_and_nothing_is_noticed(capsys):
 
 def test_a_mask_is_nobodys_fault():
     net, x = Net(bad=False), torch.randn(6, 4)
-    call = remember(net, (x,), {}, 0)
+    call = record_call(net, (x,), {}, 0)
     net(x)
     assert replayed([call]).origin is None
 
@@ -101,7 +101,7 @@ def test_the_same_is_drawn_again():
     module, x = Rare(), torch.ones(1)
     for seed in range(8):
         torch.manual_seed(seed)
-        call = remember(module, (x,), {}, 0)
+        call = record_call(module, (x,), {}, 0)
         assert (replayed([call]).origin is not None) == bool(module(x).isinf())
 
 
@@ -111,17 +111,17 @@ def test_a_row_that_is_masked_out_whole():
             return x.masked_fill(mask, float("-inf")).softmax(-1)
 
     mask = torch.tensor([[True, True], [False, True]])
-    call = remember(Attention(), (torch.ones(2, 2),), {"mask": mask}, 0)
+    call = record_call(Attention(), (torch.ones(2, 2),), {"mask": mask}, 0)
     assert call.module() is None, "nothing is kept alive"
     attention, x = Attention(), torch.ones(2, 2)
-    call = remember(attention, (x,), {"mask": mask}, 0)
+    call = record_call(attention, (x,), {"mask": mask}, 0)
     assert replayed([call]).origin.operation == "softmax"
 
 
 def test_the_batch_itself():
     net, x = Net(), torch.ones(6, 4)
     x[2, 3] = float("nan")
-    call = remember(net, (x,), {}, 0)
+    call = record_call(net, (x,), {}, 0)
     found = replayed([call]).origin
     assert found.operation == ""
     assert "argument 1 of Net" in found.inputs
@@ -132,7 +132,7 @@ def test_weights_that_were_broken_before():
     net, x = Net(bad=False), torch.ones(6, 4)
     with torch.no_grad():
         net.first.bias.fill_(float("nan"))
-    assert "first.bias" in replayed([remember(net, (x,), {}, 0)]).origin.inputs
+    assert "first.bias" in replayed([record_call(net, (x,), {}, 0)]).origin.inputs
 
 
 def test_a_loss_after_a_sound_model_gets_the_arguments_a_graph_has_kept():
@@ -141,9 +141,9 @@ def test_a_loss_after_a_sound_model_gets_the_arguments_a_graph_has_kept():
             return -p.log().mean()
 
     model, loss, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), Likelihood(), torch.randn(6, 4)
-    first = remember(model, (x,), {}, 0)
+    first = record_call(model, (x,), {}, 0)
     out = model(x) * 0
-    second = remember(loss, (out,), {}, 0)
+    second = record_call(loss, (out,), {}, 0)
     result = loss(out)
     del out
     found = replayed([first, second]).origin
@@ -154,12 +154,12 @@ def test_a_loss_after_a_sound_model_gets_the_arguments_a_graph_has_kept():
 def test_an_argument_that_is_gone_is_made_again_by_the_call_that_made_it():
     model, loss, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), Log(), torch.randn(6, 4)
     for changed in (False, True):
-        first = remember(model, (x,), {}, 0)
+        first = record_call(model, (x,), {}, 0)
         out = model(x)
-        remember_output(first, out)
+        record_output(first, out)
         if changed:
             out = out.detach().add_(1)
-        second = remember(loss, (out,), {}, 0)
+        second = record_call(loss, (out,), {}, 0)
         del out
         shown = replayed([first, second])
         assert (shown.origin is None) == changed
@@ -173,13 +173,13 @@ def test_under_autocast():
 
     module, x = Wide(), torch.full((8, 8), 60.0)
     with torch.autocast("cpu", dtype=torch.float16):
-        call = remember(module, (x,), {}, 0)
+        call = record_call(module, (x,), {}, 0)
     assert replayed([call]).origin.operation == "mul"
 
 
 def test_a_compiled_model_is_run_as_it_is_written():
     net, x = torch.compile(nn.Sequential(nn.Linear(4, 4), Log()), backend="eager"), torch.randn(2, 4)
-    call = remember(net, (x,), {}, 0)
+    call = record_call(net, (x,), {}, 0)
     assert replayed([call]).origin.operation == "log"
 
 
@@ -201,7 +201,7 @@ class Failing(nn.Module):
 @pytest.mark.parametrize("what", ["changed", "gone", "a hook for all", "a hook of its own", "a profiler", "processes"])
 def test_what_is_not_the_same_any_more_or_would_be_seen_is_left(what, monkeypatch):
     module, x = nn.Sequential(nn.Linear(4, 4), Log()), torch.randn(2, 4)
-    call = remember(module, (x,), {}, 0)
+    call = record_call(module, (x,), {}, 0)
     assert replayed([call]).origin is not None
     with contextlib.ExitStack() as stack:
         match what:
@@ -224,7 +224,7 @@ def test_what_fails_the_second_time_is_told_and_put_back():
     module, x = Failing(), torch.randn(2, 4)
     drawn, own, called = torch.get_rng_state(), vars(module), nn.Module.__call__
     with pytest.raises(RuntimeError, match="no second time"):
-        replayed([remember(module, (x,), {}, 0)])
+        replayed([record_call(module, (x,), {}, 0)])
     assert vars(module) is own
     assert module.count == 0
     assert not module._forward_hooks
@@ -287,7 +287,7 @@ def test_state_of_every_kind_is_as_it_was():
     net, x = Stateful(), torch.randn(2, 4)
     net(x).sum().backward()
     net.train()
-    call = remember(net, (x,), {}, 0)
+    call = record_call(net, (x,), {}, 0)
     before, dictionaries = everything(net), [vars(module) for module in net.modules()]
     hold = (net.bag, net.linear.weight, net.linear.weight.grad, net._buffers["total"], net._parameters)
     found = replayed([call]).origin
@@ -321,7 +321,7 @@ class Calling(nn.Module):
 @pytest.mark.parametrize("where", ["a list", "a global"])
 def test_modules_that_were_not_registered_are_not_run(where):
     net, x = Calling(where), torch.randn(6, 4)
-    call = remember(net, (x,), {}, 0)
+    call = record_call(net, (x,), {}, 0)
     assert replayed([call]) == Replay(None, finite=False)
     assert int((net.held[0] if net.held else OUTSIDE).num_batches_tracked) == 0
 
@@ -338,7 +338,7 @@ def test_what_cannot_be_copied_is_not_run(holds):
 
     x = torch.ones(1)
     odd = Odd()
-    assert replayed([remember(odd, (x,), {}, 0)]).origin is None
+    assert replayed([record_call(odd, (x,), {}, 0)]).origin is None
 
 
 def test_a_model_that_takes_missing_values_is_not_accused():
@@ -352,7 +352,7 @@ def test_a_model_that_takes_missing_values_is_not_accused():
 
     net, x = Filling(), torch.ones(6, 4)
     x[2, 3] = float("nan")
-    assert replayed([remember(net, (x,), {}, 0)]) == Replay(None, finite=True)
+    assert replayed([record_call(net, (x,), {}, 0)]) == Replay(None, finite=True)
 
 
 def test_what_is_hidden_within_is_told_apart():
@@ -367,7 +367,7 @@ def test_what_is_hidden_within_is_told_apart():
             return torch.where(h > 0, h.log(), 0.0) + (h + mask).softmax(-1)
 
     net, x = Hidden(), torch.ones(6, 4)
-    shown = replayed([remember(net, (x,), {}, 0)])
+    shown = replayed([record_call(net, (x,), {}, 0)])
     assert shown.finite
     assert (shown.origin.operation, shown.origin.module) == ("log", "Hidden")
 
@@ -381,7 +381,7 @@ def test_what_is_compiled_within_is_not_compiled_anew():
 
     inner = torch.compile(nn.Linear(4, 4), backend=backend)
     net, x = nn.Sequential(inner, Log()), torch.randn(2, 4)
-    call = remember(net, (x,), {}, 0)
+    call = record_call(net, (x,), {}, 0)
     net(x)
     assert len(compiled) == 1
     assert replayed([call]).origin.operation == "log"
@@ -391,9 +391,9 @@ def test_what_is_compiled_within_is_not_compiled_anew():
 
 def test_nothing_is_kept_alive():
     net, x = nn.Sequential(nn.Linear(4, 4), Log()), torch.randn(2, 4)
-    call = remember(net, (x,), {"m": [x * 1]}, 0)
+    call = record_call(net, (x,), {"m": [x * 1]}, 0)
     assert call.options["m"][0].tensor() is None
-    call = remember(net, (x,), {}, 0)
+    call = record_call(net, (x,), {}, 0)
     assert replayed([call]).origin is not None
     gone = [weakref.ref(each) for each in (net, net[0], net[0].weight, x)]
     gc.disable()
@@ -517,4 +517,4 @@ def test_what_cannot_be_given_again_is_not_noted():
     with torch.inference_mode():
         inferred = torch.ones(2)
     for argument in (inferred, iter([1]), object(), torch.empty(2, device="meta"), [[[[[torch.ones(1)]]]]], [1] * 100):
-        assert remember(net, (argument,), {}, 0) is None
+        assert record_call(net, (argument,), {}, 0) is None

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from trueloop.tracing.replicas import digest_exchange as module
-from trueloop.tracing.replicas.digest_exchange import Exchange, Letter, Stores
-from trueloop.tracing.replicas.tensor_digest import Sketch
+from trueloop.tracing.replicas.digest_exchange import DigestStore, RankDigest, StoreConnection
+from trueloop.tracing.replicas.tensor_digest import TensorDigest
 
 
 @pytest.fixture(autouse=True)
@@ -23,11 +23,11 @@ def group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def letter(store: Any, rank: int, moment: tuple[int, int], value: float = 1.0, *, ready: bool = True) -> Letter:
+def letter(store: Any, rank: int, moment: tuple[int, int], value: float = 1.0, *, ready: bool = True) -> RankDigest:
     numbers = torch.tensor([[value, -value, 0.5, 1e300]], dtype=torch.float64)
-    return Letter(
+    return RankDigest(
         store=lambda: store, name="model", moment=moment, slot=1, rank=rank, other=1 - rank,
-        sketch=Sketch(numbers, lambda: ready),
+        tensor_digest=TensorDigest(numbers, lambda: ready),
     )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def threads() -> int:
 
 def test_each_gets_what_the_other_has_sent_and_the_threads_end():
     store = dist.HashStore()
-    zero, one = Exchange(), Exchange()
+    zero, one = DigestStore(), DigestStore()
     zero.send(letter(store, 0, (3, 40), 2.5))
     assert threads() == 1
     one.send(letter(store, 1, (3, 40), 7.5))
@@ -57,7 +57,7 @@ def test_each_gets_what_the_other_has_sent_and_the_threads_end():
 
 def test_only_the_same_moment_is_an_answer():
     store = dist.HashStore()
-    zero, one = Exchange(), Exchange()
+    zero, one = DigestStore(), DigestStore()
     one.send(letter(store, 1, (4, 50)))  # it is ahead: round 3 will not come any more
     until(lambda: store.check(["trueloop/model/1/1"]))
     zero.send(letter(store, 0, (3, 40)))
@@ -75,7 +75,7 @@ def test_only_the_same_moment_is_an_answer():
 
 def test_a_rank_that_never_writes_holds_nobody_up(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "FAREWELL_S", 0.05)
-    alone = Exchange()
+    alone = DigestStore()
     begun = monotonic()
     for round_ in range(100):
         alone.send(letter(dist.HashStore(), 0, (round_, round_)))
@@ -88,7 +88,7 @@ def test_a_rank_that_never_writes_holds_nobody_up(monkeypatch: pytest.MonkeyPatc
 
 def test_numbers_that_the_device_has_not_computed_are_not_read(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "FAREWELL_S", 0.05)
-    store, alone = dist.HashStore(), Exchange()
+    store, alone = dist.HashStore(), DigestStore()
     alone.send(letter(store, 0, (1, 1), ready=False))
     sleep(0.05)
     assert not store.check(["trueloop/model/1/0"])
@@ -103,7 +103,7 @@ def test_a_store_that_is_gone_ends_it_quietly_and_what_is_ours_is_told():
         def set(self, *words: str) -> None:
             raise self.error
 
-    gone = Exchange()
+    gone = DigestStore()
     gone.send(letter(Gone(dist.DistNetworkError("Broken pipe")), 0, (1, 1)))
     assert until(lambda: not threads())
     assert not gone.broken
@@ -114,7 +114,7 @@ def test_a_store_that_is_gone_ends_it_quietly_and_what_is_ours_is_told():
 
 def test_after_the_group_has_ended_nothing_is_asked():
     dist.destroy_process_group()
-    alone, store = Exchange(), dist.HashStore()
+    alone, store = DigestStore(), dist.HashStore()
     alone.send(letter(store, 0, (1, 1)))
     assert until(lambda: not threads())
     assert not store.check(["trueloop/model/1/0"])
@@ -125,7 +125,7 @@ def test_a_store_over_the_network_gets_a_connection_of_our_own_and_only_one():
     dist.destroy_process_group()
     theirs = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     dist.init_process_group("gloo", store=theirs, rank=0, world_size=1)
-    stores = Stores()
+    stores = StoreConnection()
     ours = stores.opening()()
     assert ours is not theirs
     assert stores.opening()() is ours

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trueloop.tracing.replicas.round_work import Work, begun, compared, unknown
+from trueloop.tracing.replicas.round_work import RoundWork, begun, compared, unknown
 
 ROUNDING = 1e-6
 X = torch.randn(16, 6, generator=torch.Generator().manual_seed(0))
@@ -17,7 +17,7 @@ X = torch.randn(16, 6, generator=torch.Generator().manual_seed(0))
 def rows(given, targets: Tensor, *, scale: float = 1.0) -> list[list[float]]:
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
-    work = begun(1, given, list(net.parameters()), Work.arrived)
+    work = begun(1, given, list(net.parameters()), RoundWork.arrived)
     assert work is not None
     (scale * nn.functional.mse_loss(net(X), targets)).backward()
     work.close()
@@ -65,17 +65,17 @@ def test_what_cannot_be_compared_is_left_out():
     weight = nn.Parameter(torch.ones(3))
     frozen = nn.Parameter(torch.ones(3), requires_grad=False)
     for given in ((), ("words", 3), (torch.empty(0),), (torch.ones(3).to_sparse(),)):
-        work = begun(1, given, [weight], Work.arrived)
+        work = begun(1, given, [weight], RoundWork.arrived)
         assert work is not None
         (2 * weight).sum().backward()
         assert work.rows() is None
-    assert begun(1, (X,), [frozen], Work.arrived) is None
-    assert begun(1, (X,), [], Work.arrived) is None
+    assert begun(1, (X,), [frozen], RoundWork.arrived) is None
+    assert begun(1, (X,), [], RoundWork.arrived) is None
 
 
 def test_after_it_is_closed_nothing_is_heard_and_no_hook_is_left():
     weight = nn.Parameter(torch.ones(3))
-    work = begun(1, (X,), [weight, frozen := nn.Parameter(torch.ones(1), requires_grad=False)], Work.arrived)
+    work = begun(1, (X,), [weight, frozen := nn.Parameter(torch.ones(1), requires_grad=False)], RoundWork.arrived)
     assert work is not None
     (2 * weight).sum().backward()
     before = work.rows()
@@ -89,7 +89,7 @@ def test_after_it_is_closed_nothing_is_heard_and_no_hook_is_left():
 
 def test_a_gradient_is_the_one_of_this_process_and_adds_up_over_backwards():
     weight = nn.Parameter(torch.ones(3))
-    once, twice = (begun(1, (X,), [weight], Work.arrived) for _ in range(2))
+    once, twice = (begun(1, (X,), [weight], RoundWork.arrived) for _ in range(2))
     assert once is not None
     assert twice is not None
     (2 * weight).sum().backward()

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trueloop.tracing.replicas.tensor_digest import MOST, apart, comparable, epsilon_of, sketch
+from trueloop.tracing.replicas.tensor_digest import MOST, apart, comparable, epsilon_of, tensor_digest
 
 EPSILON = torch.finfo(torch.float32).eps
 
 
 def numbers(*parameters: torch.Tensor) -> list[list[float]]:
-    drawn = sketch(parameters)
+    drawn = tensor_digest(parameters)
     assert drawn is not None
     assert drawn.ready()
     return drawn.numbers.tolist()
@@ -97,7 +97,7 @@ def test_no_number_is_read_and_no_generator_touched():
     parameter = nn.Parameter(torch.ones(30))
     version = parameter._version
     with Reads():
-        sketch([parameter])
+        tensor_digest([parameter])
     assert read == []
     assert torch.equal(torch.get_rng_state(), before)
     assert (parameter.grad, parameter._version) == (None, version)

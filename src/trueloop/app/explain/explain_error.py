@@ -10,7 +10,7 @@ from typing import Any, Final
 from trueloop.app.explain.tracebacks import ErrorText, errors_in, plain
 from trueloop.core.findings import SourceLocation
 from trueloop.failures.load import Entry, error_page, find_failure, known_errors
-from trueloop.failures.pytorch_error import KnownError, Past, Raised
+from trueloop.failures.pytorch_error import KnownError, RecentEvents, RaisedError
 from trueloop.failures.warning_search import find_failures_in_warnings
 
 ORDER: Final = ("raised", "worker", "cause", "context")
@@ -24,7 +24,7 @@ _PASSED_ON: Final = re.compile(r"Caught \w+ in ")  # by torch, from a worker or 
 _OURS: Final = "trueloop.core.errors"
 _TORCH: Final = re.compile(r"(?:^|/)torch/(.+\.py)$")
 _LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|/trueloop/(?:engines|faces)/|^<")
-_UNKNOWN: Final = Past(update=-1)  # how many updates went by before does not stand in a traceback
+_UNKNOWN: Final = RecentEvents(update=-1)  # how many updates went by before does not stand in a traceback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +114,12 @@ def _known(errors: Iterable[ErrorText], chain: Sequence[ErrorText]) -> Iterator[
 
 def _told(error: ErrorText, chain: Sequence[ErrorText]) -> Told | None:
     site = _users(error) or next((site for each in chain if each.how == "raised" and (site := _users(each))), None)
-    raised = Raised(
+    raised = RaisedError(
         type=error.type,
         message=error.message,
-        site=site,
+        location=site,
         causes=(*(each.message for each in chain if each.how == "cause"), error.message),
-        through=tuple(found[1] for each in error.frames if (found := _TORCH.search(each.path))),
+        pytorch_files=tuple(found[1] for each in error.frames if (found := _TORCH.search(each.path))),
         past=_UNKNOWN,
     )
     for kind, entry in known_errors().items():

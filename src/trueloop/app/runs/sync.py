@@ -9,8 +9,8 @@ from pathlib import Path
 from trueloop.core.errors import InvalidConfig, RunFolderError, TrueloopError
 from trueloop.runs.queries.index import names
 from trueloop.runs.queries.resolve import find_run
-from trueloop.runs.tracking import Copied, StoreUnavailable, StoreRejected, copy_run, target_of
-from trueloop.runs.tracking.target import FORMS
+from trueloop.runs.tracking import SyncResult, StoreUnavailable, StoreRejected, sync_run, parse_target
+from trueloop.runs.tracking.target import ADDRESS_FORMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Synced:
     run: Path
     store: str
     """The address, without what is secret."""
-    copied: Copied | None
+    copied: SyncResult | None
     """None where it could not be copied."""
     problem: str = ""
     """Why not."""
@@ -44,9 +44,9 @@ def sync_runs(words: Sequence[str], root: Path, store: str | None, *, again: boo
     if not store:
         raise InvalidConfig(
             "No store is named.",
-            fix=f"Say which with --store, or set TRUELOOP_STORE: {FORMS}.",
+            fix=f"Say which with --store, or set TRUELOOP_STORE: {ADDRESS_FORMS}.",
         )
-    target_of(store, root)
+    parse_target(store, root)
     runs = [find_run(word, root) for word in words] or [root / name for name in names(root)]
     if not runs:
         raise RunFolderError(f"There are no runs in {str(root)!r}.", fix="Say where they are with --root.")
@@ -55,10 +55,10 @@ def sync_runs(words: Sequence[str], root: Path, store: str | None, *, again: boo
 
 def _synced(runs: Sequence[Path], store: str, *, again: bool) -> Iterator[Synced]:
     for run in runs:
-        target = target_of(store, run.resolve().parent)
+        target = parse_target(store, run.resolve().parent)
         try:
-            yield Synced(run=run, store=target.shown, copied=copy_run(run, target, again=again))
+            yield Synced(run=run, store=target.display, copied=sync_run(run, target, rewrite=again))
         except TrueloopError as error:
             if isinstance(error, StoreUnavailable) and not isinstance(error, StoreRejected):
                 raise
-            yield Synced(run=run, store=target.shown, copied=None, problem=" ".join((error.what, error.fix)).strip())
+            yield Synced(run=run, store=target.display, copied=None, problem=" ".join((error.what, error.fix)).strip())

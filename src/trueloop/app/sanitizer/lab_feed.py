@@ -60,7 +60,7 @@ class Broadcast:
         if not self.problem:
             try:
                 told = {"finding": finding_to_json(finding), "excerpts": self._excerpts(finding)}
-                self.audience.finding(told)
+                self.audience.write_finding(told)
             except (OSError, ValueError) as error:
                 self._lost(error)
 
@@ -76,7 +76,7 @@ class Broadcast:
         told: dict[str, Any] = {"report": to_json(report), "nothing": nothing}
         try:
             told["error_excerpts"] = self._excerpts(error) if error else []
-            self.audience.end(report.updates, code, told)
+            self.audience.write_end(report.updates, code, told)
         except (OSError, ValueError) as fault:
             self._lost(fault)
 
@@ -137,7 +137,7 @@ class InLab:
         return cls(feed, f"this run in the lab: {lab}/#/watch?runs=live/{feed.name}")
 
     @property
-    def trouble(self) -> tuple[str, ...]:
+    def record_problem(self) -> tuple[str, ...]:
         """What went wrong, for the report."""
         return (*self._trouble, *filter(None, [self._feed.problem if self._feed else ""]))
 

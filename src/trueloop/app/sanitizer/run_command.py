@@ -75,7 +75,7 @@ def sanitize(program: Program, wishes: Wishes) -> int:
         return ended.code
     if page is not None:
         page.end(ended)
-        trouble = (*trouble, *page.trouble)
+        trouble = (*trouble, *page.record_problem)
     found = False
 
     def tell(report: Report) -> None:

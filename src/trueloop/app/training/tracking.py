@@ -9,7 +9,7 @@ from pathlib import Path
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.protocols import Notice, Reporter
 from trueloop.runs.journal import Journal
-from trueloop.runs.tracking import Follower, Target, target_of
+from trueloop.runs.tracking import SyncClient, Target, parse_target
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def following(
         for reporter in reporters:
             reporter.report(noted)
 
-    follower = Follower(journal.path.parent, target, tell)
+    follower = SyncClient(journal.path.parent, target, tell)
     try:
         yield [*reporters, follower]
     finally:
@@ -59,10 +59,10 @@ def check_store(store: str | None, run_dir: object) -> None:
     """
     if store is None:
         return
-    target = target_of(store, Path())
+    target = parse_target(store, Path())
     if run_dir is None:
         raise InvalidConfig(
-            f"The store {target.shown} is to be written, but there is no run folder.",
+            f"The store {target.display} is to be written, but there is no run folder.",
             why="A store is a copy of the journal, which lies in the run's folder.",
             fix="Give a run_dir, or no store.",
         )

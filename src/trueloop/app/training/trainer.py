@@ -22,7 +22,7 @@ from trueloop.core.findings import Finding
 from trueloop.core.protocols import BatchSource, Notice, Reporter
 from trueloop.reporting.json_report import finding_to_json
 from trueloop.runs import Journal, read_journal, save_curves, write_report
-from trueloop.runs.tracking import target_of
+from trueloop.runs.tracking import parse_target
 from trueloop.sanitizer.finding_bus import heard
 from trueloop.training.assemble import UserComponents, MakeOptimizer, MakeScheduler, assemble
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
@@ -277,7 +277,7 @@ class Trainer:
         self, folder: RunFolder | None, processes: Processes
     ) -> Generator[tuple[list[Reporter], Journal | None]]:
         """Open journal and store, and close every reporter at the end; of several processes only the first is heard."""
-        target = target_of(self.store, folder.path.parent) if folder and self.store else None
+        target = parse_target(self.store, folder.path.parent) if folder and self.store else None
         journal = Journal(folder.journal) if folder else None
         watchers = self.reporters if processes.is_first else ()
         with following(journal, target, watchers=watchers) as reporters:

@@ -47,13 +47,13 @@ from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, changing
-from trueloop.tracing.events import NO_REFS, Event, Ref, Refs, StateCaptured, StateUsed, StepTaken
+from trueloop.tracing.events import NO_REFS, Event, Ref, Refs, StateDictCreated, StateDictUsed, StepTaken
 
 
 class Detector(failure.Detector):
     """Checks at every use of a captured state_dict whether it shares the live weights and whether these changed."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken, StateCaptured, StateUsed)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken, StateDictCreated, StateDictUsed)
 
     def __init__(self) -> None:
         self._stepped: Refs = NO_REFS
@@ -61,20 +61,20 @@ class Detector(failure.Detector):
         self._trained: weakref.WeakSet[Ref] = weakref.WeakSet()
         """States captured after an optimizer had stepped the model."""
 
-    def observe(self, event: StepTaken | StateCaptured | StateUsed) -> Evidence | None:
+    def observe(self, event: StepTaken | StateDictCreated | StateDictUsed) -> Evidence | None:
         """Return evidence where the state shares the live weights, and these have changed since the capture."""
         if isinstance(event, StepTaken):
             if event.parameters is not self._latest:
                 self._latest = event.parameters
                 self._stepped |= event.parameters
-        elif isinstance(event, StateCaptured):
+        elif isinstance(event, StateDictCreated):
             if event.parameter in self._stepped:
                 self._trained.add(event.state)
-        elif event.aliased and event.moved:
+        elif event.aliased and event.weights_changed:
             return self._check_use(event)
         return None
 
-    def _check_use(self, event: StateUsed) -> Evidence | None:
+    def _check_use(self, event: StateDictUsed) -> Evidence | None:
         into_itself = event.how == "loaded" and event.target is event.module
         if not into_itself and event.state not in self._trained:
             return None  # captured before training, to be saved again and again with the newest weights
@@ -102,7 +102,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 continue
             if change := _find_change(source, taken, use):
                 yield Hit(
-                    message=f"`{source.text.of(taken.node)}` shares memory with the live weights, which change before it is used.",
+                    message=f"`{source.text.segment(taken.node)}` shares memory with the live weights, "
+                    "which change before it is used.",
                     node=taken.node,
                     related=((change.node, "changed here"), (use.node, "used here")),
                     fix=copied(source, taken.node),

@@ -59,7 +59,7 @@ class Detector(failure.Detector):
             if event.what == "model":
                 self._loaded = True
                 self._waiting.pop(event.target, None)
-                if event.names is not None and not event.names.matched:
+                if event.name_match is not None and not event.name_match.matched:
                     self._waiting[event.target] = event
             return None
         if not self._waiting:
@@ -73,12 +73,12 @@ class Detector(failure.Detector):
 
 
 def _evidence(event: StateLoaded) -> Evidence:
-    names = event.names
+    names = event.name_match
     assert names is not None
     prefix = _prefix_fix(names.unexpected, names.missing)
     example = f": it has {names.unexpected!r}, the model has {names.missing!r}" if names.unexpected else ""
     return Evidence(
-        message=f"None of {names.given} names in the state_dict matches one of the {names.wanted} of "
+        message=f"None of {names.state_count} names in the state_dict matches one of the {names.model_count} of "
         f"{event.target.name}{example}; strict=False loaded nothing.",
         location=event.location,
         fix=prefix,

@@ -65,9 +65,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
             if option.arg == "weights_only" and isinstance(value, ast.Constant) and value.value is False:
                 edit = source.text.replace(value, "True")
                 yield Hit(
-                    message=f"`{source.text.of(call.func)}` with weights_only=False runs any code that the file contains.",
+                    message=f"`{source.text.segment(call.func)}` with weights_only=False runs any code "
+                    "that the file contains.",
                     node=call,
-                    fix=Fix((edit,), safe=False, description="Load tensors and plain values only"),
+                    fix=Fix((edit,), safe=False, description="Load only tensors and plain values"),
                 )
 
 

@@ -5,7 +5,7 @@ What you see
     looks like overfitting. The score jumps from one split to another.
 
 Why it happens
-    PyTorch does not know which samples are measured out. Two calls of ``random_split``, overlapping slices, or the full
+    PyTorch does not know which samples are held out. Two calls of ``random_split``, overlapping slices, or the full
     dataset in the training loader instead of its training part give batches like any other.
 
 Fix
@@ -26,7 +26,7 @@ How it is detected
     A loader that is measured on is compared with the loader that the model was last trained on. Reported are: (1) both
     hold indices into one dataset that overlap in part; (2) the training loader holds the full dataset, the held-out
     loader a ``Subset`` of it, and the ``Subset`` with exactly the other samples exists but no loader uses it, in two
-    passes; (3) two tables overlap at least 20 rows of 8 or more numbers, but not all, and more than four times as many as
+    passes; (3) two tables share at least 20 rows of 8 or more numbers, but not all, and more than four times as many as
     repeat within each of them: a random split of data with natural duplicates keeps at least as many of them together
     as it separates. Datasets that read files are compared by index only. A program that measures on a mixture of seen
     and unseen samples on purpose is reported too: hence a warning.

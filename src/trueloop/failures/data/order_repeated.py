@@ -58,23 +58,23 @@ from trueloop.tracing.events import (
     StepTaken,
 )
 
-FEWEST = 12  # samples; 1 in 12! = 479 million orders repeats by chance
-FEWEST_DISTINCT = 8  # where samples are drawn with replacement
-MOST_DATASETS = 64
+MIN_SAMPLES = 12  # 1 in 12! = 479 million orders repeats by chance
+MIN_DISTINCT_SAMPLES = 8  # for sampling with replacement
+MAX_DATASETS = 64
 
 
 @dataclass(slots=True)
 class _Epoch:
     """One pass over a dataset through a loader that shuffles."""
 
-    life: int
-    """Grows when an optimizer is built or weights are loaded."""
+    generation: int
+    """Count of optimizers built and weights loaded so far."""
     order: SampleOrderRecorded | None = None
-    stepped: set[Ref] = field(default_factory=set[Ref])
+    optimizers: set[Ref] = field(default_factory=set[Ref])
 
 
 class Detector(failure.Detector):
-    """Compares the order of each epoch with that of the one before."""
+    """Compares the order of each epoch with that of the previous epoch."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (
         LoaderStarted,
@@ -87,71 +87,71 @@ class Detector(failure.Detector):
     def __init__(self) -> None:
         self._epochs: dict[Ref, tuple[_Epoch | None, _Epoch]] = {}
         self._key: dict[Ref, Ref] = {}
-        self._life = 0
+        self._generation = 0
         self._compared = False
 
     def observe(self, event: LoaderStarted | SampleOrderRecorded | StepTaken | OptimizerCreated | StateLoaded) -> Evidence | None:
         """Return evidence as soon as the order is known and an optimizer has stepped in both epochs."""
         if isinstance(event, StepTaken):
-            return self._stepped(event.optimizer, event.loader)
+            return self._on_step(event.optimizer, event.loader)
         if isinstance(event, LoaderStarted):
-            self._started(event)
+            self._on_loader_started(event)
         elif isinstance(event, SampleOrderRecorded):
             key = event.dataset or event.loader
             if key in self._epochs:
                 self._epochs[key][1].order = event
-                return self._judge(key)
+                return self._compare(key)
         elif isinstance(event, OptimizerCreated):
-            self._life += 1
+            self._generation += 1
         else:
-            self._life += event.what == "model"
+            self._generation += event.what == "model"
         return None
 
-    def _started(self, event: LoaderStarted) -> None:
+    def _on_loader_started(self, event: LoaderStarted) -> None:
         if not event.shuffles or event.sampler == "DistributedSampler":
             return
         key = event.dataset or event.loader
-        if len(self._epochs) > MOST_DATASETS:  # each of a long row of datasets is seen through a few epochs
+        if len(self._epochs) > MAX_DATASETS:  # a program with many datasets iterates each for a few epochs
             self._epochs.clear()
             self._key.clear()
         before = self._epochs.get(key)
         self._key[event.loader] = key
-        self._epochs[key] = (before[1] if before else None, _Epoch(self._life))
+        self._epochs[key] = (before[1] if before else None, _Epoch(self._generation))
 
-    def _stepped(self, optimizer: Ref, loader: Ref | None) -> Evidence | None:
+    def _on_step(self, optimizer: Ref, loader: Ref | None) -> Evidence | None:
         key = None if loader is None else self._key.get(loader)
-        if key not in self._epochs or optimizer in self._epochs[key][1].stepped:
+        if key not in self._epochs or optimizer in self._epochs[key][1].optimizers:
             return None
-        self._epochs[key][1].stepped.add(optimizer)
-        return self._judge(key)
+        self._epochs[key][1].optimizers.add(optimizer)
+        return self._compare(key)
 
-    def _judge(self, key: Ref) -> Evidence | None:
+    def _compare(self, key: Ref) -> Evidence | None:
         before, now = self._epochs[key]
-        if before is None or before.order is None or now.order is None or before.life != now.life:
+        if before is None or before.order is None or now.order is None or before.generation != now.generation:
             return None
         order = now.order
         self._compared = True
         same = (before.order.digest, before.order.count) == (order.digest, order.count)
-        if not same or order.count < FEWEST or order.distinct < FEWEST_DISTINCT or order.batches < 2:
+        if not same or order.count < MIN_SAMPLES or order.distinct < MIN_DISTINCT_SAMPLES or order.batches < 2:
             return None
-        if before.stepped.isdisjoint(now.stepped):
+        if before.optimizers.isdisjoint(now.optimizers):
             return None
         del self._epochs[key]
         return self._evidence(order)
 
     def _evidence(self, order: SampleOrderRecorded) -> Evidence:
         message = (
-            f"Two epochs in a row began with the same {order.count} samples in the same order, though the loader "
+            f"Two epochs in a row began with the same {order.count} samples in the same order, although the loader "
             f"shuffles ({order.sampler})."
         )
         if order.seeded_at is not None:
-            related = ((order.location, "the epoch begins here"),) if order.location else ()
+            related = ((order.location, "the epoch starts here"),) if order.location else ()
             return Evidence(message=message, location=order.seeded_at, related=related)
-        return Evidence(message=message, location=order.made_at or order.location, fix="Seed its generator once, not anew.")
+        return Evidence(message=message, location=order.made_at or order.location, fix="Seed the generator of the loader once, before the first epoch.")
 
     def inconclusive(self) -> str:
-        """Say so where no two epochs could be compared."""
-        return "" if self._compared else "no two epochs of one shuffling loader were seen"
+        """Return a reason where no two epochs could be compared."""
+        return "" if self._compared else "no two epochs of one shuffling loader were observed"
 
 
 SEEDS: Final = ("torch.manual_seed", "torch.random.manual_seed", "lightning.seed_everything",
@@ -160,17 +160,17 @@ STATES: Final = ("torch.seed", "torch.random.seed", "torch.set_rng_state", "torc
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield what makes every turn of a loop begin with the same seed, and train in the same order."""
+    """Yield the seeding because of which every iteration of a loop trains in the same order."""
     for start, loader in epochs(source):
         parts = [*loader.sources[:1], *(each for dataset in loader.sources[:1] for each in dataset.sources)]
         one_batch = any(each.name.endswith("Subset") or isinstance(each.node, ast.Subscript) for each in parts)
         random = any(each.name.endswith(("RandomSampler", "WeightedRandomSampler")) for each in loader.sources[1:])
         shuffles = loader.arguments.get("shuffle")
         if not one_batch and (random or (shuffles is not None and shuffles.constant() is True)):
-            yield from _seeded(source, start, loader)
+            yield from _find_seeding(source, start, loader)
 
 
-def _seeded(source: SourceFile, start: Op, loader: AbstractValue) -> Iterator[Hit]:
+def _find_seeding(source: SourceFile, start: Op, loader: AbstractValue) -> Iterator[Hit]:
     loop, own = start.loops[-1], loader.arguments.get("generator")
     if loop.runs_at_most_once():
         return
@@ -181,17 +181,18 @@ def _seeded(source: SourceFile, start: Op, loader: AbstractValue) -> Iterator[Hi
         made = {id(each) for each in own.ancestors() if each.kind is ValueKind.TENSOR}
         seeds = [each for each in inside if each.name.endswith(".manual_seed") and id(each.subject) in made]
     first = [each for each in seeds if each.index < start.index] or (seeds if (loop.trip_count() or 3) > 2 else [])
-    always = all(each.always_in(loop) and each.loops == start.loops and _fixed(source, each, loop) for each in seeds)
+    always = all(each.always_in(loop) and each.loops == start.loops and _is_constant_seed(source, each, loop) for each in seeds)
     if first and always and not any(source.calls(*STATES)):
         yield Hit(
-            message="Every turn of the loop sets the same seed, so the loader shuffles into the same order each time.",
+            message="Every iteration of the loop sets the same seed, so "
+            f"`{source.text.of(start.node.iter)}` shuffles into the same order each time.",
             node=first[-1].node if own is None else loader.node,
-            related=((start.node.iter, "the epoch begins here"),),
+            related=((start.node.iter, "the epoch starts here"),),
             fix=moved_out(source, first[-1], loop, "Seed once, before the first epoch") if own is None else None,
         )
 
 
-def _fixed(source: SourceFile, seed: Op, loop: Loop) -> bool:
+def _is_constant_seed(source: SourceFile, seed: Op, loop: Loop) -> bool:
     given = [*seed.node.args, *(each.value for each in seed.node.keywords)]
     return bool(given) and all(source.is_loop_invariant(each, seed, loop) for each in given)
 
@@ -200,13 +201,13 @@ RULE = Rule(required_words=("DataLoader", "seed", "step("), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
+    """Set the seed again in every epoch."""
     loop.pieces[Piece.TRAIN_MODE] = f"torch.manual_seed({loop.settings['seed']})\n{loop.pieces[Piece.TRAIN_MODE]}"
 
 
 FAILURE = Failure(
     code="DAT004",
-    title="A shuffling loader repeats one order in every epoch",
+    title="Shuffled order repeats in every epoch",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""

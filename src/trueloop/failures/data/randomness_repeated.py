@@ -52,11 +52,11 @@ from trueloop.tracing.events import (
     SeedRepeated,
 )
 
-MOST_LOADERS = 64
+MAX_LOADERS = 64
 
 
 class Detector(failure.Detector):
-    """Keeps what repeats until its loader is known to be trained on."""
+    """Records repeated randomness and reports it once its loader is trained on."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (
         SeedRepeated,
@@ -69,7 +69,7 @@ class Detector(failure.Detector):
     def __init__(self) -> None:
         self._seeds: dict[Ref, SeedRepeated] = {}
         self._copies: dict[Ref, list[GeneratorCopied]] = {}
-        self._again: set[Ref] = set()
+        self._repeated_epochs: set[Ref] = set()
         self._with_workers = False
 
     def observe(
@@ -77,55 +77,55 @@ class Detector(failure.Detector):
     ) -> list[Evidence] | None:
         """Return evidence when a loader whose randomness repeats is trained on."""
         if isinstance(event, BackwardStarted):
-            return self._trained(event.loader)
+            return self._on_training(event.loader)
         if isinstance(event, SeedRepeated):
             self._seeds[event.loader] = event
         elif isinstance(event, GeneratorCopied):
-            if len(self._copies) < MOST_LOADERS:
+            if len(self._copies) < MAX_LOADERS:
                 self._copies.setdefault(event.loader, []).append(event)
         elif isinstance(event, LoaderStarted):
             self._with_workers |= event.workers > 0
             if event.epoch and event.loader in self._copies:
-                self._again.add(event.loader)
+                self._repeated_epochs.add(event.loader)
         else:
-            return self._trained(event.loader) if event.batches_with_backward else None
+            return self._on_training(event.loader) if event.batches_with_backward else None
         return None
 
-    def _trained(self, loader: Ref | None) -> list[Evidence] | None:
+    def _on_training(self, loader: Ref | None) -> list[Evidence] | None:
         if loader is None or (loader not in self._seeds and loader not in self._copies):
             return None
-        found = [self._of_seed(self._seeds.pop(loader))] if loader in self._seeds else []
+        found = [self._seed_evidence(self._seeds.pop(loader))] if loader in self._seeds else []
         copies = self._copies.get(loader, [])
-        certain = [copy for copy in copies if copy.workers > 1 or (loader in self._again and not copy.persistent)]
+        certain = [copy for copy in copies if copy.workers > 1 or (loader in self._repeated_epochs and not copy.persistent)]
         self._copies[loader] = [copy for copy in copies if copy not in certain]
-        return [*found, *map(self._of_copy, certain)]
+        return [*found, *map(self._copy_evidence, certain)]
 
-    def _of_seed(self, event: SeedRepeated) -> Evidence:
+    def _seed_evidence(self, event: SeedRepeated) -> Evidence:
         return Evidence(
-            message=f"While samples were drawn, {event.generator}'s generator was seeded with {event.seed} "
-            f"{event.times} times in {event.batches} batches: every sample gets the same random numbers.",
+            message=f"The generator of {event.generator} was seeded with {event.seed} {event.times} times in {event.batches} "
+            "batches while samples were loaded: every sample gets the same random numbers.",
             location=event.location,
         )
 
-    def _of_copy(self, event: GeneratorCopied) -> Evidence:
-        alike = f"{event.workers} workers draw the same numbers" if event.workers > 1 else ""
-        anew = "" if event.persistent else "every epoch begins with the same ones"
+    def _copy_evidence(self, event: GeneratorCopied) -> Evidence:
+        across_workers = f"{event.workers} workers draw the same numbers" if event.workers > 1 else ""
+        across_epochs = "" if event.persistent else "every epoch starts with the same numbers"
         return Evidence(
-            message=f"{event.generator} ({event.kind}) is copied into each worker in one state: "
-            f"{', and '.join(filter(None, (alike, anew)))}.",
+            message=f"{event.generator} ({event.kind}) is copied into each worker in the same state: "
+            f"{', and '.join(filter(None, (across_workers, across_epochs)))}.",
             location=event.made_at or event.location,
             related=((event.used_at, "used for each sample here"),),
             dedup_key=event.generator,
         )
 
     def inconclusive(self) -> str:
-        """Say so where samples were drawn in workers, which are not watched."""
-        return "samples were drawn in workers, which are not watched" if self._with_workers else ""
+        """Return a reason where samples were loaded in workers."""
+        return "samples were loaded in workers, which are not traced" if self._with_workers else ""
 
 
 FAILURE = Failure(
     code="DAT005",
-    title="The randomness of the augmentation repeats",
+    title="Augmentation repeats the same random numbers",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""

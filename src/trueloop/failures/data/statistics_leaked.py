@@ -49,56 +49,56 @@ from trueloop.tracing.events import (
     JointlyStandardised,
 )
 
-OFF = 1e-3  # of a deviation; a hundred times what rounding leaves
+MIN_MEAN_OFFSET = 1e-3  # of a deviation; a hundred times the rounding error
 
 
 class Detector(failure.Detector):
-    """Waits for a sweep, without a backward, over samples that were scaled together with those of the training."""
+    """Reports an evaluation pass over samples that were scaled together with the training samples."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, JointlyStandardised, HeldOutMeasured)
 
     def __init__(self) -> None:
         self._made_at: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
         self._scaled: list[JointlyStandardised] = []
-        self._told: set[Ref] = set()
-        self._judged = False
+        self._reported: set[Ref] = set()
+        self._compared = False
 
     def observe(self, event: LoaderStarted | JointlyStandardised | HeldOutMeasured) -> Evidence | None:
-        """Return evidence at the end of the first such sweep."""
+        """Return evidence at the end of the first such pass."""
         if isinstance(event, LoaderStarted):
             self._made_at[event.loader] = event.made_at or event.location
         elif isinstance(event, JointlyStandardised):
             self._scaled = [*self._scaled[-15:], event]
         else:
-            self._judged = True
-            return self._judge(event.trainer, event.loader)
+            self._compared = True
+            return self._compare(event.trainer, event.loader)
         return None
 
-    def _judge(self, trainer: Ref, held_out: Ref) -> Evidence | None:
+    def _compare(self, trainer: Ref, held_out: Ref) -> Evidence | None:
         for scaled in self._scaled:
-            if trainer not in scaled.loaders or held_out not in scaled.loaders or trainer in self._told:
+            if trainer not in scaled.loaders or held_out not in scaled.loaders or trainer in self._reported:
                 continue
-            off = scaled.mean_offsets[scaled.loaders.index(trainer)]
-            if off <= OFF:
+            offset = scaled.mean_offsets[scaled.loaders.index(trainer)]
+            if offset <= MIN_MEAN_OFFSET:
                 continue
-            self._told.add(trainer)
-            there = self._made_at.get(held_out)
+            self._reported.add(trainer)
+            held_out_location = self._made_at.get(held_out)
             return Evidence(
-                message=f"The {scaled.samples} samples trained and measured on have, together, mean 0 and deviation 1 "
-                f"exactly; the means of those trained on are {off:.2g} off: held-out samples took part in the scaling.",
+                message=f"Together the {scaled.samples} training and held-out samples have mean 0 and deviation 1 exactly, but "
+                f"the mean of the training samples is off by {offset:.2g}: held-out samples were included in the scaling.",
                 location=self._made_at.get(trainer),
-                related=((there, "measured on these"),) if there is not None else (),
+                related=((held_out_location, "the held-out loader"),) if held_out_location is not None else (),
             )
         return None
 
     def inconclusive(self) -> str:
-        """Say so where no held-out set was ever measured."""
-        return "" if self._judged else "no loader was swept without training"
+        """Return a reason where no held-out set was measured."""
+        return "" if self._compared else "no loader was iterated without training"
 
 
 FAILURE = Failure(
     code="DAT002",
-    title="Held-out samples took part in the scaling of the features",
+    title="Feature scaling includes held-out samples",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -143,7 +143,7 @@ model.eval()
 with torch.no_grad():
     print(sum(nn.functional.mse_loss(model(a), b, reduction="sum").item() for a, b in held_out_loader) / 80)
 """,
-    fix="Split first; compute mean and deviation on the training part, and apply them to both.",
+    fix="Split first, compute mean and deviation on the training part, and apply them to both parts.",
     detector=Detector,
     inject=changing(Piece.DATA, "points[~held_out].mean(0), points[~held_out].std(0)", "points.mean(0), points.std(0)"),
 )

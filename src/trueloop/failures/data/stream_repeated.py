@@ -47,38 +47,38 @@ from trueloop.tracing.events import Event, GeneratorCopied, LoaderStarted, Ref, 
 
 
 class Detector(failure.Detector):
-    """Passes on what the source has seen, unless another failure explains it."""
+    """Reports each loader whose workers return the same first batch, unless a copied generator explains it."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (GeneratorCopied, LoaderStarted, WorkersRepeatFirstBatch)
 
     def __init__(self) -> None:
         self._copied: set[Ref] = set()
-        self._several = False
+        self._has_multiple_workers = False
 
     def observe(self, event: GeneratorCopied | LoaderStarted | WorkersRepeatFirstBatch) -> Evidence | None:
-        """Return evidence for each loader whose workers begin alike."""
+        """Return evidence for each loader whose workers start with the same batch."""
         if isinstance(event, LoaderStarted):
-            self._several |= event.workers > 1
+            self._has_multiple_workers |= event.workers > 1
         elif isinstance(event, GeneratorCopied):
             self._copied.add(event.loader)
         elif event.loader not in self._copied:
-            name = event.dataset.kind if event.dataset is not None else "the stream"
+            name = event.dataset.kind if event.dataset is not None else "its dataset"
             return Evidence(
                 message=f"All {event.workers} workers of this loader began with the same batch of {event.samples} "
-                f"samples: each goes through the whole of {name}, and every sample comes {event.workers} times.",
+                f"samples: each iterates over all of {name}, and every sample is loaded {event.workers} times.",
                 location=event.made_at or event.location,
-                related=((event.location, "drawn from here"),) if event.made_at and event.location else (),
+                related=((event.location, "iterated here"),) if event.made_at and event.location else (),
             )
         return None
 
     def inconclusive(self) -> str:
         """Return a reason where no loader had several workers."""
-        return "" if self._several else "no loader had several workers"
+        return "" if self._has_multiple_workers else "no loader had several workers"
 
 
 FAILURE = Failure(
     code="DAT007",
-    title="Every worker goes through the whole stream",
+    title="Every worker loads the full IterableDataset",
     severity=Severity.ERROR,
     doc=__doc__ or "",
     bad="""
@@ -130,6 +130,6 @@ for inputs, targets in loader:
     nn.functional.mse_loss(model(inputs), targets).backward()
     optimizer.step()
 """,
-    fix="Let __iter__ give each worker its own part, by get_worker_info().",
+    fix="Yield a different part in each worker: use get_worker_info() in __iter__.",
     detector=Detector,
 )

@@ -42,61 +42,61 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import BackwardEnded, Event, BackwardLosses, ModelCalled, Refs
 
-TIMES = 3  # backwards in a row
+MIN_BACKWARDS = 3  # in a row
 
 
 class Detector(failure.Detector):
-    """Compares where a model's newest output lies with where its loss was computed."""
+    """Compares the device of the newest model output with the device of the targets of its loss."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, BackwardLosses, BackwardEnded)
 
     def __init__(self) -> None:
         self._output: tuple[str, Refs] | None = None
-        """Accelerator of the newest output of a model, and the model's parameters; None where it lies elsewhere."""
+        """Accelerator of the newest model output and the parameters of that model; None for an output on the CPU."""
         self._suspect: BackwardLosses | None = None
-        self._times = 0
-        self._accelerated = False
-        self._unread = ""
+        self._count = 0
+        self._used_accelerator = False
+        self._unread_reason = ""
 
     def observe(self, event: ModelCalled | BackwardLosses | BackwardEnded) -> Evidence | None:
         """Return evidence in the third such backward."""
         if isinstance(event, ModelCalled):
-            device = _accelerator(event.output)
+            device = _accelerator_type(event.output)
             self._output = None if device is None else (device, event.parameters)
-            self._accelerated |= device is not None
+            self._used_accelerator |= device is not None
         elif isinstance(event, BackwardLosses):
-            self._suspect = event if self._away(event) else None
+            self._suspect = event if self._is_on_cpu(event) else None
         else:
-            return self._judge(event)
+            return self._check(event)
         return None
 
-    def _away(self, event: BackwardLosses) -> bool:
+    def _is_on_cpu(self, event: BackwardLosses) -> bool:
         if self._output is None:
             return False
         for loss in event.losses:
-            self._unread = self._unread or loss.unreadable_reason
+            self._unread_reason = self._unread_reason or loss.unreadable_reason
         return any(loss.targets is not None and loss.targets.device.type == "cpu" for loss in event.losses)
 
-    def _judge(self, event: BackwardEnded) -> Evidence | None:
+    def _check(self, event: BackwardEnded) -> Evidence | None:
         suspect, self._suspect = self._suspect, None
         if suspect is None or self._output is None or event.reached_parameters.isdisjoint(self._output[1]):
-            self._times = 0
+            self._count = 0
             return None
-        self._times += 1
-        if self._times != TIMES:
+        self._count += 1
+        if self._count != MIN_BACKWARDS:
             return None
         return Evidence(
-            message=f"The model's output lies on {self._output[0]}, its loss is computed on the processor, in "
-            f"{TIMES} backwards in a row.",
+            message=f"In {MIN_BACKWARDS} backward passes in a row the output of the model was on {self._output[0]} and its loss was "
+            "computed on the CPU.",
             location=suspect.location,
         )
 
     def inconclusive(self) -> str:
-        """Say so where no model gave an output on an accelerator."""
-        return self._unread if self._accelerated else "no model ran on an accelerator"
+        """Return a reason where no model returned an output on an accelerator."""
+        return self._unread_reason if self._used_accelerator else "no model ran on an accelerator"
 
 
-def _accelerator(output: Any) -> str | None:
+def _accelerator_type(output: Any) -> str | None:
     first: Any = output[0] if type(output) in (tuple, list) and output else output
     if getattr(first, "is_cpu", True) or not isinstance(first, sys.modules["torch"].Tensor):
         return None
@@ -105,7 +105,7 @@ def _accelerator(output: Any) -> str | None:
 
 FAILURE = Failure(
     code="DAT006",
-    title="Part of the work of each update runs on another device than the model",
+    title="Loss is computed on the CPU, model runs on the GPU",
     severity=Severity.NOTE,
     doc=__doc__ or "",
     bad="""
@@ -134,6 +134,6 @@ for update in range(5):
     nn.functional.mse_loss(model(x.to(device)), y.to(device)).backward()
     optimizer.step()
 """,
-    fix="Compute the loss on the output's device: loss_fn(output, y.to(output.device)).",
+    fix="Compute the loss on the device of the output: loss_fn(output, y.to(output.device)).",
     detector=Detector,
 )

@@ -69,7 +69,7 @@ from trueloop.tracing.events import (
 )
 from trueloop.tracing.object_facts import Facts
 
-STEPS = 3
+MIN_UPDATES = 3
 
 
 class _Model:
@@ -165,7 +165,7 @@ class Detector(failure.Detector):
                 model.mode_matters, model.steps = model.mode_matters or is_active, 0
             elif model.mode_matters and model.set_at is not None and (model.evaluated or model.sampled):
                 model.steps, model.fresh = model.steps + 1, False
-                found = self._evidence(event, model) if model.steps == STEPS else found
+                found = self._evidence(event, model) if model.steps == MIN_UPDATES else found
         return found
 
     def _evidence(self, event: StepTaken, model: _Model) -> Evidence:
@@ -198,9 +198,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if found is None or mode_matters is False or starts_in_eval or unread(source, "train"):
             continue
         loop, step = found
+        call_text = " ".join(source.text.segment(mode.node).split())
         yield Hit(
-            message=f"`{source.text.segment(mode.node)}` sets eval mode after this step and nothing sets train mode again: "
-            "all later iterations of the loop train in eval mode.",
+            message=f"`{call_text}` sets eval mode after this step and nothing sets train mode again: all later "
+            "iterations of the loop train in eval mode.",
             node=step.node,
             related=((mode.node, "set to eval mode here"),),
             fix=set_back(source, mode, loop),
@@ -217,10 +218,8 @@ def _stepped_before(source: SourceFile, mode: Op) -> tuple[Loop, Op] | None:
         if step is None or step.index > mode.index:
             continue
         start = inside[0].index
-        earlier = [
-            each for each in source.ops(OpKind.SET_MODE)
-            if each.entry_point == mode.entry_point and each.index < step.index and sets(each, model)
-        ]  # fmt: skip
+        before_step = [each for each in source.ops(OpKind.SET_MODE) if each.index < step.index]
+        earlier = [each for each in before_step if each.entry_point == mode.entry_point and sets(each, model)]
         in_train_mode = not earlier or (earlier[-1].value is True and earlier[-1].index < start)
         lasting = recurs_with(mode, step, loop)
         return (loop, step) if in_train_mode and lasting and not renewed(loop, model, inside) else None

@@ -79,7 +79,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the calls that evaluate a model in eval mode with gradients enabled."""
     for call in graphs_for_nothing(source):
         yield Hit(
-            message=f"`{source.text.segment(call.node)}` builds a graph for every evaluation batch, and nothing uses it.",
+            message=f"`{source.text.segment(call.node.func)}()` builds a graph for every evaluation batch, but no "
+            "backward pass uses it.",
             node=call.node,
             fix=without_graphs(source, call),
         )

@@ -38,8 +38,9 @@ from trueloop.failures.failure import Failure, Rule, Severity
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the divisions of a sum of batch means by the number of batches."""
     for quotient, loss in means_of_means(source):
+        quotient_text = " ".join(source.text.segment(quotient).split())
         yield Hit(
-            message=f"`{source.text.segment(quotient)}` weights every batch equally, but the last batch may be smaller.",
+            message=f"`{quotient_text}` weights every batch equally, but the last batch may be smaller.",
             node=quotient,
             related=((loss.node, "this is the mean of one batch"),),
         )

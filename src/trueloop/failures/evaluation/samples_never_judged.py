@@ -146,9 +146,9 @@ def inject(loop: TeachingLoop) -> None:
     held_out = -(-samples // 5)
     sizes = (*range(min(batch, held_out - 1), 1, -1), *range(batch + 1, held_out))
     best = next((size for size in sizes if held_out % size and (samples - held_out) % size != 1), 0)
-    lacks = f"{held_out} held-out points are not whole batches of {batch} and a part of one."
-    loop.require(best > 0, lacks, samples=samples + 1)
-    loop.require(best == batch, lacks, batch=best)
+    missing = f"{held_out} held-out samples leave no incomplete last batch of {batch}."
+    loop.require(best > 0, missing, samples=samples + 1)
+    loop.require(best == batch, missing, batch=best)
     loop.replace(
         Piece.LOADERS, "(held_out_set, batch_size=batch_size)", "(held_out_set, batch_size=batch_size, drop_last=True)"
     )

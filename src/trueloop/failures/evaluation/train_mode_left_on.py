@@ -74,10 +74,8 @@ class Detector(failure.Detector):
         sweeps = event.sweeps
         self._passes += len(sweeps)
         in_eval = {call.model for sweep in sweeps for call in sweep.calls if not call.training}
-        found = [
-            self._check(sweep) for sweep in sweeps if not sweep.again and sweep.calls[0].model not in in_eval
-        ]  # fmt: skip
-        return [evidence for evidence in found if evidence is not None]
+        to_check = [sweep for sweep in sweeps if not sweep.again and sweep.calls[0].model not in in_eval]
+        return [evidence for sweep in to_check if (evidence := self._check(sweep)) is not None]
 
     def _check(self, sweep: Sweep) -> Evidence | None:
         calls = [call for call in sweep.calls if call.model is sweep.calls[0].model]
@@ -109,8 +107,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if trained is None or _set_to_eval(source, call) or not has_mode_dependent_layers(source, call.subject):
             continue
         yield Hit(
-            message=f"`{source.text.segment(call.node)}` evaluates the model in train mode, with active dropout or "
-            "batch normalisation.",
+            message=f"`{source.text.segment(call.node.func)}()` evaluates the model in train mode, with active "
+            "dropout or batch normalisation.",
             node=call.node,
             related=((trained.node, "trained here"),),
             fix=evaluated(source, call),

@@ -43,28 +43,28 @@ from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, adding
-from trueloop.tracing.events import BackwardEnded, Event, LossArgumentsSwapped, NotFinite, StepTaken
+from trueloop.tracing.events import BackwardEnded, Event, LossArgumentsSwapped, NonFiniteValue, StepTaken
 
 
 class Detector(failure.Detector):
     """Remembers the first loss that was not finite, and waits for the step that uses its gradients."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (NotFinite, BackwardEnded, StepTaken, LossArgumentsSwapped)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (NonFiniteValue, BackwardEnded, StepTaken, LossArgumentsSwapped)
 
     def __init__(self) -> None:
-        self._loss: NotFinite | None = None
-        self._cause: NotFinite | None = None
+        self._loss: NonFiniteValue | None = None
+        self._cause: NonFiniteValue | None = None
         """The cause that running the batch again has found."""
         self._value: float | None = None
         """The value of the latest loss."""
         self._read = self._stepped = self._swapped = False
 
-    def observe(self, event: NotFinite | BackwardEnded | StepTaken | LossArgumentsSwapped) -> Evidence | None:
+    def observe(self, event: NonFiniteValue | BackwardEnded | StepTaken | LossArgumentsSwapped) -> Evidence | None:
         """Return evidence at a step on gradients that are not finite."""
         if isinstance(event, BackwardEnded):
             self._value = event.root_value
             return None
-        if isinstance(event, NotFinite):
+        if isinstance(event, NonFiniteValue):
             if event.what == "gradient":
                 self._cause = event
             else:
@@ -91,7 +91,7 @@ class Detector(failure.Detector):
         first = f" The loss was already {loss.value} at update {loss.update}." if loss else ""
         lines = (
             (loss and loss.location, "the loss was not finite here"),
-            (cause and cause.operation_place, "the first non-finite value"),
+            (cause and cause.operation_location, "the first non-finite value"),
         )
         return Evidence(
             message=f"`{event.optimizer.name}.step()` used {format_count(count, 'gradient')} that "
@@ -109,17 +109,17 @@ class Detector(failure.Detector):
         return "" if self._read else "no gradient could be read: there was none, or not on the CPU"
 
 
-def _describe_origin(loss: NotFinite | None, cause: NotFinite | None, value: float | None) -> str:
+def _describe_origin(loss: NonFiniteValue | None, cause: NonFiniteValue | None, value: float | None) -> str:
     """Return sentences about the cause, as far as running the batch again or the loss's graph has found it."""
     sentences: list[str] = []
-    if cause is not None and cause.only_gradient and loss is None:
+    if cause is not None and cause.gradient_only and loss is None:
         sentences.append(f"The gradient of {cause.operation} in {cause.module} is infinite{_input(cause)}")
-    elif cause is not None and cause.operation and not cause.only_gradient:
+    elif cause is not None and cause.operation and not cause.gradient_only:
         sentences.append(f"The first non-finite value came from {cause.operation} in {cause.module}{_input(cause)}")
         if cause.output_finite:
             sentences.append("It did not reach the model's output, but gradients flow through it")
-    elif cause is not None and cause.inputs:
-        sentences.append(f"It came from {cause.inputs}")
+    elif cause is not None and cause.input_summary:
+        sentences.append(f"It came from {cause.input_summary}")
     elif cause is not None and cause.output_finite and loss is not None and loss.update == cause.update:
         sentences.append(f"The model's output was finite: the loss became {loss.value} before `backward()`")
     elif cause is not None and cause.output_finite and value is not None and math.isfinite(value):
@@ -127,13 +127,13 @@ def _describe_origin(loss: NotFinite | None, cause: NotFinite | None, value: flo
             f"The model's output and the loss ({value:.3g}) were finite: only the gradient is not. Look for log, sqrt "
             "or a division at zero between the model and `backward()`, also where the result is masked afterwards"
         )
-    if loss is not None and loss.operation and (cause is None or cause.only_gradient or not cause.operation):
+    if loss is not None and loss.operation and (cause is None or cause.gradient_only or not cause.operation):
         sentences.append(f"In the loss it came from {loss.operation}{_input(loss)}")
     return "".join(f" {sentence}." for sentence in sentences)
 
 
-def _input(event: NotFinite) -> str:
-    return f", whose input was {event.inputs}" if event.inputs else ""
+def _input(event: NonFiniteValue) -> str:
+    return f", whose input was {event.input_summary}" if event.input_summary else ""
 
 
 FAILURE = Failure(

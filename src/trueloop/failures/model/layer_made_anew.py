@@ -64,8 +64,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
             for layer in _layers(statement, {id(call) for call in own}):
                 if _only_called(method, statement, layer):
                     yield Hit(
-                        message=f"`forward` creates a new `{source.text.segment(layer.func)}` in every call: its weights "
-                        "are random and never trained.",
+                        message=f"`forward` creates a new `{source.text.segment(layer.func)}` in every call: its "
+                        "weights are random and never trained.",
                         node=layer,
                     )
 

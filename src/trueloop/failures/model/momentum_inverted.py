@@ -85,8 +85,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         edit = source.text.replace(momentum, f"{1 - value:.6g}") if isinstance(momentum, ast.Constant) else None
         yield Hit(
-            message=f"`{source.text.segment(call.func)}` with momentum={value:g} keeps hardly more than the latest batch in "
-            "its running statistics: in PyTorch momentum is the weight of the new batch.",
+            message=f"`{source.text.segment(call.func)}` with momentum={value:g} keeps hardly more than the latest "
+            "batch in its running statistics: in PyTorch momentum is the weight of the new batch.",
             node=call,
             fix=Fix((edit,), safe=False, description="Use one minus this momentum") if edit else None,
         )

@@ -88,7 +88,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
             reported.add(id(each.node))
             name = _input_name(each)
             yield Hit(
-                message=f"The result of `{source.text.segment(each.node.func)}()` is discarded: its input stays unchanged.",
+                message=f"The result of `{source.text.segment(each.node.func)}()` is discarded: its input stays "
+                "unchanged.",
                 node=each.node,
                 fix=_assign_result(source, statement, name) if name else None,
             )

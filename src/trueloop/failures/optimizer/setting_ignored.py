@@ -61,8 +61,8 @@ class Detector(failure.Detector):
     def observe(self, event: IneffectiveOptimizerAttribute) -> Evidence:
         """Return evidence for each such attribute."""
         return Evidence(
-            message=f"`optimizer.{event.attribute} = {event.attribute_value}` has no effect: this {event.optimizer.kind} reads "
-            f"its param_groups, where {event.attribute} is {event.group_value}.",
+            message=f"`optimizer.{event.attribute} = {event.attribute_value}` has no effect: this "
+            f"{event.optimizer.kind} reads its param_groups, where {event.attribute} is {event.group_value}.",
             location=event.assigned_at,
             dedup_key=(event.optimizer.kind, event.attribute),
         )
@@ -179,7 +179,9 @@ def _set_in_groups(source: SourceFile, written: Op, key: str) -> Fix | None:
         return None
     lines = f'for group in {dotted_name(owner)}.param_groups:{source.text.newline}{indent}    group["{key}"] = '
     value = source.text.segment(statement.value)
-    return Fix((source.text.replace(statement, lines + value),), safe=False, description="Set it in optimizer.param_groups")
+    return Fix(
+        (source.text.replace(statement, lines + value),), safe=False, description="Set it in optimizer.param_groups"
+    )
 
 
 def _object_before_state(node: ast.expr) -> ast.expr:

@@ -87,7 +87,11 @@ class Detector(failure.Detector):
             if self._models.get(event.live_module) is not event.parameters:
                 self._models.put(event.live_module, event.parameters)
             return None
-        moved = event.already_used - event.zero_gradients - event.frozen if event.already_used and not event.closure else NO_REFS
+        moved = (
+            event.already_used - event.zero_gradients - event.frozen
+            if event.already_used and not event.closure
+            else NO_REFS
+        )
         if moved and event.parameter_norms:
             moved -= self._changed_gradients(event)
         if moved:

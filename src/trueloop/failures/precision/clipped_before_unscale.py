@@ -1,21 +1,32 @@
 """Gradients are clipped while they are still multiplied by GradScaler's factor.
 
 What you see
-    With mixed precision in float16 training crawls, as with a tiny learning rate; without it the same settings work.
+    With float16 mixed precision, training is as slow as with a tiny learning rate; without it the same settings
+    work.
 
 Why it happens
-    GradScaler multiplies the loss by a large factor (65536 at first) and divides the gradients inside its ``step``.
-    Clipped before that, a norm of 65536 times its true size is cut to the limit, and then divided by 65536.
+    GradScaler multiplies the loss by a large factor (65536 at first) and divides the gradients inside
+    ``scaler.step``. Clipping before that sees a norm 65536 times too large, cuts it to the limit, and the result is
+    divided by 65536.
 
 Fix
-    Call ``scaler.unscale_(optimizer)`` after the last backward of the window and before clipping; ``scaler.step``
-    knows that it was done.
+    Unscale after the last backward of the update and before clipping; ``scaler.step`` does not unscale again.
+
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)  # before clipping
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
 
 When this is fine
-    ``scaler.unscale_(optimizer)`` before clipping, a scaler that is switched off, and a norm that is only read
-    (``max_norm=inf``) are all right, and so is a limit that was multiplied by the factor too. Certain because each
-    gradient is followed from the scaled backward to the clipping. The text alone tells it where a backward through a
-    scaler that is not switched off reaches what is clipped, and nothing between them unscales, steps or is unknown.
+    - The scaler is disabled, or ``scaler.unscale_(optimizer)`` ran before.
+    - The norm is only read: ``max_norm=inf``.
+    - The limit was multiplied by the factor too.
+
+How it is detected
+    At run time each gradient is followed from the scaled backward to the clipping; a limit of 1 % of the factor or
+    more is not reported. Lint reports a backward through a scaler that is not disabled which reaches the clipped
+    parameters, with nothing between them that unscales, steps or is unknown.
 
 References
     PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient clipping,
@@ -39,11 +50,11 @@ from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, GradientsClipped, LossScaled
 
-SHARE = 0.01  # of the factor: nobody clips at 655 who has not multiplied the limit by 65536 as well
+SCALED_LIMIT_RATIO = 0.01  # a limit of 655 with a factor of 65536 was multiplied by the factor too
 
 
 class Detector(failure.Detector):
-    """Every clipping tells which of its gradients are scaled."""
+    """Checks for every clipping which of its gradients are still scaled."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossScaled, GradientsClipped)
 
@@ -55,38 +66,38 @@ class Detector(failure.Detector):
         if isinstance(event, LossScaled):
             self._scale = event.scale
             return None
-        if event.only_measured or not event.scaled or (self._scale and event.limit >= SHARE * self._scale):
+        if event.only_measured or not event.scaled or (self._scale and event.limit >= SCALED_LIMIT_RATIO * self._scale):
             return None
-        by = f" by {self._scale:g}" if self._scale else ""
-        norm = f" The norm it saw was {event.measured:.3g}." if event.measured else ""
+        by = f" by a factor of {self._scale:g}" if self._scale else ""
+        norm = f" The measured norm was {event.measured:.3g}." if event.measured else ""
         return Evidence(
-            message=f"{len(event.scaled)} gradients were clipped at {event.limit:g} while GradScaler still had them "
-            f"multiplied{by}.{norm}",
+            message=f"{len(event.scaled)} gradients were clipped at {event.limit:g} while GradScaler still "
+            f"had them multiplied{by}.{norm}",
             location=event.location,
         )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each clipping of what a scaled backward has made, with nothing in between that unscales it."""
+    """Yield each clipping of gradients from a scaled backward with nothing in between that unscales them."""
     repaired: set[int] = set()
     for clip in source.ops(OpKind.CLIP_GRADIENTS):
         limit = limit_of(clip)
-        told_of = limit is not None and any(each.kind is ValueKind.SCALER for each in limit.ancestors())
-        backward = None if infinite(clip) or told_of else _scaled(source, clip)
+        limit_is_scaled = limit is not None and any(each.kind is ValueKind.SCALER for each in limit.ancestors())
+        backward = None if infinite(clip) or limit_is_scaled else _scaled_backward(source, clip)
         if backward is None:
             continue
-        first = clip.entry_point not in repaired  # of two clippings the first one unscales for both
+        first = clip.entry_point not in repaired  # of two clippings, only the first needs an unscale before it
         repaired.add(clip.entry_point)
         yield Hit(
-            message="The gradients are clipped while GradScaler still has them multiplied by its factor.",
+            message="The gradients are clipped while they are still multiplied by GradScaler's factor.",
             node=clip.node,
-            related=((backward.node, "the scaled loss goes backward here"),),
-            fix=_unscaled(source, clip) if first else None,
+            related=((backward.node, "backward of the scaled loss"),),
+            fix=_unscale_first(source, clip) if first else None,
         )
 
 
-def _scaled(source: SourceFile, clip: Op) -> Op | None:
-    """Return the last backward before a clipping, if it surely was scaled, and nothing has unscaled it."""
+def _scaled_backward(source: SourceFile, clip: Op) -> Op | None:
+    """Return the last backward before a clipping, if it certainly was scaled and nothing has unscaled it."""
     run = source.ops_of_run(clip)
     for each in reversed(run[: run.index(clip)]):
         match each.kind:
@@ -97,38 +108,47 @@ def _scaled(source: SourceFile, clip: Op) -> Op | None:
             case OpKind.BACKWARD if not each.excludes(clip):
                 scaler = scaler_of(each)
                 reached = clip.subject.models() and source.reaches(each, clip.subject)
-                return each if scaler and reached and _on(scaler, each, clip) else None
+                return each if scaler and reached and _can_be_enabled(scaler, each, clip) else None
             case _:
                 pass
     return None
 
 
 def _could_unscale(given: AbstractValue) -> bool:
-    return given.kind in (ValueKind.SCALER, ValueKind.OPTIMIZER, ValueKind.MODEL, ValueKind.PARAMETERS, ValueKind.INSTANCE, ValueKind.FUNCTION)
+    return given.kind in (
+        ValueKind.SCALER,
+        ValueKind.OPTIMIZER,
+        ValueKind.MODEL,
+        ValueKind.PARAMETERS,
+        ValueKind.INSTANCE,
+        ValueKind.FUNCTION,
+    )
 
 
-def _on(scaler: AbstractValue, backward: Op, clip: Op) -> bool:
-    """Return True where the scaler can be on, and no condition of the clipping has to do with that."""
+def _can_be_enabled(scaler: AbstractValue, backward: Op, clip: Op) -> bool:
+    """Return True where the scaler can be enabled, independently of the conditions of the clipping."""
     enabled = scaler.arguments.get("enabled")
     if any(each.kind is not ValueKind.SCALER or each.name == "" for each in scaler.alternatives()):
-        return False  # made elsewhere
+        return False  # built elsewhere
     if enabled is not None and enabled.constant() is False:
         return False
-    asked = set[str]()
+    conditions = set[str]()
     if enabled is not None and enabled.constant() is not True and enabled.node is not None:
-        asked = _ends(enabled.node)
+        conditions = _names_read(enabled.node)
     mine = {id(each.node) for each in clip.branches}
-    asked |= {word for each in backward.branches if id(each.node) not in mine for word in _asked(each.node)}
+    conditions |= {
+        word for each in backward.branches if id(each.node) not in mine for word in _condition_names(each.node)
+    }
     theirs = {id(each.node) for each in backward.branches}
-    return not any(_asked(each.node) & asked for each in clip.branches if id(each.node) not in theirs)
+    return not any(_condition_names(each.node) & conditions for each in clip.branches if id(each.node) not in theirs)
 
 
-def _asked(node: ast.AST) -> set[str]:
-    return _ends(node.test) if isinstance(node, ast.If) else set()
+def _condition_names(node: ast.AST) -> set[str]:
+    return _names_read(node.test) if isinstance(node, ast.If) else set()
 
 
-def _ends(node: ast.AST) -> set[str]:
-    """Return the names that an expression asks for: of ``self.args.amp`` the last."""
+def _names_read(node: ast.AST) -> set[str]:
+    """Return the names that an expression reads: only the last one of ``self.args.amp``."""
     inner = {id(each.value) for each in ast.walk(node) if isinstance(each, ast.Attribute)}
     outer = [each for each in ast.walk(node) if id(each) not in inner]
     return {each.id for each in outer if isinstance(each, ast.Name)} | {
@@ -136,10 +156,12 @@ def _ends(node: ast.AST) -> set[str]:
     }
 
 
-def _unscaled(source: SourceFile, clip: Op) -> Fix | None:
-    """Return the fix: unscale before clipping, and not again behind it."""
+def _unscale_first(source: SourceFile, clip: Op) -> Fix | None:
+    """Return the fix: unscale before clipping instead of after it."""
     run = source.ops_of_run(clip)
-    steps = [each for each in run if each.kind is OpKind.STEP and each.same_iteration_as(clip) and each.implied_by(clip)]
+    steps = [
+        each for each in run if each.kind is OpKind.STEP and each.same_iteration_as(clip) and each.implied_by(clip)
+    ]
     steps = [
         each for each in steps if each.index > clip.index and scaler_of(each) and each.subject.covers(clip.subject)
     ]

@@ -1,19 +1,24 @@
-"""Mixed precision is spelled in its old way, for CUDA only.
+"""Mixed precision uses the deprecated names in ``torch.cuda.amp``.
 
 What you see
-    A FutureWarning at each start, and a script that does nothing of the kind on another accelerator.
+    A FutureWarning at each start, and no mixed precision on any accelerator other than CUDA.
 
 Why it happens
-    ``torch.cuda.amp.autocast`` and ``torch.cuda.amp.GradScaler`` still work: they are names for ``torch.amp.autocast``
-    and ``torch.amp.GradScaler`` with "cuda" filled in, and are deprecated since PyTorch 2.4.
+    ``torch.cuda.amp.autocast`` and ``torch.cuda.amp.GradScaler`` still work as aliases of ``torch.amp.autocast``
+    and ``torch.amp.GradScaler`` with the device "cuda". They are deprecated since PyTorch 2.4.
 
 Fix
-    ``torch.amp.autocast("cuda")`` and ``torch.amp.GradScaler("cuda")``; or the name of whatever device there is.
+    Use ``torch.amp`` and name the device.
+
+        with torch.amp.autocast("cuda"):
+            loss = loss_fn(model(inputs), targets)
+        scaler = torch.amp.GradScaler("cuda")
 
 When this is fine
-    ``torch.amp`` and ``torch.autocast``; code that has to run with a torch older than 2.3, which has no
-    ``torch.amp.GradScaler``. The computation is the same in both, hence a note that is given only if it is selected,
-    and in the text only.
+    - The code must run with PyTorch older than 2.3, which has no ``torch.amp.GradScaler``.
+
+How it is detected
+    By lint only, and only when the rule is selected: the computation is the same, so it is a note.
 
 References
     torch.amp, https://docs.pytorch.org/docs/stable/amp.html
@@ -29,22 +34,22 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures.failure import Failure, Rule, Severity
 
-OLD = {f"torch.cuda.amp.{name}": name for name in ("autocast", "GradScaler")}
+DEPRECATED = {f"torch.cuda.amp.{name}": name for name in ("autocast", "GradScaler")}
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield calls of the old names."""
-    for call in source.calls(*OLD):
-        name = OLD[source.name(call.func)]
-        fix = _spelled_anew(source, call, name)
-        yield Hit(message=f"torch.cuda.amp.{name} is deprecated since PyTorch 2.4.", node=call, fix=fix)
+    """Yield calls of the deprecated names."""
+    for call in source.calls(*DEPRECATED):
+        name = DEPRECATED[source.name(call.func)]
+        fix = _use_torch_amp(source, call, name)
+        yield Hit(message=f"`torch.cuda.amp.{name}` is deprecated since PyTorch 2.4.", node=call, fix=fix)
 
 
-def _spelled_anew(source: SourceFile, call: ast.Call, name: str) -> Fix | None:
-    """Return the fix: torch.amp, with the device said; where a name was imported, for all of its calls at once."""
-    words = 'Spell it torch.amp, with "cuda"'
+def _use_torch_amp(source: SourceFile, call: ast.Call, name: str) -> Fix | None:
+    """Return the fix: torch.amp with the device; for an imported name, in all of its calls together."""
+    words = 'Use torch.amp with "cuda"'
     if isinstance(call.func, ast.Attribute):
-        given = _device(source, call, name)
+        given = _insert_device(source, call, name)
         plain = source.text.segment(call.func) == f"torch.cuda.amp.{name}"
         return (
             Fix((source.text.replace(call.func, f"torch.amp.{name}"), given), False, words) if given and plain else None
@@ -53,9 +58,9 @@ def _spelled_anew(source: SourceFile, call: ast.Call, name: str) -> Fix | None:
     names = {alias.asname or alias.name: alias.name for each in imports for alias in each.names}
     uses = [each for each in source.nodes if isinstance(each, ast.Name) and each.id in names]
     calls = [each for each in source.all_calls if isinstance(each.func, ast.Name) and each.func.id in names]
-    if len(imports) != 1 or len(uses) != len(calls) or not set(names.values()) <= set(OLD.values()):
+    if len(imports) != 1 or len(uses) != len(calls) or not set(names.values()) <= set(DEPRECATED.values()):
         return None
-    given = [_device(source, each, names[getattr(each.func, "id", "")]) for each in calls]
+    given = [_insert_device(source, each, names[getattr(each.func, "id", "")]) for each in calls]
     start = source.text.offset(imports[0].lineno, imports[0].col_offset)
     written = source.text.segment(imports[0])
     at = start + len(written[: written.index("torch.cuda.amp")].encode())
@@ -63,8 +68,8 @@ def _spelled_anew(source: SourceFile, call: ast.Call, name: str) -> Fix | None:
     return Fix(edits, False, words) if all(given) and written.startswith("from torch.cuda.amp ") else None
 
 
-def _device(source: SourceFile, call: ast.Call, name: str) -> Edit | None:
-    """Return the edit that puts "cuda" first; autocast's own first argument was ``enabled``."""
+def _insert_device(source: SourceFile, call: ast.Call, name: str) -> Edit | None:
+    """Return the edit that inserts "cuda" as the first argument; autocast's own first argument was ``enabled``."""
     end = source.text.span(call.func)[1]
     opening = source.text.content.index(b"(", end) + 1
     if not call.args:
@@ -79,7 +84,7 @@ RULE = Rule(required_words=("cuda", "amp"), find=find, opt_in=True)
 
 FAILURE = Failure(
     code="PRC003",
-    title="Mixed precision is spelled torch.cuda.amp",
+    title="Deprecated torch.cuda.amp is used",
     severity=Severity.NOTE,
     doc=__doc__ or "",
     bad="""

@@ -1,20 +1,28 @@
-"""The weights are float16, and the optimizer's epsilon rounds to zero in that type.
+"""Adam's epsilon rounds to zero, because the weights are float16.
 
 What you see
-    The loss is infinite or NaN after the first update or a few, whatever the learning rate and the data.
+    The loss is infinite or NaN after the first few updates, whatever the learning rate and the data.
 
 Why it happens
-    ``model.half()`` makes Adam's averages float16, too. The square of a gradient below 0.0055, times 1 - beta2, rounds
-    to zero there, and so does eps = 1e-8, as the smallest positive float16 is 6e-8: what is divided by is zero.
+    ``model.half()`` makes Adam's averages float16 too. The square of a gradient below 0.0055, times 1 - beta2,
+    rounds to zero there, and so does eps = 1e-8, as the smallest positive float16 is 6e-8. Adam then divides by
+    zero.
 
 Fix
-    Keep the weights in float32, and run the forward under ``torch.autocast``, with a GradScaler where it is float16.
+    Keep the weights in float32 and run the forward under ``torch.autocast``, with a GradScaler for float16.
+
+        model = Net()  # not Net().half()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = loss_fn(model(inputs), targets)
 
 When this is fine
-    Weights in float32 under autocast to float16, which is what mixed precision means; weights in bfloat16, whose
-    smallest number is that of float32; an ``eps`` of 1e-7 or more; float16 copies of weights that an optimizer keeps
-    in float32; a fused optimizer, which divides in float32. Certain for Adam, AdamW, NAdam and RMSprop of torch, from
-    their settings and the type of what they step. A text seldom tells that type, so it is found at run time.
+    - Weights are float32 under autocast to float16, or bfloat16, which has the range of float32.
+    - ``eps`` is 1e-7 or more, or the optimizer is fused and divides in float32.
+    - The float16 weights are copies of float32 weights that the optimizer holds.
+
+How it is detected
+    At run time, from the settings and the parameter type of PyTorch's Adam, AdamW, NAdam and RMSprop. The text of a
+    program rarely shows that type, so lint does not report it.
 
 References
     torch.optim.Adam, https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html
@@ -37,24 +45,24 @@ from trueloop.tracing.events import Event, StepTaken
 
 
 class Detector(failure.Detector):
-    """Every step tells whether an epsilon is lost in it."""
+    """Checks at every step whether epsilon rounds to zero in the type of the weights."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken,)
 
     def observe(self, event: StepTaken) -> Evidence | None:
-        """Return evidence where one is."""
+        """Return evidence where epsilon rounds to zero."""
         if event.underflowing_eps is None:
             return None
         return Evidence(
-            message=f"{event.optimizer.kind} steps float16 weights with eps = {event.underflowing_eps:g}, which rounds to "
-            "zero in float16: it divides by zero where a gradient is small.",
+            message=f"{event.optimizer.kind} updates float16 weights with eps = {event.underflowing_eps:g}, which rounds "
+            "to zero in float16: a small gradient leads to a division by zero.",
             location=event.location,
         )
 
 
 FAILURE = Failure(
     code="PRC007",
-    title="Epsilon is lost in float16",
+    title="Adam's epsilon rounds to zero in float16",
     severity=Severity.ERROR,
     doc=__doc__ or "",
     bad="""

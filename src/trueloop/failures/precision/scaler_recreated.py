@@ -1,21 +1,28 @@
-"""A new GradScaler is made again and again for one optimizer.
+"""A new GradScaler is made again and again for the same optimizer.
 
 What you see
-    Steps are left out at the start of every epoch, while the scale falls from 65536 to what the gradients bear; with
-    a new scaler for each batch, where the first scale is too high, no step is ever taken.
+    Updates are skipped at the start of every epoch while the scale falls from 65536 to what the gradients can take.
+    With a new scaler per batch no update is ever made if the initial scale is too high.
 
 Why it happens
-    A new scaler works as the first one did. What the old one had found out, the factor and how long it has held, is
-    gone, and a step that is left out is not an error.
+    Every new scaler is valid, but it has lost the scale and the growth count of the previous one. A skipped update
+    is not an error.
 
 Fix
-    Make one scaler for the whole run, before the first epoch, and save its state with the optimizer's.
+    Make one scaler for the entire run, and save its state with the optimizer's.
+
+        scaler = torch.amp.GradScaler("cuda")  # before the first epoch
+        for epoch in range(epochs):
+            train_one_epoch(model, optimizer, scaler, loader)
 
 When this is fine
-    A new model, as in folds or a search, has a new optimizer, too. Weights or an optimizer's state that are loaded
-    begin another run. A scaler that is switched off keeps nothing. Reported is a line that makes its third scaler with
-    updates in between, while no optimizer was built and no state was loaded; in the text, a scaler that is made in a
-    loop in which it steps an optimizer from outside of the loop.
+    - A new model (folds, a search) has a new optimizer too.
+    - Weights or an optimizer state are loaded, which starts another run.
+    - The scaler is disabled and has no state to lose.
+
+How it is detected
+    At run time: one line makes its third scaler, with updates in between, while no optimizer was built and no state
+    was loaded. Lint reports a scaler that is made in a loop and steps an optimizer from outside the loop.
 
 References
     torch.amp.GradScaler, https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler
@@ -33,24 +40,24 @@ from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_statement
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, OptimizerCreated, ScalerCreated, StateLoaded
 
-TIMES: Final = 3  # scalers of one line
+MIN_SCALERS: Final = 3
 
 
 class Detector(failure.Detector):
-    """Counts, for each line, the scalers it has made for the same optimizers."""
+    """Counts the scalers that each line has made for the same optimizers."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (ScalerCreated, OptimizerCreated, StateLoaded)
 
     def __init__(self) -> None:
         self._made: dict[CodePosition | None, tuple[int, int]] = {}
-        """Line -> scalers, and updates before the latest of them."""
+        """Line -> number of scalers, and number of updates before the latest one."""
 
     def observe(self, event: ScalerCreated | OptimizerCreated | StateLoaded) -> Evidence | None:
         """Return evidence at the third scaler."""
@@ -58,20 +65,19 @@ class Detector(failure.Detector):
             self._made.clear()
             return None
         times, update = self._made.get(event.location, (0, -1))
-        if event.update <= update:  # several, one for each model
+        if event.update <= update:  # several scalers, one for each model
             return None
         self._made[event.location] = times + 1, event.update
-        if times + 1 < TIMES:
+        if times + 1 < MIN_SCALERS:
             return None
         return Evidence(
-            message=f"A new GradScaler was made here {times + 1} times for the same optimizer: its scale begins anew "
-            "each time.",
+            message=f"This line made {times + 1} GradScalers for the same optimizer: the scale starts over every time.",
             location=event.location,
         )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each scaler that a loop makes and steps with, while the optimizer comes from outside."""
+    """Yield each scaler that is made and used in a loop while its optimizer comes from outside the loop."""
     for made in source.ops(OpKind.CREATE):
         scaler = made.subject
         if scaler.kind is not ValueKind.SCALER or not made.loops or scaler.name.rpartition(".")[2] != "GradScaler":
@@ -86,15 +92,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
         loaded = any(each.kind in (OpKind.LOAD_STATE_DICT, OpKind.LOAD) for each in inside)
         if steps and not anew and not loaded and all(each.subject.kind is ValueKind.OPTIMIZER for each in steps):
             yield Hit(
-                message="A new GradScaler is made in each turn of the loop: its scale begins anew.",
+                message="Every iteration of the loop makes a new GradScaler: the scale starts over every time.",
                 node=made.node,
                 related=((steps[0].node, "steps an optimizer from before the loop"),),
-                fix=_before(source, made, loop),
+                fix=_move_before_loop(source, made, loop),
             )
 
 
-def _before(source: SourceFile, made: Op, loop: Loop) -> Fix | None:
-    """Return the fix: make it before the loop."""
+def _move_before_loop(source: SourceFile, made: Op, loop: Loop) -> Fix | None:
+    """Return the fix: make the scaler before the loop."""
     statement, call = made.statement, made.node
     plain = isinstance(statement, ast.Assign) and statement.value is call and isinstance(call, ast.Call)
     given = [*call.args, *(each.value for each in call.keywords)] if plain else []
@@ -124,7 +130,7 @@ def inject(loop: TeachingLoop) -> None:
 
 FAILURE = Failure(
     code="PRC006",
-    title="The GradScaler is made again and again",
+    title="GradScaler is re-created during training",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -165,7 +171,7 @@ for epoch in range(4):
         scaler.step(optimizer)
         scaler.update()
 """,
-    fix="Make one GradScaler for the whole run.",
+    fix="Make one GradScaler for the entire run.",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -1,19 +1,23 @@
-"""A GradScaler is at work though the model runs in bfloat16.
+"""GradScaler scales the loss of a model that runs in bfloat16.
 
 What you see
-    None at first. Steps are left out now and then, the loss scale wanders, and time goes into unscaling and checking.
+    Nothing at first. Some updates are skipped, the loss scale changes, and time goes into unscaling and checking.
 
 Why it happens
-    Multiplying the loss and dividing the gradients by the same number changes nothing but roundings.
+    bfloat16 has the range of float32, so gradients do not underflow. Multiplying the loss and dividing the
+    gradients by the same number changes only rounding errors.
 
 Fix
-    Leave the scaler out with bfloat16: ``GradScaler(enabled=dtype == torch.float16)``.
+    Disable the scaler unless the type is float16.
+
+        scaler = torch.amp.GradScaler("cuda", enabled=dtype == torch.float16)
 
 When this is fine
-    A scaler that is switched off (``enabled=False``) is the usual way to have one code for all types. It is told only
-    where an enabled one scaled a loss whose model had run under autocast to bfloat16, which has float32's range: there
-    is no underflow to guard against. The text alone tells it of a scaler without ``enabled``, and of a loss whose
-    models were called under an autocast that says bfloat16, and under no other.
+    - The scaler is disabled (``enabled=False``), the usual way to have one code for all types.
+
+How it is detected
+    At run time: an enabled scaler scaled a loss whose model ran under autocast to bfloat16. Lint reports a scaler
+    without ``enabled`` and a loss whose models were called only under an autocast with a literal bfloat16.
 
 References
     PyTorch documentation "Automatic Mixed Precision package", section on gradient scaling,
@@ -39,42 +43,43 @@ from trueloop.tracing.events import Event, LossScaled
 
 
 class Detector(failure.Detector):
-    """Every scaled loss tells what type its model ran in."""
+    """Checks for every scaled loss in which type its model ran."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossScaled,)
 
     def observe(self, event: LossScaled) -> Evidence | None:
-        """Return evidence where that is bfloat16."""
+        """Return evidence where the model ran in bfloat16."""
         if not event.enabled or event.autocast != "bfloat16":
             return None
         factor = f" by {event.scale:g}" if event.scale else ""
         return Evidence(
-            message=f"GradScaler multiplies the loss{factor}, though the model ran in bfloat16, which has the range of "
-            "float32.",
+            message=f"GradScaler multiplies the loss{factor}, but the model ran in bfloat16, which has the range of "
+            "float32 and needs no scaling.",
             location=event.location,
         )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each scaling of a loss that was computed in bfloat16, by a scaler that is always on."""
+    """Yield each scaling, by a scaler that is always enabled, of a loss computed in bfloat16."""
     scalings = [each for each in source.ops(OpKind.SCALE_LOSS) if scales(each.subject)]
-    halves = {id(each): _half(source, each) for each in scalings}
+    bfloat16_calls = {id(each): _bfloat16_call(source, each) for each in scalings}
     for scaling in scalings:
-        called = halves[id(scaling)]
+        called = bfloat16_calls[id(scaling)]
         if called is None:
             continue
         others = [each for each in scalings if each.subject is scaling.subject]
-        whole = all(halves[id(each)] is not None for each in others)
+        all_bfloat16 = all(bfloat16_calls[id(each)] is not None for each in others)
         yield Hit(
-            message="GradScaler multiplies a loss whose model runs in bfloat16, which has the range of float32.",
+            message="GradScaler multiplies a loss whose model runs in bfloat16, which has the range of float32 and "
+            "needs no scaling.",
             node=scaling.node,
             related=((called.node, "runs under autocast to bfloat16"),),
-            fix=_switched_off(source.text, scaling.subject) if whole else None,
+            fix=_disable_scaler(source.text, scaling.subject) if all_bfloat16 else None,
         )
 
 
-def _half(source: SourceFile, scaling: Op) -> Op | None:
-    """Return a call of a model in bfloat16 that a loss comes from, if none was in another type."""
+def _bfloat16_call(source: SourceFile, scaling: Op) -> Op | None:
+    """Return a bfloat16 call of a model that the loss depends on, if no call used another type."""
     found: Op | None = None
     for thing in scaling.inputs[0].autograd_graph() if scaling.inputs else ():
         made = source.created_by.get(id(thing))
@@ -86,8 +91,8 @@ def _half(source: SourceFile, scaling: Op) -> Op | None:
     return found
 
 
-def _switched_off(text: SourceText, scaler: AbstractValue) -> Fix | None:
-    """Return the fix: ``enabled=False``, which leaves the rest of the program as it is."""
+def _disable_scaler(text: SourceText, scaler: AbstractValue) -> Fix | None:
+    """Return the fix: ``enabled=False``, which leaves the rest of the program unchanged."""
     call = scaler.node
     if not isinstance(call, ast.Call) or any(each.arg is None for each in call.keywords):
         return None
@@ -95,16 +100,16 @@ def _switched_off(text: SourceText, scaler: AbstractValue) -> Fix | None:
         return None
     given = next((each.value for each in call.keywords if each.arg == "enabled"), None)
     if given is not None:
-        return Fix((text.replace(given, "False"),), safe=True, description="Switch the scaler off")
+        return Fix((text.replace(given, "False"),), safe=True, description="Disable the scaler")
     arguments = [*call.args, *(each.value for each in call.keywords)]
     if not arguments:
         _, end = text.span(call)
         empty = Edit(end - 1, end - 1, "enabled=False")
-        return Fix((empty,), safe=True, description="Switch the scaler off") if text.segment(call).endswith("()") else None
+        return Fix((empty,), safe=True, description="Disable the scaler") if text.segment(call).endswith("()") else None
     _, end = text.span(max(arguments, key=lambda each: text.span(each)[1]))
     if text.content[end : end + 1] not in (b")", b","):
-        return None  # in parentheses of its own
-    return Fix((Edit(end, end, ", enabled=False"),), safe=True, description="Switch the scaler off")
+        return None  # inside parentheses of its own
+    return Fix((Edit(end, end, ", enabled=False"),), safe=True, description="Disable the scaler")
 
 
 RULE = Rule(required_words=("GradScaler", "autocast", "scale"), find=find)
@@ -118,7 +123,7 @@ def inject(loop: TeachingLoop) -> None:
 
 FAILURE = Failure(
     code="PRC002",
-    title="A GradScaler without float16",
+    title="GradScaler is used with bfloat16",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -155,7 +160,7 @@ for step in range(8):
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Leave GradScaler out, or switch it off, where the model runs in bfloat16.",
+    fix="Remove the GradScaler, or disable it, when the model runs in bfloat16.",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -1,22 +1,31 @@
-"""The optimizer steps with gradients that are still multiplied by GradScaler's factor.
+"""``optimizer.step()`` is called directly although a GradScaler scaled the loss.
 
 What you see
-    With SGD training explodes at once. With Adam nothing is seen for long: it divides the factor out again, and only
-    epsilon, clipping, weight decay that is added to the gradient, and steps with infinities in them are wrong.
+    With SGD, training explodes immediately. With Adam it is hard to notice, since it divides the factor out again:
+    only epsilon, clipping, weight decay added to the gradient, and steps with infinite gradients are wrong.
 
 Why it happens
-    ``optimizer.step()`` knows nothing of the scaler that multiplied the loss by 65536; only ``scaler.step(optimizer)``
-    divides the gradients, and leaves a step out where they are infinite.
+    ``optimizer.step()`` does not know the scaler that multiplied the loss by 65536. Only ``scaler.step(optimizer)``
+    divides the gradients, and skips the update if they are infinite.
 
 Fix
-    ``scaler.step(optimizer)`` instead of ``optimizer.step()``, and ``scaler.update()`` after it.
+    Let the scaler make the step.
+
+        scaler.scale(loss).backward()
+        optimizer.step()        # wrong
+        scaler.step(optimizer)  # right
+        scaler.update()
 
 When this is fine
-    ``scaler.unscale_(optimizer)`` before ``optimizer.step()``, gradients that are divided by hand, a scaler that is
-    switched off, and losses that were never scaled are all right. A program that asks for the factor between backward
-    and step may divide by it in a way that cannot be seen, and is left alone. Some multiply on purpose, trusting
-    Adam: they silence it. It is told the second time. The text alone tells it where a backward through a scaler that is
-    not switched off reaches the optimizer's parameters, and nothing between them unscales or is unknown.
+    - ``scaler.unscale_(optimizer)`` ran before, or the gradients are divided by hand.
+    - The scaler is disabled, or this loss was never scaled.
+    - The program relies on Adam to divide the factor out: silence the finding.
+
+How it is detected
+    At run time, at the second time that a line steps scaled gradients. Programs that read the factor between
+    backward and step are not reported, since they may divide by it unobserved. Lint reports a backward through a
+    scaler that is not disabled which reaches the optimizer's parameters, with nothing between them that unscales or
+    is unknown.
 
 References
     Gradient scaling, https://docs.pytorch.org/docs/stable/amp.html#gradient-scaling
@@ -37,7 +46,7 @@ from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.clipping import scaler_of, scales
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
@@ -45,13 +54,20 @@ from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, LossScaled, StepTaken
 
-TIMES: Final = 2  # once might be a probe
-BETWEEN: Final = (OpKind.UNSCALE, OpKind.ACCESS_GRADIENTS, OpKind.CLIP_GRADIENTS, OpKind.STEP, OpKind.CLEAR_GRADIENTS, OpKind.ESCAPE)
-"""After any of these nobody knows what the gradients are multiplied by."""
+MIN_TIMES: Final = 2  # once might be a probe
+MAKES_UNKNOWN: Final = (
+    OpKind.UNSCALE,
+    OpKind.ACCESS_GRADIENTS,
+    OpKind.CLIP_GRADIENTS,
+    OpKind.STEP,
+    OpKind.CLEAR_GRADIENTS,
+    OpKind.ESCAPE,
+)
+"""Operations after which the factor of the gradients is unknown."""
 
 
 class Detector(failure.Detector):
-    """Every step tells which of its gradients are scaled."""
+    """Counts the steps at each line that use scaled gradients."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (LossScaled, StepTaken)
     activated_by: ClassVar[tuple[type[Event], ...]] = (LossScaled,)
@@ -61,46 +77,52 @@ class Detector(failure.Detector):
         self._times: Counter[CodePosition | None] = Counter()
 
     def observe(self, event: LossScaled | StepTaken) -> Evidence | None:
-        """Return evidence where a line has stepped scaled gradients again and again, without the scaler."""
+        """Return evidence when a line has stepped scaled gradients ``MIN_TIMES`` times without the scaler."""
         if isinstance(event, LossScaled):
             self._scale = event.scale
             return None
         if not event.still_scaled or event.scaler is not None or self._scale == 1:
             return None
         self._times[event.location] += 1
-        if self._times[event.location] < TIMES:
+        if self._times[event.location] < MIN_TIMES:
             return None
-        by = f" by {self._scale:g}" if self._scale else ""
+        by = f" by a factor of {self._scale:g}" if self._scale else ""
         return Evidence(
-            message=f"This step used {format_count(len(event.still_scaled), 'gradient')} that GradScaler still had "
-            f"multiplied{by}.",
+            message=f"`{event.optimizer.kind}.step()` used {format_count(len(event.still_scaled), 'gradient')} that "
+            f"GradScaler still had multiplied{by}.",
             location=event.location,
         )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each plain step of what a scaled backward has made, with nothing in between that unscales it."""
+    """Yield each plain step after a scaled backward with nothing in between that unscales the gradients."""
     if any(getattr(each.func, "attr", "") == "get_scale" for each in source.all_calls):
         return
     for step in source.ops(OpKind.STEP):
         optimizer = step.subject
-        if step.inputs or step.value is not None or optimizer.kind is not ValueKind.OPTIMIZER or MANAGED in optimizer.facts:
+        if (
+            step.inputs
+            or step.value is not None
+            or optimizer.kind is not ValueKind.OPTIMIZER
+            or MANAGED in optimizer.facts
+        ):
             continue
-        backward = _scaled(source, step)
+        backward = _scaled_backward(source, step)
         if backward is not None:
             yield Hit(
-                message="The optimizer steps with gradients that GradScaler still has multiplied by its factor.",
+                message=f"`{source.text.segment(step.node)}` uses gradients that are still multiplied "
+                "by GradScaler's factor.",
                 node=step.node,
-                related=((backward.node, "the scaled loss goes backward here"),),
-                fix=_by_the_scaler(source, step, backward),
+                related=((backward.node, "backward of the scaled loss"),),
+                fix=_step_with_scaler(source, step, backward),
             )
 
 
-def _scaled(source: SourceFile, step: Op) -> Op | None:
-    """Return the last backward before a step, if it surely was scaled, and nothing has unscaled it."""
+def _scaled_backward(source: SourceFile, step: Op) -> Op | None:
+    """Return the last backward before a step, if it certainly was scaled and nothing has unscaled it."""
     run = source.ops_of_run(step)
     for each in reversed(run[: run.index(step)]):
-        if each.kind in BETWEEN and not each.excludes(step):
+        if each.kind in MAKES_UNKNOWN and not each.excludes(step):
             return None
         if each.kind is OpKind.BACKWARD and not each.excludes(step):
             scaler = scaler_of(each)
@@ -110,8 +132,8 @@ def _scaled(source: SourceFile, step: Op) -> Op | None:
     return None
 
 
-def _by_the_scaler(source: SourceFile, step: Op, backward: Op) -> Fix | None:
-    """Return the fix: let the scaler step, and update it where nobody does."""
+def _step_with_scaler(source: SourceFile, step: Op, backward: Op) -> Fix | None:
+    """Return the fix: let the scaler step, and update it if the program does not."""
     call, statement = step.node, step.statement
     scaling = [each for each in ast.walk(backward.node) if isinstance(each, ast.Call)]
     names = [each.func.value for each in scaling if isinstance(each.func, ast.Attribute) and each.func.attr == "scale"]
@@ -126,7 +148,9 @@ def _by_the_scaler(source: SourceFile, step: Op, backward: Op) -> Fix | None:
     ):
         return None
     scaler = source.text.segment(names[0])
-    edits: tuple[Edit | None, ...] = (source.text.replace(call, f"{scaler}.step({source.text.segment(call.func.value)})"),)
+    edits: tuple[Edit | None, ...] = (
+        source.text.replace(call, f"{scaler}.step({source.text.segment(call.func.value)})"),
+    )
     if not any(each.kind is OpKind.SCALER_UPDATE for each in source.ops_of_run(step)):
         edits = (*edits, source.text.insert_after(statement, f"{scaler}.update()"))
     known = tuple(each for each in edits if each is not None)
@@ -138,7 +162,7 @@ RULE = Rule(required_words=("backward(", ".step(", "scale"), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    wanted = {"precision": "float16", "clip": 0.0, "optimizer": "adam"}  # it explodes at once with another
+    wanted = {"precision": "float16", "clip": 0.0, "optimizer": "adam"}  # other optimizers explode immediately
     possible = all(loop.settings[name] == value for name, value in wanted.items())
     loop.require(possible, "There is no GradScaler, or gradients are unscaled to be clipped.", **wanted)
     loop.replace(Piece.UPDATE, "scaler.step(optimizer)\nscaler.update()", "optimizer.step()")
@@ -146,7 +170,7 @@ def inject(loop: TeachingLoop) -> None:
 
 FAILURE = Failure(
     code="PRC005",
-    title="The optimizer steps past the GradScaler",
+    title="optimizer.step() is called without the GradScaler",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""

@@ -1,21 +1,30 @@
-"""The optimizer steps within the autocast that the forward runs in, and the forward goes on with the weights of before.
+"""``optimizer.step()`` runs inside the autocast of the forward, so the next forward uses the old weights.
 
 What you see
-    The loss does not move, or not until the next epoch, while gradients, learning rate and weights all look right.
+    The loss does not change, or not before the next epoch, while gradients, learning rate and weights all look
+    right.
 
 Why it happens
-    Autocast casts each weight once and keeps the copy until its outermost ``with`` ends; a step changes the weight,
-    and nobody tells the copy. Within one ``with`` around a loop every forward computes with the weights of the first.
+    Autocast casts each weight once and caches the cast until its outermost ``with`` ends. A step changes the weight
+    but not the cached cast. Inside one ``with`` around a loop, every forward uses the weights of the first.
 
 Fix
     Put the ``with`` inside the loop, around the forward and the loss only.
 
+        for inputs, targets in loader:
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = loss_fn(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+
 When this is fine
-    A ``with`` around each forward, also one that goes on to the step, ends before the next forward. Weights that are
-    in the lower type are not copied, nor are those under ``cache_enabled=False``; ``torch.clear_autocast_cache``
-    drops the copies, and forwards without an update between them may share one. A run proves it: the graph of a forward
-    after a step holds a cast of a weight that was made before that step. The text shows it where a loop stands within
-    an autocast, and the call of a model and a step of its optimizer within that loop.
+    - A ``with`` around forward and step that ends before the next forward.
+    - The weights are in the lower type, or ``cache_enabled=False``: nothing is cached.
+    - ``torch.clear_autocast_cache`` drops the casts, or there is no update between the forwards.
+
+How it is detected
+    At run time: the graph of a forward after a step contains a cast of a weight that was made before that step.
+    Lint reports a loop inside an autocast that contains both a call of a model and a step of its optimizer.
 
 References
     Autocasting, https://docs.pytorch.org/docs/stable/amp.html#autocasting
@@ -33,7 +42,7 @@ from typing import ClassVar, Final
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import dotted_name
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -41,35 +50,35 @@ from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, Event, ModelCalled, Ref, Refs, StepTaken
 from trueloop.tracing.object_facts import Facts
 
-ANEW: Final = frozenset((
+DROPS_CASTS: Final = frozenset((
     "half", "bfloat16", "from_pretrained", "clear_autocast_cache", "compile", "script", "trace", "fully_shard",
     "FullyShardedDataParallel",
 ))  # fmt: skip
-"""Calls and decorators after which weights may not be cast, or are cast anew in each forward."""
+"""Calls and decorators after which weights may not be cast, or are cast again in each forward."""
 
 
 @dataclass(slots=True)
-class _Step:
-    """The latest one of an optimizer."""
+class _LatestStep:
+    """The latest step of one optimizer."""
 
     order: int
-    """Of the backward before it."""
+    """The order of the backward before it."""
     parameters: Refs
     place: CodePosition | None
 
 
 class Detector(failure.Detector):
-    """Compares when a weight was cast with when it was last stepped."""
+    """Compares the time when a weight was cast with its latest update."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, StepTaken, ModelCalled)
 
     def __init__(self) -> None:
         self._order: int | None = None
-        self._steps = Facts[Ref, _Step]()
-        """By optimizer."""
+        self._steps = Facts[Ref, _LatestStep]()
+        """The latest step of each optimizer."""
 
     def observe(self, event: BackwardEnded | StepTaken | ModelCalled) -> Evidence | None:
-        """Return evidence at a forward that uses a cast from before a step."""
+        """Return evidence at a forward that uses a cast made before a step."""
         if isinstance(event, BackwardEnded):
             self._order = event.graph_order
         elif isinstance(event, StepTaken):
@@ -80,8 +89,8 @@ class Detector(failure.Detector):
             for step in self._steps.facts():
                 if weight in step.parameters and made <= step.order:
                     return Evidence(
-                        message=f"{weight.name} was cast to {event.autocast} before the step, and the forward after it "
-                        "uses that copy: the model computes with the weights of before.",
+                        message=f"{weight.name} was cast to {event.autocast} before this step, and the forward after "
+                        "it uses that cast: the model computes with the old weights.",
                         location=step.place,
                         related=((event.location, "the forward"),) if event.location else (),
                     )
@@ -90,56 +99,63 @@ class Detector(failure.Detector):
     def _stepped(self, event: StepTaken, order: int) -> None:
         known = self._steps.get(event.optimizer)
         if known is None:
-            self._steps.put(event.optimizer, _Step(order, event.with_gradient, event.location))
+            self._steps.put(event.optimizer, _LatestStep(order, event.with_gradient, event.location))
         else:
             known.order, known.parameters, known.place = order, event.with_gradient, event.location
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each step in a loop that stands within an autocast, where a forward of its model is in that loop too."""
-    if any(_last(each) in ANEW and dotted_name(each) != "re.compile" for each in _called(source)):
+    """Yield each step in a loop inside an autocast where the same loop contains a forward of its model."""
+    if any(
+        _last_name(each) in DROPS_CASTS and dotted_name(each) != "re.compile" for each in _called_expressions(source)
+    ):
         return
     for step in source.ops(OpKind.STEP):
-        loop = _within(step)
+        loop = _loop_inside_autocast(step)
         optimizer = step.subject
-        if loop is None or optimizer.kind is not ValueKind.OPTIMIZER or MANAGED in optimizer.facts or not optimizer.models():
+        if (
+            loop is None
+            or optimizer.kind is not ValueKind.OPTIMIZER
+            or MANAGED in optimizer.facts
+            or not optimizer.models()
+        ):
             continue
         for call in source.ops_in_loop(loop, OpKind.MODEL_CALL, root=step.entry_point):
             same = call.autocasts and call.autocasts[0][0] is step.autocasts[0][0]
             if same and call.autocast is not None and call.grad and optimizer.covers(call.subject):
                 yield Hit(
-                    message="The optimizer steps within the autocast that the next forward runs in, which goes on with "
-                    "the copies of the weights from before.",
+                    message=f"`{source.text.segment(step.node)}` runs inside the autocast of the next forward, which "
+                    "therefore uses the old weights.",
                     node=step.node,
                     related=(
-                        (call.node, "computes with the copies"),
-                        (loop.node, "the autocast goes on over this loop"),
+                        (call.node, "computes with the old weights"),
+                        (loop.node, "one autocast surrounds this loop"),
                     ),
                 )
                 break
 
 
-def _called(source: SourceFile) -> Iterator[ast.expr]:
-    """Yield what is called or decorates a function."""
+def _called_expressions(source: SourceFile) -> Iterator[ast.expr]:
+    """Yield everything that is called or decorates a function."""
     for each in source.nodes:
         if isinstance(each, ast.Call):
             yield each.func
         yield from getattr(each, "decorator_list", ())
 
 
-def _last(name: ast.expr) -> str:
+def _last_name(name: ast.expr) -> str:
     return getattr(name, "attr", getattr(name, "id", ""))
 
 
-def _within(step: Op) -> Loop | None:
-    """Return the loop that comes to a step again and again within one autocast."""
+def _loop_inside_autocast(step: Op) -> Loop | None:
+    """Return the innermost loop that repeats a step within one autocast."""
     if not step.autocasts:
         return None
     outer, depth = step.autocasts[0]
-    kept = all("cache_enabled" not in thing.arguments and len(thing.arguments) < 4 for thing, _ in step.autocasts)
-    written = isinstance(outer.node, ast.Call)
+    caches = all("cache_enabled" not in thing.arguments and len(thing.arguments) < 4 for thing, _ in step.autocasts)
+    is_literal = isinstance(outer.node, ast.Call)
     inside = [loop for loop in step.loops[depth:] if not loop.runs_at_most_once()]
-    return inside[-1] if kept and written and inside else None
+    return inside[-1] if caches and is_literal and inside else None
 
 
 RULE = Rule(required_words=("autocast", ".step(", "backward("), find=find)
@@ -150,14 +166,14 @@ def inject(loop: TeachingLoop) -> None:
     precision = loop.settings["precision"]
     loop.require(precision in ("bfloat16", "float16"), "There is no autocast.", precision="bfloat16")
     head = f'with torch.autocast("cpu", dtype=torch.{precision}):'
-    loop.require(not loop.around, "Another failure has put something around the loop.")
+    loop.require(not loop.around, "Another failure already wraps the loop.")
     loop.unwrap(Piece.FORWARD, head)
     loop.around = head
 
 
 FAILURE = Failure(
     code="PRC004",
-    title="The optimizer steps within autocast",
+    title="optimizer.step() runs inside autocast",
     severity=Severity.ERROR,
     doc=__doc__ or "",
     bad="""

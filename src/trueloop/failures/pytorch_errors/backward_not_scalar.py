@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised
+from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 
-def explain(raised: Raised, match: re.Match[str]) -> Explanation:
+def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     """Say the shape, and what made it."""
-    root = next((each for each in raised.roots if each.shape not in ((), (1,))), None)
+    root = next((each for each in raised.backward_roots if each.shape not in ((), (1,))), None)
     if root is None:
         what = "A tensor of more than one number was given to backward()."
     else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from trueloop.core.findings import SourceLocation
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised
+from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 _SECOND = (
     "Call backward() once, on the sum of the losses; or, if this one is meant to go through the same graph again, pass "
@@ -18,23 +18,23 @@ _SECOND = (
 )
 
 
-def explain(raised: Raised, match: re.Match[str]) -> Explanation:
+def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     """Say what the two have in common, and name the first."""
-    past, root = raised.past, raised.roots[0] if raised.roots else None
-    line = f" on line {past.backward.line}" if past.backward else ""
+    past, root = raised.past, raised.backward_roots[0] if raised.backward_roots else None
+    line = f" on line {past.last_backward.line}" if past.last_backward else ""
     called = root.display_name if root else "this loss"
     related: tuple[tuple[SourceLocation, str], ...] = ()
-    if past.backward is not None and past.backward != raised.site:
-        related = ((past.backward, "this backward freed it"),)
+    if past.last_backward is not None and past.last_backward != raised.location:
+        related = ((past.last_backward, "this backward freed it"),)
     if raised.again == "same":
         what = f"backward() has already run from {called}{line}, and that freed the graph."
         return Explanation(meaning=what, fix=_SECOND, made=root, related=related)
-    if raised.again == "all" or (raised.again == "part" and not past.forward_since):
+    if raised.again == "all" or (raised.again == "part" and not past.forward_after_backward):
         what = f"Part of {called}'s graph is also that of the loss whose backward ran{line}, which freed it."
         return Explanation(meaning=what, fix=_SECOND, made=root, related=related)
     if raised.again == "part":
         what = (
-            f"The graph of {called} reaches back past the latest backward{line}, through {raised.kept}: a tensor from "
+            f"The graph of {called} reaches back past the latest backward{line}, through {raised.freed_operation}: a tensor from "
             "before it still carries its graph, and that part is freed."
         )
     else:

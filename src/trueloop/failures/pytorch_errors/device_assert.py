@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised
+from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 
-def explain(raised: Raised, match: re.Match[str]) -> Explanation:
+def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     """Say that the line is a later one, and how the right one is found."""
     return Explanation(
         meaning="A check within a kernel failed: nearly always a target of a loss, or an index of an embedding, that "

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised, TensorDescription
+from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError, TensorDescription
 
 
-def explain(raised: Raised, match: re.Match[str]) -> Explanation:
+def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     """Say which tensor lies where, and which of them is to be moved."""
     tensors = [each for each in raised.tensors if each.dtype]
     where = {each.device for each in tensors}
@@ -63,12 +63,12 @@ def _fix(stray: TensorDescription, other: TensorDescription) -> str:
     return f"Move it to where the others are: {name} = {name}.to({other.device!r})."
 
 
-def _within(raised: Raised) -> str:
-    return f" That happened in {raised.module}." if raised.module and raised.module.path else ""
+def _within(raised: RaisedError) -> str:
+    return f" That happened in {raised.running_module}." if raised.running_module and raised.running_module.path else ""
 
 
-def _of_model(raised: Raised) -> str:
-    return f"The input of {raised.module} is not on the device of its parameters." if raised.module else ""
+def _of_model(raised: RaisedError) -> str:
+    return f"The input of {raised.running_module} is not on the device of its parameters." if raised.running_module else ""
 
 
 ERROR = KnownError(

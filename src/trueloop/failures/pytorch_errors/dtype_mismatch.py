@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised, TensorDescription
+from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError, TensorDescription
 
 _CALL = {"float32": "float", "float64": "double", "float16": "half", "bfloat16": "bfloat16", "int64": "long"}
 _CLASSES = re.compile(
@@ -17,27 +17,27 @@ _CLASSES = re.compile(
 _FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
-def explain(raised: Raised, match: re.Match[str]) -> Explanation:
+def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     """Say which tensor has which type, and which of them is to be converted."""
     if _CLASSES.match(raised.message):
         return _classes(raised)
     kinds = {each.dtype for each in raised.tensors}
     if len(kinds) < 2:
-        what = f"The input of {raised.module} has" if raised.module else "The operation was given tensors of"
+        what = f"The input of {raised.running_module} has" if raised.running_module else "The operation was given tensors of"
         return Explanation(
             meaning=f"{what} another type of number than its parameters, as torch says above."
-            if raised.module
+            if raised.running_module
             else f"{what} different types of number.",
             fix="Convert the batch where it is made: x = x.float(); numpy makes float64 unless it is told float32.",
         )
     stray, wanted = _stray(raised.tensors)
     other = next(each for each in raised.tensors if each.dtype != stray.dtype)
     listed = f"{stray.display_name} is {stray.dtype}, and {other.display_name} is {other.dtype}"
-    where = f", in {raised.module}" if raised.module and raised.module.path else ""
+    where = f", in {raised.running_module}" if raised.running_module and raised.running_module.path else ""
     return Explanation(meaning=f"{listed[0].upper()}{listed[1:]}{where}.", fix=_fix(stray, wanted), made=stray)
 
 
-def _classes(raised: Raised) -> Explanation:
+def _classes(raised: RaisedError) -> Explanation:
     target = next((each for each in raised.tensors if each.dtype not in ("int64", "int32", "uint8")), None)
     role = [each for each in raised.tensors if each.argument_name in ("target", "indices", "input")]
     target = next((each for each in role if each.argument_name == "target"), None) or target

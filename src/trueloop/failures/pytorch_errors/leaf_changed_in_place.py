@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised
+from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 
-def explain(raised: Raised, match: re.Match[str]) -> Explanation:
+def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     """Name the leaf."""
     leaf = next((each for each in raised.tensors if each.requires_grad and not each.grad_fn), None)
     called = leaf.display_name.capitalize() if leaf else "The tensor"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised
+from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 _REASONS = {
     "Torch not compiled with CUDA": (
@@ -34,7 +34,7 @@ _REASONS = {
 }
 
 
-def explain(raised: Raised, match: re.Match[str]) -> Explanation:
+def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     """Say which of the reasons it is."""
     meaning, fix = next(words for text, words in _REASONS.items() if match[0].startswith(text))
     return Explanation(meaning=meaning, fix=f"{fix} `trueloop doctor` tells more.")

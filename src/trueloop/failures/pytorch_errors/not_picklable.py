@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised
+from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 
-def explain(raised: Raised, match: re.Match[str]) -> Explanation | None:
+def explain(raised: RaisedError, match: re.Match[str]) -> Explanation | None:
     """Name what cannot be sent."""
-    if not any(file.startswith(("utils/data/", "multiprocessing/")) for file in raised.through):
+    if not any(file.startswith(("utils/data/", "multiprocessing/")) for file in raised.pytorch_files):
         return None  # the program pickles something of its own
     what = (match.groupdict().get("what") or "").strip("'<> ")
     kind = "a lambda" if "<lambda>" in raised.message else f"`{what}`" if what else "an object in it"

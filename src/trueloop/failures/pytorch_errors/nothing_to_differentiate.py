@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from trueloop.core.findings import SourceLocation
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised, TensorDescription
+from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError, TensorDescription
 
 _CUTS = {
     "detach": "`.detach()` takes it out of the graph",
@@ -29,16 +29,16 @@ _LOOK = (
 )
 
 
-def explain(raised: Raised, match: re.Match[str]) -> Explanation:
+def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     """Say which of these it is, as far as something was seen."""
     index = int(match["index"])
-    root = raised.roots[index] if index < len(raised.roots) else None
+    root = raised.backward_roots[index] if index < len(raised.backward_roots) else None
     what = f"{root.display_name.capitalize() if root else 'The tensor'} leads back to no parameter that wants a gradient"
     why, fix = _why(raised, root)
     return Explanation(meaning=f"{what}{why}.", fix=fix, made=root, related=_related(raised))
 
 
-def _why(raised: Raised, root: TensorDescription | None) -> tuple[str, str]:
+def _why(raised: RaisedError, root: TensorDescription | None) -> tuple[str, str]:
     past = raised.past
     if past.grad_mode is False:
         which = "torch.inference_mode()" if past.inference_mode else "torch.no_grad()"
@@ -48,17 +48,17 @@ def _why(raised: Raised, root: TensorDescription | None) -> tuple[str, str]:
         )
     if root is not None and root.created_by in _CUTS:
         return f": {_CUTS[root.created_by]}", "Compute the loss from the tensors themselves, and take numbers out later."
-    if past.frozen:
+    if past.frozen_model:
         return (
-            f": no parameter of {past.frozen} has requires_grad set",
+            f": no parameter of {past.frozen_model} has requires_grad set",
             "Set requires_grad on what is to be trained, or check which layers the freezing was meant for.",
         )
     return "", _LOOK
 
 
-def _related(raised: Raised) -> tuple[tuple[SourceLocation, str], ...]:
+def _related(raised: RaisedError) -> tuple[tuple[SourceLocation, str], ...]:
     past = raised.past
-    return ((past.called, "this forward ran without gradients"),) if past.called and past.grad_mode is False else ()
+    return ((past.last_forward, "this forward ran without gradients"),) if past.last_forward and past.grad_mode is False else ()
 
 
 ERROR = KnownError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from trueloop.core.formatting import format_size
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised
+from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 _CPU = re.compile(r"you tried to allocate (\d+) bytes")
 _ASKED = re.compile(r"Tried to allocate ([\d.]+ \w+)")
@@ -21,7 +21,7 @@ _IN_ORDER = (
 )
 
 
-def explain(raised: Raised, match: re.Match[str]) -> Explanation:
+def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     """Say the numbers, and what to try in which order; a leak that was found comes first."""
     if (bytes_ := _CPU.search(raised.message)) is not None:
         what = f"{format_size(int(bytes_[1]))} were asked for in one piece, and the machine has no such room."
@@ -33,7 +33,7 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     first = "It was the first update: " if raised.past.update == 0 else ""
     what += f". {first}The batch and the model do not fit together." if first else "."
     fix = _IN_ORDER
-    if "MEM001" in raised.past.found:
+    if "MEM001" in raised.past.found_codes:
         what += " Graphs of past updates are kept in memory: MEM001, below, says by what."
         fix = f"Stop keeping graphs first (MEM001). {_IN_ORDER}"
     elif raised.past.update > 0:

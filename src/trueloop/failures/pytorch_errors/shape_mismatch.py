@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 
-from trueloop.failures.pytorch_error import Explanation, KnownError, ModuleDescription, Raised, TensorDescription
+from trueloop.failures.pytorch_error import Explanation, KnownError, ModuleDescription, RaisedError, TensorDescription
 
 _EXPECTS = ("in_features", "in_channels", "num_features", "input_size", "embed_dim")
 
 
-def explain(raised: Raised, match: re.Match[str]) -> Explanation:
+def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     """Name the module, what it expects and what it was given."""
-    module = raised.module
+    module = raised.running_module
     expects = next((name for name in _EXPECTS if module and name in module.int_attributes), None)
     given = next((each for each in raised.tensors if not each.name and not each.module_role), None)
     if module is not None and expects is not None and given is not None:
@@ -76,7 +76,7 @@ def _two(tensors: tuple[TensorDescription, ...]) -> list[TensorDescription]:
     return [*given[:4], *other[:1]]
 
 
-def _fix(raised: Raised, seen: list[TensorDescription]) -> str:
+def _fix(raised: RaisedError, seen: list[TensorDescription]) -> str:
     if "is invalid for input of size" in raised.message:
         return "The sizes that are asked for have to multiply to what is there: x.flatten(1), or x.reshape(len(x), -1)."
     shapes = [tuple(size for size in each.shape if size != 1) for each in seen]
@@ -88,14 +88,14 @@ def _fix(raised: Raised, seen: list[TensorDescription]) -> str:
     return _FIX
 
 
-def _into(module: ModuleDescription, expects: str, given: TensorDescription, raised: Raised) -> Explanation:
+def _into(module: ModuleDescription, expects: str, given: TensorDescription, raised: RaisedError) -> Explanation:
     wanted, spatial = module.int_attributes[expects], expects == "in_channels"
     place = -3 if spatial and module.class_name == "Conv2d" else -2 if spatial or len(given.shape) > 2 else -1
     place = -1 if expects in ("in_features", "input_size", "embed_dim") else place
     got = given.shape[place] if len(given.shape) >= -place else None
     called = given.display_name.capitalize()
     what = f"{_called(module)} expects {expects}={wanted}, and {given.display_name} has the shape {given.shape_text}"
-    related = ((module.made_at, "the layer is made here"),) if module.made_at else ()
+    related = ((module.created_at, "the layer is made here"),) if module.created_at else ()
     if got is None or got == wanted:
         return Explanation(meaning=f"{what}.", fix=_FIX, made=given, related=related)
     if expects == "in_features" and given.shape_text and _count(given.shape[1:]) == wanted:

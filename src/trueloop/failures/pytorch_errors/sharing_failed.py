@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised
+from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 _FULL = (
     "Shared memory (/dev/shm) is full, through which loader workers pass their batches: a container has 64 MB of it.",
@@ -20,7 +20,7 @@ _OPEN = (
 )
 
 
-def explain(raised: Raised, match: re.Match[str]) -> Explanation:
+def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     """Say which of the two it is."""
     many = re.search(r"Too many open files|ancdata", raised.message) is not None
     meaning, fix = _OPEN if many else _FULL

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised
+from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 _MISSING = re.compile(r"Missing key\(s\) in state_dict: (.*?)\.\s*(?:\n|$)")
 _UNEXPECTED = re.compile(r"Unexpected key\(s\) in state_dict: (.*?)\.\s*(?:\n|$)")
@@ -19,7 +19,7 @@ _SIZES = re.compile(
 _BY = {"module.": "DataParallel or DistributedDataParallel", "_orig_mod.": "torch.compile", "model.": "Lightning"}
 
 
-def explain(raised: Raised, match: re.Match[str]) -> Explanation:
+def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     """Say which prefix it is, or how many names differ."""
     missing, unexpected = _keys(_MISSING, raised.message), _keys(_UNEXPECTED, raised.message)
     for has, lacks, where in ((unexpected, missing, "checkpoint"), (missing, unexpected, "model")):

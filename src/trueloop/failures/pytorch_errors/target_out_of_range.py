@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised
+from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 
-def explain(raised: Raised, match: re.Match[str]) -> Explanation:
+def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     """Say how many there are, and what was asked for."""
     if match.lastgroup == "target":
         return _target(raised, int(match["target"]))
-    module = raised.module
+    module = raised.running_module
     rows = module.int_attributes.get("num_embeddings") if module else None
     indices = next((each for each in raised.tensors if each.dtype in ("int64", "int32")), None)
     called = indices.display_name if indices else "the indices"
@@ -26,7 +26,7 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
         if rows
         else f"{called[0].upper()}{called[1:]} holds an index beyond the end of the table."
     )
-    related = ((module.made_at, "the table is made here"),) if module and module.made_at else ()
+    related = ((module.created_at, "the table is made here"),) if module and module.created_at else ()
     return Explanation(
         meaning=what,
         fix=f"Look at {called.strip('`')}.min() and .max(): num_embeddings is the largest index + 1, special tokens "
@@ -36,7 +36,7 @@ def explain(raised: Raised, match: re.Match[str]) -> Explanation:
     )
 
 
-def _target(raised: Raised, target: int) -> Explanation:
+def _target(raised: RaisedError, target: int) -> Explanation:
     scores = next(
         (each for each in raised.tensors if each.dtype not in ("int64", "uint8") and len(each.shape) > 1), None
     )

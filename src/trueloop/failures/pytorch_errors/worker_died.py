@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from trueloop.failures.pytorch_error import Explanation, KnownError, Raised
+from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 _KILLED = re.compile(r"is killed by signal: ([\w ]+)")
 _MEMORY = (
@@ -30,9 +30,9 @@ _OTHER = (
 )
 
 
-def explain(raised: Raised, match: re.Match[str]) -> Explanation | None:
+def explain(raised: RaisedError, match: re.Match[str]) -> Explanation | None:
     """Say what the signal means."""
-    if not any(file.startswith("utils/data/") for file in raised.through):
+    if not any(file.startswith("utils/data/") for file in raised.pytorch_files):
         return None
     signal = next((found[1] for cause in raised.causes if (found := _KILLED.search(cause))), "")
     why, fix = next((words for name, words in _SIGNALS.items() if signal.startswith(name)), _OTHER)

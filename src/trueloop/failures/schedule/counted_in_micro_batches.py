@@ -184,8 +184,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         if any(power(each, size) == -1 for each in lengths(scheduler)):
             yield Hit(
-                message=f"`{source.text.segment(advance.node)}` runs once per micro-batch, but the length of the schedule "
-                "is counted in updates.",
+                message=f"`{source.text.segment(advance.node)}` runs once per micro-batch, but the length of the "
+                "schedule is counted in updates.",
                 node=advance.node,
                 related=((steps[0].node, "the update"),),
                 fix=moved_behind(source, advance, steps[0], "Step the scheduler after the optimizer"),

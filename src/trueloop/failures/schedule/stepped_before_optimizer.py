@@ -149,8 +149,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         step = None if MANAGED in scheduler.facts | optimizer.facts else _first_update(source, advance)
         if step is not None and _always_precedes(advance, step):
             yield Hit(
-                message=f"`{source.text.segment(advance.node)}` runs before the first update of its period: every learning "
-                "rate comes one period too early.",
+                message=f"`{source.text.segment(advance.node)}` runs before the first update of its period: every "
+                "learning rate comes one period too early.",
                 node=advance.node,
                 related=((step.node, "the update it should follow"),),
                 fix=moved_behind(source, advance, step, "Move it after the updates"),

@@ -15,7 +15,7 @@ from trueloop.runs.live.columns import LayerNorms
 from trueloop.runs.live.folder import FEED_NAME
 from trueloop.runs.live.position_file import read_position, is_running
 from trueloop.runs.live.tail import Tail
-from trueloop.runs.live.writer import FINDINGS, SCHEMA
+from trueloop.runs.live.writer import MAX_FINDINGS, SCHEMA
 
 MAX_SERIES: Final = 24  # names of series that are kept
 MAX_POINTS: Final = 4096
@@ -53,7 +53,7 @@ class FeedReader:
         """Seconds since 1970."""
         self.series: dict[str, DownsampledSeries[float]] = {}
         self.layers = LayerNorms()
-        self.findings: deque[dict[str, Any]] = deque(maxlen=FINDINGS)
+        self.findings: deque[dict[str, Any]] = deque(maxlen=MAX_FINDINGS)
         self.report: dict[str, Any] | None = None
         """What the program was told at its end."""
         self.excerpts: list[Any] = []

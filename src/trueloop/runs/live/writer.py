@@ -24,16 +24,16 @@ from trueloop.runs.live.process_alive import process_start_ticks, memory_mib
 SCHEMA: Final = 1
 WRITE_INTERVAL_S: Final = 0.4  # between two writes: as fast as a page asks
 TIMING_INTERVAL_S: Final = 1.0  # between two looks at where the time goes, which take longer
-LARGEST: Final = 16 * 2**20  # bytes of a feed; thinned series stay far below for days
-FINDINGS: Final = 200
-COLUMNS: Final = 240  # updates with norms by layer
+MAX_FEED_BYTES: Final = 16 * 2**20  # bytes of a feed; thinned series stay far below for days
+MAX_FINDINGS: Final = 200
+MAX_COLUMNS: Final = 240  # updates with norms by layer
 _CLOSED, _NO_LINK = getattr(os, "O_CLOEXEC", 0), getattr(os, "O_NOFOLLOW", 0)
 
 Column = tuple[int, Sequence[str], Sequence[float | None]]
 """Update, layers, norms."""
 
 
-class Now(Protocol):
+class RunStatus(Protocol):
     """Where a watched run is, as the watch tells it."""
 
     @property
@@ -72,30 +72,30 @@ class LiveWriter:
         self._path.mkdir(mode=0o700, exist_ok=True)
         self._start_s, self._due_s, self._timing_due_s = perf_counter(), 0.0, 0.0
         self._size = self._findings = 0
-        self._kept: dict[str, DownsampledSeries[float]] = {}
-        self._columns: DownsampledSeries[None] = DownsampledSeries(COLUMNS)
+        self._series: dict[str, DownsampledSeries[float]] = {}
+        self._columns: DownsampledSeries[None] = DownsampledSeries(MAX_COLUMNS)
         self._layers: list[str] = []
-        self._fresh: dict[str, list[list[float]]] = {}
+        self._unwritten: dict[str, list[list[float]]] = {}
         self._timing: dict[str, float] | None = None
         identity = {"pid": self._process, "mark": process_start_ticks(self._process)}
         self._identity = identity
         self._append("begun", schema=SCHEMA, time=round(began, 3), rank=rank, **identity, **about)
-        self._tell(0)
+        self._write_position(0)
 
-    def value(self, series: str, update: int, value: float) -> None:
+    def add_value(self, series: str, update: int, value: float) -> None:
         """Take in the newest value of a series; it is written with the next look, unless the series is long by then.
 
         Cost: 0.3 us.
         """
-        kept = self._kept.get(series)
+        kept = self._series.get(series)
         if kept is None:
-            kept = self._kept[series] = DownsampledSeries()
+            kept = self._series[series] = DownsampledSeries()
         if kept.add(update, value):
-            points = self._fresh.setdefault(series, [[], []])
+            points = self._unwritten.setdefault(series, [[], []])
             points[0].append(update)
             points[1].append(value)
 
-    def look(self, now: Now) -> None:
+    def write_if_due(self, status: RunStatus) -> None:
         """Write what is new, at most every `WRITE_INTERVAL_S`.
 
         Cost: 0.1 us; when it writes, 0.2 ms.
@@ -104,57 +104,57 @@ class LiveWriter:
             OSError: the disk is full, or the folder has gone.
         """
         if perf_counter() >= self._due_s:
-            self._write(now)
+            self._write(status)
 
-    def finding(self, finding: Mapping[str, Any]) -> None:
-        """Write a finding, at once; the first `FINDINGS` of them."""
+    def write_finding(self, finding: Mapping[str, Any]) -> None:
+        """Write a finding, at once; the first `MAX_FINDINGS` of them."""
         self._findings += 1
-        if self._findings <= FINDINGS:
+        if self._findings <= MAX_FINDINGS:
             self._append("finding", **finding)
 
-    def end(self, updates: int, code: int, told: Mapping[str, Any]) -> None:
+    def write_end(self, updates: int, code: int, report: Mapping[str, Any]) -> None:
         """Write how the program ended.
 
         Args:
             updates: steps of optimizers in all.
             code: what it exits with.
-            told: its report.
+            report: its report.
         """
-        self._append("ended", code=code, updates=updates, **told)
-        self._tell(updates, ended=code)
+        self._append("ended", code=code, updates=updates, **report)
+        self._write_position(updates, ended=code)
 
-    def _write(self, now: Now) -> None:
+    def _write(self, now: RunStatus) -> None:
         at_s = perf_counter()
         if at_s >= self._timing_due_s:
             timing = now.timing()
             self._timing = timing and {name: getattr(timing, name) for name in timing.__slots__}
             self._timing_due_s = at_s + TIMING_INTERVAL_S
-        self.value("seconds", now.updates, round(at_s - self._start_s, 3))
-        column, memory = self._column(now), memory_mib()
+        self.add_value("seconds", now.updates, round(at_s - self._start_s, 3))
+        column, memory = self._norms_column(now), memory_mib()
         if memory is not None:
-            self.value("memory_mib", now.updates, round(memory, 1))
-        if self._fresh or column:
-            self._append("numbers", updates=now.updates, series=self._fresh, **column)
-            self._fresh = {}
-        self._tell(now.updates)
+            self.add_value("memory_mib", now.updates, round(memory, 1))
+        if self._unwritten or column:
+            self._append("numbers", updates=now.updates, series=self._unwritten, **column)
+            self._unwritten = {}
+        self._write_position(now.updates)
         self._due_s = perf_counter() + WRITE_INTERVAL_S
 
-    def _column(self, now: Now) -> dict[str, Any]:
+    def _norms_column(self, now: RunStatus) -> dict[str, Any]:
         newest = now.newest_layers()
         if newest is None:
             return {}
         update, layers, norms = newest
         if (self._columns.updates and self._columns.updates[-1] == update) or not self._columns.add(update, None):
             return {}
-        told: dict[str, Any] = {"norms": [update, [None if norm is None else _short(norm) for norm in norms]]}
+        told: dict[str, Any] = {"norms": [update, [None if norm is None else _round_norm(norm) for norm in norms]]}
         if layers != self._layers:
             self._layers = list(layers)
             told["layers"] = self._layers
         return told
 
     def _append(self, event: str, **fields: Any) -> None:
-        line = encode_line({"event": event, "s": self._s(), **fields}).encode()
-        if self._process != os.getpid() or self._size + len(line) > LARGEST:
+        line = encode_line({"event": event, "s": self._seconds(), **fields}).encode()
+        if self._process != os.getpid() or self._size + len(line) > MAX_FEED_BYTES:
             return
         file = os.open(self._path / FEED_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _CLOSED | _NO_LINK, 0o600)
         rest = line
@@ -168,15 +168,15 @@ class LiveWriter:
         finally:
             os.close(file)
 
-    def _tell(self, updates: int, **fields: Any) -> None:
+    def _write_position(self, updates: int, **fields: Any) -> None:
         if self._process != os.getpid():
             return
-        told = {"s": self._s(), "updates": updates, "timing": self._timing, **self._identity, **fields}
+        told = {"s": self._seconds(), "updates": updates, "timing": self._timing, **self._identity, **fields}
         write_position(self._path, told)
 
-    def _s(self) -> float:
+    def _seconds(self) -> float:
         return round(perf_counter() - self._start_s, 3)
 
 
-def _short(norm: float) -> float:
+def _round_norm(norm: float) -> float:
     return float(f"{norm:.4g}")

@@ -9,8 +9,8 @@ database nor imports one; what it missed, `copy_run` repairs.
 """
 
 from trueloop.runs.tracking.sink import StoreUnavailable, StoreError, StoreRejected
-from trueloop.runs.tracking.sync_client import Follower
-from trueloop.runs.tracking.sync_journal import Copied, copy_run
-from trueloop.runs.tracking.target import Target, target_of
+from trueloop.runs.tracking.sync_client import SyncClient
+from trueloop.runs.tracking.sync_journal import SyncResult, sync_run
+from trueloop.runs.tracking.target import Target, parse_target
 
-__all__ = ["Copied", "Follower", "StoreUnavailable", "StoreError", "StoreRejected", "Target", "copy_run", "target_of"]
+__all__ = ["SyncResult", "SyncClient", "StoreUnavailable", "StoreError", "StoreRejected", "Target", "sync_run", "parse_target"]

@@ -63,7 +63,7 @@ class MlflowSink:
             for name in ("mlflow", "alembic", "sqlalchemy"):  # what they have to say is raised, and told by us
                 logging.getLogger(name).setLevel(logging.CRITICAL + 1)
             check_connection(target.address)
-            with setup_lock(target.shown):
+            with setup_lock(target.display):
                 self._client = MlflowClient(tracking_uri=target.address, registry_uri=target.address)
 
     def find_cursor(self, run: RunMetadata) -> SyncCursor | None:
@@ -130,7 +130,7 @@ class MlflowSink:
                 self._client.set_terminated(run_id, status=_STATUS.get(state, "KILLED"), end_time=time_ms)
             self._client.set_tag(run_id, CURSOR, cursor.to_json())
 
-    def erase(self, card: RunMetadata) -> bool:
+    def delete_run(self, card: RunMetadata) -> bool:
         """Delete the run and its logged models, as MLflow deletes: `mlflow gc` removes them for good."""
         with self._translated_errors():
             runs = self._search_runs(card)
@@ -165,7 +165,7 @@ class MlflowSink:
         )
         if len(self._search_runs(card)) > 1:
             self._client.delete_run(run.info.run_id)
-            raise StoreUnavailable(f"Another process began to write this run to {self._target.shown} at the same moment.")
+            raise StoreUnavailable(f"Another process began to write this run to {self._target.display} at the same moment.")
         return run
 
     def _experiment_id(self, group: str) -> str:
@@ -175,7 +175,7 @@ class MlflowSink:
             return self._client.create_experiment(name, artifact_location=_artifact_location(self._target.address))
         if found.lifecycle_stage != "active":
             raise StoreError(
-                f"The experiment {name!r} of {self._target.shown} was deleted.",
+                f"The experiment {name!r} of {self._target.display} was deleted.",
                 why="MLflow keeps the name, so that no other can be made by it.",
                 fix=f"mlflow experiments restore -x {found.experiment_id}, or name another: MLFLOW_EXPERIMENT_NAME.",
             )
@@ -236,7 +236,7 @@ class MlflowSink:
             from mlflow.version import VERSION
 
             return StoreError(
-                f"The database {self._target.shown} has the schema of another MLflow than the {VERSION} that is "
+                f"The database {self._target.display} has the schema of another MLflow than the {VERSION} that is "
                 f"installed: {truncate(text, 300)}",
                 why="To write into tables laid out otherwise could damage them, so nothing was written.",
                 fix="Install the MLflow that made the database, or back it up and run `mlflow db upgrade`; the "
@@ -245,7 +245,7 @@ class MlflowSink:
         refused = _is_rejection(error)
         kind, how = (StoreRejected, "refuses what was sent") if refused else (StoreUnavailable, "does not answer")
         return kind(
-            f"The store {self._target.shown} {how}: {truncate(' '.join(text.split()), 300)}",
+            f"The store {self._target.display} {how}: {truncate(' '.join(text.split()), 300)}",
             why="The journals are whole; only their copy there is not.",
             fix=f"When {'that is mended' if refused else 'the store is back'}: trueloop runs sync.",
         )

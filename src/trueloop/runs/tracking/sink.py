@@ -171,7 +171,7 @@ class Sink(Protocol):
         """Say how the run ended, and only then write the mark."""
         ...
 
-    def erase(self, card: RunMetadata) -> bool:
+    def delete_run(self, card: RunMetadata) -> bool:
         """Remove all that trueloop wrote about this run, and nothing else; say whether there was anything."""
         ...
 

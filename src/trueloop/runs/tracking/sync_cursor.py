@@ -10,7 +10,7 @@ from trueloop.core.json_text import parse_json
 from trueloop.runs.tracking.sink import SyncCursor, StoreError
 
 
-class MarkFile:
+class CursorFile:
     """Says whose files lie in its folder and how far they go.
 
     Args:
@@ -20,7 +20,7 @@ class MarkFile:
 
     def __init__(self, path: Path, run_id: str) -> None:
         self.path, self._run_id = path, run_id
-        self.about: dict[str, Any] = {}
+        self.extra: dict[str, Any] = {}
         """What else the sink wants to know again, JSON-ready."""
 
     @property
@@ -29,7 +29,7 @@ class MarkFile:
         return self.path.parent
 
     @property
-    def is_ours(self) -> bool:
+    def belongs_to_run(self) -> bool:
         """Whether it is there, and this run's."""
         return self._record().get("run_id") == self._run_id
 
@@ -39,19 +39,19 @@ class MarkFile:
         if record.get("run_id") != self._run_id:
             return None
         about = record.get("about")
-        self.about = cast("dict[str, Any]", about) if isinstance(about, dict) else {}
+        self.extra = cast("dict[str, Any]", about) if isinstance(about, dict) else {}
         return SyncCursor.parse(str(record.get("mark", "")))
 
-    def write(self, mark: SyncCursor | None) -> None:
+    def write(self, cursor: SyncCursor | None) -> None:
         """Replace it.
 
         Args:
-            mark: None = the files here are this run's, and nothing is known of how far they go.
+            cursor: None = the files here are this run's, and nothing is known of how far they go.
 
         Raises:
             StoreError: it cannot be written.
         """
-        record = {"run_id": self._run_id, "mark": mark.to_json() if mark else "", "about": self.about}
+        record = {"run_id": self._run_id, "mark": cursor.to_json() if cursor else "", "about": self.extra}
         beside = self.path.with_name(self.path.name + ".part")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -17,13 +17,13 @@ from trueloop.runs.tracking.journal_index import JournalIndex, damaged_line_erro
 from trueloop.runs.tracking.run_metadata import make_run_metadata
 from trueloop.runs.tracking.sink import StoreBatch, RunMetadata, SyncCursor, MetricPoint, RunNote, SavedCheckpoint, Sink
 from trueloop.runs.tracking.target import Target
-from trueloop.runs.tracking.translation import Item, Translation
+from trueloop.runs.tracking.translation import Item, Translator
 
-SLICE_BYTES = 64 * 1024  # about 1,000 updates: a second's work for a database
+MAX_SLICE_BYTES = 64 * 1024  # about 1,000 updates: a second's work for a database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
+class SyncResult:
     """What became of one run."""
 
     outcome: Literal["whole", "copied", "rewritten", "busy", "empty"]
@@ -35,52 +35,52 @@ class Copied:
     """Lines of the journal that were handed over."""
 
 
-class Copying:
+class JournalSync:
     """One journal on its way into one store.
 
     Args:
         file: the journal, unbuffered; its lock is held by the caller.
         folder: the run folder's name.
         sink: the store; closed by the caller.
-        again: write everything anew, whatever is there.
+        rewrite: write everything anew, whatever is there.
 
     Raises:
         StoreError: from the store; after it, begin with a new object: what is there is then found again.
         InvalidData: the journal is damaged.
     """
 
-    def __init__(self, file: FileIO, folder: str, sink: Sink, *, again: bool = False) -> None:
+    def __init__(self, file: FileIO, folder: str, sink: Sink, *, rewrite: bool = False) -> None:
         self.lines = 0
         self.rewritten = False
         self._file, self._folder, self._sink = file, folder, sink
-        self._again = again
-        self._survey = JournalIndex(file)
-        self._card: RunMetadata | None = None
-        self._mark: SyncCursor | None = None
-        self._at = 0
-        self._begun = False
-        self._translation = Translation(self._survey, {})
+        self._rewrite = rewrite
+        self._index = JournalIndex(file)
+        self._run: RunMetadata | None = None
+        self._cursor: SyncCursor | None = None
+        self._offset = 0
+        self._is_open = False
+        self._translator = Translator(self._index, {})
 
-    def advance(self, upto: int | None = None) -> None:
+    def sync_new_lines(self, upto: int | None = None) -> None:
         """Copy what the journal holds by now.
 
         Args:
             upto: bytes; None = as far as it goes.
         """
-        self._survey.extend(upto)
-        if self._survey.newest_start is None:
+        self._index.extend(upto)
+        if self._index.newest_start is None:
             return
-        card = self._read_card()
-        if self._card is None:
-            self._open(card, upto)
-        elif self._survey.stale or card.fingerprint != self._card.fingerprint:
+        card = self._run_metadata()
+        if self._run is None:
+            self._find_cursor(card, upto)
+        elif self._index.stale or card.fingerprint != self._run.fingerprint:
             self._start_over(card)
-        elif card != self._card and self._begun:
+        elif card != self._run and self._is_open:
             self._sink.open_run(card)
-        self._card = card
-        while self._at < self._survey.size:
+        self._run = card
+        while self._offset < self._index.size:
             self._write_slice()
-        self._survey.mark_synced()
+        self._index.mark_synced()
 
     def finish(self, *, alive: bool | None) -> str:
         """Say how the run ended, where the store does not know, and return it; "" where no run had started.
@@ -88,28 +88,28 @@ class Copying:
         Args:
             alive: whether a process still trains; None where that cannot be told.
         """
-        if self._card is None or self._survey.newest_start is None:
+        if self._run is None or self._index.newest_start is None:
             return ""
-        state = self._survey.end or {True: "running", False: "killed", None: "unknown"}[alive]
-        if self._mark and self._mark.state == state:
+        state = self._index.end or {True: "running", False: "killed", None: "unknown"}[alive]
+        if self._cursor and self._cursor.state == state:
             return state
-        self._begin()
-        self._mark = self._here(state)
-        self._sink.finish_run(state, self._translation.time_ms, self._mark)
+        self._ensure_open()
+        self._cursor = self._make_cursor(state)
+        self._sink.finish_run(state, self._translator.time_ms, self._cursor)
         return state
 
-    def _read_card(self) -> RunMetadata:
-        survey = self._survey
+    def _run_metadata(self) -> RunMetadata:
+        survey = self._index
         assert survey.newest_start is not None
         return make_run_metadata(
             survey.newest_start, folder=self._folder, started_s=survey.started_s, first_line=survey.first_line
         )  # fmt: skip
 
-    def _open(self, card: RunMetadata, upto: int | None) -> None:
+    def _find_cursor(self, card: RunMetadata, upto: int | None) -> None:
         """Go on where the store says, or begin with nothing."""
-        self._card = card
-        mark = None if self._again else self._sink.find_cursor(card)
-        if mark is None or not self._fits(mark, card):
+        self._run = card
+        mark = None if self._rewrite else self._sink.find_cursor(card)
+        if mark is None or not self._can_resume(mark, card):
             self._start_over(card)
             return
         place = mark.journal_bytes
@@ -118,73 +118,73 @@ class Copying:
         if survey.stale:
             self._start_over(card)
             return
-        self._survey, self._mark, self._at = survey, mark, place
-        self._translation = Translation(survey, mark.translator_state)
+        self._index, self._cursor, self._offset = survey, mark, place
+        self._translator = Translator(survey, mark.translator_state)
 
-    def _fits(self, mark: SyncCursor, card: RunMetadata) -> bool:
+    def _can_resume(self, mark: SyncCursor, card: RunMetadata) -> bool:
         if mark.fingerprint != card.fingerprint or (not mark.state and not self._sink.is_idempotent):
             return False
         return mark.journal_bytes == 0 or (mark.checksum != "" and checksum_before(self._file, mark.journal_bytes) == mark.checksum)
 
     def _start_over(self, card: RunMetadata) -> None:
         """Remove what the store has of this run and write it anew."""
-        self.rewritten = self._sink.erase(card) or self.rewritten
-        self._begun = False
-        self._card, self._mark, self._at = card, None, 0
-        self._translation = Translation(self._survey, {})
-        self._begin()
+        self.rewritten = self._sink.delete_run(card) or self.rewritten
+        self._is_open = False
+        self._run, self._cursor, self._offset = card, None, 0
+        self._translator = Translator(self._index, {})
+        self._ensure_open()
 
-    def _begin(self) -> None:
+    def _ensure_open(self) -> None:
         """Open the run in the store for writing."""
-        if self._begun:
+        if self._is_open:
             return
-        assert self._card is not None
-        if self._mark and not self._sink.can_append:
-            self._start_over(self._card)
-            while self._at < self._survey.size:
+        assert self._run is not None
+        if self._cursor and not self._sink.can_append:
+            self._start_over(self._run)
+            while self._offset < self._index.size:
                 self._write_slice()
             return
-        self._begun = True
-        self._sink.open_run(self._card)
-        self._mark = self._here("")
-        self._sink.write(StoreBatch(), self._mark)
+        self._is_open = True
+        self._sink.open_run(self._run)
+        self._cursor = self._make_cursor("")
+        self._sink.write(StoreBatch(), self._cursor)
 
     def _write_slice(self) -> None:
-        self._begin()
+        self._ensure_open()
         items: list[Item] = []
-        start = self._at
-        for place, line in complete_lines(self._file, start, min(self._survey.size, start + SLICE_BYTES)):
+        start = self._offset
+        for place, line in complete_lines(self._file, start, min(self._index.size, start + MAX_SLICE_BYTES)):
             try:
-                items += self._translation.read(place, parse_line(line, self._file.name))
+                items += self._translator.translate(place, parse_line(line, self._file.name))
             except (ValueError, KeyError, TypeError, OverflowError) as error:
                 raise damaged_line_error(self._file.name, place, error) from error
-            self._at = place + len(line)
+            self._offset = place + len(line)
             self.lines += 1
-        if self._at == start:
+        if self._offset == start:
             return
-        self._mark = self._here("")
-        self._sink.write(_batch(items), self._mark)
+        self._cursor = self._make_cursor("")
+        self._sink.write(_make_batch(items), self._cursor)
 
-    def _here(self, state: str) -> SyncCursor:
-        assert self._card is not None
+    def _make_cursor(self, state: str) -> SyncCursor:
+        assert self._run is not None
         return SyncCursor(
-            journal_bytes=self._at,
-            checksum=checksum_before(self._file, self._at),
-            fingerprint=self._card.fingerprint,
+            journal_bytes=self._offset,
+            checksum=checksum_before(self._file, self._offset),
+            fingerprint=self._run.fingerprint,
             state=state,
-            translator_state=self._translation.memory,
+            translator_state=self._translator.state,
         )
 
 
-def copy_run(
-    run_dir: Path, target: Target, *, again: bool = False, open_sink: Callable[[Target], Sink] | None = None
-) -> Copied:
+def sync_run(
+    run_dir: Path, target: Target, *, rewrite: bool = False, open_sink: Callable[[Target], Sink] | None = None
+) -> SyncResult:
     """Copy what is missing of one run, and wait for it.
 
     Args:
         run_dir: the run's folder.
         target: the store.
-        again: write everything anew.
+        rewrite: write everything anew.
         open_sink: for another store.
 
     Raises:
@@ -205,16 +205,16 @@ def copy_run(
         ) from error
     with file, journal_lock(file) as mine:
         if not mine:
-            return Copied(outcome="busy", state="", lines=0)
+            return SyncResult(outcome="busy", state="", lines=0)
         alive = in_training(run_dir)
         with closing((open_sink or open_target)(target)) as sink:
-            copying = Copying(file, run_dir.resolve().name, sink, again=again)
-            copying.advance()
+            copying = JournalSync(file, run_dir.resolve().name, sink, rewrite=rewrite)
+            copying.sync_new_lines()
             state = copying.finish(alive=alive)
         if not state:
-            return Copied(outcome="empty", state="", lines=0)
+            return SyncResult(outcome="empty", state="", lines=0)
         outcome = "rewritten" if copying.rewritten else "copied" if copying.lines else "whole"
-        return Copied(outcome=outcome, state=state, lines=copying.lines)
+        return SyncResult(outcome=outcome, state=state, lines=copying.lines)
 
 
 def open_target(target: Target) -> Sink:
@@ -239,7 +239,7 @@ def open_target(target: Target) -> Sink:
             return WandbSink(target)
 
 
-def _batch(items: list[Item]) -> StoreBatch:
+def _make_batch(items: list[Item]) -> StoreBatch:
     return StoreBatch(
         points=[item for item in items if isinstance(item, MetricPoint)],
         checkpoints=[item for item in items if isinstance(item, SavedCheckpoint)],

@@ -17,7 +17,7 @@ from trueloop.core.paths import is_folder
 
 Kind = Literal["mlflow", "tensorboard", "wandb"]
 
-FORMS = (
+ADDRESS_FORMS = (
     "sqlite (a file beside the runs), sqlite:///FILE, postgresql+psycopg://USER@HOST/DATABASE, http://HOST:PORT "
     "(an MLflow server), tensorboard:FOLDER, wandb:FOLDER"
 )
@@ -43,34 +43,34 @@ class Target:
     address: str = field(repr=False)
     """As MLflow takes it, or an absolute folder. It may hold a password: it is never printed, journaled or passed on a
     command line."""
-    shown: str
+    display: str
     """The same for people, without what is secret."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """What must not be seen, as typed and as meant."""
 
     @property
-    def typed(self) -> str:
-        """The address in a form that `target_of` reads; secret like the address."""
+    def url(self) -> str:
+        """The address in a form that `parse_target` reads; secret like the address."""
         return self.address if self.kind == "mlflow" else f"{self.kind}:{self.address}"
 
     def sync_command(self, run_dir: Path) -> str:
         """Return the line that copies a run here; the store is named in it where nothing of its address is hidden."""
-        store = "" if "***" in self.shown else f" --store {shlex.quote(self.shown)}"
+        store = "" if "***" in self.display else f" --store {shlex.quote(self.display)}"
         return f"trueloop runs sync {shlex.quote(str(run_dir))}{store}"
 
     def hide(self, text: str) -> str:
         """Take what is secret out of a text, an error of the store's own for one."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
-        return masked(text)
+        return mask_secrets(text)
 
 
-def target_of(url: str, beside: Path) -> Target:
+def parse_target(url: str, runs_dir: Path) -> Target:
     """Read the address of a store.
 
     Args:
-        url: one of `FORMS`.
-        beside: the folder that the runs lie in, where the file meant by plain "sqlite" is.
+        url: one of `ADDRESS_FORMS`.
+        runs_dir: the folder that the runs lie in, where the file meant by plain "sqlite" is.
 
     Raises:
         InvalidConfig: no store is known by such an address.
@@ -81,35 +81,35 @@ def target_of(url: str, beside: Path) -> Target:
     scheme, colon, rest = url.strip().partition(":")
     scheme = scheme.lower()
     if scheme in _FOLDER_KINDS:
-        target = _folder(scheme, url, rest)
+        target = _folder_target(scheme, url, rest)
     elif scheme == "sqlite":
-        target = _sqlite(url, rest if colon else f"///{beside / DATABASE_NAME}")
+        target = _sqlite_target(url, rest if colon else f"///{runs_dir / DATABASE_NAME}")
     elif scheme.partition("+")[0] in ("postgresql", "postgres"):
-        scheme, target = "postgresql", _postgresql(url, scheme)
+        scheme, target = "postgresql", _postgresql_target(url, scheme)
     elif scheme in ("http", "https"):
-        target = _server(url)
+        target = _server_target(url)
     else:
-        raise _unknown(url, scheme)
-    _require(scheme)
+        raise _unknown_store_error(url, scheme)
+    _require_packages(scheme)
     return target
 
 
-def masked(text: str) -> str:
+def mask_secrets(text: str) -> str:
     """Hide what stands before the @ of an address, and what its query calls a password."""
     text = re.sub(r"(\b(?!sqlite)[a-z][a-z0-9+.-]*://)[^\s'\"]*@", r"\1***@", text, flags=re.IGNORECASE)
     return re.sub(r"([?&][^=&\s]*(?:pass|secret|token|key)[^=&\s]*=)[^&\s'\"]*", r"\1***", text, flags=re.IGNORECASE)
 
 
-def _folder(scheme: str, url: str, rest: str) -> Target:
+def _folder_target(scheme: str, url: str, rest: str) -> Target:
     if not rest or rest.startswith("//"):
         raise InvalidConfig(
             f"The store {url!r} names no folder.", fix=f"Write {scheme}:FOLDER, for example {scheme}:runs/{scheme}."
         )
     folder = str(Path(rest).absolute())
-    return Target(kind=_FOLDER_KINDS[scheme], address=folder, shown=f"{scheme}:{rest}")
+    return Target(kind=_FOLDER_KINDS[scheme], address=folder, display=f"{scheme}:{rest}")
 
 
-def _sqlite(url: str, rest: str) -> Target:
+def _sqlite_target(url: str, rest: str) -> Target:
     path = rest.removeprefix("///")
     if not rest.startswith("///") or path in ("", ":memory:"):
         raise InvalidConfig(
@@ -127,63 +127,63 @@ def _sqlite(url: str, rest: str) -> Target:
     if is_folder(file):
         raise InvalidConfig(f"The store {url!r} is a folder.", fix=f"Name a file: sqlite:///{path}/{DATABASE_NAME}.")
     here = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-    return Target(kind="mlflow", address=f"sqlite:///{file}", shown=f"sqlite:///{here}")
+    return Target(kind="mlflow", address=f"sqlite:///{file}", display=f"sqlite:///{here}")
 
 
-def _postgresql(url: str, scheme: str) -> Target:
+def _postgresql_target(url: str, scheme: str) -> Target:
     driver = scheme.partition("+")[2]
     if driver not in ("", "psycopg"):
         raise InvalidConfig(
-            f"The store {masked(url)!r} asks for the driver {driver!r}.", fix="Write postgresql+psycopg://..."
+            f"The store {mask_secrets(url)!r} asks for the driver {driver!r}.", fix="Write postgresql+psycopg://..."
         )
     rest = url.strip().partition(":")[2]
-    parts = _split(url, f"postgresql:{rest}")
+    parts = _split_url(url, f"postgresql:{rest}")
     if not parts.path.strip("/"):
         raise InvalidConfig(
-            f"The store {masked(url)!r} names no database.", fix="Write postgresql+psycopg://USER@HOST:PORT/DATABASE."
+            f"The store {mask_secrets(url)!r} names no database.", fix="Write postgresql+psycopg://USER@HOST:PORT/DATABASE."
         )
-    return _with_secrets(url, f"postgresql+psycopg:{rest}")
+    return _target_with_secrets(url, f"postgresql+psycopg:{rest}")
 
 
-def _server(url: str) -> Target:
-    parts = _split(url, url.strip())
+def _server_target(url: str) -> Target:
+    parts = _split_url(url, url.strip())
     if not parts.hostname:
-        raise InvalidConfig(f"The store {masked(url)!r} names no server.", fix="Write http://HOST:PORT.")
-    return _with_secrets(url, url.strip().rstrip("/"))
+        raise InvalidConfig(f"The store {mask_secrets(url)!r} names no server.", fix="Write http://HOST:PORT.")
+    return _target_with_secrets(url, url.strip().rstrip("/"))
 
 
-def _split(url: str, text: str):
+def _split_url(url: str, text: str):
     try:
         parts = urlsplit(text)
         _ = parts.port  # raises where it is no number
     except ValueError:
         raise InvalidConfig(
-            f"The store {masked(url)!r} cannot be read as an address.",
+            f"The store {mask_secrets(url)!r} cannot be read as an address.",
             why="A character with a meaning of its own (: / @ # ?) must be written %3A %2F %40 %23 %3F in a password.",
-            fix=f"Write one of: {FORMS}.",
+            fix=f"Write one of: {ADDRESS_FORMS}.",
         ) from None  # the error names what stands there
     if not text.partition(":")[2].startswith("//"):
-        raise InvalidConfig(f"The store {masked(url)!r} lacks the // of an address.", fix=f"Write one of: {FORMS}.")
+        raise InvalidConfig(f"The store {mask_secrets(url)!r} lacks the // of an address.", fix=f"Write one of: {ADDRESS_FORMS}.")
     return parts
 
 
-def _with_secrets(url: str, address: str) -> Target:
+def _target_with_secrets(url: str, address: str) -> Target:
     parts = urlsplit(address)
     raw = parts.netloc.rpartition("@")[0]
     user, _, password = raw.partition(":")
     found = [password or (user if parts.scheme in ("http", "https") else "")]
     found += [value for name, value in parse_qsl(parts.query) if _SECRET_WORDS.search(name)]
     secrets = tuple(dict.fromkeys(each for secret in found for each in (secret, unquote(secret)) if each))
-    return Target(kind="mlflow", address=address, shown=masked(url.strip()), secrets=secrets)
+    return Target(kind="mlflow", address=address, display=mask_secrets(url.strip()), secrets=secrets)
 
 
-def _unknown(url: str, scheme: str) -> InvalidConfig:
+def _unknown_store_error(url: str, scheme: str) -> InvalidConfig:
     near = get_close_matches(scheme, ["sqlite", "postgresql", "http", "https", "tensorboard", "wandb"], n=1)
     meant = f"Did you mean {near[0]}? " if near else ""
-    return InvalidConfig(f"No store is known by the address {masked(url)!r}.", fix=f"{meant}Write one of: {FORMS}.")
+    return InvalidConfig(f"No store is known by the address {mask_secrets(url)!r}.", fix=f"{meant}Write one of: {ADDRESS_FORMS}.")
 
 
-def _require(scheme: str) -> None:
+def _require_packages(scheme: str) -> None:
     extra, modules = _EXTRAS[scheme]
     for module in modules:
         if find_spec(module) is None:

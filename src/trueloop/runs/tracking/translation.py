@@ -17,86 +17,86 @@ from trueloop.runs.tracking.sink import MetricPoint, RunNote, SavedCheckpoint
 Item = MetricPoint | SavedCheckpoint | RunNote
 
 
-class Translation:
+class Translator:
     """Reads a journal's records in their order.
 
     Args:
-        survey: knows which of them count.
-        memory: of the translation that this one goes on from.
+        index: knows which of them count.
+        state: of the translation that this one goes on from.
     """
 
-    def __init__(self, survey: JournalIndex, memory: Mapping[str, float]) -> None:
-        self._survey = survey
-        self._clock_s = memory.get("clock_s", 0.0)
-        self._remarks = int(memory.get("remarks", 0))
+    def __init__(self, index: JournalIndex, state: Mapping[str, float]) -> None:
+        self._index = index
+        self._clock_s = state.get("clock_s", 0.0)
+        self._notes = int(state.get("remarks", 0))
 
     @property
-    def memory(self) -> dict[str, float]:
+    def state(self) -> dict[str, float]:
         """What must be known to go on from here."""
-        return {"clock_s": self._clock_s, "remarks": self._remarks}
+        return {"clock_s": self._clock_s, "remarks": self._notes}
 
     @property
     def time_ms(self) -> int:
         """When the last line was written, since 1970."""
         return int(self._clock_s * 1000)
 
-    def read(self, place: int, record: Mapping[str, Any]) -> Sequence[Item]:
+    def translate(self, offset: int, record: Mapping[str, Any]) -> Sequence[Item]:
         """Translate one record; nothing where it counts no longer or is not for a store.
 
         Args:
-            place: where its line begins, in bytes.
+            offset: where its line begins, in bytes.
             record: what it holds.
 
         Raises:
             ValueError, KeyError, TypeError: it is not what a journal holds.
         """
         if record["event"] in UPDATE_EVENTS:
-            return list(self._rows(place, record))
+            return list(self._translate_updates(offset, record))
         event, time_s = parse_event(record), float(record["time"])
         self._clock_s = time_s if isinstance(event, RunStarted) else max(self._clock_s, time_s)
         if not isinstance(event, Evaluated | CheckpointSaved | Notice):
             return ()
         key = None if isinstance(event, Notice) else event_key(event)
-        if not self._survey.is_current(place, event.update, key):
+        if not self._index.is_current(offset, event.update, key):
             return ()
         match event:
             case Evaluated():
-                return [self._evaluated(event)]
+                return [self._translate_evaluation(event)]
             case CheckpointSaved():
-                return [self._saved(event)]
+                return [self._translate_checkpoint(event)]
             case Notice():
-                return [self._noted(event)]
+                return [self._translate_note(event)]
 
-    def _rows(self, place: int, record: Mapping[str, Any]) -> Iterator[MetricPoint]:
-        columns = Columns(record)
+    def _translate_updates(self, place: int, record: Mapping[str, Any]) -> Iterator[MetricPoint]:
+        columns = MetricColumns(record)
         for k, update in enumerate(columns.updates):
             self._clock_s += columns.total_s[k]
-            if self._survey.is_current(place, update):
+            if self._index.is_current(place, update):
                 yield MetricPoint(update, self.time_ms, columns.values_of(k))
 
-    def _evaluated(self, event: Evaluated) -> MetricPoint:
+    def _translate_evaluation(self, event: Evaluated) -> MetricPoint:
         values = {f"{event.split}/{name}": value for name, value in event.metrics.items()}
         if event.best:
             values |= {f"best/{name}": value for name, value in values.items()}
-        return MetricPoint(event.update, self._measured_ms(event.update), values)
+        return MetricPoint(event.update, self._evaluated_ms(event.update), values)
 
-    def _saved(self, event: CheckpointSaved) -> SavedCheckpoint:
+    def _translate_checkpoint(self, event: CheckpointSaved) -> SavedCheckpoint:
         # It is told once it is whole on disk, while training went on; its metrics are points of the evaluation.
-        time_ms = self._measured_ms(event.update)
+        time_ms = self._evaluated_ms(event.update)
         return SavedCheckpoint(path=event.path, step=event.update, epoch=event.epoch, time_ms=time_ms, values=event.metrics)
 
-    def _measured_ms(self, update: int) -> int:
-        measured_ms = self._survey.evaluated_ms(update)
+    def _evaluated_ms(self, update: int) -> int:
+        measured_ms = self._index.evaluated_ms(update)
         return self.time_ms if measured_ms is None else measured_ms
 
-    def _noted(self, event: Notice) -> RunNote:
-        self._remarks += 1
+    def _translate_note(self, event: Notice) -> RunNote:
+        self._notes += 1
         return RunNote(
-            number=self._remarks, step=event.update, time_ms=self.time_ms, kind=event.kind, message=event.message
+            number=self._notes, step=event.update, time_ms=self.time_ms, kind=event.kind, message=event.message
         )
 
 
-class Columns:
+class MetricColumns:
     """A stretch of updates: each field with a value for each of them.
 
     Raises:
@@ -106,10 +106,10 @@ class Columns:
     def __init__(self, record: Mapping[str, Any]) -> None:
         first, count = int(record["update"]), int(record.get("rows", 1))
         self.updates = range(first, first + count)
-        self.total_s = _numbers(record["total_s"], count)
-        self._plain = {f"train/{name}": _numbers(record[name], count) for name in ("loss", "grad_norm", "lr")}
-        self._examples = _numbers(record["examples"], count)
-        self._wait_s = _numbers(record["wait_s"], count)
+        self.total_s = _parse_floats(record["total_s"], count)
+        self._plain = {f"train/{name}": _parse_floats(record[name], count) for name in ("loss", "grad_norm", "lr")}
+        self._examples = _parse_floats(record["examples"], count)
+        self._wait_s = _parse_floats(record["wait_s"], count)
         self._skipped = expand_column(record["skipped"], count)
         self._rates = group_rates(record, count)
         self._memory_mib = float(record["memory_mib"]) if "memory_mib" in record else None
@@ -129,5 +129,5 @@ class Columns:
         return values
 
 
-def _numbers(value: Any, count: int) -> Sequence[float]:
+def _parse_floats(value: Any, count: int) -> Sequence[float]:
     return list(map(float, expand_column(value, count)))  # "nan" and "inf" become floats again

@@ -12,7 +12,7 @@ from typing import Any
 
 from trueloop.runs.tracking.run_metadata import truncate
 from trueloop.runs.tracking.sink import StoreBatch, RunMetadata, SyncCursor, StoreError
-from trueloop.runs.tracking.sync_cursor import MarkFile
+from trueloop.runs.tracking.sync_cursor import CursorFile
 from trueloop.runs.tracking.target import Target
 
 _SETTINGS = {
@@ -39,21 +39,21 @@ class WandbSink:
     def __init__(self, target: Target) -> None:
         os.environ.update(_SETTINGS)
         self._root = Path(target.address)
-        self._mark: MarkFile | None = None
+        self._cursor: CursorFile | None = None
         self._run: Any = None
 
     def find_cursor(self, run: RunMetadata) -> SyncCursor | None:
         """Read whether the run was written to its end."""
-        self._mark = self._place(run)
-        mark = self._mark.read()
-        return mark if mark and self._folder(self._mark, run) else None
+        self._cursor = self._cursor_file(run)
+        mark = self._cursor.read()
+        return mark if mark and self._run_folder(self._cursor, run) else None
 
     def open_run(self, run: RunMetadata) -> None:
         """Begin an offline run by the run's own id."""
         if self._run is not None:
             return
-        mark = self._mark = self._mark or self._place(run)
-        with self._talking():
+        mark = self._cursor = self._cursor or self._cursor_file(run)
+        with self._translated_errors():
             import wandb
 
             mark.write(None)  # its folder is known to be ours also where we are killed before it has a name
@@ -74,12 +74,12 @@ class WandbSink:
                 config={**run.params, "trueloop": dict(run.tags)},
                 settings=quiet,
             )
-            mark.about = {"folder": Path(self._run.settings.sync_dir).name}
+            mark.extra = {"folder": Path(self._run.settings.sync_dir).name}
 
     def write(self, batch: StoreBatch, cursor: SyncCursor) -> None:
         """Log metrics by step; checkpoints and remarks belong to the run as a whole."""
-        assert self._mark is not None
-        with self._talking():
+        assert self._cursor is not None
+        with self._translated_errors():
             for point in batch.points:
                 self._run.log({**point.values, "_timestamp": point.time_ms / 1000}, step=point.step)
             for saved in batch.checkpoints:
@@ -88,47 +88,47 @@ class WandbSink:
             for each in batch.notes:
                 said = f"update {each.step}, {each.kind}: {truncate(each.message, 4000)}"
                 self._run.summary[f"notes/{each.number:03d}"] = said
-        self._mark.write(cursor)
+        self._cursor.write(cursor)
 
     def finish_run(self, state: str, time_ms: int, cursor: SyncCursor) -> None:
         """Close the offline run; only a closed one is whole."""
-        assert self._mark is not None
-        with self._talking():
+        assert self._cursor is not None
+        with self._translated_errors():
             self._run.summary["trueloop.state"] = state
             self._run.finish(exit_code=_EXIT_CODES.get(state, 1))
         self._run = None
-        self._mark.write(cursor)
+        self._cursor.write(cursor)
 
-    def erase(self, card: RunMetadata) -> bool:
+    def delete_run(self, card: RunMetadata) -> bool:
         """Delete what we made for this run: the offline run's folder, and those that a killed writer left."""
         self.close()
-        mark = self._place(card)
-        with self._talking():
-            folders = [each for each in mark.folder.iterdir() if _is_of(each, card)] if mark.is_ours else []
+        mark = self._cursor_file(card)
+        with self._translated_errors():
+            folders = [each for each in mark.folder.iterdir() if _is_folder_of(each, card)] if mark.belongs_to_run else []
             for folder in folders:
                 shutil.rmtree(folder)
             mark.remove()
-        self._mark = None
+        self._cursor = None
         return bool(folders)
 
     def close(self) -> None:
         """Let W&B's own process end; a run that is not ended stays marked as not whole."""
         run, self._run = self._run, None
         if run is not None:
-            with self._talking():
+            with self._translated_errors():
                 run.finish(exit_code=1)
 
-    def _place(self, card: RunMetadata) -> MarkFile:
-        return MarkFile(self._root / "wandb" / f"trueloop-{card.run_id}.json", card.run_id)
+    def _cursor_file(self, card: RunMetadata) -> CursorFile:
+        return CursorFile(self._root / "wandb" / f"trueloop-{card.run_id}.json", card.run_id)
 
-    def _folder(self, mark: MarkFile, card: RunMetadata) -> Path | None:
+    def _run_folder(self, mark: CursorFile, card: RunMetadata) -> Path | None:
         """Return the offline run's folder as the mark names it, if it is one of this run's."""
-        name = str(mark.about.get("folder", ""))
+        name = str(mark.extra.get("folder", ""))
         folder = mark.folder / name
-        return folder if folder.name == name and _is_of(folder, card) else None
+        return folder if folder.name == name and _is_folder_of(folder, card) else None
 
     @contextmanager
-    def _talking(self) -> Generator[None]:
+    def _translated_errors(self) -> Generator[None]:
         """Turn what W&B and the disk raise into ours."""
         try:
             yield
@@ -140,7 +140,7 @@ class WandbSink:
             ) from error
 
 
-def _is_of(folder: Path, card: RunMetadata) -> bool:
+def _is_folder_of(folder: Path, card: RunMetadata) -> bool:
     """True for the folder of an offline run with this run's id."""
     ours = re.fullmatch(rf"offline-run-[0-9_]+-{card.run_id}", folder.name)
     return bool(ours) and folder.is_dir() and not folder.is_symlink()

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.findings import ExplainedError, SourceLocation
-from trueloop.failures.pytorch_error import KnownError, Raised, TensorDescription
+from trueloop.failures.pytorch_error import KnownError, RaisedError, TensorDescription
 from trueloop.sanitizer.pytorch_errors.bindings import changes
 from trueloop.sanitizer.pytorch_errors.frames import Frame, held, look, operands, stack, torch_file
 from trueloop.sanitizer.pytorch_errors.recent_calls import Recent
 from trueloop.sanitizer.pytorch_errors.tensors import Describer, modules
-from trueloop.tracing.graph_leaves import leaves, used_up
-from trueloop.tracing.user_location import is_users
+from trueloop.tracing.graph_leaves import leaves, find_freed_part
+from trueloop.tracing.user_location import is_user_code
 
 LONG: Final = 160  # characters of torch's message, which is in the traceback as a whole
 LONGEST: Final = 300  # of its first sentence; some name every tensor there is
@@ -83,7 +83,7 @@ def _explain(error: BaseException, known: Mapping[str, KnownError], context: Con
         if words is not None:
             made = words.made
             return ExplainedError(
-                kind=name, type=kind.__name__, title=entry.title, message=_short(message), location=raised.site,
+                kind=name, type=kind.__name__, title=entry.title, message=_short(message), location=raised.location,
                 meaning=words.meaning, fix=words.fix, other_locations=words.related, update=context.update,
                 origin=made.created_at if made else None, origin_message=_made(made) if made else "",
             )  # fmt: skip
@@ -108,26 +108,26 @@ def _made(tensor: TensorDescription) -> str:
 # Facts -----------------------------------------------------------------------------------------------------------
 
 
-def _read(frames: Sequence[Frame], error: BaseException, message: str, context: Context) -> Raised:
+def _read(frames: Sequence[Frame], error: BaseException, message: str, context: Context) -> RaisedError:
     causes = [str(each) for each in _causes(error) if type(each).__module__ == "builtins"]
     describer = Describer(frames, context.models)
     users = [frame for frame in frames if frame.users] or [frame for frame in frames if not torch_file(frame)]
     roots = _roots(frames)
-    again, kept = used_up(roots, context.recent.order)
-    return Raised(
+    again, kept = find_freed_part(roots, context.recent.order)
+    return RaisedError(
         type=type(error).__name__,
         message=message,
-        site=users[-1].site if users else None,
+        location=users[-1].site if users else None,
         causes=tuple(causes),
-        through=tuple(file for frame in frames if (file := torch_file(frame))),
+        pytorch_files=tuple(file for frame in frames if (file := torch_file(frame))),
         tensors=tuple(_operands(frames, users, describer)),
-        roots=tuple(describer.tensor(root, text=_called(root, users), role="loss") for root in roots),
-        module=describer.module(),
-        changes=tuple(_changes(users, describer.models)),
-        inplace=tuple(_inplace(describer.models)),
+        backward_roots=tuple(describer.tensor(root, text=_called(root, users), role="loss") for root in roots),
+        running_module=describer.module(),
+        inplace_operations=tuple(_changes(users, describer.models)),
+        inplace_modules=tuple(_inplace(describer.models)),
         leaves=tuple(describer.tensor(leaf) for leaf in leaves(roots)[:500]),
         again=again,
-        kept=kept,
+        freed_operation=kept,
         past=context.recent.past(update=context.update, frozen=_frozen(context.models), found=context.found),
     )
 
@@ -171,7 +171,7 @@ def _changes(users: Sequence[Frame], models: Sequence[nn.Module]) -> Iterator[So
                 yield site
     for module in {type(module): module for model in models for _, module in modules(model)}.values():
         code = getattr(vars(type(module)).get("forward"), "__code__", None)
-        if code is None or code in running or not is_users(code):
+        if code is None or code in running or not is_user_code(code):
             continue
         for site, target in changes(code):
             counter = isinstance(target, ast.Attribute) and not isinstance(held(module, target.attr), Tensor)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from trueloop.core.findings import CodePosition, SourceLocation
 from trueloop.tracing.frame_variables import variables
-from trueloop.tracing.user_location import is_ours, is_users
+from trueloop.tracing.user_location import is_trueloop_code, is_user_code
 
 _RAISES: Final = ("RAISE_VARARGS", "RERAISE")
 _DEEP: Final = 6  # attributes of attributes that are followed, and tuples within tuples
@@ -42,7 +42,7 @@ class Frame(NamedTuple):
     @property
     def users(self) -> bool:
         """It is the program's own code."""
-        return is_users(self.code)
+        return is_user_code(self.code)
 
     @property
     def raises(self) -> bool:
@@ -55,7 +55,7 @@ def stack(error: BaseException) -> list[Frame]:
     frames: list[Frame] = []
     trace = error.__traceback__
     while trace is not None:
-        if not is_ours(trace.tb_frame.f_code):
+        if not is_trueloop_code(trace.tb_frame.f_code):
             frame = trace.tb_frame
             frames.append(Frame(frame.f_code, trace.tb_lasti, variables(frame), frame.f_globals))
         trace = trace.tb_next

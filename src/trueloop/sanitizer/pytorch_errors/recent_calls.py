@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trueloop.core.findings import CodePosition, SourceLocation
-from trueloop.failures.pytorch_error import Past
+from trueloop.failures.pytorch_error import RecentEvents
 from trueloop.tracing.events import BackwardEnded, Event, TracingGap, ModelCalled, Ref, StepTaken
 
 
@@ -27,16 +27,16 @@ class Recent:
         """What takes in an event of each kind; others are not remembered."""
         self._forget()
 
-    def past(self, **more: Any) -> Past:
+    def past(self, **more: Any) -> RecentEvents:
         """Return what is remembered, with what else is known."""
-        return Past(
-            backward=_site(self._backward),
-            step=_site(self._step),
-            stepped=self._stepped,
-            forward_since=self._forward_since,
+        return RecentEvents(
+            last_backward=_site(self._backward),
+            last_step=_site(self._step),
+            step_after_forward=self._stepped,
+            forward_after_backward=self._forward_since,
             grad_mode=self._grad_mode,
             inference_mode=self._inference,
-            called=_site(self._call),
+            last_forward=_site(self._call),
             **more,
         )
 

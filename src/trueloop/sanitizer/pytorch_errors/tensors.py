@@ -11,7 +11,7 @@ from trueloop.core.findings import SourceLocation
 from trueloop.failures.pytorch_error import ModuleDescription, TensorDescription
 from trueloop.sanitizer.pytorch_errors.bindings import attribute, binding
 from trueloop.sanitizer.pytorch_errors.frames import Frame, held
-from trueloop.tracing.user_location import is_users
+from trueloop.tracing.user_location import is_user_code
 
 MOST: Final = 10_000  # modules that are looked at
 
@@ -69,7 +69,7 @@ class Describer:
                 }
                 return ModuleDescription(
                     class_name=type(innermost).__name__, path=path, model_class=type(model).__name__,
-                    int_attributes=numbers if torchs else {}, made_at=self._line_of(path, model),
+                    int_attributes=numbers if torchs else {}, created_at=self._line_of(path, model),
                 )  # fmt: skip
         return None
 
@@ -96,7 +96,7 @@ class Describer:
     def _attribute(self, holder: Any, name: str) -> SourceLocation | None:
         for kind in type(holder).__mro__:
             code = getattr(vars(kind).get("__init__"), "__code__", None)
-            if code is not None and is_users(code) and (site := attribute(code, name)) is not None:
+            if code is not None and is_user_code(code) and (site := attribute(code, name)) is not None:
                 return site
         return None
 

@@ -14,11 +14,11 @@ class GraphsAlive(Event):
     """RARE. Graphs of past updates are in memory, after the garbage collector ran; told when their number grew."""
 
     count: int
-    oldest: int
+    oldest_update: int
     """The update the oldest one was made at."""
     holders: tuple[str, ...]
     """Who holds them, as far as it was found: "losses[*] (local of train, train.py)"."""
-    kept_at: SourceLocation | None = None
+    stored_at: SourceLocation | None = None
     """The line that puts them there, where one was found in the source."""
     parameter: str = ""
     """The parameter that is computed from those of past updates; "" = the graphs are those of outputs."""
@@ -33,7 +33,7 @@ class GraphsRetained(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class StateCaptured(Event):
+class StateDictCreated(Event):
     """RARE. ``state_dict()`` of a model was called by the program."""
 
     module: Ref
@@ -44,7 +44,7 @@ class StateCaptured(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class StateUsed(Event):
+class StateDictUsed(Event):
     """RARE. A state dictionary captured before was loaded into a module or saved to a file."""
 
     how: str
@@ -57,7 +57,7 @@ class StateUsed(Event):
     target: Ref | None
     module: Ref | None = None
     """The one it was captured from; ``target`` where it is loaded back."""
-    moved: bool = True
+    weights_changed: bool = True
     """The weights have changed since it was captured."""
 
 
@@ -82,12 +82,12 @@ class CheckpointWritten(Event):
     holds_optimizer: bool
 
 
-class NamesMatched(NamedTuple):
+class StateDictMatch(NamedTuple):
     """How the names in a state fit those of a model."""
 
-    given: int
+    state_count: int
     """In the state."""
-    wanted: int
+    model_count: int
     """Of the model."""
     matched: int
     """In both: these were loaded."""
@@ -106,7 +106,7 @@ class StateLoaded(Event):
     """"model", "optimizer", "scheduler", "scaler"."""
     file: Ref | None
     """The read file it came from."""
-    names: NamesMatched | None = None
+    name_match: StateDictMatch | None = None
     """Of a model that was loaded with ``strict=False``."""
 
 
@@ -127,7 +127,7 @@ class ModelExported(Event):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class NotFinite(Event):
+class NonFiniteValue(Event):
     """RARE. A loss, gradient or weight became NaN or infinite, told the first time and then once in a while."""
 
     what: str
@@ -138,13 +138,13 @@ class NotFinite(Event):
     """The module it ran in: "tail (Tail)"; "" = not found, or in none."""
     operation: str
     """The first operation whose result was not finite though its inputs were: "log"."""
-    operation_place: CodePosition | None
-    inputs: str
+    operation_location: CodePosition | None
+    input_summary: str
     """What went into it, in words: "min -3.1, max 0.0, 12 zeros"; "" = not known."""
     parameters: Refs
     output_finite: bool = False
     """The model gave finite values only: where there is an operation, its result did not reach the output."""
-    only_gradient: bool = False
+    gradient_only: bool = False
     """The result of the operation is finite, and its gradient is not."""
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trueloop.tracing.accumulation_window import Windows
-from trueloop.tracing.attach import Source
+from trueloop.tracing.accumulation_window import AccumulationWindows
+from trueloop.tracing.attach import Hook
 from trueloop.tracing.hooks.anomalies import Anomalies
 from trueloop.tracing.hooks.backward import Backward
 from trueloop.tracing.hooks.clearing import Clearing
@@ -14,29 +14,29 @@ from trueloop.tracing.hooks.dropouts import Dropouts
 from trueloop.tracing.hooks.exports import Exports
 from trueloop.tracing.hooks.graphs import Graphs
 from trueloop.tracing.hooks.loaders import Loaders
-from trueloop.tracing.hooks.loss_lines import LossPlaces
+from trueloop.tracing.hooks.loss_lines import LossLines
 from trueloop.tracing.hooks.modes import Modes
-from trueloop.tracing.hooks.module_calls import Forwards
-from trueloop.tracing.hooks.never_stepped import Awaiting
+from trueloop.tracing.hooks.module_calls import ModuleCalls
+from trueloop.tracing.hooks.never_stepped import NeverStepped
 from trueloop.tracing.hooks.optimizer_attributes import Settings
 from trueloop.tracing.hooks.replicas import Replicas
-from trueloop.tracing.hooks.retained_graphs import Retained
+from trueloop.tracing.hooks.retained_graphs import RetainedGraphs
 from trueloop.tracing.hooks.scaling import Scaling
 from trueloop.tracing.hooks.schedules import Schedules
 from trueloop.tracing.hooks.seeds import Seeds
 from trueloop.tracing.hooks.states import States
 from trueloop.tracing.hooks.steps import Steps
 from trueloop.tracing.hooks.symmetric_units import Units
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.stream import Stream
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.stream import EventStream
 
 
-def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
+def all_hooks(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
     """Make every source there is."""
-    windows, dropouts = Windows(stream, program), Dropouts(stream, program)
+    windows, dropouts = AccumulationWindows(stream, program), Dropouts(stream, program)
     return [
         Anomalies(stream, program),
-        Awaiting(stream, program, windows),
+        NeverStepped(stream, program, windows),
         Backward(stream, program, windows),
         Clearing(stream, windows),
         Clipping(stream, windows),
@@ -48,12 +48,12 @@ def all_sources(stream: Stream, program: Program) -> Sequence[Source]:
         States(stream, program),
         Schedules(stream, program),
         Settings(stream, program),
-        LossPlaces(stream, program),
-        Forwards(stream, program, dropouts.met),
+        LossLines(stream, program),
+        ModuleCalls(stream, program, dropouts.met),
         dropouts,
         Modes(stream, program),
         Exports(stream),
         Graphs(stream),
-        Retained(stream, program),
+        RetainedGraphs(stream, program),
         Units(stream, program),
     ]

@@ -9,9 +9,9 @@ from torch.autograd import anomaly_mode
 
 from trueloop.tracing.events import Event
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import here
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import user_location
 
 
 class Anomalies:
@@ -20,16 +20,16 @@ class Anomalies:
     Cost: 1 us for each time it is switched while watching in full.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = ()
+    emits: ClassVar[tuple[type[Event], ...]] = ()
 
-    def __init__(self, stream: Stream, program: Program) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._note = stream.fenced("anomaly detection", self._switched)
+        self._note = stream.isolated("anomaly detection", self._switched)
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """Nothing is needed lightly."""
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Replace the constructors of both."""
         patches.replace(anomaly_mode.set_detect_anomaly, "__init__", self._replacement)
         patches.replace(anomaly_mode.detect_anomaly, "__init__", self._replacement)
@@ -37,10 +37,10 @@ class Anomalies:
     def _replacement(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(switch: Any, *args: Any, **options: Any) -> None:  # noqa: N807
             original(switch, *args, **options)
-            if self._stream.on:
+            if self._stream.active:
                 self._note()
 
         return __init__
 
     def _switched(self) -> None:
-        self._program.anomaly_at = here()
+        self._program.anomaly_at = user_location()

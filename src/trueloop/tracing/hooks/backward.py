@@ -12,18 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.accumulation_window import Windows, parameters_of
-from trueloop.tracing.events import NO_REFS, BackwardEnded, BackwardStarted, Event, BackwardLosses, LossRecord, NotFinite
+from trueloop.tracing.accumulation_window import AccumulationWindows, parameters_of
+from trueloop.tracing.events import NO_REFS, BackwardEnded, BackwardStarted, Event, BackwardLosses, LossRecord, NonFiniteValue
 from trueloop.tracing.graph_leaves import sequence
 from trueloop.tracing.hooks.scaling import is_scaled
 from trueloop.tracing.hooks.window_leftovers import at_backward
 from trueloop.tracing.losses import LossProbe
-from trueloop.tracing.nonfinite.localise import locate, suspect
+from trueloop.tracing.nonfinite.localise import locate_nonfinite, record_suspect_calls
 from trueloop.tracing.nonfinite.loss_origin import loss_origin
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import FENCED, here
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
 
 SINGLE: Final = 4  # updates in a row from one backward each, after which the weights of losses are of no interest
 EVERY: Final = 32  # backwards whose loss is looked at while watching lightly: not finite once is not finite ever after
@@ -51,29 +51,29 @@ class Backward:
     Cost: 1 us lightly; in full 15 us and 0.5 us for each parameter.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, BackwardStarted, BackwardLosses)
+    emits: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, BackwardStarted, BackwardLosses)
 
-    def __init__(self, stream: Stream, program: Program, windows: Windows) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState, windows: AccumulationWindows) -> None:
         self._stream, self._program, self._windows = stream, program, windows
-        self._begin = stream.fenced("backwards", self._tell_begin)
-        self._end = stream.fenced("backwards", self._tell_end)
-        self._check = stream.fenced("losses that are not finite", self._finite)
+        self._begin = stream.isolated("backwards", self._tell_begin)
+        self._end = stream.isolated("backwards", self._tell_end)
+        self._check = stream.isolated("losses that are not finite", self._finite)
         self._tell_again = 0
-        self._locate = stream.fenced("batches with a loss that is not finite", locate)
-        self._leftover = stream.fenced("windows left over", at_backward)
+        self._locate = stream.isolated("batches with a loss that is not finite", locate_nonfinite)
+        self._leftover = stream.isolated("windows left over", at_backward)
         self._known: dict[tuple[CodePosition | None, str | None], tuple[int, tuple[LossRecord, ...]]] = {}
         """Line and last operation of a root -> times its losses were read in this stretch, and they."""
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """Replace ``torch.autograd.backward``, which ``Tensor.backward`` looks up for each call."""
         self._tell_again = 0
         patches.replace(torch.autograd, "backward", self._replacement)
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Begin with a clean account."""
-        self._windows.interrupted()
+        self._windows.reset_after_gap()
         self._known.clear()
-        self._program.notes_losses = True
+        self._program.record_losses = True
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, program, check = self._stream, self._program, self._check
@@ -83,27 +83,27 @@ class Backward:
             tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: Any = False,
             grad_variables: Any = None, inputs: Any = None,
         ) -> Any:  # fmt: skip
-            elsewhere = program.thread != get_ident() and not (stream.on and program.trains_here())
-            if elsewhere or program.in_backward:
-                if elsewhere and stream.on:
-                    program.shared()
+            elsewhere = program.training_thread != get_ident() and not (stream.active and program.is_training_thread())
+            if elsewhere or program.backward_depth:
+                if elsewhere and stream.active:
+                    program.detect_second_thread()
                 return original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
             if program.leftover is not None:
                 self._leftover(stream, program)
-            if program.replicated is not None:
-                program.replicated()
-            begun, micro = None, stream.micro
-            if stream.full:
+            if program.before_replicated_backward is not None:
+                program.before_replicated_backward()
+            begun, micro = None, stream.backward_count
+            if stream.full_tracing:
                 begun = self._begin(tensors, grad_tensors, retain_graph, create_graph)
-            elif not micro % EVERY and stream.on:
+            elif not micro % EVERY and stream.active:
                 check(tensors)
-            stream.micro = micro + 1
-            program.in_backward = 1
+            stream.backward_count = micro + 1
+            program.backward_depth = 1
             try:
                 result = original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
             finally:
-                program.in_backward = 0
-            if begun is not None and stream.full:
+                program.backward_depth = 0
+            if begun is not None and stream.full_tracing:
                 self._end(begun)
                 stream.after_backward()
             return result
@@ -123,23 +123,23 @@ class Backward:
         return value
 
     def _tell_not_finite(self, root: Tensor, value: float) -> None:
-        suspect(self._stream, self._program)
+        record_suspect_calls(self._stream, self._program)
         if self._stream.update >= self._tell_again:
             self._tell_again = self._stream.update + AGAIN
             found = loss_origin(root)
-            self._stream.emit(NotFinite(
-                location=here(), what="loss", value=str(value), module="", operation=found.operation if found else "",
-                operation_place=None, inputs=found.inputs if found else "", parameters=NO_REFS,
+            self._stream.emit(NonFiniteValue(
+                location=user_location(), what="loss", value=str(value), module="", operation=found.operation if found else "",
+                operation_location=None, input_summary=found.inputs if found else "", parameters=NO_REFS,
             ))  # fmt: skip
-            self._stream.wake()
-        if self._program.in_step:  # the step's own closure: afterwards the weights are others
+            self._stream.request_full_tracing()
+        if self._program.step_depth:  # the step's own closure: afterwards the weights are others
             self._locate(self._stream, self._program)
 
     def _tell_begin(self, tensors: Any, given: Any, retain: Any, create: Any) -> _Begun | None:
         root: Tensor = tensors if isinstance(tensors, Tensor) else next(iter(tensors))
         value = self._finite(root)
         node: Any = root.grad_fn
-        place = here(FENCED)
+        place = user_location(ISOLATED_CALLER_DEPTH)
         program = self._program
         probe, losses = self._probe(root, place)
         scale = self._scale(root)
@@ -158,14 +158,14 @@ class Backward:
         self._stream.emit(started)
         if probe is not None:
             self._stream.emit(BackwardLosses(location=place, losses=losses))
-        self._windows.backward_begins()
+        self._windows.on_backward_start()
         value = None if value is None else value / (scale or 1.0)
         return _Begun(probe, value, scale, started, sequence(node), perf_counter())
 
     def _tell_end(self, begun: _Begun) -> None:
         seconds = perf_counter() - begun.start_s
         started = begun.started
-        received = self._windows.backward_ended(started, begun.scale)
+        received = self._windows.on_backward_end(started, begun.scale)
         self._stream.emit(
             BackwardEnded(
                 location=started.location,
@@ -185,15 +185,15 @@ class Backward:
         Those that were not noted, since others were expected to follow alike, are not read before the next time.
         """
         stream, program = self._stream, self._program
-        noted = program.notes_losses
-        if stream.micro > stream.stepped_micro or stream.window != 1 or stream.alike < SINGLE:
-            program.notes_losses = True
+        noted = program.record_losses
+        if stream.backward_count > stream.backward_count_at_step or stream.window_size != 1 or stream.same_window_updates < SINGLE:
+            program.record_losses = True
             probe = LossProbe(root) if noted else None
             return probe, () if probe is None else probe.losses()
         key = (place, None if root.grad_fn is None else root.grad_fn.name())
         looks, losses = self._known.setdefault(key, (0, ()))
         if looks == SINGLE or not noted:
-            program.notes_losses = any(looks < SINGLE for looks, _ in self._known.values())
+            program.record_losses = any(looks < SINGLE for looks, _ in self._known.values())
             return None, losses
         probe = LossProbe(root, weights=False)
         self._known[key] = looks + 1, probe.losses()

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trueloop.tracing.accumulation_window import Windows, parameters_of
+from trueloop.tracing.accumulation_window import AccumulationWindows, parameters_of
 from trueloop.tracing.events import Event, GradientsCleared
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import here
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import user_location
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
@@ -24,18 +24,18 @@ class Clearing:
     Cost: 2 us, and 0.2 us for each parameter; 10 us where it is told.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (GradientsCleared,)
+    emits: ClassVar[tuple[type[Event], ...]] = (GradientsCleared,)
 
-    def __init__(self, stream: Stream, windows: Windows) -> None:
+    def __init__(self, stream: EventStream, windows: AccumulationWindows) -> None:
         self._stream, self._windows, self._program = stream, windows, windows.program
-        self._look = stream.fenced("clearing of gradients", self._held)
-        self._tell = stream.fenced("clearing of gradients", self._cleared)
+        self._look = stream.isolated("clearing of gradients", self._held)
+        self._tell = stream.isolated("clearing of gradients", self._cleared)
         self._inside = False
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """Nothing is needed lightly."""
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Replace ``zero_grad`` of optimizers and modules; a subclass that overrides it calls these."""
         patches.replace(Optimizer, "zero_grad", self._replacement)
         patches.replace(nn.Module, "zero_grad", self._replacement)
@@ -44,9 +44,9 @@ class Clearing:
         stream, windows = self._stream, self._windows
 
         def zero_grad(by: Any, *args: Any, **options: Any) -> Any:
-            if not stream.on or _is_compiling() or self._program.elsewhere() or self._inside:
+            if not stream.active or _is_compiling() or self._program.is_other_thread() or self._inside:
                 return original(by, *args, **options)
-            held = self._look(by) if windows.fresh or windows.scaled else None  # what a step has used may go
+            held = self._look(by) if windows.unused or windows.scaled else None  # what a step has used may go
             self._inside = True
             try:
                 result = original(by, *args, **options)
@@ -63,10 +63,10 @@ class Clearing:
         return [parameter for parameter in _parameters(by) if parameter.grad is not None]
 
     def _cleared(self, held: list[Tensor]) -> None:
-        lost = self._windows.cleared(held)
+        lost = self._windows.on_cleared(held)
         if lost:
-            place = here()
-            self._windows.lost(lost, place)
+            place = user_location()
+            self._windows.record_cleared_at(lost, place)
             self._stream.emit(GradientsCleared(location=place, unused=lost))
 
 

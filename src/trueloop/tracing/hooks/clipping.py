@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
-from trueloop.tracing.accumulation_window import Windows
+from trueloop.tracing.accumulation_window import AccumulationWindows
 from trueloop.tracing.events import Event, GradientsClipped, Refs
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import here
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import user_location
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
@@ -35,17 +35,17 @@ class Clipping:
     Cost: 5 us, and 0.5 us for each parameter.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (GradientsClipped,)
+    emits: ClassVar[tuple[type[Event], ...]] = (GradientsClipped,)
 
-    def __init__(self, stream: Stream, windows: Windows) -> None:
+    def __init__(self, stream: EventStream, windows: AccumulationWindows) -> None:
         self._stream, self._windows = stream, windows
-        self._look = stream.fenced("clipping of gradients", self._held)
-        self._tell = stream.fenced("clipping of gradients", self._clipped)
+        self._look = stream.isolated("clipping of gradients", self._held)
+        self._tell = stream.isolated("clipping of gradients", self._clipped)
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """Nothing is needed lightly."""
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Replace what torch's decorator has wrapped."""
         patches.replace_inner(clip_grad_norm_, lambda original: self._replacement(original, "norm"))
         patches.replace_inner(clip_grad_value_, lambda original: self._replacement(original, "value"))
@@ -54,7 +54,7 @@ class Clipping:
         stream, program = self._stream, self._windows.program
 
         def clip(parameters: Any, limit: Any, *args: Any, **options: Any) -> Any:
-            if not stream.on or _is_compiling() or program.elsewhere():
+            if not stream.active or _is_compiling() or program.is_other_thread():
                 return original(parameters, limit, *args, **options)
             over = _is_spent(parameters)
             given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
@@ -76,18 +76,18 @@ class Clipping:
 
     def _held(self, parameters: list[Tensor], over: bool) -> _Held:
         graded = [p for p in parameters if p.grad is not None]
-        used = self._windows.account.is_used
-        scaled = self._windows.scaled and self._windows.scaled & self._stream.registry.some(graded)
+        used = self._windows.ledger.is_used
+        scaled = self._windows.scaled and self._windows.scaled & self._stream.registry.uncached_refs(graded)
         return _Held(graded, [p for p in graded if used(p)], scaled, over)
 
     def _clipped(self, kind: str, limit: Any, result: Any, held: _Held) -> None:
-        many = self._stream.registry.many
+        many = self._stream.registry.refs
         readable = isinstance(result, Tensor) and result.device.type == "cpu" and type(result) is Tensor
         if held.consumed:
-            self._windows.account.stepped(held.consumed)  # still used, but in another version
+            self._windows.ledger.on_step(held.consumed)  # still used, but in another version
         self._stream.emit(
             GradientsClipped(
-                location=here(),
+                location=user_location(),
                 kind=kind,
                 limit=float(limit),
                 measured=float(result) if readable else None,

@@ -18,10 +18,10 @@ from trueloop.tracing.events import DropoutWithoutTrainingFlag, Event
 from trueloop.tracing.frame_modules import owner_of
 from trueloop.tracing.object_facts import Facts
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Program
+from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.program_text.calls import call_at, calls_in, is_conditional, named
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import is_users
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import is_user_code
 
 FUNCTIONS: Final = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
 """Those whose ``training`` is True where it is not given; that of ``alpha_dropout`` is False."""
@@ -46,9 +46,9 @@ class Dropouts:
     In those 0.6 us for each call, and 15 us, in full, for one that is not told the mode.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (DropoutWithoutTrainingFlag,)
+    emits: ClassVar[tuple[type[Event], ...]] = (DropoutWithoutTrainingFlag,)
 
-    def __init__(self, stream: Stream, program: Program) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._patches: Patches | None = None
         """To replace torch's functions by, as long as they are not."""
@@ -59,11 +59,11 @@ class Dropouts:
         """Calls by where they are -> the function, where it is not told the mode; `BY_MODE`; "" = nobody knows."""
         self._given: dict[CodePosition, tuple[int, weakref.ref[Tensor]]] = {}
         """Such calls -> the batch and the input of the latest."""
-        self._look = stream.fenced("functional dropout", self._called)
-        self.met: Callable[[nn.Module], None] = stream.fenced("functional dropout", self._looked_through)
+        self._look = stream.isolated("functional dropout", self._called)
+        self.met: Callable[[nn.Module], None] = stream.isolated("functional dropout", self._looked_through)
         """To be called with each model that was called."""
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """Nothing is needed for now; what was seen while others listened is forgotten."""
         self._patches = patches
         self._met.clear()
@@ -71,7 +71,7 @@ class Dropouts:
         self._known.clear()
         self._given.clear()
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Nothing more is needed."""
 
     def _looked_through(self, model: nn.Module) -> None:
@@ -91,7 +91,7 @@ class Dropouts:
     def _replace(self) -> None:
         with self._stream.lock:
             patches, self._patches = self._patches, None
-            if patches is not None and self._stream.on:
+            if patches is not None and self._stream.active:
                 for function in FUNCTIONS:
                     patches.swap(function, self._replacement)  # pyright: ignore[reportArgumentType]
 
@@ -100,9 +100,9 @@ class Dropouts:
 
         def dropout(*args: Any) -> Any:
             # Asked first, so that dynamo sees nothing else of ours.
-            if args[TRAINING] is True and not _is_compiling() and stream.full and program.in_forward and stream.on:
+            if args[TRAINING] is True and not _is_compiling() and stream.full_tracing and program.forward_depth and stream.active:
                 frame = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-                if known.get(CodePosition(frame.f_code, frame.f_lasti)) != "" and not program.elsewhere():
+                if known.get(CodePosition(frame.f_code, frame.f_lasti)) != "" and not program.is_other_thread():
                     look(frame, args[0], args[1])
             return original(*args)
 
@@ -113,12 +113,12 @@ class Dropouts:
         function = self._known.get(call)
         if function is None:
             function = self._known[call] = _known(frame)
-        if not function or self._program.in_backward or not isinstance(given, Tensor):
+        if not function or self._program.backward_depth or not isinstance(given, Tensor):
             return
         if type(probability) not in (int, float) or not probability > 0:
             return
         if function == BY_MODE:
-            self._program.dropped = True
+            self._program.functional_dropout_active = True
             return
         module = _around(frame)
         if module is None:
@@ -128,7 +128,7 @@ class Dropouts:
         self._stream.emit(
             DropoutWithoutTrainingFlag(
                 location=call,
-                module=self._stream.registry.of(module),
+                module=self._stream.registry.ref(module),
                 training=module.training,
                 function=function,
                 probability=float(probability),
@@ -140,7 +140,7 @@ class Dropouts:
 
 def _known(frame: FrameType) -> str:
     """Return what is known of the call a frame is just making: see `_kind`."""
-    call = call_at(frame) if is_users(frame.f_code) else None
+    call = call_at(frame) if is_user_code(frame.f_code) else None
     if call is None:
         return ""
     code = frame.f_code
@@ -165,7 +165,7 @@ def _sources(kind: type[nn.Module]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the files that a class of the program's and those it inherits from stand in, and their global names."""
     for each in kind.__mro__:
         for function in vars(each).values():
-            if isinstance(function, FunctionType) and is_users(function.__code__):
+            if isinstance(function, FunctionType) and is_user_code(function.__code__):
                 yield function.__code__.co_filename, function.__globals__
 
 
@@ -188,6 +188,6 @@ def _around(frame: FrameType | None) -> nn.Module | None:
         frame = frame.f_back
     if inner is None:
         return None
-    if any(is_users(each.f_code) and is_conditional(each.f_code, each.f_lasti) for each in passed[:certain]):
+    if any(is_user_code(each.f_code) and is_conditional(each.f_code, each.f_lasti) for each in passed[:certain]):
         return None
     return owner_of(inner)

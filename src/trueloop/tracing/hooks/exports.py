@@ -16,8 +16,8 @@ from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivate
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Event, ModelExported, Ref
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import here
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import user_location
 
 _ONNX: Final = "torch.onnx."
 
@@ -38,15 +38,15 @@ class Exports:
     Cost: none but for programs that export.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (ModelExported,)
+    emits: ClassVar[tuple[type[Event], ...]] = (ModelExported,)
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: EventStream) -> None:
         self._stream = stream
         self._recorded: weakref.WeakKeyDictionary[Any, _Recorded] = weakref.WeakKeyDictionary()
-        self._note = stream.fenced("exported models", self._noted)
-        self._tell = stream.fenced("written exports", self._written)
+        self._note = stream.isolated("exported models", self._noted)
+        self._tell = stream.isolated("written exports", self._written)
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """See all of it: it is rare."""
         self._recorded.clear()
         patches.replace(torch.jit, "trace", self._recording("torch.jit.trace"))
@@ -56,7 +56,7 @@ class Exports:
             for name in ("save", "save_to_buffer"):
                 patches.replace(kind, name, self._saving)
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Nothing more is needed."""
 
     def _recording(self, how: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -64,7 +64,7 @@ class Exports:
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def record(*args: Any, **options: Any) -> Any:
-                if not stream.on:
+                if not stream.active:
                     return original(*args, **options)
                 model = args[0] if args else next((options[key] for key in ("func", "mod") if key in options), None)
                 before = self._note(model, how)
@@ -80,7 +80,7 @@ class Exports:
     def _saving(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def save(result: Any, *args: Any, **options: Any) -> Any:
             written = original(result, *args, **options)
-            if self._stream.on:
+            if self._stream.active:
                 self._tell(result, None)
             return written
 
@@ -97,7 +97,7 @@ class Exports:
                 dropout |= rate > 0
                 batchnorm |= isinstance(module, _BatchNorm) and bool(module.track_running_stats)
         by = "torch.onnx.export" if how == "torch.export.export" and _for_onnx() else how
-        return _Recorded(self._stream.registry.of(model), by, here(), dropout, batchnorm)
+        return _Recorded(self._stream.registry.ref(model), by, user_location(), dropout, batchnorm)
 
     def _keep(self, result: Any, recorded: _Recorded) -> None:
         try:

@@ -16,9 +16,9 @@ from torch import nn
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import ForwardBypassed
 from trueloop.tracing.frame_modules import owner_of, runs_method_of
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import FENCED, is_users
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, is_user_code
 
 HOOKS: Final = {
     "_forward_pre_hooks": "forward pre-hook",
@@ -33,7 +33,7 @@ _CALL: Final[CodeType] = getattr(nn.Module, "_call_impl").__code__  # noqa: B009
 _TELLING: Final = frozenset((_CALL.co_name, "forward", "<module>"))
 
 
-class Bypasses:
+class ForwardBypasses:
     """Tells `ForwardBypassed`; asked after each call of what looks like a whole model, while watching in full.
 
     A line behind which nothing of the kind was found for some calls is looked at seldom from then on.
@@ -41,7 +41,7 @@ class Bypasses:
     Cost: 0.05 us for each frame on the stack up to the module level, and 10 us where ``forward`` was called directly.
     """
 
-    def __init__(self, stream: Stream, program: Program) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._looked: tuple[CodeType, int, int] | None = None
         self._clean: dict[CodePosition | None, int] = {}
@@ -60,9 +60,9 @@ class Bypasses:
             self._clean.clear()
         for frame in reversed(_forwards()):  # the outermost first
             by = frame.f_back
-            if by is None or not is_users(by.f_code):
+            if by is None or not is_user_code(by.f_code):
                 return
-            moment = (by.f_code, by.f_lasti, self._stream.micro)
+            moment = (by.f_code, by.f_lasti, self._stream.backward_count)
             if moment == self._looked:
                 return
             owner = owner_of(frame)
@@ -80,8 +80,8 @@ class Bypasses:
         self._stream.emit(
             ForwardBypassed(
                 location=CodePosition(by.f_code, by.f_lasti),
-                model=registry.of(owner),
-                parameters=registry.many(owner.parameters()),
+                model=registry.ref(owner),
+                parameters=registry.refs(owner.parameters()),
                 hooks=hooks,
                 also_called_normally=any(owner is each for model, _ in self._program.models.items() for each in model.modules()),
             )
@@ -94,7 +94,7 @@ def _forwards() -> list[FrameType]:
     Called by `look`, which is guarded within something fenced: the frames up to there are all ours.
     """
     found: list[FrameType] = []
-    frame: Any = sys._getframe(FENCED)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    frame: Any = sys._getframe(ISOLATED_CALLER_DEPTH)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         if frame.f_code.co_name in _TELLING:
             if frame.f_code is _CALL:

@@ -17,7 +17,7 @@ from trueloop.tracing.events import Event, GraphsAlive, ModelCalled
 from trueloop.tracing.graph_holders import holders
 from trueloop.tracing.object_facts import Facts
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.stream import Stream
+from trueloop.tracing.stream import EventStream
 
 OLD: Final = 20  # updates; nothing that is right keeps graphs of so many updates
 FEWEST: Final = 8  # different updates whose graphs are alive
@@ -89,30 +89,30 @@ class Graphs:
     are alive, a run of the garbage collector and a search of up to 0.25 s.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (GraphsAlive,)
+    emits: ClassVar[tuple[type[Event], ...]] = (GraphsAlive,)
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: EventStream) -> None:
         self._stream = stream
         self._outputs, self._parameters = _Marked(), _Marked()
         self._firsts = Facts[nn.Module, weakref.ref[Tensor]]()
         """The parameter that each model begins with."""
-        self._mark = stream.guarded("graphs", self._marked)
-        self._look = stream.fenced("graphs", self._looked)
+        self._mark = stream.isolated_inner("graphs", self._marked)
+        self._look = stream.isolated("graphs", self._looked)
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """Begin anew."""
         self._outputs, self._parameters = _Marked(), _Marked()
-        self._stream.listen(self._hear, ModelCalled)
-        self._stream.looks.append(self._after_update)
+        self._stream.subscribe(self._hear, ModelCalled)
+        self._stream.periodic_checks.append(self._after_update)
         patches.hook(self)
 
     def remove(self) -> None:
         """Stop listening; called with the hooks that are taken off."""
-        self._stream.unlisten(self._hear)
-        if self._after_update in self._stream.looks:
-            self._stream.looks.remove(self._after_update)
+        self._stream.unsubscribe(self._hear)
+        if self._after_update in self._stream.periodic_checks:
+            self._stream.periodic_checks.remove(self._after_update)
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Nothing more is needed."""
 
     def _hear(self, event: ModelCalled) -> None:
@@ -149,9 +149,9 @@ class Graphs:
             GraphsAlive(
                 location=place,
                 count=len(alive),
-                oldest=oldest,
+                oldest_update=oldest,
                 holders=tuple(holder.words for holder in keepers),
-                kept_at=next((holder.site for holder in keepers if holder.site), None),
+                stored_at=next((holder.site for holder in keepers if holder.site), None),
                 parameter=parameter,
             )
         )

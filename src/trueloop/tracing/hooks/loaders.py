@@ -12,7 +12,7 @@ import torch.utils.data.dataloader as torch_loader
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.data_passes import Blocks, Copies, FirstIndices, Pass
+from trueloop.tracing.data_passes import LabelBlocks, WorkerCopies, FirstIndices, LoaderPass
 from trueloop.tracing.dataset_generators import generators
 from trueloop.tracing.events import (
     BatchLoaded,
@@ -29,14 +29,14 @@ from trueloop.tracing.events import (
     WorkersRepeatFirstBatch,
 )
 from trueloop.tracing.hooks.window_leftovers import note_leftover
-from trueloop.tracing.layer_calls import drawn_sizes
+from trueloop.tracing.layer_calls import tensor_sizes
 from trueloop.tracing.object_facts import Facts
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.sample_overlap import Comparison
-from trueloop.tracing.samplers import distributed_of, order_of
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import here
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.sample_overlap import LoaderComparison
+from trueloop.tracing.samplers import distributed_sampler, sampler_order
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import user_location
 
 _ITERATOR: Final[type] = cast("Any", torch_loader)._BaseDataLoaderIter  # noqa: SLF001
 KEPT: Final = "_trueloop_pass"  # of torch's own iterator, which cannot be pickled or copied and is nobody else's
@@ -62,7 +62,7 @@ class _Loader:
 class Loaders:
     """Replaces what a DataLoader is built, started and asked for a batch by."""
 
-    tells: ClassVar[tuple[type[Event], ...]] = (
+    emits: ClassVar[tuple[type[Event], ...]] = (
         BatchLoaded,
         DistributedEpochStarted,
         GeneratorCopied,
@@ -75,24 +75,24 @@ class Loaders:
         WorkersRepeatFirstBatch,
     )
 
-    def __init__(self, stream: Stream, program: Program) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._loaders = Facts[Any, _Loader]()
         self._made_at: weakref.WeakKeyDictionary[Ref, CodePosition] = weakref.WeakKeyDictionary()
-        self._starting: Pass | None = None
+        self._starting: LoaderPass | None = None
         """Of the iterator that is being made; its workers are given indices before it is there."""
         self._orders, self._reading = 0, Patches()
         """Passes whose order is being read, those that were left early included, and what they are read by."""
-        self._read_out: Pass | None = None
+        self._read_out: LoaderPass | None = None
         """The newest one, if all its batches were drawn and nobody has asked for another: its reader counts."""
-        self._comparison = Comparison(stream)
-        self._leave = stream.fenced("ends of loaders", self._end_read_out)
-        self._ordered_by = stream.fenced("epochs of distributed samplers", self._tell_epoch)
-        stream.farewells.append(self._leave)
+        self._comparison = LoaderComparison(stream)
+        self._leave = stream.isolated("ends of loaders", self._end_read_out)
+        self._ordered_by = stream.isolated("epochs of distributed samplers", self._tell_epoch)
+        stream.on_detach.append(self._leave)
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """See every start, end and batch, and the indices each epoch begins with."""
-        self._comparison, self._orders, self._read_out = Comparison(self._stream), 0, None
+        self._comparison, self._orders, self._read_out = LoaderComparison(self._stream), 0, None
         if not hasattr(_ITERATOR, "_next_index"):
             raise AttributeError("DataLoader has no _next_index, by which orders are read")
         patches.replace(DataLoader, "__init__", self._init)
@@ -105,22 +105,22 @@ class Loaders:
         """Read orders no more; called with the hooks that are taken off."""
         self._reading.restore()
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Nothing more is needed."""
 
     def _init(self, original: Callable[..., None]) -> Callable[..., None]:
         stream = self._stream
 
         def remember(loader: Any) -> None:
-            place = here()
+            place = user_location()
             if place is not None:
-                self._made_at[stream.registry.of(loader)] = place
+                self._made_at[stream.registry.ref(loader)] = place
 
-        remember = stream.fenced("where loaders are built", remember)
+        remember = stream.isolated("where loaders are built", remember)
 
         def __init__(loader: Any, *args: Any, **options: Any) -> None:  # noqa: N807
             original(loader, *args, **options)
-            if stream.on:
+            if stream.active:
                 remember(loader)
 
         return __init__
@@ -131,21 +131,21 @@ class Loaders:
         def made(subset: Any) -> None:
             self._comparison.made(subset)
 
-        remember = stream.fenced("subsets", made)
+        remember = stream.isolated("subsets", made)
 
         def __init__(subset: Any, *args: Any, **options: Any) -> None:  # noqa: N807
             original(subset, *args, **options)
-            if stream.on:
+            if stream.active:
                 remember(subset)
 
         return __init__
 
     def _iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream = self._stream
-        start = stream.fenced("starts of loaders", self._start)
+        start = stream.isolated("starts of loaders", self._start)
 
         def __iter__(loader: Any) -> Any:  # noqa: N807
-            if not stream.on:
+            if not stream.active:
                 return original(loader)
             self._starting = started = start(loader)
             try:
@@ -160,11 +160,11 @@ class Loaders:
 
     def _next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream = self._stream
-        ordered = stream.fenced("the order of samples", self._ordered)
+        ordered = stream.isolated("the order of samples", self._ordered)
 
         def _next_index(iterator: Any) -> Any:
             indices = original(iterator)
-            if self._orders and stream.on:
+            if self._orders and stream.active:
                 current = self._starting or getattr(iterator, KEPT, None)
                 if current is not None and current.order is not None:
                     ordered(current, indices)
@@ -174,15 +174,15 @@ class Loaders:
 
     def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, program = self._stream, self._program
-        drawn = stream.fenced("batches", self._drawn)
-        ended = stream.fenced("ends of loaders", self._ended)
+        drawn = stream.isolated("batches", self._drawn)
+        ended = stream.isolated("ends of loaders", self._ended)
         unknown, turn = self._unknown, self._turn
 
         def __next__(iterator: Any) -> Any:  # noqa: N807
-            if not stream.on:
+            if not stream.active:
                 return original(iterator)
             try:
-                current: Pass = iterator._trueloop_pass  # noqa: SLF001
+                current: LoaderPass = iterator._trueloop_pass  # noqa: SLF001
             except AttributeError:
                 current = unknown(iterator)
             start = perf_counter()
@@ -191,13 +191,13 @@ class Loaders:
             except StopIteration:
                 ended(current)
                 raise
-            waited_s = perf_counter() - start
-            if program.drawn_from is current:
-                current.waited_s += waited_s
+            wait_s = perf_counter() - start
+            if program.loader_pass is current:
+                current.wait_s += wait_s
             else:
-                turn(current, start, waited_s)
-            if stream.full or current.looked_at:
-                drawn(current, batch, waited_s)
+                turn(current, start, wait_s)
+            if stream.full_tracing or current.looked_at:
+                drawn(current, batch, wait_s)
             current.index = index = current.index + 1
             if index == current.length:
                 self._read_out = current
@@ -205,49 +205,49 @@ class Loaders:
 
         return __next__
 
-    def _unknown(self, iterator: Any) -> Pass:
+    def _unknown(self, iterator: Any) -> LoaderPass:
         """Return the pass of an iterator that was made before anybody watched."""
-        current = Pass(loader=self._stream.registry.of(iterator), dataset=None, epoch=0, began_micro=self._stream.micro)
+        current = LoaderPass(loader=self._stream.registry.ref(iterator), dataset=None, epoch=0, backward_count_at_start=self._stream.backward_count)
         setattr(iterator, KEPT, current)
         return current
 
-    def _turn(self, current: Pass, start_s: float, waited_s: float) -> None:
+    def _turn(self, current: LoaderPass, start_s: float, wait_s: float) -> None:
         """Take note that the newest batch came from another pass than the one before."""
         if self._read_out is not None:
             self._leave()
-        self._program.draws_from(current)
+        self._program.set_loader_pass(current)
         if current.index:
-            current.waited_s += waited_s
+            current.wait_s += wait_s
         else:
-            current.first_s = start_s + waited_s
+            current.first_s = start_s + wait_s
             if current.distributed is not None:
                 self._ordered_by(current)
 
-    def _start(self, loader: Any) -> Pass:
+    def _start(self, loader: Any) -> LoaderPass:
         stream = self._stream
         self._end_read_out()
         known = self._loaders.get(loader) or self._loaders.put(loader, self._look_at(loader))
         known.epoch = epoch = known.epoch + 1
-        stream.wake()
+        stream.request_full_tracing()
         ref, sampler, shuffles = known.ref, known.sampler, known.shuffles
-        current = Pass(
-            loader=ref, dataset=known.dataset, epoch=epoch, began_micro=stream.micro, sampler=sampler,
-            shuffles=shuffles, workers=loader.num_workers, made_at=known.made_at, place=here(),
-            distributed=distributed_of(loader) if known.distributed else None,
+        current = LoaderPass(
+            loader=ref, dataset=known.dataset, epoch=epoch, backward_count_at_start=stream.backward_count, sampler=sampler,
+            shuffles=shuffles, workers=loader.num_workers, made_at=known.made_at, place=user_location(),
+            distributed=distributed_sampler(loader) if known.distributed else None,
         )  # fmt: skip
         if shuffles is not None and not known.streams:
             current.length = _length(known, loader)
             if shuffles:
-                if stream.full:  # an order tells something only beside the steps that were taken in it
+                if stream.full_tracing:  # an order tells something only beside the steps that were taken in it
                     current.order = FirstIndices()
                     self._read_orders(1)
                 if getattr(loader.sampler, "generator", None) is None:
                     current.seeded_at = self._program.seeded_at
                 self._program.seeded_at = None
             elif epoch < 2:
-                current.blocks = Blocks()
+                current.blocks = LabelBlocks()
         elif epoch == 0 and loader.num_workers > 1 and known.streams:
-            current.copies = Copies(loader.num_workers)
+            current.copies = WorkerCopies(loader.num_workers)
         current.looked_at = current.blocks is not None or current.copies is not None
         stream.emit(LoaderStarted(
             location=current.place, loader=ref, epoch=epoch, sampler=sampler, shuffles=shuffles,
@@ -261,14 +261,14 @@ class Loaders:
 
     def _look_at(self, loader: Any) -> _Loader:
         registry = self._stream.registry
-        ref, (sampler, shuffles) = registry.of(loader), order_of(loader)
+        ref, (sampler, shuffles) = registry.ref(loader), sampler_order(loader)
         return _Loader(
-            ref=ref, dataset=_ref(registry.of, loader.dataset), made_at=self._made_at.get(ref), sampler=sampler,
-            shuffles=shuffles, distributed=distributed_of(loader) is not None,
+            ref=ref, dataset=_ref(registry.ref, loader.dataset), made_at=self._made_at.get(ref), sampler=sampler,
+            shuffles=shuffles, distributed=distributed_sampler(loader) is not None,
             streams=isinstance(loader.dataset, IterableDataset),
         )  # fmt: skip
 
-    def _look_for_copies(self, loader: Any, current: Pass) -> None:
+    def _look_for_copies(self, loader: Any, current: LoaderPass) -> None:
         if not loader.num_workers or loader.worker_init_fn is not None:
             return
         for path, kind, code in generators(loader.dataset):
@@ -278,29 +278,29 @@ class Loaders:
                 made_at=current.made_at,
             ))  # fmt: skip
 
-    def _drawn(self, current: Pass, batch: Any, waited_s: float) -> None:
+    def _drawn(self, current: LoaderPass, batch: Any, wait_s: float) -> None:
         stream = self._stream
         if current.blocks is not None:
             self._labelled(current, batch)
         if current.copies is not None:
             self._compared(current, current.copies, batch)
         current.looked_at = current.blocks is not None or current.copies is not None
-        if stream.full:
-            if self._program.wants_drawn:
-                self._program.drawn = drawn_sizes(batch)
+        if stream.full_tracing:
+            if self._program.record_batch_sizes:
+                self._program.batch_sizes = tensor_sizes(batch)
             stream.after_batch()
             stream.emit(BatchLoaded(
                 loader=current.loader, epoch=current.epoch, index=current.index,
-                wait_s=waited_s, batch=batch,
+                wait_s=wait_s, batch=batch,
             ))  # fmt: skip
 
-    def _labelled(self, current: Pass, batch: Any) -> None:
+    def _labelled(self, current: LoaderPass, batch: Any) -> None:
         assert current.blocks is not None
         current.blocks.add(batch)
         if current.blocks.over:
             current.blocks = None
 
-    def _compared(self, current: Pass, copies: Copies, batch: Any) -> None:
+    def _compared(self, current: LoaderPass, copies: WorkerCopies, batch: Any) -> None:
         copies.add(batch)
         if copies.over:
             current.copies = None
@@ -314,18 +314,18 @@ class Loaders:
         """Read those of more passes, or of one less; what they are read by stands in the way of every batch."""
         with self._stream.lock:
             before, self._orders = self._orders, self._orders + more
-            if not before and self._stream.on:
+            if not before and self._stream.active:
                 self._reading.replace(_ITERATOR, "_next_index", self._next_index)
             elif not self._orders:
                 self._reading.restore()
 
-    def _ordered(self, current: Pass, indices: Any) -> None:
+    def _ordered(self, current: LoaderPass, indices: Any) -> None:
         assert current.order is not None
         current.order.add(indices)
         if current.order.complete:
             self._tell_order(current)
 
-    def _tell_epoch(self, current: Pass) -> None:
+    def _tell_epoch(self, current: LoaderPass) -> None:
         sampler, current.distributed = current.distributed, None
         order = (sampler.epoch, sampler.seed, sampler.num_replicas, sampler.rank)
         self._stream.emit(DistributedEpochStarted(
@@ -333,7 +333,7 @@ class Loaders:
             made_at=current.made_at,
         ))  # fmt: skip
 
-    def _tell_order(self, current: Pass) -> None:
+    def _tell_order(self, current: LoaderPass) -> None:
         order, current.order = current.order, None
         if order is None:
             return
@@ -354,16 +354,16 @@ class Loaders:
         if self._read_out is not None:
             self._ended(self._read_out)
 
-    def _ended(self, current: Pass) -> None:
+    def _ended(self, current: LoaderPass) -> None:
         if self._read_out is not current:
             self._end_read_out()
         self._read_out = None
         if current.ended:
             return
         current.ended = True
-        stream, place = self._stream, here()
-        backwards, pending = stream.micro - current.began_micro, stream.micro - stream.stepped_micro
-        if not self._program.elsewhere():  # one that draws ahead must not look at gradients
+        stream, place = self._stream, user_location()
+        backwards, pending = stream.backward_count - current.backward_count_at_start, stream.backward_count - stream.backward_count_at_step
+        if not self._program.is_other_thread():  # one that draws ahead must not look at gradients
             note_leftover(stream, self._program, current.loader, current.index, backwards, place)
         self._tell_order(current)
         if current.blocks is not None:
@@ -371,11 +371,11 @@ class Loaders:
         stream.emit(LoaderExhausted(
             location=place, loader=current.loader, epoch=current.epoch, batches=current.index,
             pending_backwards=pending, batches_with_backward=backwards,
-            wait_s=current.waited_s, seconds=perf_counter() - current.first_s if current.index else 0.0,
+            wait_s=current.wait_s, seconds=perf_counter() - current.first_s if current.index else 0.0,
             workers=current.workers,
         ))  # fmt: skip
 
-    def _tell_blocks(self, current: Pass, blocks: Blocks) -> None:
+    def _tell_blocks(self, current: LoaderPass, blocks: LabelBlocks) -> None:
         for column, values, shortest in blocks.found():
             self._stream.emit(SortedLabels(
                 location=current.made_at or current.place, loader=current.loader, epoch=current.epoch,

@@ -17,9 +17,9 @@ from torch import Tensor
 from trueloop.tracing.events import Event, BackwardLosses, LossArgumentsSwapped
 from trueloop.tracing.losses import NOTE, Note
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import FENCED, here
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
 
 LOSSES: Final = (
     F.cross_entropy,
@@ -41,23 +41,23 @@ _bindings: Any = importlib.import_module("torch._C")
 _transformed: Callable[[], bool] = getattr(_bindings, "_are_functorch_transforms_active", lambda: True)
 
 
-class LossPlaces:
+class LossLines:
     """Tells `LossSwapped` while watching in full; `LossProbe` reads what it notes.
 
     Cost: 1 us for each loss.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (BackwardLosses, LossArgumentsSwapped)
+    emits: ClassVar[tuple[type[Event], ...]] = (BackwardLosses, LossArgumentsSwapped)
 
-    def __init__(self, stream: Stream, program: Program) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._note = stream.fenced("the lines of losses", _note)
-        self._look = stream.fenced("what losses are given", self._swapped)
+        self._note = stream.isolated("the lines of losses", _note)
+        self._look = stream.isolated("what losses are given", self._swapped)
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """Nothing."""
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Replace torch's loss functions."""
         for function in LOSSES:
             patches.swap(function, self._replacement)  # pyright: ignore[reportArgumentType]
@@ -69,8 +69,8 @@ class LossPlaces:
 
         def loss(*args: Any) -> Any:
             result = original(*args)
-            if not _is_compiling() and stream.on and stream.full:  # dynamo is to see nothing else of ours
-                if program.notes_losses:
+            if not _is_compiling() and stream.active and stream.full_tracing:  # dynamo is to see nothing else of ours
+                if program.record_losses:
                     note(result, args)
                 if lopsided:
                     look(name, result, args)
@@ -85,7 +85,7 @@ class LossPlaces:
         read = given.is_cpu and target.is_cpu and given.numel() > 0 and not _transformed()
         self._stream.emit(
             LossArgumentsSwapped(
-                location=here(),
+                location=user_location(),
                 function=function,
                 input_is_binary=_labels(given) if read else None,
                 target_outside_unit_interval=bool(((target < 0) | (target > 1)).any()) if read else None,
@@ -101,4 +101,4 @@ def _labels(values: Tensor) -> bool:
 def _note(result: Any, args: tuple[Any, ...]) -> None:
     node = getattr(result, "grad_fn", None)
     if node is not None:
-        node.metadata[NOTE] = Note(here(FENCED), tuple([arg.shape for arg in args[:2] if isinstance(arg, Tensor)]))
+        node.metadata[NOTE] = Note(user_location(ISOLATED_CALLER_DEPTH), tuple([arg.shape for arg in args[:2] if isinstance(arg, Tensor)]))

@@ -10,9 +10,9 @@ from torch import nn
 
 from trueloop.tracing.events import Event, ModeSet
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import here
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import user_location
 
 WAKES: Final = 12  # times a change of mode is worth a closer look
 
@@ -27,28 +27,28 @@ class Modes:
     Cost: 5 us for each call by the program, and 0.3 us for each module below.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (ModeSet,)
+    emits: ClassVar[tuple[type[Event], ...]] = (ModeSet,)
 
-    def __init__(self, stream: Stream, program: Program) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._inside = False
         self._wakes = 0
-        self._look = stream.fenced("modes", self._modes)
-        self._tell = stream.fenced("modes", self._set)
+        self._look = stream.isolated("modes", self._modes)
+        self._tell = stream.isolated("modes", self._set)
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """Replace ``nn.Module.train``."""
         self._wakes = 0
         patches.replace(nn.Module, "train", self._replacement)
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Nothing more is needed."""
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream = self._stream
 
         def train(module: nn.Module, mode: bool = True) -> nn.Module:
-            if not stream.on or _is_compiling() or self._program.elsewhere() or self._inside:
+            if not stream.active or _is_compiling() or self._program.is_other_thread() or self._inside:
                 return original(module, mode)
             changed = self._look(module, mode)
             self._inside = True
@@ -68,13 +68,13 @@ class Modes:
         registry = self._stream.registry
         self._stream.emit(
             ModeSet(
-                location=here(),
-                module=registry.of(module),
+                location=user_location(),
+                module=registry.ref(module),
                 training=bool(mode),
                 changed=bool(changed),
-                parameters=registry.many(module.parameters()),
+                parameters=registry.refs(module.parameters()),
             )
         )
         if changed and self._wakes < WAKES:
             self._wakes += 1
-            self._stream.wake()
+            self._stream.request_full_tracing()

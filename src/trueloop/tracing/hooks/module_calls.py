@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.casts import weight_cast
+from trueloop.tracing.casts import find_weight_cast
 from trueloop.tracing.events import (
     NO_REFS,
     BatchNormSingleSample,
@@ -30,16 +30,16 @@ from trueloop.tracing.events import (
     HighBatchNormMomentum,
     UnregisteredModuleCalled,
 )
-from trueloop.tracing.hooks.forward_bypass import Bypasses
-from trueloop.tracing.layer_calls import LOOKED_AT, LayerCalls
-from trueloop.tracing.layer_settings import forgetful, frozen_in_vain, outweighing
+from trueloop.tracing.hooks.forward_bypass import ForwardBypasses
+from trueloop.tracing.layer_calls import INSPECTED_LAYERS, LayerCalls
+from trueloop.tracing.layer_settings import find_high_momentum, find_ineffective_freezes, find_dominating_epsilon
 from trueloop.tracing.model_structure import Modes, parts_of
-from trueloop.tracing.nonfinite.replay import Call, remember, remember_output
+from trueloop.tracing.nonfinite.replay import Call, record_call, record_output
 from trueloop.tracing.object_facts import Facts
 from trueloop.tracing.patch import Patches, hide_from_compiler
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import FENCED, here
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
 
 _NO_IDS: Final[frozenset[int]] = frozenset()
 UNDRAWN: Final = 4  # calls without a random number, after which the generator's state is not noted any more
@@ -85,16 +85,16 @@ class _Held(NamedTuple):
 
     def add(self, module: nn.Module) -> None:
         for each in module.modules():
-            (self.looked_at if isinstance(each, LOOKED_AT) else self.plain).add(id(each))
+            (self.looked_at if isinstance(each, INSPECTED_LAYERS) else self.plain).add(id(each))
 
 
-class Forwards:
-    """Tells of calls of models and what is odd about them, and has `Bypasses` look, all while watching in full.
+class ModuleCalls:
+    """Tells of calls of models and what is odd about them, and has `ForwardBypasses` look, all while watching in full.
 
     Cost: 10 us for each call of a model and 0.5 us for each module within it.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (
+    emits: ClassVar[tuple[type[Event], ...]] = (
         BatchNormSingleSample,
         BatchNormTrained,
         DominatingEpsilon,
@@ -106,13 +106,13 @@ class Forwards:
         UnregisteredModuleCalled,
     )
 
-    def __init__(self, stream: Stream, program: Program, met: Callable[[nn.Module], None] = lambda model: None) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState, met: Callable[[nn.Module], None] = lambda model: None) -> None:
         self._stream, self._program, self._met_by = stream, program, met
-        self._tell = stream.fenced("calls of models", self._returned)
-        self._look = stream.fenced("modules within models", self._within)
-        self._bypasses = Bypasses(stream, program)
-        self._direct = stream.guarded("direct calls of forward", self._bypasses.look)
-        self._note = stream.fenced("arguments of models", self._noted)
+        self._tell = stream.isolated("calls of models", self._returned)
+        self._look = stream.isolated("modules within models", self._within)
+        self._bypasses = ForwardBypasses(stream, program)
+        self._direct = stream.isolated_inner("direct calls of forward", self._bypasses.look)
+        self._note = stream.isolated("arguments of models", self._noted)
         self._root: nn.Module | None = None
         self._held: dict[int, _Held] = {}
         self._plain: frozenset[int] | set[int] = _NO_IDS
@@ -129,7 +129,7 @@ class Forwards:
         self._drawn_at = (-1, -1)
         """Updates and backwards when the generator's state was noted last."""
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """Nothing is needed lightly; what was told to others is forgotten."""
         self._waiting = []
         self._models.clear()
@@ -137,7 +137,7 @@ class Forwards:
         self._strangers.clear()
         self._layers.begin()
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Replace ``nn.Module.__call__``."""
         self._held.clear()
         self._bypasses.begin()
@@ -147,9 +147,9 @@ class Forwards:
         stream, program = self._stream, self._program
 
         def __call__(module: nn.Module, /, *args: Any, **options: Any) -> Any:  # noqa: N807
-            if id(module) in self._plain or not stream.on or _is_compiling() or program.elsewhere():
+            if id(module) in self._plain or not stream.active or _is_compiling() or program.is_other_thread():
                 return original(module, *args, **options)
-            if program.in_forward:
+            if program.forward_depth:
                 root = self._root
                 if root is not None and module is not root and self._caller == get_ident():
                     self._look(root, module, args)
@@ -157,9 +157,9 @@ class Forwards:
             if not module._modules and not module._parameters and type(module).__module__.startswith("torch.nn"):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
                 return original(module, *args, **options)  # a loss of torch's own: the graph tells
             noted = None
-            if not program.in_backward and not program.replayed and torch.is_grad_enabled() and not _transformed():
+            if not program.backward_depth and not program.replayed and torch.is_grad_enabled() and not _transformed():
                 noted = self._note(module, args, options)
-            program.in_forward, program.dropped, self._root, self._caller = 1, False, module, get_ident()
+            program.forward_depth, program.functional_dropout_active, self._root, self._caller = 1, False, module, get_ident()
             self._given = args
             held = self._held.get(id(module))
             self._plain = held.plain if held is not None and held.root() is module else _NO_IDS
@@ -167,7 +167,7 @@ class Forwards:
             try:
                 output = original(module, *args, **options)
             finally:
-                program.in_forward, self._root, self._given, self._plain = 0, None, (), _NO_IDS
+                program.forward_depth, self._root, self._given, self._plain = 0, None, (), _NO_IDS
             self._tell(module, output, perf_counter() - start, noted)
             return output
 
@@ -176,10 +176,10 @@ class Forwards:
     def _noted(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Call | None:
         if isinstance(module, nn.RNNBase):
             self._layers.look(module, module, args, args)
-        now, known = (self._stream.update, self._stream.micro), self._models.get(module)
+        now, known = (self._stream.update, self._stream.backward_count), self._models.get(module)
         draws = known is None or known.undrawn < UNDRAWN or known.training is not module.training
-        first, thread = draws and self._drawn_at != now, self._program.number()
-        call = remember(module, args, options, *now, drawn=first, thread=thread)
+        first, thread = draws and self._drawn_at != now, self._program.thread_number()
+        call = record_call(module, args, options, *now, drawn=first, thread=thread)
         if call is not None:
             self._program.calls.append(call)
             if first:
@@ -188,7 +188,7 @@ class Forwards:
 
     def _returned(self, model: nn.Module, output: Any, seconds: float, noted: Call | None) -> None:
         if noted is not None:
-            remember_output(noted, output)
+            record_output(noted, output)
         self._called(model, output, seconds)
         known = self._models.get(model)
         if known is not None and noted is not None and noted.generator is not None:
@@ -203,41 +203,41 @@ class Forwards:
         stream, program = self._stream, self._program
         known = self._models.get(model)
         if known is None:
-            known = self._models.put(model, _Known(stream.registry.of(model)))
+            known = self._models.put(model, _Known(stream.registry.ref(model)))
             self._met_by(model)
-        called, before = (program.number(), stream.update), program.models.get(model)
+        called, before = (program.thread_number(), stream.update), program.models.get(model)
         if before != called:
             program.models.put(model, called)
-            program.structures += before is None or before[0] != called[0]
-        refs = stream.registry.many(parameters)
+            program.structure_changes += before is None or before[0] != called[0]
+        refs = stream.registry.refs(parameters)
         if known.refs is not refs:
             known.refs = refs
-            program.structures += 1
+            program.structure_changes += 1
             stream.registry.name_parameters(model)
         batch = program.batch
         fresh, known.batch = known.batch != batch, batch
         used, known.used = known.used, False
         autocast = _autocast()
-        if self._waiting and not program.in_backward:
+        if self._waiting and not program.backward_depth:
             self._met(model)
         graphs = [graph for tensor in _tensors(output) if (graph := tensor.grad_fn) is not None]
         grad_mode = torch.is_grad_enabled()
         if grad_mode:  # not that of a teacher
             program.autocast = autocast
-        place = here(FENCED + 1)
+        place = user_location(ISOLATED_CALLER_DEPTH + 1)
         stream.emit(
             ModelCalled(
                 location=place,
                 model=known.ref,
                 training=model.training,
-                dropout_active=modes.dropout or (modes.training and program.dropped),
+                dropout_active=modes.dropout or (modes.training and program.functional_dropout_active),
                 batchnorm_active=modes.normalising,
                 all_eval=not modes.training,
                 grad_mode=grad_mode,
                 inference_mode=torch.is_inference_mode_enabled(),
                 has_graph=bool(graphs),
                 autocast=autocast,
-                recomputed=program.in_backward > 0,
+                recomputed=program.backward_depth > 0,
                 loader=program.loader if fresh else None,
                 parameters=refs,
                 seconds=seconds,
@@ -247,11 +247,11 @@ class Forwards:
                 previous_graph_used=used,
             )
         )
-        if graphs and not program.in_backward:
+        if graphs and not program.backward_depth:
             self._direct(place)
             if modes.training:
                 self._settings(model, known, modes)
-        if graphs and not modes.training and not program.in_backward and not _transformed():
+        if graphs and not modes.training and not program.backward_depth and not _transformed():
             _mark(graphs, known)
 
     def _settings(self, model: nn.Module, known: _Known, modes: Modes) -> None:
@@ -259,33 +259,33 @@ class Forwards:
         stream, registry = self._stream, self._stream.registry
         if not known.looked and modes.normalising:
             known.looked = True
-            stream.emit(BatchNormTrained(location=here(), model=known.ref))
-            for found in forgetful(model):
+            stream.emit(BatchNormTrained(location=user_location(), model=known.ref))
+            for found in find_high_momentum(model):
                 stream.emit(HighBatchNormMomentum(
-                    location=here(), module=registry.of(found.first), model=known.ref, momentum=found.value,
+                    location=user_location(), module=registry.ref(found.first), model=known.ref, momentum=found.value,
                     layers=found.layers,
                 ))  # fmt: skip
-            for found in outweighing(model):
+            for found in find_dominating_epsilon(model):
                 stream.emit(DominatingEpsilon(
-                    location=here(), module=registry.of(found.first), model=known.ref, epsilon=found.value,
+                    location=user_location(), module=registry.ref(found.first), model=known.ref, epsilon=found.value,
                     layers=found.layers,
                 ))  # fmt: skip
-        if known.met == self._program.met and not known.marks:  # before there is an optimizer nothing is trained
+        if known.met == self._program.optimizers_seen and not known.marks:  # before there is an optimizer nothing is trained
             return
-        before, known.met = known.marks, self._program.met
+        before, known.met = known.marks, self._program.optimizers_seen
         known.marks = tuple(
-            FreezeAttribute(each.attribute, each.value, tuple(each.names), each.modules, registry.many(each.parameters))
-            for each in frozen_in_vain(model)
+            FreezeAttribute(each.attribute, each.value, tuple(each.names), each.modules, registry.refs(each.parameters))
+            for each in find_ineffective_freezes(model)
         )
         if known.marks != before:
-            stream.emit(IneffectiveFreeze(location=here(), model=known.ref, attributes=known.marks))
+            stream.emit(IneffectiveFreeze(location=user_location(), model=known.ref, attributes=known.marks))
 
     def _cast(self, graphs: Sequence[Any]) -> tuple[Ref, int] | None:
-        found = weight_cast(graphs)
-        return found and (self._stream.registry.parameter(found[0]), found[1])
+        found = find_weight_cast(graphs)
+        return found and (self._stream.registry.parameter_ref(found[0]), found[1])
 
     def _within(self, root: nn.Module, module: nn.Module, args: tuple[Any, ...]) -> None:
-        if isinstance(module, LOOKED_AT):
+        if isinstance(module, INSPECTED_LAYERS):
             self._layers.look(root, module, args, self._given)
         known = self._held.get(id(root))
         if known is None or known.root() is not root:
@@ -303,27 +303,27 @@ class Forwards:
             return
         for inner in module.modules():
             self._strangers.add(inner)
-        self._waiting.append((weakref.ref(module), weakref.ref(root), here(), self._program.number()))
+        self._waiting.append((weakref.ref(module), weakref.ref(root), user_location(), self._program.thread_number()))
 
     def _met(self, model: nn.Module) -> None:
         """Tell of strangers that have got gradients: those that are random on purpose never do."""
         waiting, self._waiting = self._waiting, []
-        own_thread = self._program.number()  # gradients of others are not touched
+        own_thread = self._program.thread_number()  # gradients of others are not touched
         for known, owner, place, thread in waiting:
             module, root = known(), owner()
             if module is None or root is None or thread != own_thread:
                 continue
             own = list(module.parameters())
-            if (self._program.crowded and root is not model) or all(p.grad is None for p in own):
+            if (self._program.multi_threaded and root is not model) or all(p.grad is None for p in own):
                 self._waiting.append((known, owner, place, thread))
                 continue
             registry = self._stream.registry
             self._stream.emit(
                 UnregisteredModuleCalled(
                     location=place,
-                    module=registry.of(module),
-                    model=registry.of(root),
-                    parameters=registry.many(own),
+                    module=registry.ref(module),
+                    model=registry.ref(root),
+                    parameters=registry.refs(own),
                     trainable=any(p.requires_grad for p in own),
                     live_module=module,
                 )

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.accumulation_window import Windows, parameters_of
+from trueloop.tracing.accumulation_window import AccumulationWindows, parameters_of
 from trueloop.tracing.events import Event, Ref, StepMissing
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Known, Program
+from trueloop.tracing.program_state import OptimizerState, ProgramState
 from trueloop.tracing.program_text.attribute_readers import running_files, trees
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import by_user
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import is_called_by_user
 
 ENOUGH: Final = 8  # backwards without a step, in which whoever changes weights by hand has done so
 FIRST: Final = 4  # values of a parameter that are compared
@@ -31,7 +31,7 @@ class _Awaited:
 
     __slots__ = ("backwards", "direct", "files", "known", "marks", "moved", "place", "ref")
 
-    def __init__(self, ref: Ref, known: Known, held: list[Tensor]) -> None:
+    def __init__(self, ref: Ref, known: OptimizerState, held: list[Tensor]) -> None:
         self.ref, self.known = ref, known
         self.backwards = 1
         self.direct = self.moved = False
@@ -44,33 +44,33 @@ class _Awaited:
         self.moved |= any((held := known()) is not None and _mark(held) != mark for known, mark in self.marks)
 
 
-class Awaiting:
+class NeverStepped:
     """Tells `StepAwaited`.
 
     Cost: for an optimizer without a step 0.2 us for each backward, and 1 us for each parameter at two of them.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (StepMissing,)
+    emits: ClassVar[tuple[type[Event], ...]] = (StepMissing,)
 
-    def __init__(self, stream: Stream, program: Program, windows: Windows) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState, windows: AccumulationWindows) -> None:
         self._stream, self._program = stream, program
         self._awaited: dict[int, _Awaited] = {}
         """By the id of what is known of the optimizer, which outlives it here."""
-        windows.waiting = stream.fenced("optimizers that never step", self._again)
-        stream.farewells.append(stream.fenced("optimizers that never step", self._ended))
+        windows.on_missing_step = stream.isolated("optimizers that never step", self._again)
+        stream.on_detach.append(stream.isolated("optimizers that never step", self._ended))
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """Begin anew."""
         self._awaited = {}
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Nothing more."""
 
-    def _again(self, optimizer: Optimizer, known: Known, place: CodePosition | None) -> None:
+    def _again(self, optimizer: Optimizer, known: OptimizerState, place: CodePosition | None) -> None:
         awaited = self._awaited.get(id(known))
         if awaited is None:
             self._awaited = {key: each for key, each in self._awaited.items() if not each.known.steps}
-            ref = self._stream.registry.of(optimizer)
+            ref = self._stream.registry.ref(optimizer)
             awaited = self._awaited[id(known)] = _Awaited(ref, known, parameters_of(optimizer))
         awaited.backwards += 1
         if awaited.backwards != ENOUGH:
@@ -79,13 +79,13 @@ class Awaiting:
         if awaited.moved or self._shared(optimizer):
             awaited.moved = True
             return
-        awaited.place, awaited.direct = place, by_user()
+        awaited.place, awaited.direct = place, is_called_by_user()
         awaited.files = running_files()
         self._tell(awaited, ended=False)
 
     def _ended(self) -> None:
         for awaited in self._awaited.values():
-            if awaited.backwards >= ENOUGH and not awaited.known.steps and not awaited.moved and self._stream.on:
+            if awaited.backwards >= ENOUGH and not awaited.known.steps and not awaited.moved and self._stream.active:
                 awaited.look()
                 if not awaited.moved:
                     self._tell(awaited, ended=True)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from trueloop.core.findings import SourceLocation
 from trueloop.tracing.events import Event, IneffectiveOptimizerAttribute
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Known, Program
+from trueloop.tracing.program_state import OptimizerState, ProgramState
 from trueloop.tracing.program_text.optimizer_settings import (
     KEYS,
     read_of_optimizer,
@@ -20,7 +20,7 @@ from trueloop.tracing.program_text.optimizer_settings import (
     written_to_optimizer,
 )
 from trueloop.tracing.program_text.program_files import files_of, in_notebook, program_stack, reached
-from trueloop.tracing.stream import Stream
+from trueloop.tracing.stream import EventStream
 
 MOST: Final = 16  # settings that are followed
 _NOTHING: Final = frozenset[int]()
@@ -30,7 +30,7 @@ _NOTHING: Final = frozenset[int]()
 class _Seen:
     """An attribute, when it was first seen to be another than what the groups have."""
 
-    known: Known
+    known: OptimizerState
     steps: int
     files: set[str]
     judged: bool = False
@@ -42,25 +42,25 @@ class Settings:
     Cost: 2 us for each start of a loader; 5 ms for each file of the program, once, where there is such an attribute.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (IneffectiveOptimizerAttribute,)
+    emits: ClassVar[tuple[type[Event], ...]] = (IneffectiveOptimizerAttribute,)
 
-    def __init__(self, stream: Stream, program: Program) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._seen: dict[tuple[int, str], _Seen] = {}
-        self._look = stream.fenced("settings of optimizers", self._looked)
-        stream.farewells.append(self._look)
+        self._look = stream.isolated("settings of optimizers", self._looked)
+        stream.on_detach.append(self._look)
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """See every start of a loader."""
         self._seen.clear()
         patches.replace(DataLoader, "__iter__", self._iter)
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Nothing more is needed."""
 
     def _iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __iter__(loader: Any) -> Any:  # noqa: N807
-            if self._stream.on and not self._program.elsewhere():
+            if self._stream.active and not self._program.is_other_thread():
                 self._look()
             return original(loader)
 
@@ -72,7 +72,7 @@ class Settings:
                 for key in KEYS & vars(optimizer).keys() & optimizer.defaults.keys():
                     self._met(optimizer, known, key)
 
-    def _met(self, optimizer: Optimizer, known: Known, key: str) -> None:
+    def _met(self, optimizer: Optimizer, known: OptimizerState, key: str) -> None:
         value, used = vars(optimizer)[key], [group[key] for group in optimizer.param_groups]
         if any(each is value or repr(each) == repr(value) for each in used):
             self._seen.pop((id(known), key), None)
@@ -91,7 +91,7 @@ class Settings:
         if written is not None:
             self._stream.emit(
                 IneffectiveOptimizerAttribute(
-                    optimizer=self._stream.registry.of(optimizer), attribute=key, attribute_value=repr(value)[:40],
+                    optimizer=self._stream.registry.ref(optimizer), attribute=key, attribute_value=repr(value)[:40],
                     group_value=repr(used[0])[:40], assigned_at=written,
                 )
             )  # fmt: skip

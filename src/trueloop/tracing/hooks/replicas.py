@@ -2,7 +2,7 @@
 
 A round is a call of the wrapper that gets its reduction ready: every process of the group takes part in it, and right
 after the next step all must hold the same. After rounds 1, 2, 4, ... 1024, 2048, 3072, ... each process sends what its
-parameters come to, and what it did in that round, see `Exchange` and `Work`. Two letters belong to one moment where
+parameters come to, and what it did in that round, see `DigestStore` and `RoundWork`. Two letters belong to one moment where
 they are of one round, and the group has begun the same number of collectives by then, which is a clock that all its
 processes share.
 
@@ -31,13 +31,13 @@ from trueloop.tracing.events import Event, ModelReplicated, RanksCompared, Ref, 
 from trueloop.tracing.hooks.steps import depth_of_step
 from trueloop.tracing.object_facts import Facts
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.replicas.digest_exchange import Exchange, Letter, Numbers, Stores
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.replicas.digest_exchange import DigestStore, RankDigest, Numbers, StoreConnection
 from trueloop.tracing.replicas.round_work import ROWS as WORKS
-from trueloop.tracing.replicas.round_work import Work, begun, compared, unknown
-from trueloop.tracing.replicas.tensor_digest import ULPS, apart, comparable, epsilon_of, sketch
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import here
+from trueloop.tracing.replicas.round_work import RoundWork, begun, compared, unknown
+from trueloop.tracing.replicas.tensor_digest import ULPS, apart, comparable, epsilon_of, tensor_digest
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import user_location
 
 RARELY: Final = 1024  # rounds between two comparisons, once the first ones are made
 ALIKE: Final = frozenset(("default_hooks", "mixed_precision_hooks", "powerSGD_hook", "quantization_hooks"))
@@ -66,7 +66,7 @@ class _Replica:
     equal_at: int | None = None
     stepped: dict[int, int] = field(default_factory=dict[int, int])
     """Optimizer, by id -> the round of its latest step."""
-    work: Work | None = None
+    work: RoundWork | None = None
     """What this process does in a round that will be compared."""
     batches: int = 0
     """Drawn from loaders before that."""
@@ -96,49 +96,49 @@ class Replicas:
     """Tells `ModelReplicated` and `RanksCompared` always, `ReplicaStepped` while watching in full.
 
     Cost: 1 us per call of a wrapper, backward and step where there is a wrapper, otherwise none; a comparison as
-    `sketch` and `Work`.
+    `tensor_digest` and `RoundWork`.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, RanksCompared, ReplicaStepped)
+    emits: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, RanksCompared, ReplicaStepped)
 
-    def __init__(self, stream: Stream, program: Program) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._replicas = Facts[nn.Module, _Replica]()
         self._holds = Facts[Optimizer, tuple[int, frozenset[int]]]()
         self._made = 0
         self._patches = Patches()
         self._process = os.getpid()
-        self._exchange, self._stores, self._sender = Exchange(), Stores(), os.getpid()
-        self._meet = stream.fenced("wrappers of models", self._met)
-        self._look_in = stream.fenced("what wrappers are given", self._given)
-        self._arrive = stream.fenced("gradients of wrapped models", Work.arrived)
-        self._look = stream.fenced("calls of wrappers", self._called)
-        self._note = stream.fenced("backwards of wrapped models", self._backward_begins)
-        self._tell = stream.fenced("steps of wrapped models", self._stepped)
-        stream.farewells.append(stream.fenced("answers of other ranks", self._end))
+        self._exchange, self._stores, self._sender = DigestStore(), StoreConnection(), os.getpid()
+        self._meet = stream.isolated("wrappers of models", self._met)
+        self._look_in = stream.isolated("what wrappers are given", self._given)
+        self._arrive = stream.isolated("gradients of wrapped models", RoundWork.arrived)
+        self._look = stream.isolated("calls of wrappers", self._called)
+        self._note = stream.isolated("backwards of wrapped models", self._backward_begins)
+        self._tell = stream.isolated("steps of wrapped models", self._stepped)
+        stream.on_detach.append(stream.isolated("answers of other ranks", self._end))
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """Replace what a wrapper is built and called by; hook every step."""
         if not dist.is_available():
             return
         self._process = os.getpid()
         self._replicas.clear()
         self._begin()
-        self._patches, self._program.replicated = patches, None
+        self._patches, self._program.before_replicated_backward = patches, None
         cast("Any", Replicas._after_step)._torchdynamo_disable = True  # noqa: SLF001
         patches.replace(DistributedDataParallel, "__init__", self._constructor)
         patches.replace(DistributedDataParallel, "_pre_forward", self._inputs)
         patches.replace(DistributedDataParallel, "_post_forward", self._forward)
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Nothing more is needed."""
 
     def _begin(self) -> None:
-        self._exchange, self._stores, self._sender = Exchange(), Stores(), os.getpid()
+        self._exchange, self._stores, self._sender = DigestStore(), StoreConnection(), os.getpid()
 
     def _listening(self) -> bool:
         """True while somebody listens, and in a child that was forked then."""
-        return self._stream.on or os.getpid() != self._process
+        return self._stream.active or os.getpid() != self._process
 
     def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(wrapper: Any, *args: Any, **options: Any) -> None:  # noqa: N807
@@ -166,7 +166,7 @@ class Replicas:
         return _post_forward
 
     def _after_step(self, optimizer: Optimizer, args: Any, options: Any) -> None:
-        if not self._program.in_backward and self._listening():
+        if not self._program.backward_depth and self._listening():
             self._tell(optimizer)
 
     # What it sees --------------------------------------------------------------------------------------------------
@@ -175,8 +175,8 @@ class Replicas:
         known = self._replicas.get(wrapper)
         if known is not None:
             return known
-        if self._program.replicated is None:  # the first one: programs without do not pay for it
-            self._program.replicated = self._note
+        if self._program.before_replicated_backward is None:  # the first one: programs without do not pay for it
+            self._program.before_replicated_backward = self._note
             self._patches.hook(register_optimizer_step_post_hook(self._after_step))
         registry = self._stream.registry
         left_out = set(wrapper.parameters_to_ignore)
@@ -185,7 +185,7 @@ class Replicas:
             for name, parameter in wrapper.module.named_parameters()
             if name not in left_out and parameter.requires_grad
         }
-        registry.of(wrapper.module)  # which numbers it before others of its class that are called later
+        registry.ref(wrapper.module)  # which numbers it before others of its class that are called later
         registry.name_parameters(wrapper.module)
         kept = {name: parameter for name, parameter in held.items() if comparable(parameter)}
         shapes = repr([(name, tuple(parameter.shape)) for name, parameter in kept.items()])
@@ -194,13 +194,13 @@ class Replicas:
         identity = hashlib.sha256(shapes.encode()).hexdigest()[:16]
         self._made += 1
         known = self._replicas.put(wrapper, _Replica(
-            ref=registry.of(wrapper), refs=registry.many(held.values()), ids=frozenset(map(id, held.values())),
+            ref=registry.ref(wrapper), refs=registry.refs(held.values()), ids=frozenset(map(id, held.values())),
             names=[name.replace("_orig_mod.", "") for name in kept],
             parameters=[weakref.ref(parameter) for parameter in kept.values()],
             name=f"{attempt}/{group.group_name}/{self._made}/{identity}",
         ))  # fmt: skip
         self._stream.emit(ModelReplicated(
-            location=here(), wrapper=known.ref, module=registry.of(wrapper.module), parameters=known.refs,
+            location=user_location(), wrapper=known.ref, module=registry.ref(wrapper.module), parameters=known.refs,
             group_size=group.size(),
         ))  # fmt: skip
         return known
@@ -233,7 +233,7 @@ class Replicas:
         for wrapper, known in self._replicas.items():
             if known.ids.isdisjoint(holds) or depth_of_step() > 1:
                 continue
-            if self._stream.full and self._stream.on:
+            if self._stream.full_tracing and self._stream.active:
                 self._tell_step(wrapper, known, optimizer)
             before = known.stepped.get(id(optimizer), 0)
             known.stepped[id(optimizer)] = known.rounds
@@ -262,7 +262,7 @@ class Replicas:
         now, since = _clock(wrapper), known.backward_at
         graded = [p for p in parameters_of(optimizer) if id(p) in known.ids and p.grad is not None]
         self._stream.emit(ReplicaStepped(
-            location=here(), wrapper=known.ref, parameters=self._stream.registry.some(graded),
+            location=user_location(), wrapper=known.ref, parameters=self._stream.registry.uncached_refs(graded),
             forwards=known.forwards, collectives=None if now is None or since is None else now - since,
         ))  # fmt: skip
 
@@ -279,19 +279,19 @@ class Replicas:
         if self._sender != os.getpid():
             self._begin()
         done = known.work.rows() if known.work is not None and known.work.number == known.rounds else None
-        drawn = sketch(parameters, unknown(parameters[0].device) if done is None else done)
+        drawn = tensor_digest(parameters, unknown(parameters[0].device) if done is None else done)
         if drawn is None or known.clock is None:
             return
         turn = _turn(known.rounds)
-        other = (1 + turn % (size - 1) if rank == 0 else 0) if self._stream.on else None
+        other = (1 + turn % (size - 1) if rank == 0 else 0) if self._stream.active else None
         about = other is not None and _Asked(
-            replica=known, update=self._stream.update, place=here(), names=known.names, rounds=known.rounds,
+            replica=known, update=self._stream.update, place=user_location(), names=known.names, rounds=known.rounds,
             loader=known.loader,
             ranks=(_global(group, rank), _global(group, other)), epsilons=list(map(epsilon_of, parameters)),
         )  # fmt: skip
-        self._exchange.send(Letter(
+        self._exchange.send(RankDigest(
             store=self._stores.opening(), name=known.name, moment=(known.rounds, known.clock), slot=turn, rank=rank,
-            other=other, sketch=drawn, about=about,
+            other=other, tensor_digest=drawn, about=about,
         ))  # fmt: skip
 
     def _answer(self) -> None:
@@ -299,7 +299,7 @@ class Replicas:
             raise self._exchange.broken.popleft()
         while self._exchange.answers:
             letter, numbers = self._exchange.answers.popleft()
-            self._compare(letter.about, letter.sketch.numbers.tolist(), numbers)
+            self._compare(letter.about, letter.tensor_digest.numbers.tolist(), numbers)
 
     def _compare(self, asked: _Asked, own: Numbers, others: Numbers) -> None:
         known = asked.replica
@@ -314,7 +314,7 @@ class Replicas:
             known.equal_at = asked.update
 
     def _end(self) -> None:
-        if self._stream.on:
+        if self._stream.active:
             self._exchange.end()
             self._answer()
 

@@ -16,9 +16,9 @@ from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Event, GraphsRetained
 from trueloop.tracing.hooks.backward import check_taken
 from trueloop.tracing.patch import Patches, hide_from_compiler
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import here
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import user_location
 
 ENOUGH: Final = 12  # graphs in different updates, all those of a line: more than the first updates of a lazy penalty
 MOST_NODES: Final = 4096  # of a graph; about 1 us each
@@ -51,27 +51,27 @@ class _Life:
         self.line.unused += self.counts and not self.used
 
 
-class Retained:
+class RetainedGraphs:
     """Tells `GraphsRetained`.
 
     Cost: 0.3 us for each backward in full; about 1 us for each node of a graph that is retained, for the first 12 of a
     line.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (GraphsRetained,)
+    emits: ClassVar[tuple[type[Event], ...]] = (GraphsRetained,)
 
-    def __init__(self, stream: Stream, program: Program) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._lines: dict[CodePosition, _Line] = {}
-        self._hang = stream.fenced("graphs that are retained", self._retained)
+        self._hang = stream.isolated("graphs that are retained", self._retained)
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """Begin anew."""
         for line in self._lines.values():
             line.decided = True
         self._lines = {}
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Replace ``torch.autograd.backward``, once more than the source of backwards does."""
         patches.replace(torch.autograd, "backward", self._replacement)
 
@@ -84,16 +84,16 @@ class Retained:
             grad_variables: Any = None, inputs: Any = None,
         ) -> Any:  # fmt: skip
             result = original(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
-            if not retain_graph or create_graph or not stream.on or program.in_backward or _is_compiling():
+            if not retain_graph or create_graph or not stream.active or program.backward_depth or _is_compiling():
                 return result
-            if not program.elsewhere():
+            if not program.is_other_thread():
                 self._hang([tensors] if isinstance(tensors, Tensor) else list(tensors))
             return result
 
         return backward
 
     def _retained(self, roots: Sequence[Tensor]) -> None:
-        place = here()
+        place = user_location()
         if place is None:
             return
         line = self._lines.get(place)

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from trueloop.tracing.accumulation_window import Windows, parameters_of
+from trueloop.tracing.accumulation_window import AccumulationWindows, parameters_of
 from trueloop.tracing.events import Event, GradientsUnscaled, LossScaled, ScalerCreated, StepSkipped
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import here, is_ours
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import user_location, is_trueloop_code
 
 KEY: Final = "trueloop_scaled"
 NEAR: Final = 8  # nodes between a backward's root and the scaled loss: a division by the window, a sum
@@ -43,23 +43,23 @@ class Scaling:
     Cost: 1 us for each call lightly, 4 us in full.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (GradientsUnscaled, LossScaled, ScalerCreated, StepSkipped)
+    emits: ClassVar[tuple[type[Event], ...]] = (GradientsUnscaled, LossScaled, ScalerCreated, StepSkipped)
 
-    def __init__(self, stream: Stream, program: Program, windows: Windows) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState, windows: AccumulationWindows) -> None:
         self._stream, self._program, self._windows = stream, program, windows
-        self._meet = stream.fenced("GradScaler", self._met)
-        self._note = stream.fenced("GradScaler", self._scaled)
-        self._unscale = stream.fenced("GradScaler", self._unscaled)
-        self._skip = stream.fenced("GradScaler", self._skipped)
+        self._meet = stream.isolated("GradScaler", self._met)
+        self._note = stream.isolated("GradScaler", self._scaled)
+        self._unscale = stream.isolated("GradScaler", self._unscaled)
+        self._skip = stream.isolated("GradScaler", self._skipped)
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """Replace four methods; ``torch.cuda.amp.GradScaler`` inherits them."""
         patches.replace(GradScaler, "__init__", self._constructor)
         patches.replace(GradScaler, "scale", self._scale)
         patches.replace(GradScaler, "unscale_", self._unscale_)
         patches.replace(GradScaler, "step", self._step)
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Replace another one, to know who asks for the factor."""
         patches.replace(GradScaler, "get_scale", self._get_scale)
 
@@ -75,17 +75,17 @@ class Scaling:
         windows = self._windows
 
         def get_scale(scaler: GradScaler) -> float:
-            if not is_ours(sys._getframe(1).f_code):  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+            if not is_trueloop_code(sys._getframe(1).f_code):  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
                 windows.factor_read = True
             return original(scaler)
 
         return get_scale
 
     def _met(self, scaler: GradScaler) -> None:
-        self._stream.emit(ScalerCreated(location=here(), scaler=self._stream.registry.of(scaler)))
+        self._stream.emit(ScalerCreated(location=user_location(), scaler=self._stream.registry.ref(scaler)))
 
     def _ours(self, scaler: GradScaler) -> bool:
-        return self._stream.on and not _is_compiling() and not self._program.elsewhere() and scaler.is_enabled()
+        return self._stream.active and not _is_compiling() and not self._program.is_other_thread() and scaler.is_enabled()
 
     def _scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scale(scaler: GradScaler, outputs: Any) -> Any:
@@ -126,11 +126,11 @@ class Scaling:
         if not isinstance(scaled, Tensor) or scaled.grad_fn is None:
             return
         cast("Any", scaled.grad_fn).metadata[KEY] = True
-        if self._stream.full:
+        if self._stream.full_tracing:
             self._stream.emit(
                 LossScaled(
-                    location=here(),
-                    scaler=self._stream.registry.of(scaler),
+                    location=user_location(),
+                    scaler=self._stream.registry.ref(scaler),
                     enabled=True,
                     scale=float(scaler.get_scale()) if scaled.device.type == "cpu" else None,
                     autocast=self._program.autocast,
@@ -139,14 +139,14 @@ class Scaling:
             )
 
     def _unscaled(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        self._windows.scaled -= self._stream.registry.many(parameters_of(optimizer))
-        if self._stream.full and self._program.stepping_scaler is None:
+        self._windows.scaled -= self._stream.registry.refs(parameters_of(optimizer))
+        if self._stream.full_tracing and self._program.stepping_scaler is None:
             registry = self._stream.registry
             self._stream.emit(
-                GradientsUnscaled(location=here(), scaler=registry.of(scaler), optimizer=registry.of(optimizer))
+                GradientsUnscaled(location=user_location(), scaler=registry.ref(scaler), optimizer=registry.ref(optimizer))
             )
 
     def _skipped(self, scaler: GradScaler, optimizer: Optimizer) -> None:
-        if self._stream.full:
+        if self._stream.full_tracing:
             registry = self._stream.registry
-            self._stream.emit(StepSkipped(location=here(), optimizer=registry.of(optimizer), scaler=registry.of(scaler)))
+            self._stream.emit(StepSkipped(location=user_location(), optimizer=registry.ref(optimizer), scaler=registry.ref(scaler)))

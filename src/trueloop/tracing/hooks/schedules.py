@@ -31,10 +31,10 @@ from torch.optim.lr_scheduler import (
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Event, SchedulerStepped, SchedulerNeverStepped
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.schedules_not_stepped import Unadvanced
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import here
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.schedules_not_stepped import UnsteppedSchedules
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import user_location
 
 RARELY: Final = 8  # steps of its optimizer between two advances: an epoch's schedule costs next to nothing to tell
 PAST: Final = 4  # advances past its horizon that are told also where the run is watched lightly
@@ -63,19 +63,19 @@ class Schedules:
     And at the end `ScheduleIdle`. Cost: 1 us where it is not told.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (SchedulerStepped, SchedulerNeverStepped)
+    emits: ClassVar[tuple[type[Event], ...]] = (SchedulerStepped, SchedulerNeverStepped)
 
-    def __init__(self, stream: Stream, program: Program) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._known: weakref.WeakKeyDictionary[LRScheduler, _Known] = weakref.WeakKeyDictionary()
         self._inside = False
-        self._unadvanced = Unadvanced(stream, program)
-        self._made = stream.fenced("learning-rate schedules", self._unadvanced.made)
-        self._moved = stream.fenced("learning-rate schedules", self._unadvanced.advanced)
-        self._before = stream.fenced("learning-rate schedules", self._look)
-        self._after = stream.fenced("learning-rate schedules", self._tell)
+        self._unadvanced = UnsteppedSchedules(stream, program)
+        self._made = stream.isolated("learning-rate schedules", self._unadvanced.made)
+        self._moved = stream.isolated("learning-rate schedules", self._unadvanced.advanced)
+        self._before = stream.isolated("learning-rate schedules", self._look)
+        self._after = stream.isolated("learning-rate schedules", self._tell)
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """Replace ``step`` wherever a scheduler's class defines it, and see them being made."""
         self._unadvanced.begin()
         for kind in MADE_BY:
@@ -85,13 +85,13 @@ class Schedules:
             if "step" in vars(kind):
                 patches.replace(kind, "step", self._replacement)
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Nothing more."""
 
     def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(scheduler: Any, *args: Any, **options: Any) -> None:  # noqa: N807
             original(scheduler, *args, **options)
-            if self._stream.on:
+            if self._stream.active:
                 self._made(scheduler)
 
         return __init__
@@ -104,11 +104,11 @@ class Schedules:
             told = None if arguments.get("total_steps") is not None else arguments.get("steps_per_epoch")
             self._known[scheduler] = _Known(horizon(scheduler), told if isinstance(told, int) else None)
 
-        look = self._stream.fenced("learning-rate schedules", look)
+        look = self._stream.isolated("learning-rate schedules", look)
 
         def __init__(scheduler: Any, *args: Any, **options: Any) -> None:  # noqa: N807
             original(scheduler, *args, **options)
-            if self._stream.on:
+            if self._stream.active:
                 look(scheduler, (args, options))
 
         return __init__
@@ -120,9 +120,9 @@ class Schedules:
             if unadvanced.waiting and not _in_constructor(scheduler):
                 self._moved(scheduler)
             if (
-                not stream.on
+                not stream.active
                 or _is_compiling()
-                or self._program.elsewhere()
+                or self._program.is_other_thread()
                 or self._inside
                 or _in_constructor(scheduler)
             ):
@@ -134,7 +134,7 @@ class Schedules:
             finally:
                 self._inside = False
             if rates is not None:
-                self._after(scheduler, rates, here())
+                self._after(scheduler, rates, user_location())
             return result
 
         return step
@@ -152,7 +152,7 @@ class Schedules:
         beyond = 0 if known.horizon is None else _count(scheduler) + 1 - known.horizon
         # After the first ones at powers of two: some windows later too, however long a window is
         past = beyond > 0 and (beyond <= PAST or beyond & (beyond - 1) == 0)
-        return rates(optimizer) if self._stream.full or since >= RARELY or past else None
+        return rates(optimizer) if self._stream.full_tracing or since >= RARELY or past else None
 
     def _steps(self, optimizer: Any) -> int:
         known = self._program.optimizers.get(optimizer)
@@ -163,16 +163,16 @@ class Schedules:
         stream.emit(
             SchedulerStepped(
                 location=place,
-                scheduler=stream.registry.of(scheduler),
+                scheduler=stream.registry.ref(scheduler),
                 kind=type(scheduler).__name__,
-                optimizer=stream.registry.of(optimizer),
+                optimizer=stream.registry.ref(optimizer),
                 before=before,
                 after=rates(optimizer),
                 count=_count(scheduler),
                 horizon=self._known[scheduler].horizon,
                 per_epoch=self._known[scheduler].per_epoch,
                 optimizer_steps=self._steps(optimizer),
-                backwards=stream.micro,
+                backwards=stream.backward_count,
             )
         )
 

@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Final
 
 import torch
 
-from trueloop.tracing.data_passes import Pass, drawing
+from trueloop.tracing.data_passes import LoaderPass, current_loader_pass
 from trueloop.tracing.events import Event, Ref, SeedRepeated
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import here
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import user_location
 
 TIMES: Final = 16  # equal seeds, one after another, before anything is said
 BATCHES: Final = 4  # that they were given in
@@ -36,13 +36,13 @@ class _Tally:
 class Seeds:
     """Replaces ``torch.manual_seed``, ``random.seed`` and ``numpy.random.seed``; a generator of its own is not seen."""
 
-    tells: ClassVar[tuple[type[Event], ...]] = (SeedRepeated,)
+    emits: ClassVar[tuple[type[Event], ...]] = (SeedRepeated,)
 
-    def __init__(self, stream: Stream, program: Program) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._tallies: weakref.WeakKeyDictionary[Ref, dict[str, _Tally]] = weakref.WeakKeyDictionary()
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """See every seed."""
         patches.replace(torch, "manual_seed", self._seed("torch"))
         patches.replace(torch.random, "manual_seed", self._seed("torch"))
@@ -50,18 +50,18 @@ class Seeds:
         if "numpy" in sys.modules:
             patches.replace(sys.modules["numpy"].random, "seed", self._seed("numpy"))
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Nothing more is needed."""
 
     def _seed(self, generator: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         stream = self._stream
-        sampled = stream.fenced("seeds of samples", self._while_drawing)
-        between = stream.fenced("seeds", self._between)
+        sampled = stream.isolated("seeds of samples", self._while_drawing)
+        between = stream.isolated("seeds", self._between)
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def seed(*args: Any, **options: Any) -> Any:
-                if stream.on:
-                    current = drawing()
+                if stream.active:
+                    current = current_loader_pass()
                     if current is not None and not current.workers:
                         sampled(generator, current, next(iter((*args, *options.values())), None))
                     elif generator == "torch":
@@ -73,9 +73,9 @@ class Seeds:
         return make
 
     def _between(self) -> None:
-        self._program.seeded_at = here()
+        self._program.seeded_at = user_location()
 
-    def _while_drawing(self, generator: str, current: Pass, seed: Any) -> None:
+    def _while_drawing(self, generator: str, current: LoaderPass, seed: Any) -> None:
         if type(seed) is not int or not current.index:  # with the first batch a sampler may be seeded, once an epoch
             return
         tallies = self._tallies.setdefault(current.loader, {})
@@ -90,6 +90,6 @@ class Seeds:
         if tally.times >= TIMES and tally.batches >= BATCHES:
             tally.over = True
             self._stream.emit(SeedRepeated(
-                location=here(), loader=current.loader, generator=generator, seed=seed, times=tally.times,
+                location=user_location(), loader=current.loader, generator=generator, seed=seed, times=tally.times,
                 batches=tally.batches,
             ))  # fmt: skip

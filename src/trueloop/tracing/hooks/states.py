@@ -20,16 +20,16 @@ from trueloop.tracing.events import (
     CheckpointRead,
     CheckpointWritten,
     Event,
-    NamesMatched,
+    StateDictMatch,
     Ref,
-    StateCaptured,
+    StateDictCreated,
     StateLoaded,
-    StateUsed,
+    StateDictUsed,
 )
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Program
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import here
+from trueloop.tracing.program_state import ProgramState
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import user_location
 
 _UNPICKLED: Final = cast("Any", torch.storage)._load_from_bytes.__code__  # noqa: SLF001
 """By which pickle reads a tensor within something else, as when ranks exchange objects: no file is loaded."""
@@ -87,22 +87,22 @@ class _Known:
 class States:
     """Replaces ``state_dict``, ``load_state_dict``, ``torch.save`` and ``torch.load``."""
 
-    tells: ClassVar[tuple[type[Event], ...]] = (
+    emits: ClassVar[tuple[type[Event], ...]] = (
         CheckpointRead,
         CheckpointWritten,
-        StateCaptured,
+        StateDictCreated,
         StateLoaded,
-        StateUsed,
+        StateDictUsed,
     )
 
-    def __init__(self, stream: Stream, program: Program) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._captures = _Known()
         self._files = _Known()
         self._local = threading.local()
         self._wakes, self._since = 0, 0
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """See all of it: it is rare."""
         self._wakes, self._since = 0, self._stream.update
         patches.replace(nn.Module, "state_dict", self._captured)
@@ -116,17 +116,17 @@ class States:
             patches.replace(module, "save", self._save)
             patches.replace(module, "load", self._load)
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Nothing more is needed."""
 
     # Replacements ------------------------------------------------------------------------------------------------
 
     def _captured(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, local = self._stream, self._local
-        remember = stream.fenced("captured states", self._remember)
+        remember = stream.isolated("captured states", self._remember)
 
         def state_dict(module: Any, *args: Any, **options: Any) -> Any:
-            if not stream.on or getattr(local, "inside", False):
+            if not stream.active or getattr(local, "inside", False):
                 return original(module, *args, **options)
             local.inside = True
             try:
@@ -141,12 +141,12 @@ class States:
 
     def _loaded(self, what: What) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         stream, local = self._stream, self._local
-        before = stream.fenced("uses of states", self._used_by_loading)
-        after = stream.fenced("loaded states", self._tell_loaded)
+        before = stream.isolated("uses of states", self._used_by_loading)
+        after = stream.isolated("loaded states", self._tell_loaded)
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def load_state_dict(target: Any, *args: Any, **options: Any) -> Any:
-                if not stream.on or getattr(local, "inside", False):
+                if not stream.active or getattr(local, "inside", False):
                     return original(target, *args, **options)
                 state = args[0] if args else options.get("state_dict")
                 if what == "model":
@@ -165,10 +165,10 @@ class States:
 
     def _save(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, local = self._stream, self._local
-        written = stream.fenced("written checkpoints", self._written)
+        written = stream.isolated("written checkpoints", self._written)
 
         def save(obj: Any, f: Any, *args: Any, **options: Any) -> Any:
-            if not stream.on or getattr(local, "inside", False):
+            if not stream.active or getattr(local, "inside", False):
                 return original(obj, f, *args, **options)
             written(obj, f)
             local.inside = True
@@ -181,10 +181,10 @@ class States:
 
     def _load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, local = self._stream, self._local
-        read = stream.fenced("read checkpoints", self._read)
+        read = stream.isolated("read checkpoints", self._read)
 
         def load(f: Any, *args: Any, **options: Any) -> Any:
-            if not stream.on or getattr(local, "inside", False) or sys._getframe(1).f_code is _UNPICKLED:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            if not stream.active or getattr(local, "inside", False) or sys._getframe(1).f_code is _UNPICKLED:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
                 return original(f, *args, **options)
             local.inside = True
             try:
@@ -199,9 +199,9 @@ class States:
     # What was seen -----------------------------------------------------------------------------------------------
 
     def _remember(self, module: nn.Module, state: Any) -> None:
-        stream, place = self._stream, here()
+        stream, place = self._stream, user_location()
         tensors = _some_tensors(state)
-        ref, module_ref = Ref("state", f"{type(module).__name__}.state_dict()"), stream.registry.of(module)
+        ref, module_ref = Ref("state", f"{type(module).__name__}.state_dict()"), stream.registry.ref(module)
         tracked = tuple(
             _Tracked(key, weakref.ref(tensor), None if tensor.is_inference() else tensor._version, _values(tensor))  # noqa: SLF001
             for key, tensor in tensors
@@ -210,8 +210,8 @@ class States:
         for _, tensor in tensors:
             self._captures.add(tensor, capture)
         own = next((own for key, _ in tensors if (own := _parameter(module, key)) is not None), None)
-        parameter = None if own is None else stream.registry.parameter(own)
-        stream.emit(StateCaptured(location=place, module=module_ref, state=ref, parameter=parameter))
+        parameter = None if own is None else stream.registry.parameter_ref(own)
+        stream.emit(StateDictCreated(location=place, module=module_ref, state=ref, parameter=parameter))
 
     def _used_by_loading(self, target: nn.Module, state: Any) -> None:
         if self._captures:
@@ -225,10 +225,10 @@ class States:
                 continue
             told.append(capture.state)
             aliased, moved = self._compare(capture)
-            self._stream.emit(StateUsed(
-                location=here(), how=how, state=capture.state, captured_at=capture.place,
-                captured_update=capture.update, aliased=aliased, moved=moved, module=capture.module_ref,
-                target=None if target is None else self._stream.registry.of(target),
+            self._stream.emit(StateDictUsed(
+                location=user_location(), how=how, state=capture.state, captured_at=capture.place,
+                captured_update=capture.update, aliased=aliased, weights_changed=moved, module=capture.module_ref,
+                target=None if target is None else self._stream.registry.ref(target),
             ))  # fmt: skip
 
     def _compare(self, capture: _Capture) -> tuple[bool, bool]:
@@ -252,19 +252,19 @@ class States:
             if file is not None:
                 break
         self._stream.emit(StateLoaded(
-            location=here(), target=self._stream.registry.of(target), what=what, file=file,
-            names=_matched(state, result) if what == "model" else None,
+            location=user_location(), target=self._stream.registry.ref(target), what=what, file=file,
+            name_match=_matched(state, result) if what == "model" else None,
         ))  # fmt: skip
         if self._wakes < FIRST_WAKES + (self._stream.update - self._since) // UPDATES_PER_WAKE:
             self._wakes += 1
-            self._stream.wake()
+            self._stream.request_full_tracing()
 
     def _written(self, obj: Any, file: Any) -> None:
         if self._captures:
             self._used("saved", obj, None)
         holds = {kind for kind, _ in _states(obj, DEEPEST)}
         self._stream.emit(CheckpointWritten(
-            location=here(), path=_path(file), holds_model="model" in holds,
+            location=user_location(), path=_path(file), holds_model="model" in holds,
             holds_optimizer="optimizer" in holds,
         ))  # fmt: skip
 
@@ -277,12 +277,12 @@ class States:
                 self._files.add(tensor, ref)
         holds = {kind for kind, _ in states}
         self._stream.emit(CheckpointRead(
-            location=here(), path=path, file=ref, weights_only=weights_only, holds_model="model" in holds,
+            location=user_location(), path=path, file=ref, weights_only=weights_only, holds_model="model" in holds,
             holds_optimizer="optimizer" in holds,
         ))  # fmt: skip
 
 
-def _matched(state: Any, result: Any) -> NamesMatched | None:
+def _matched(state: Any, result: Any) -> StateDictMatch | None:
     """Return how a state fitted a model, where it did not fit: with ``strict=True`` that would have raised."""
     missing, unexpected = getattr(result, "missing_keys", None), getattr(result, "unexpected_keys", None)
     if not isinstance(missing, list) or not isinstance(unexpected, list) or not isinstance(state, Mapping):
@@ -292,7 +292,7 @@ def _matched(state: Any, result: Any) -> NamesMatched | None:
     if not strange or not absent:
         return None
     matched = given - len(strange)
-    return NamesMatched(
+    return StateDictMatch(
         given, len(absent) + matched, matched, *(("", "") if matched else (strange[0], _like(strange[0], absent)))
     )
 

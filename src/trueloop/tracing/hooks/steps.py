@@ -17,15 +17,15 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.accumulation_window import Windows, gradient_norms, parameters_of
+from trueloop.tracing.accumulation_window import AccumulationWindows, gradient_norms, parameters_of
 from trueloop.tracing.events import NO_REFS, Event, OptimizerCreated, Ref, Refs, StepTaken
 from trueloop.tracing.hooks.schedules import rates
 from trueloop.tracing.hooks.window_leftovers import at_step
-from trueloop.tracing.nonfinite.localise import locate
+from trueloop.tracing.nonfinite.localise import locate_nonfinite
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Known, Program
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import FENCED, here
+from trueloop.tracing.program_state import OptimizerState, ProgramState
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
 
 SLICE: Final = 4096  # values of a frozen parameter that are compared over a step
 _STEP_CODE: Final = cast("Any", Optimizer.profile_hook_step(lambda: None)).__code__
@@ -71,13 +71,13 @@ class Steps:
     Cost: 2 us lightly; in full 25 us and 1 us for each parameter.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StepTaken)
+    emits: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StepTaken)
     __slots__ = (
         "_closely", "_known", "_latest", "_leftover", "_locate", "_look", "_meet", "_nests", "_noted", "_owned",
         "_owners", "_program", "_stream", "_tell", "_windows",
     )  # fmt: skip
 
-    def __init__(self, stream: Stream, program: Program, windows: Windows) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState, windows: AccumulationWindows) -> None:
         self._stream, self._program, self._windows = stream, program, windows
         self._owners: weakref.WeakKeyDictionary[Ref, Ref] = weakref.WeakKeyDictionary()
         """Parameter -> the optimizer that stepped it last."""
@@ -85,7 +85,7 @@ class Steps:
         """The optimizer that stepped last, and what: these are known to be its own."""
         self._latest: Callable[[], Optimizer | None] = _nobody
         """The optimizer that stepped, or began to, last."""
-        self._known = Known()
+        self._known = OptimizerState()
         """Of that one."""
         self._nests = False
         """Steps were seen within steps."""
@@ -93,22 +93,22 @@ class Steps:
         """It is asked of each step whether it is one within another, and its begin may have been seen."""
         self._noted: _Before | None = None
         """What was noted before the step that is on its way, if that is watched in full."""
-        program.changes_thread.append(self._forget)
-        self._look = stream.fenced("steps of optimizers", self._begin)
-        self._tell = stream.fenced("steps of optimizers", self._end)
-        self._meet = stream.fenced("optimizers", self._met)
-        self._locate = stream.fenced("batches with gradients that are not finite", locate)
-        self._leftover = stream.fenced("windows left over", at_step)
+        program.on_thread_change.append(self._forget)
+        self._look = stream.isolated("steps of optimizers", self._begin)
+        self._tell = stream.isolated("steps of optimizers", self._end)
+        self._meet = stream.isolated("optimizers", self._met)
+        self._locate = stream.isolated("batches with gradients that are not finite", locate_nonfinite)
+        self._leftover = stream.isolated("windows left over", at_step)
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """Hook every step, and replace the constructor."""
-        self._known, self._noted = Known(), None
+        self._known, self._noted = OptimizerState(), None
         self._forget()
         self._nests = self._closely = False
         patches.hook(register_optimizer_step_post_hook(self._post_hook()))
         patches.replace(Optimizer, "__init__", self._constructor)
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """See steps begin, too."""
         self._closely = True
         patches.hook(self)
@@ -116,12 +116,12 @@ class Steps:
 
     def remove(self) -> None:
         """See them begin no more; called with the hooks of the full view."""
-        self._closely, self._program.in_step = self._nests, 0
+        self._closely, self._program.step_depth = self._nests, 0
 
     def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(optimizer: Any, *args: Any, **options: Any) -> None:  # noqa: N807
             original(optimizer, *args, **options)
-            if self._stream.on:
+            if self._stream.active:
                 self._meet(optimizer)
                 known = self._program.optimizers.get(optimizer)
                 if known is not None:
@@ -133,36 +133,36 @@ class Steps:
         stream, registry = self._stream, self._stream.registry
         if self._program.optimizers.get(optimizer) is not None:
             return
-        self._program.optimizers.put(optimizer, Known())
-        self._program.met += 1
+        self._program.optimizers.put(optimizer, OptimizerState())
+        self._program.optimizers_seen += 1
         holds = parameters_of(optimizer)
-        ref = registry.of(optimizer)
-        owners = (self._owners.get(registry.parameter(parameter)) for parameter in holds)
+        ref = registry.ref(optimizer)
+        owners = (self._owners.get(registry.parameter_ref(parameter)) for parameter in holds)
         before = {id(owner): owner for owner in owners if owner is not None and owner is not ref}
         stream.emit(
             OptimizerCreated(
-                location=here(),
+                location=user_location(),
                 optimizer=ref,
                 kind=type(optimizer).__name__,
-                parameters=registry.many(holds),
-                trainable=registry.many(p for p in holds if p.requires_grad),
+                parameters=registry.refs(holds),
+                trainable=registry.refs(p for p in holds if p.requires_grad),
                 stateful=_stateful(optimizer),
                 predecessors=tuple(before.values()),
             )
         )
-        stream.wake()
+        stream.request_full_tracing()
 
     def _before(self, optimizer: Optimizer, args: Any, options: Any) -> None:
         stream, program = self._stream, self._program
-        if not stream.on or self._elsewhere():
+        if not stream.active or self._elsewhere():
             return
-        if program.in_step and (depth := depth_of_step()) > 1:
-            program.in_step, self._nests = depth, True
+        if program.step_depth and (depth := depth_of_step()) > 1:
+            program.step_depth, self._nests = depth, True
             return
-        program.in_step = 1
+        program.step_depth = 1
         if self._latest() is not optimizer:
             self._turn(optimizer)
-        if stream.full:
+        if stream.full_tracing:
             self._noted = self._look(optimizer, args, options)
 
     def _post_hook(self) -> Callable[[Optimizer, Any, Any], None]:
@@ -176,14 +176,14 @@ class Steps:
                 return
             if program.leftover is not None:
                 leftover(stream, program)
-            micro = stream.micro
-            window = micro - stream.stepped_micro
-            if window != stream.window:
-                stream.window, stream.alike_from = window, stream.update
-            stream.stepped_micro = micro
+            micro = stream.backward_count
+            window = micro - stream.backward_count_at_step
+            if window != stream.window_size:
+                stream.window_size, stream.same_window_since = window, stream.update
+            stream.backward_count_at_step = micro
             self._known.steps += 1
             stream.update = update = stream.update + 1
-            if update >= stream.due and stream.on:
+            if update >= stream.next_check_update and stream.active:
                 stream.after_update()
 
         return _uncompiled(after)
@@ -193,12 +193,12 @@ class Steps:
         stream, program = self._stream, self._program
         if self._elsewhere():
             return False
-        depth = depth_of_step() if self._nests else program.in_step
-        program.in_step = max(0, program.in_step - 1)
-        if depth > 1 or not stream.on:
+        depth = depth_of_step() if self._nests else program.step_depth
+        program.step_depth = max(0, program.step_depth - 1)
+        if depth > 1 or not stream.active:
             return False
         noted, self._noted = self._noted, None
-        if noted is not None and stream.full:
+        if noted is not None and stream.full_tracing:
             self._tell(optimizer, self._known, noted)
         return True
 
@@ -213,23 +213,23 @@ class Steps:
 
     def _elsewhere(self) -> bool:
         program = self._program
-        return program.thread != get_ident() and not (self._stream.on and program.trains_here())
+        return program.training_thread != get_ident() and not (self._stream.active and program.is_training_thread())
 
     def _forget(self) -> None:
         """Nobody steps yet: it is another thread that trains."""
         self._latest = _nobody
 
-    def _first_seen(self, optimizer: Optimizer) -> Known:
-        if self._stream.on:
+    def _first_seen(self, optimizer: Optimizer) -> OptimizerState:
+        if self._stream.active:
             self._meet(optimizer)
-        return self._program.optimizers.get(optimizer) or self._program.optimizers.put(optimizer, Known())
+        return self._program.optimizers.get(optimizer) or self._program.optimizers.put(optimizer, OptimizerState())
 
     def _begin(self, optimizer: Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> _Before:
         holds = parameters_of(optimizer)
         closure = bool(options.get("closure") or (len(args) > 1 and callable(args[1])))
         graded = [p for p in holds if p.grad is not None]
-        account = self._windows.account
-        reused, reused_from = account.mixed(graded)
+        ledger = self._windows.ledger
+        reused, reused_from = ledger.find_reused(graded)
         frozen = [
             (p, p.detach().flatten()[:SLICE].clone() if p.grad is not None and p.is_cpu else None)
             for p in holds
@@ -239,25 +239,25 @@ class Steps:
         if norms.not_finite and self._program.stepping_scaler is None:
             self._locate(self._stream, self._program)
         replaced = self._known.replaced()
-        scaled, used = self._windows.still_scaled(graded), account.used(graded)
+        scaled, used = self._windows.find_still_scaled(graded), ledger.find_used(graded)
         return _Before(
-            holds, graded, reused, reused_from, scaled, used, norms, frozen, here(FENCED), rates(optimizer), closure,
+            holds, graded, reused, reused_from, scaled, used, norms, frozen, user_location(ISOLATED_CALLER_DEPTH), rates(optimizer), closure,
             replaced, perf_counter(),
         )  # fmt: skip
 
-    def _end(self, optimizer: Optimizer, known: Known, before: _Before) -> None:
+    def _end(self, optimizer: Optimizer, known: OptimizerState, before: _Before) -> None:
         seconds = perf_counter() - before.start_s
         holds, graded, reused, place = before.holds, before.graded, before.reused, before.reused_from
         norms = before.norms
         if before.closure:  # what it used was made within it
             graded = [p for p in holds if p.grad is not None]
-            reused, place = self._windows.account.mixed(graded)
+            reused, place = self._windows.ledger.find_reused(graded)
             norms = _norms(graded)
         registry = self._stream.registry
-        many, some, ref = registry.many, registry.some, registry.of(optimizer)
-        in_order, parameters = registry.in_order(holds)
+        many, some, ref = registry.refs, registry.uncached_refs, registry.ref(optimizer)
+        ordered_refs, parameters = registry.ordered_refs(holds)
         if known.whole:
-            latest = self._windows.latest
+            latest = self._windows.latest_backward
             all_graded = len(graded) == len(holds)
             moved = [p for p, values in before.frozen if values is not None and _moved(p, values)]
             scaler = self._program.stepping_scaler and self._program.stepping_scaler()
@@ -280,15 +280,15 @@ class Steps:
                     nonfinite_gradients=some(norms.not_finite) if norms.not_finite else NO_REFS,
                     frozen_changed=some(moved) if moved else NO_REFS,
                     frozen=many(p for p, _ in before.frozen) if before.frozen else NO_REFS,
-                    scaler=None if scaler is None else registry.of(scaler),
+                    scaler=None if scaler is None else registry.ref(scaler),
                     closure=before.closure,
                     seconds=seconds,
-                    norm_parameters=() if not norms.each else in_order if all_graded else tuple(map(registry.of, graded)),
+                    norm_parameters=() if not norms.each else ordered_refs if all_graded else tuple(map(registry.ref, graded)),
                     parameter_norms=tuple(norms.each),
                     underflowing_eps=_epsilon_lost(optimizer),
-                    still_scaled=before.scaled,
+                    find_still_scaled=before.scaled,
                     already_used=many(before.used) if before.used else NO_REFS,
-                    already_used_at=self._windows.stepped_at if before.used else None,
+                    already_used_at=self._windows.latest_step_at if before.used else None,
                     loader=None if latest is None else latest.loader,
                     batch=0 if latest is None else latest.batch,
                 )
@@ -297,7 +297,7 @@ class Steps:
             self._owned = ref, parameters
             for parameter in parameters:
                 self._owners[parameter] = ref
-        self._windows.stepped(known, holds, parameters, before.place)
+        self._windows.on_step(known, holds, parameters, before.place)
 
 
 def _nobody() -> None:
@@ -329,8 +329,8 @@ def _norms(graded: Sequence[Tensor]) -> _Norms:
     if min(norms) > 0 and joint < math.inf:
         return _Norms(joint, norms)
     zero = [p for p, norm in zip(graded, norms, strict=True) if norm == 0]
-    wild = [p for p, norm in zip(graded, norms, strict=True) if not math.isfinite(norm)]
-    return _Norms(joint, norms, zero, wild)
+    has_nan_or_positive_inf = [p for p, norm in zip(graded, norms, strict=True) if not math.isfinite(norm)]
+    return _Norms(joint, norms, zero, has_nan_or_positive_inf)
 
 
 def _epsilon_lost(optimizer: Optimizer) -> float | None:

@@ -19,9 +19,9 @@ from trueloop.tracing.accumulation_window import parameters_of
 from trueloop.tracing.events import Event, SymmetricUnits
 from trueloop.tracing.object_facts import Facts
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.program_state import Known, Program
-from trueloop.tracing.stream import Stream
-from trueloop.tracing.user_location import here
+from trueloop.tracing.program_state import OptimizerState, ProgramState
+from trueloop.tracing.stream import EventStream
+from trueloop.tracing.user_location import user_location
 
 APART: Final = 8  # steps before the first look, and at least as many up to the second
 MOST: Final = 8  # looks at one optimizer, where gradients are gone at the first of them
@@ -45,35 +45,35 @@ class Units:
     Cost: 10 us for each weight, once; where all its rows are the same, that of a comparison of both layers, twice.
     """
 
-    tells: ClassVar[tuple[type[Event], ...]] = (SymmetricUnits,)
+    emits: ClassVar[tuple[type[Event], ...]] = (SymmetricUnits,)
 
-    def __init__(self, stream: Stream, program: Program) -> None:
+    def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._seen = Facts[Optimizer, _Seen]()
         self._met, self._waiting = 0, False
-        self._look = stream.fenced("units of layers", self._looked)
+        self._look = stream.isolated("units of layers", self._looked)
 
-    def always(self, patches: Patches) -> None:
+    def install_always(self, patches: Patches) -> None:
         """Begin anew, and look every few updates as long as there is an optimizer that was not looked at."""
         self._seen.clear()
         self._met, self._waiting = 0, True
-        self._stream.looks.append(self._after_updates)
+        self._stream.periodic_checks.append(self._after_updates)
         patches.hook(self)
 
     def remove(self) -> None:
         """Look no more; called with the hooks that are taken off."""
-        if self._after_updates in self._stream.looks:
-            self._stream.looks.remove(self._after_updates)
+        if self._after_updates in self._stream.periodic_checks:
+            self._stream.periodic_checks.remove(self._after_updates)
 
-    def in_full(self, patches: Patches) -> None:
+    def install_full_tracing(self, patches: Patches) -> None:
         """Nothing more is needed."""
 
     def _after_updates(self) -> None:
-        if self._waiting or self._program.met != self._met:
+        if self._waiting or self._program.optimizers_seen != self._met:
             self._look()
 
     def _looked(self) -> None:
-        self._met, self._waiting = self._program.met, False
+        self._met, self._waiting = self._program.optimizers_seen, False
         for optimizer, known in self._program.optimizers.items():
             seen = self._seen.get(optimizer) or _Seen(0, 0)
             if seen.looks < MOST:
@@ -82,7 +82,7 @@ class Units:
                     seen = self._seen.put(optimizer, self._compared(optimizer, known, seen))
                 self._waiting |= seen.looks < MOST
 
-    def _compared(self, optimizer: Optimizer, known: Known, seen: _Seen) -> _Seen:
+    def _compared(self, optimizer: Optimizer, known: OptimizerState, seen: _Seen) -> _Seen:
         """Return what there is to be looked at again."""
         weights = [p for p in parameters_of(optimizer) if p.requires_grad and _readable(p)]
         if not weights:
@@ -101,8 +101,8 @@ class Units:
 
     def _tell(self, optimizer: Optimizer, alike: list[Tensor]) -> _Seen:
         registry = self._stream.registry
-        found = tuple((registry.parameter(unit), unit.shape[0]) for unit in alike)
-        self._stream.emit(SymmetricUnits(location=here(), optimizer=registry.of(optimizer), symmetric=found))
+        found = tuple((registry.parameter_ref(unit), unit.shape[0]) for unit in alike)
+        self._stream.emit(SymmetricUnits(location=user_location(), optimizer=registry.ref(optimizer), symmetric=found))
         return _Seen(0, MOST)
 
 

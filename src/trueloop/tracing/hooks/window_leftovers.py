@@ -13,14 +13,14 @@ from torch import Tensor
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import parameters_of
 from trueloop.tracing.events import Ref, IncompleteWindow
-from trueloop.tracing.program_state import Leftover, Program
-from trueloop.tracing.stream import Stream
+from trueloop.tracing.program_state import IncompleteWindowState, ProgramState
+from trueloop.tracing.stream import EventStream
 
 ALIKE: Final = 2  # windows of one length, before a shorter one is called left over
 
 
 def note_leftover(
-    stream: Stream, program: Program, loader: Ref, batches: int, backwards: int, place: CodePosition | None
+    stream: EventStream, program: ProgramState, loader: Ref, batches: int, backwards: int, place: CodePosition | None
 ) -> None:
     """A loader has ended: remember what of its batches waits for a step.
 
@@ -33,26 +33,26 @@ def note_leftover(
         backwards: meanwhile.
         place: of the loop.
     """
-    window, left = stream.window, stream.micro - stream.stepped_micro
+    window, left = stream.window_size, stream.backward_count - stream.backward_count_at_step
     if (
-        program.crowded
+        program.multi_threaded
         or window < 2
-        or stream.alike < ALIKE
+        or stream.same_window_updates < ALIKE
         or backwards != batches
         or not 0 < left == batches % window
     ):
         return
-    held = [p for o in program.mine() for p in parameters_of(o) if p.grad is not None]
+    held = [p for o in program.training_optimizers() for p in parameters_of(o) if p.grad is not None]
     marks = {id(p): (weakref.ref(p), id(p.grad), p.grad._version) for p in held if p.grad is not None}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    program.leftover = Leftover(loader=loader, batches=batches, left=left, window=window, place=place, marks=marks)
+    program.leftover = IncompleteWindowState(loader=loader, batches=batches, left=left, window=window, place=place, marks=marks)
 
 
-def at_backward(stream: Stream, program: Program) -> None:
+def at_backward(stream: EventStream, program: ProgramState) -> None:
     """The next backward begins: are they still there?"""
     leftover = program.leftover
     if leftover is None or leftover.kept:
         return
-    if program.crowded:
+    if program.multi_threaded:
         program.leftover = None
         return
     if any(_cleared(*mark) for mark in leftover.marks.values()):
@@ -62,10 +62,10 @@ def at_backward(stream: Stream, program: Program) -> None:
         leftover.kept = True
 
 
-def at_step(stream: Stream, program: Program) -> None:
+def at_step(stream: EventStream, program: ProgramState) -> None:
     """An optimizer steps: with them alone, as it should, or with the next window on top."""
     leftover, program.leftover = program.leftover, None
-    pending = stream.micro - stream.stepped_micro
+    pending = stream.backward_count - stream.backward_count_at_step
     if leftover is not None and leftover.kept and pending > leftover.window:
         _tell(stream, leftover, backwards=pending)
 
@@ -81,7 +81,7 @@ def _cleared(parameter: weakref.ref[Tensor], gradient: int, version: int) -> boo
     return changed and now.device.type == "cpu" and not bool(now.any())
 
 
-def _tell(stream: Stream, leftover: Leftover, *, backwards: int) -> None:
+def _tell(stream: EventStream, leftover: IncompleteWindowState, *, backwards: int) -> None:
     stream.emit(
         IncompleteWindow(
             location=leftover.place,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trueloop.tracing.losses import short
-from trueloop.tracing.nonfinite.values import FLOATS, described, not_finite
+from trueloop.tracing.nonfinite.values import FLOATS, describe_values, not_finite
 from trueloop.tracing.saved_tensors import saved
 
 MOST_NODES: Final = 200  # of the arithmetic of a loss
@@ -66,7 +66,7 @@ def _elementwise(operation: str, function: Callable[[Tensor], Tensor]) -> Callab
         given = _floats(saved(node, "self"))
         if given is None or not_finite(given) or not not_finite(function(given)):
             return None
-        return LossOrigin(operation, described(given))
+        return LossOrigin(operation, describe_values(given))
 
     return made
 
@@ -76,14 +76,14 @@ def _divided(node: Any) -> LossOrigin | None:
     divisor = _floats(saved(node, "other"))
     if divisor is None or not_finite(divisor) or not bool((divisor == 0).any()):
         return None
-    return LossOrigin("div", f"a divisor of {described(divisor)}")
+    return LossOrigin("div", f"a divisor of {describe_values(divisor)}")
 
 
 def _power(node: Any) -> LossOrigin | None:
     given, exponent = _floats(saved(node, "self")), getattr(node, "_saved_exponent", None)
     if given is None or not isinstance(exponent, int | float) or not_finite(given):
         return None
-    return LossOrigin("pow", described(given)) if not_finite(given.pow(exponent)) else None
+    return LossOrigin("pow", describe_values(given)) if not_finite(given.pow(exponent)) else None
 
 
 def _floats(tensor: Tensor | None) -> Tensor | None:

@@ -23,12 +23,12 @@ from torch.overrides import TorchFunctionMode
 
 from trueloop.core.findings import CodePosition
 from trueloop.core.formatting import format_count
-from trueloop.tracing.nonfinite.replica_state import HOOKS, CannotReplayError, StandIns
+from trueloop.tracing.nonfinite.replica_state import HOOKS, CannotReplayError, ReplicaState
 from trueloop.tracing.nonfinite.side_effect_free import eager, generators, put, quiet
-from trueloop.tracing.nonfinite.values import described, not_finite, tensors_in, wild
+from trueloop.tracing.nonfinite.values import describe_values, not_finite, tensors_in, has_nan_or_positive_inf
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.torch_modes import are_aside, are_on
-from trueloop.tracing.user_location import is_users
+from trueloop.tracing.torch_modes import modes_disabled, modes_active
+from trueloop.tracing.user_location import is_user_code
 
 DEEPEST: Final = 4  # containers within containers in a model's arguments
 WIDEST: Final = 64  # arguments in one of them
@@ -63,7 +63,7 @@ class Call(NamedTuple):
     made: list[_Given]
     """What it returned, as far as that is tensors."""
     thread: int
-    """That made it; see `Program.number`."""
+    """That made it; see `ProgramState.thread_number`."""
 
 
 class Origin(NamedTuple):
@@ -86,7 +86,7 @@ class Replay(NamedTuple):
     """With finite values throughout: the first operation whose gradient is infinite for what it was given."""
 
 
-def remember(
+def record_call(
     module: nn.Module,
     args: tuple[Any, ...],
     options: dict[str, Any],
@@ -100,7 +100,7 @@ def remember(
 
     Args:
         module: that is called, with ``args`` and ``options``.
-        update: steps, and ``micro`` backwards, before it.
+        update: steps, and ``backward_count`` backwards, before it.
         drawn: note the state of the generator, too.
         thread: that makes it, by its number.
 
@@ -115,7 +115,7 @@ def remember(
     return Call(weakref.ref(module), given, named, state, kind, update, micro, [], thread)
 
 
-def remember_output(call: Call, output: Any) -> None:
+def record_output(call: Call, output: Any) -> None:
     """Note what a call has returned: it may be gone when it is wanted as the argument of the next one."""
     call.made.extend([_Given(weakref.ref(tensor), tensor._version) for tensor in _first_in(output)])  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
@@ -124,7 +124,7 @@ def replayed(calls: Sequence[Call]) -> Replay:
     """Run calls again, the oldest first, until one gives a value that is not finite.
 
     Args:
-        calls: noted by `remember`; the weights must still be those they were made with.
+        calls: noted by `record_call`; the weights must still be those they were made with.
 
     Raises:
         Exception: whatever a module raises the second time; everything is put back all the same.
@@ -157,8 +157,8 @@ def _is_watched() -> bool:
     return bool(
         (torch.distributed.is_available() and torch.distributed.is_initialized())
         or any(getattr(_module, f"_global{hooks}") for hooks in HOOKS)
-        or are_aside()
-        or are_on()
+        or modes_disabled()
+        or modes_active()
         or cast("Any", torch.autograd)._profiler_enabled()  # noqa: SLF001
     )
 
@@ -171,7 +171,7 @@ def _of_call(
     if any(isinstance(each, torch.jit.ScriptModule) for each in modules):
         raise CannotReplayError
     args, options = _restored(call.args, again), _restored(call.options, again)
-    stand_ins = StandIns(modules)
+    stand_ins = ReplicaState(modules)
     attributes = [stand_ins.of_module(each) for each in modules]
     watching = _Watching(module)
     watching.given((args, options))
@@ -211,7 +211,7 @@ class _Watching(TorchFunctionMode):
     ) -> Any:
         given = [*tensors_in(args), *tensors_in(kwargs or {})]
         before = [value for value in given if not_finite(value)]
-        words = next((described(value) for value in given if value.is_floating_point()), "")
+        words = next((describe_values(value) for value in given if value.is_floating_point()), "")
         had_nan = any(bool(value.isnan().any()) for value in before)
         if self.steep is None and given and given[0].requires_grad and _is_steep(_name(func), args):
             self.steep = Origin(self._module(), _name(func), _users_line(), words)
@@ -225,13 +225,13 @@ class _Watching(TorchFunctionMode):
         """Take into account what came in already not finite."""
         name = type(next(iter(self._names))).__name__
         for number, tensor in enumerate(tensors_in(arguments), 1):
-            if wild(tensor):
-                words = f"argument {number} of {name} itself ({described(tensor)})"
+            if has_nan_or_positive_inf(tensor):
+                words = f"argument {number} of {name} itself ({describe_values(tensor)})"
                 self._origins[id(tensor)] = (tensor, Origin(name, "", None, words))
 
     def weights(self, root: nn.Module) -> None:
         """Take into account what was broken before."""
-        broken = [(key, parameter) for key, parameter in root.named_parameters() if wild(parameter)]
+        broken = [(key, parameter) for key, parameter in root.named_parameters() if has_nan_or_positive_inf(parameter)]
         for _, parameter in broken:
             words = f"{format_count(len(broken), 'parameter')} not finite before, {broken[0][0]} the first"
             self._origins[id(parameter)] = (parameter, Origin(type(root).__name__, "", None, words))
@@ -345,7 +345,7 @@ def _users_line() -> CodePosition | None:
     """Return the innermost line of the program's within the replay."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
     while frame is not None and frame.f_code is not _of_call.__code__:
-        if is_users(frame.f_code):
+        if is_user_code(frame.f_code):
             return CodePosition(frame.f_code, frame.f_lasti)
         frame = frame.f_back
     return None

@@ -35,7 +35,7 @@ class CannotReplayError(BaseException):
     """Something is not what it was, or cannot be run without being noticed; no ``except Exception`` stops it."""
 
 
-class StandIns:
+class ReplicaState:
     """Copies, each made once, so that what was one object in two places stays one.
 
     Args:

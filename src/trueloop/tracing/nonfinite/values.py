@@ -29,12 +29,12 @@ def not_finite(tensor: Tensor) -> bool:
     return tensor.dtype in FLOATS and not bool(tensor.isfinite().all())
 
 
-def wild(tensor: Tensor) -> bool:
+def has_nan_or_positive_inf(tensor: Tensor) -> bool:
     """True for NaN or +inf; -inf alone is a mask."""
     return tensor.dtype in FLOATS and bool((tensor.isnan() | (tensor == torch.inf)).any())
 
 
-def described(tensor: Tensor) -> str:
+def describe_values(tensor: Tensor) -> str:
     """Say in words what a tensor holds: "min -3.1, max 0, 12 of 384 zero"."""
     values = tensor.detach().flatten()
     finite = values[values.isfinite()]

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from trueloop.tracing.program_text.freezing import RIGHT, may_be_read
 from trueloop.tracing.program_text.step_calls import imported
-from trueloop.tracing.user_location import is_users, is_users_file
+from trueloop.tracing.user_location import is_user_code, is_user_file
 
 _KNOWN: Final = ("torch", "trueloop")
 """Have these words only in texts about the mistake."""
@@ -67,7 +67,7 @@ def trees(files: Iterable[str], imports: bool) -> dict[str, ast.Module]:
         found[file] = tree
         for name in imported(tree, names.get(file, "")) if imports else ():
             other = getattr(sys.modules.get(name), "__file__", None)
-            if isinstance(other, str) and other.endswith(".py") and is_users_file(other) and other not in queue:
+            if isinstance(other, str) and other.endswith(".py") and is_user_file(other) and other not in queue:
                 queue.append(other)
     return found
 
@@ -85,14 +85,14 @@ def _imported(*, libraries: bool) -> Iterator[str]:
         file = getattr(module, "__dict__", {}).get("__file__")  # anything may stand there
         if isinstance(file, str) and file.endswith(".py"):
             foreign = libraries and name.partition(".")[0] not in _KNOWN
-            if foreign or is_users_file(file):
+            if foreign or is_user_file(file):
                 yield file
 
 
 def _cells() -> Iterator[str]:
     """Yield what stands for the files of a notebook's cells: texts without a time at which they were written."""
     for name, entry in list(linecache.cache.items()):
-        if len(entry) > 1 and entry[1] is None and is_users_file(name):
+        if len(entry) > 1 and entry[1] is None and is_user_file(name):
             yield name
 
 
@@ -101,7 +101,7 @@ def _running() -> Iterator[CodeType]:
     for innermost in sys._current_frames().values():  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
         frame = innermost
         while frame is not None:
-            if is_users(frame.f_code) or frame.f_code.co_filename == "<string>":
+            if is_user_code(frame.f_code) or frame.f_code.co_filename == "<string>":
                 yield frame.f_code
             frame = frame.f_back
 

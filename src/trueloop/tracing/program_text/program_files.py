@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from trueloop.tracing.user_location import is_ours, is_users, is_users_file
+from trueloop.tracing.user_location import is_trueloop_code, is_user_code, is_user_file
 
 _INNER: Final = (
     os.path.dirname(torch.__file__) + os.sep,  # noqa: PTH120
@@ -38,7 +38,7 @@ def program_stack() -> list[FrameType]:
         code = frame.f_code
         if code.co_filename.startswith(_INNER):
             pass
-        elif is_ours(code) or _RUNPY.search(code.co_filename):
+        elif is_trueloop_code(code) or _RUNPY.search(code.co_filename):
             break
         elif not code.co_filename.startswith("<"):
             found.append(frame)
@@ -48,7 +48,7 @@ def program_stack() -> list[FrameType]:
 
 def files_of(stack: Iterable[FrameType]) -> set[str]:
     """Return the files of the frames that are the user's."""
-    return {each.f_code.co_filename for each in stack if is_users(each.f_code)}
+    return {each.f_code.co_filename for each in stack if is_user_code(each.f_code)}
 
 
 def installed(frame: FrameType) -> bool:
@@ -98,7 +98,7 @@ def _users() -> dict[str, ModuleType]:
     found: dict[str, ModuleType] = {}
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__dict__", {}).get("__file__")  # anything may stand there
-        if isinstance(file, str) and file.endswith(".py") and is_users_file(file):
+        if isinstance(file, str) and file.endswith(".py") and is_user_file(file):
             found[name] = module
     return found
 

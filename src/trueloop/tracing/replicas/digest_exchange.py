@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 
 import torch.distributed as dist
 
-from trueloop.tracing.replicas.tensor_digest import WIDTH, Sketch
+from trueloop.tracing.replicas.tensor_digest import WIDTH, TensorDigest
 
 PATIENCE_S: Final = 60.0  # until numbers that have not come are given up
 FAREWELL_S: Final = 0.5  # that the end of the watch waits for those on their way
@@ -33,7 +33,7 @@ Numbers = list[list[float]]
 
 
 @dataclass(slots=True, kw_only=True)
-class Letter:
+class RankDigest:
     """What one process has to say of a model at one moment, and whose it wants to hear."""
 
     store: Callable[[], Any]
@@ -46,7 +46,7 @@ class Letter:
     rank: int
     other: int | None
     """None = nobody's: it only tells."""
-    sketch: Sketch
+    tensor_digest: TensorDigest
     about: Any = None
     """What the sender wants to have at hand when the answer comes."""
     told: bool = False
@@ -57,19 +57,19 @@ class Letter:
         return f"trueloop/{self.name}/{self.slot % SLOTS}/{rank}"
 
 
-class Exchange:
+class DigestStore:
     """Letters on their way, and answers that have come; of one process, and not of a child that it forks."""
 
     def __init__(self) -> None:
-        self.answers: deque[tuple[Letter, Numbers]] = deque(maxlen=MOST)
+        self.answers: deque[tuple[RankDigest, Numbers]] = deque(maxlen=MOST)
         self.broken: deque[Exception] = deque(maxlen=1)
         """What went wrong here."""
-        self._letters: deque[Letter] = deque(maxlen=MOST)
+        self._letters: deque[RankDigest] = deque(maxlen=MOST)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._hurry = threading.Event()
 
-    def send(self, letter: Letter) -> None:
+    def send(self, letter: RankDigest) -> None:
         """Put a letter on its way; its answer will be among ``answers``, if one comes."""
         with self._lock:
             self._letters.append(letter)
@@ -104,11 +104,11 @@ class Exchange:
             self._hurry.wait(pause_s)
             pause_s = min(1.5 * pause_s, last_s)
 
-    def _carry(self, letter: Letter) -> bool:
+    def _carry(self, letter: RankDigest) -> bool:
         """Take a letter one step further; False once it is done with."""
         if monotonic() - letter.since_s > PATIENCE_S or not dist.is_initialized():
             return False
-        if not letter.told and not letter.sketch.ready():
+        if not letter.told and not letter.tensor_digest.ready():
             return True
         try:
             return self._deliver(letter, letter.store())
@@ -118,9 +118,9 @@ class Exchange:
             self.broken.append(error)
             return False
 
-    def _deliver(self, letter: Letter, store: Any) -> bool:
+    def _deliver(self, letter: RankDigest, store: Any) -> bool:
         if not letter.told:
-            store.set(letter.key(letter.rank), _packed(letter.moment, letter.sketch.numbers.tolist()))
+            store.set(letter.key(letter.rank), _packed(letter.moment, letter.tensor_digest.numbers.tolist()))
             letter.told = True
         if letter.other is None:
             return False
@@ -133,7 +133,7 @@ class Exchange:
         return moment < letter.moment
 
 
-class Stores:
+class StoreConnection:
     """Opens the store of this process's groups, over a connection of our own.
 
     A store in a file or in memory has no connection: there the program's own is used, and let go after each letter.

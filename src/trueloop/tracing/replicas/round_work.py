@@ -1,7 +1,7 @@
 """What one process did in a round of a replicated model: what it was given, and the gradient it found by itself.
 
 The gradient is looked at where it arrives at a parameter, before any other process has a part in it. Only a few numbers
-of both are kept, see `rows_of`; nothing is waited for, and nothing is changed.
+of both are kept, see `digest_rows`; nothing is waited for, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from trueloop.tracing.replicas.tensor_digest import WIDTH, comparable, rows_of
+from trueloop.tracing.replicas.tensor_digest import WIDTH, comparable, digest_rows
 
 PLACES: Final = (0.0, 0.5, 1.0)  # of the parameters whose gradient is looked at, from the first to the last
 DEEP: Final = 4  # lists and dictionaries within each other, in what a model is given
@@ -22,7 +22,7 @@ ROWS: Final = 2  # inputs, gradient
 Arrive = Callable[["Work", Tensor], None]
 
 
-class Work:
+class RoundWork:
     """Listens to a few gradients of one round, until it is closed.
 
     Args:
@@ -31,14 +31,14 @@ class Work:
         parameters: the ones that are kept equal and trained, on one device.
         arrive: calls `arrived`, and never raises.
 
-    Cost: as `rows_of`, of the inputs and of three gradients.
+    Cost: as `digest_rows`, of the inputs and of three gradients.
     """
 
     def __init__(self, number: int, given: Any, parameters: Sequence[Tensor], arrive: Arrive) -> None:
         self.number = number
         device = parameters[0].device
         inputs = [each for each in _tensors(given, DEEP) if each.device == device]
-        self._inputs = _joint(rows_of(inputs)) if inputs else None
+        self._inputs = _joint(digest_rows(inputs)) if inputs else None
         self._gradients: list[Tensor] = []
         last = len(parameters) - 1
         chosen = {round(place * last) for place in PLACES} if inputs else ()
@@ -47,7 +47,7 @@ class Work:
     def arrived(self, gradient: Tensor) -> None:
         """Note one of the gradients."""
         if comparable(gradient) and not _captured(gradient.device):
-            self._gradients.append(rows_of([gradient])[0])
+            self._gradients.append(digest_rows([gradient])[0])
 
     def close(self) -> None:
         """Listen no more."""
@@ -70,12 +70,12 @@ class Doing(NamedTuple):
     same: bool
 
 
-def begun(number: int, given: Any, parameters: Sequence[Tensor], arrive: Arrive) -> Work | None:
+def begun(number: int, given: Any, parameters: Sequence[Tensor], arrive: Arrive) -> RoundWork | None:
     """Listen to a round; None where a graph of kernels is being captured, or there is nothing to listen to."""
     trained = [each for each in parameters if each.requires_grad]
     if len({each.device for each in trained}) != 1 or _captured(trained[0].device):
         return None
-    return Work(number, given, trained, arrive)
+    return RoundWork(number, given, trained, arrive)
 
 
 def unknown(device: torch.device) -> Tensor:

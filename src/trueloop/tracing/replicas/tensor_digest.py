@@ -21,7 +21,7 @@ ULPS: Final = 32.0  # of the type a parameter is kept in, that may differ after 
 SMALL: Final = 1e-3  # of the largest norm, below which a parameter's own is too small to be measured by
 
 
-class Sketch(NamedTuple):
+class TensorDigest(NamedTuple):
     """The numbers, as soon as the device has computed them."""
 
     numbers: Tensor
@@ -35,32 +35,32 @@ def comparable(parameter: Tensor) -> bool:
     return plain and parameter.device.type in ("cpu", "cuda")
 
 
-def sketch(parameters: Sequence[Tensor], more: Tensor | None = None) -> Sketch | None:
+def tensor_digest(parameters: Sequence[Tensor], more: Tensor | None = None) -> TensorDigest | None:
     """Compute the numbers on the device; None while a graph of kernels is being captured.
 
     Args:
         parameters: any shapes and types, all on one device.
         more: [any, WIDTH], rows to go with theirs, on that device.
 
-    Cost: as `rows_of`. Nothing is waited for.
+    Cost: as `digest_rows`. Nothing is waited for.
     """
     device = parameters[0].device
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return None
     with torch.no_grad():
-        numbers = rows_of(parameters)
+        numbers = digest_rows(parameters)
         if more is not None:
             numbers = torch.cat([numbers, more])
         if device.type == "cpu":
-            return Sketch(numbers, lambda: True)
+            return TensorDigest(numbers, lambda: True)
         there = torch.empty(numbers.shape, dtype=numbers.dtype, device="cpu", pin_memory=True)
         there.copy_(numbers, non_blocking=True)
         event = torch.cuda.Event()
         event.record()
-        return Sketch(there, event.query)
+        return TensorDigest(there, event.query)
 
 
-def rows_of(tensors: Sequence[Tensor]) -> Tensor:
+def digest_rows(tensors: Sequence[Tensor]) -> Tensor:
     """Return [tensors, WIDTH], float64, on their device: squared norms, and products with the signs.
 
     Cost: reads at most 2**18 values of each tensor; on a CPU core 45 us each and 3 us per 1,000 values: 0.1 s for

@@ -1,8 +1,7 @@
-"""Every process holds the whole model: torch's DistributedDataParallel, fed with sums.
+"""Data parallelism with torch's DistributedDataParallel, which is given sums instead of means.
 
-DDP divides by the number of processes what it has added up. Here that is taken back by the one division at the
-window's end, so that the gradient is the sum over all samples divided by the count of all, however unevenly they are
-spread.
+DDP divides the reduced gradients by the number of processes. The one division at the window's end reverts that, so
+that the gradient is the sum over all samples divided by the count of all, however unevenly they are distributed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _NO_INITIAL_SYNC: Final[dict[str, Any]] = {"init_sync": False} if "init_sync" in
 
 
 class DdpParallel:
-    """Runs each window on all processes and leaves the same gradients on each; a `parallel.Parallel`.
+    """Runs each window on all processes and leaves the same gradients on each; implements `parallel.Parallel`.
 
     The first window's gradients are added up by one collective call, which shows what parameters a window uses; DDP is
     built from that, and looks for unused ones only where there are some. Buffers that training changes (statistics of
@@ -76,11 +75,11 @@ class DdpParallel:
         return self._step.take()
 
     def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
-        """Hold DDP back from every micro-batch but the last."""
+        """Keep DDP from synchronising after every micro-batch but the last."""
         return self._nothing if closes or self._ddp is None else self._ddp.no_sync()
 
     def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
-        """Let them travel with the gradients; apart from them in the first window, or where they do not fit."""
+        """Reduce the numbers with the gradients; separately in the first window, or where they do not fit."""
         carrier, given = self._step.carrier, self.processes.append_stop_request(numbers)
         if self._ddp is None or carrier is None or len(given) > MAX_NUMBERS:
             return self.processes.start_all_reduce(numbers)
@@ -88,7 +87,7 @@ class DdpParallel:
         return lambda: self.processes.pop_stop_request(carrier.decode(len(given)))
 
     def backward(self, root: Tensor) -> None:
-        """Run backward; what was loaded is the gradient of the carrier, in the first bucket that DDP sends off."""
+        """Run backward; encoded numbers are the gradient of an extra parameter in DDP's first bucket."""
         carried, message, self._message = self._step.told.carried, self._message, None
         if carried is None or self._ddp is None or not self._ddp.require_backward_grad_sync:
             root.backward()
@@ -97,7 +96,7 @@ class DdpParallel:
             torch.autograd.backward((root, carried), (None, message))
 
     def wait_gradient_sync(self) -> None:
-        """Add the first window's gradients up, the later ones are; give every process the first one's statistics."""
+        """Reduce the gradients of the first window, as DDP does in later ones; synchronise the tracked buffers."""
         if self._ddp is None:
             self._ddp = self._build()
         else:
@@ -105,15 +104,15 @@ class DdpParallel:
         self._buffers.sync_tracked()
 
     def sync_buffers(self) -> None:
-        """Give every process the first one's buffers, before they are looked at or saved."""
+        """Broadcast the first process's buffers, before the model is evaluated or saved."""
         self._buffers.track_and_sync()
 
     def close(self) -> None:
-        """Drop DDP: torch aborts the process now and then where it outlives the group of processes."""
+        """Drop DDP: torch sometimes aborts the process if DDP outlives the process group."""
         self._ddp = None
 
     def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
-        """DDP has divided by the number of processes already."""
+        """Divide by the number of processes, by which DDP has divided already."""
         return divisor / self.processes.size
 
     def _build(self) -> DistributedDataParallel:
@@ -145,7 +144,7 @@ def _check_reduced(ddp: DistributedDataParallel) -> None:
 
 
 class _Step(nn.Module):
-    """Forward pass and loss as one module. DDP sees what backward starts from: the sums, and the carrier."""
+    """Forward pass and loss as one module, whose outputs backward starts from: the sums and the extra parameter."""
 
     def __init__(self, forward: nn.Module, objective: Objective, carrier: PiggybackReduce | None) -> None:
         super().__init__()
@@ -156,7 +155,7 @@ class _Step(nn.Module):
         self._objective = objective
         self.told = _StepResult()
         self.looked_through = False
-        """DDP looks for parameters that no output depends on."""
+        """DDP searches for parameters that no output depends on."""
 
     def forward(self, batch: Any) -> tuple[Tensor, ...]:
         told = self.told
@@ -175,7 +174,7 @@ class _Step(nn.Module):
 
 
 class _StepResult:
-    """What a step leaves behind; no module, which takes its time over every attribute that is set."""
+    """Results of a step; not attributes of the module, whose ``__setattr__`` is slow."""
 
     __slots__ = ("carried", "terms")
 
@@ -185,7 +184,7 @@ class _StepResult:
 
 
 def _average(tensors: Sequence[Tensor], processes: int) -> None:
-    """Do by hand, once, what DDP does from the second window on."""
+    """Average gradients in the first window, as DDP does from the second window on."""
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
         alike = [tensor for tensor in tensors if tensor.dtype == dtype]
         flat = torch.cat([tensor.reshape(-1) for tensor in alike]).div_(processes)

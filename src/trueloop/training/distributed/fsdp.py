@@ -1,7 +1,7 @@
-"""Every process holds a part of every block: torch's FSDP2, `fully_shard`, fed with sums.
+"""Sharded data parallelism with torch's FSDP2 (`fully_shard`), which is given sums instead of means.
 
-Parameters, gradients and moments are DTensors, cut along their first dimension. What reads them as a whole (the norm,
-a checkpoint) asks all processes; everything else works on the part that lies here.
+Parameters, gradients and moments are DTensors, sharded along their first dimension. What needs all of them (the norm,
+a checkpoint) communicates; everything else works on the local part.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trueloop.training.update import Outcome, collect_gradients
 
 
 class FsdpParallel:
-    """Runs each window on all processes, each with its part of the model; a `parallel.Parallel`.
+    """Runs each window on all processes, each with its part of the model; implements `parallel.Parallel`.
 
     The repeated blocks of the model are sharded one by one, the rest with the root: what `recompute.repeated_blocks`
     finds, which is what a transformer's layers are.
@@ -73,11 +73,11 @@ class FsdpParallel:
         self._gradients: tuple[list[Tensor], float] = [], math.nan
 
     def set_parameters(self, parameters: Sequence[Tensor]) -> None:
-        """Tell whose gradients `take_gradients` is about."""
+        """Set the parameters whose gradients `take_gradients` returns."""
         self._measured = parameters
 
     def take_gradients(self) -> tuple[list[Tensor], float]:
-        """Return what lies here of the window's gradients, and the square of their joint norm over all processes."""
+        """Return the local parts of the window's gradients, and the square of their joint norm over all processes."""
         taken, self._gradients = self._gradients, ([], math.nan)
         return taken
 
@@ -86,16 +86,16 @@ class FsdpParallel:
         return self._objective(self._forward, batch)
 
     def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
-        """Let gradients add up here until the window's last micro-batch, and scatter their sums then."""
+        """Accumulate gradients locally until the window's last micro-batch, then reduce-scatter their sums.
         if closes != self._closes:
             self._root.set_requires_gradient_sync(closes)
             self._closes = closes
         return self._nothing
 
     def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
-        """Wait for the gradients: their norm and the first process's statistics go along, in one message for all.
+        """Reduce the numbers, the squared gradient norm and the first process's buffers in one message.
 
-        What it returns raises InvalidModel where the processes have used different parameters.
+        The returned function raises InvalidModel where the processes have used different parameters.
         """
 
         def total() -> Numbers:
@@ -118,21 +118,21 @@ class FsdpParallel:
         root.backward()
 
     def wait_gradient_sync(self) -> None:
-        """Nothing to wait for: backward has ended with gradients that are scattered."""
+        """Do nothing: backward returns after the gradients are reduced and scattered."""
 
     def sync_buffers(self) -> None:
-        """Give every process the first one's buffers, before they are looked at or saved."""
+        """Broadcast the first process's buffers, before the model is evaluated or saved."""
         self._buffers.track_and_sync()
 
     def close(self) -> None:
-        """Nothing to let go of: the model itself is sharded."""
+        """Do nothing: the model itself is sharded."""
 
     def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
-        """FSDP has divided by the number of processes already."""
+        """Divide by the number of processes, by which FSDP has divided already."""
         return divisor / self.processes.size
 
     def _raise_unequal_use(self, used: Sequence[bool]) -> NoReturn:
-        """Name a parameter that some processes have used in this window, and others have not."""
+        """Raise an error that names a parameter which only some processes have used in this window."""
         everywhere = self.processes.all_gather_object(used)
         place = next(place for place, users in enumerate(zip(*everywhere, strict=True)) if len(set(users)) > 1)
         users = [each[place] for each in everywhere]
@@ -147,7 +147,7 @@ class FsdpParallel:
 
 
 class ShardedUpdate:
-    """The end of a window over parameters of which every process holds a part; an `update.Update`.
+    """The end of a window over sharded parameters; implements `update.Update`.
 
     Args:
         optimizer: over DTensors.
@@ -172,12 +172,12 @@ class ShardedUpdate:
         self._guarded = guarded
 
     def zero_grad(self) -> None:
-        """Drop every gradient."""
+        """Set every gradient to None."""
         for parameter in self._parameters:
             parameter.grad = None
 
     def step(self, divisor: Tensor | float) -> Outcome:
-        """Divide, clip and step, by the norm of all parts."""
+        """Divide, clip by the norm over all processes, and step."""
         parts, square = self._sharded.take_gradients()
         count = float(divisor)
         norm = math.sqrt(square) / count if count else math.nan

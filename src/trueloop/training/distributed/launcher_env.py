@@ -1,7 +1,7 @@
-"""Which of several processes this is, as the launcher says: torchrun, SLURM's srun, Kubernetes, or variables by hand.
+"""Read this process's rank and world size from the environment of torchrun, srun, Kubernetes, or set by hand.
 
-A launcher speaks through the environment. Half of its variables are often there without it (a shell in an allocation, a
-notebook on a compute node, a variable left over), and whoever believes those waits for processes that never come.
+Half of a launcher's variables are often set without it (a shell in an allocation, a notebook on a compute node, a
+leftover variable). A program that trusted those would wait for processes that never start.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ DEFAULT_PORT = 29500  # torchrun's own
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 # Above Linux's ephemeral ports (32768 to 60999), so that no outgoing connection has taken it; as JAX does.
 _SLURM_PORTS = range(61440, 65536)
-# Step numbers that are no step of srun's own: the script of sbatch, the shell of salloc, and SLURM's other two.
+# Step numbers that are not srun steps: the script of sbatch, the shell of salloc, and SLURM's other two.
 _NO_STEP = range(0xFFFFFFF0, 2**32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchInfo:
-    """The place of this process among those of one run."""
+    """This process's rank among the processes of a run, as its launcher states it."""
 
     rank: int
-    """Of this process among all, from 0."""
+    """Global rank of this process, from 0."""
     size: int
-    """Processes in all."""
+    """Number of processes."""
     local_rank: int
-    """Of this process on its machine, from 0: the number of its GPU."""
+    """Rank of this process on its machine, from 0: the index of its GPU."""
     local_size: int
-    """Processes on this machine; as many as are known of, where nobody says."""
+    """Processes on this machine; as many as are known where the launcher does not state it."""
     node: int
-    """Of this machine, from 0."""
+    """Rank of this machine, from 0."""
     nodes: int
-    """Machines in all."""
+    """Number of machines."""
     address: str
-    """Host of rank 0, where all meet."""
+    """Host of rank 0, where the processes connect."""
     port: int
     """Port on that host."""
     restarts: int = 0
-    """Times the launcher has started all processes again."""
+    """Number of times the launcher has restarted all processes."""
     launcher: Launcher
 
 
 def read_launch_info(environment: Mapping[str, str] = os.environ) -> LaunchInfo | None:
-    """Say which process of how many this is; None = alone, whatever variables lie about.
+    """Return rank and world size of this process; None for a single one, whatever variables are left over.
 
     Under torchrun there is an answer also for a single process (``size`` 1: an elastic job may shrink to it). Any other
     job of one process is None: there is nobody to meet.
@@ -71,7 +71,7 @@ def read_launch_info(environment: Mapping[str, str] = os.environ) -> LaunchInfo 
 
 
 def was_restarted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Say whether torchrun has restarted this process, or SLURM has requeued its job: the same command line anew.
+    """Return True where torchrun restarted this process, or SLURM requeued its job, with the same command line.
 
     Args:
         environment: variables by name.
@@ -81,7 +81,7 @@ def was_restarted(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 class _Environment:
-    """The environment, read as numbers; a bad one is named."""
+    """The environment, read as numbers; an invalid variable is named in the error."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -113,7 +113,7 @@ def _invalid_environment(what: str) -> InvalidConfig:
 
 
 def _has_rank_variables(said: _Environment, *, in_step: bool) -> bool:
-    """Whether RANK and WORLD_SIZE are meant; an indexed Job of Kubernetes says JOB_COMPLETION_INDEX for the first."""
+    """Return True where RANK and WORLD_SIZE apply; an indexed Kubernetes Job sets JOB_COMPLETION_INDEX for RANK."""
     ranked = "RANK" in said or ("JOB_COMPLETION_INDEX" in said and "WORLD_SIZE" in said)
     if ranked or "WORLD_SIZE" not in said:
         return ranked
@@ -124,7 +124,7 @@ def _has_rank_variables(said: _Environment, *, in_step: bool) -> bool:
 
 
 def _read_torchrun(said: _Environment) -> LaunchInfo:
-    """Read torchrun's variables; those that others do not set have one sensible value or another."""
+    """Read torchrun's variables, with defaults for those that other launchers do not set."""
     size = said.number("WORLD_SIZE")
     if size < 1:
         raise _invalid_environment("WORLD_SIZE is 0.")
@@ -134,8 +134,8 @@ def _read_torchrun(said: _Environment) -> LaunchInfo:
     if size > 1 and not address:
         raise _invalid_environment("MASTER_ADDR is not set.")
     by = _launcher(said)
-    # Kubernetes runs one process in a pod. By hand on one machine, which localhost is, the rank is the local one. What
-    # exports RANK=$SLURM_PROCID in a task of srun may leave the local one to SLURM.
+    # Kubernetes runs one process per pod. Started by hand on one machine, which localhost is, the rank is the local
+    # rank. A srun task that exports RANK=$SLURM_PROCID may leave the local rank to SLURM.
     here = by == "environment" and address in (*_LOCAL, "")
     local_rank = said.number("LOCAL_RANK", rank if here else said.number("SLURM_LOCALID", 0))
     local_size = said.number("LOCAL_WORLD_SIZE", size if here else local_rank + 1)
@@ -164,7 +164,7 @@ def _launcher(said: _Environment) -> Launcher:
 
 
 def local_address_for(host: str, port: int) -> str:
-    """Return this machine's address in the network in which another host is; "" where there is no way to it.
+    """Return this machine's address in the network of another host; "" where there is no route to it.
 
     Args:
         host: name or address.
@@ -183,7 +183,7 @@ def local_address_for(host: str, port: int) -> str:
 
 
 def _is_srun_task(environment: Mapping[str, str]) -> bool:
-    """Whether srun has started this process as one of several.
+    """Return True where srun started this process as one of several.
 
     SLURM_NTASKS is no sign of it: that is what the job was given, and stands in the shell of salloc, in the script of
     sbatch and in a notebook as well. What srun sets in each task is SLURM_STEP_NUM_TASKS.
@@ -202,7 +202,7 @@ def _read_slurm(said: _Environment) -> LaunchInfo:
     nodes = said.number("SLURM_STEP_NUM_NODES", said.number("SLURM_NNODES", 1))
     local_rank = said.number("SLURM_LOCALID", 0)
     here = tasks_per_node(said.text("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
-    # Where the script of sbatch names the meeting place, that is the one; it may lie in another network.
+    # A MASTER_ADDR in the sbatch script takes precedence; it may be in another network.
     address = said.text("MASTER_ADDR") or first_host(
         said.text("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     )

@@ -1,7 +1,7 @@
-"""How the processes of a run share one window: the seam between the loop and torch's engines for it.
+"""The protocol between the training loop and PyTorch's engines for several processes.
 
-A window is one batch, on however many processes it is run: each contributes the sum over its own samples, gradients
-and counts are added up over all, and the division happens once, behind that.
+A window is one batch, on however many processes it runs: each contributes the sum over its own samples, gradients
+and counts are summed over all of them, and the division happens once, after that.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from trueloop.training.objective import Loss, Objective
 
 
 class Parallel(Protocol):
-    """One of: `SingleProcess`, `ddp.Replicas`, `fsdp.Sharded`."""
+    """Runs a window on the processes of a run: `SingleProcess`, `ddp.DdpParallel` or `fsdp.FsdpParallel`."""
 
     processes: Processes
     sharded: bool
     """Each process holds a part of the model only."""
     collective_forward: bool
-    """Running the model is something all processes do at the same time: one alone would wait for the others."""
+    """Running the model is a collective operation: one process alone would wait for the others."""
 
     def __call__(self, batch: Any) -> Sequence[Loss]:
         """Run forward pass and loss on this process's share of a micro-batch."""
         ...
 
     def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
-        """Enclose forward and backward of one micro-batch; gradients travel only where it ``closes`` the window."""
+        """Return the context of one micro-batch; gradients are synchronised only where it ``closes`` the window."""
         ...
 
     def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
-        """Add what a window sums and counts up over all processes, beside its gradients.
+        """Start to sum numbers over all processes, together with the gradients.
 
         Args:
             numbers: as many on every process, in the same order; known before the window's last backward pass.
 
         Returns:
-            What gives the sums, to be called once, after `wait_gradient_sync`.
+            A function that returns the sums, to be called once, after `wait_gradient_sync`.
         """
         ...
 
@@ -49,24 +49,24 @@ class Parallel(Protocol):
         ...
 
     def wait_gradient_sync(self) -> None:
-        """See to it that every gradient is that of all processes, after the window's last backward."""
+        """Wait until every gradient is summed over all processes, after the window's last backward."""
         ...
 
     def sync_buffers(self) -> None:
-        """See to it that the model is the same on all processes, buffers included: it is to be measured or saved."""
+        """Make the buffers equal on all processes, before the model is evaluated or saved."""
         ...
 
     def close(self) -> None:
-        """Let go of torch's engine, after the last window."""
+        """Release PyTorch's engine, after the last window."""
         ...
 
     def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
-        """Return what the gradients must be divided by, as they are after `wait_gradient_sync`, to be divided by ``divisor``."""
+        """Return the number by which the synchronised gradients must be divided to be divided by ``divisor``."""
         ...
 
 
 class SingleProcess:
-    """A single process.
+    """Runs windows in a single process.
 
     Args:
         forward: the model, or its compiled twin.
@@ -85,11 +85,11 @@ class SingleProcess:
         return self._objective(self._forward, batch)
 
     def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
-        """Enclose nothing."""
+        """Return an empty context."""
         return self._nothing
 
     def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
-        """Return what gives the numbers themselves."""
+        """Return a function that returns the numbers themselves."""
         return lambda: list(numbers)
 
     def backward(self, root: Tensor) -> None:
@@ -97,13 +97,13 @@ class SingleProcess:
         root.backward()
 
     def wait_gradient_sync(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing: there is no other process."""
 
     def sync_buffers(self) -> None:
-        """Nothing can differ."""
+        """Do nothing: there is no other process."""
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is no engine."""
 
     def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
         """Return the divisor itself."""

@@ -1,8 +1,8 @@
-"""What the processes have to say beside their gradients, said in the same message.
+"""All-reduce a few numbers in DDP's gradient bucket, without a message of their own.
 
 On a CPU a message of five numbers takes as long as one of five thousand: both wait for the other process to wake up. So
-the sums and counts of a window travel as the gradient of one more parameter, which nobody trains, in a bucket that DDP
-adds up anyway.
+the sums and counts of a window are sent as the gradient of one more parameter, which no optimizer trains, in a bucket
+that DDP reduces anyway.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 MAX_NUMBERS: Final = 16
-"""Numbers in one message; who has more to say sends another."""
+"""Numbers in one message; a longer list is reduced separately."""
 _DIGIT: Final = 1024.0
-_PARTS: Final = 3  # of each number: a multiple of _DIGIT, what is left of it in ones, and what is left of 1
+_PARTS: Final = 3  # of each number: a multiple of _DIGIT, the rest in ones, and the rest below 1
 _EXACT: Final = (torch.float32, torch.float64)
 
 
 class PiggybackReduce:
-    """A parameter whose gradient is a list of numbers; DDP averages it over the processes.
+    """A parameter whose gradient is a list of numbers, which DDP averages over the processes.
 
     Whole numbers come out as they went in, also in float32 and where DDP's 1 / processes is rounded: up to 2^34 over
     the number of processes, of which there may be 4,000. Others keep at least float32's precision.
@@ -38,23 +38,23 @@ class PiggybackReduce:
         self._processes = float(processes)
 
     def encode(self, numbers: Sequence[float]) -> Tensor:
-        """Return the gradient that says these numbers, of which there are at most `MAX_NUMBERS`; forgets the last one."""
+        """Return the gradient that encodes these numbers, at most `MAX_NUMBERS`; drops the previous ones."""
         self.parameter.grad = None
-        times = self._processes  # divided by it on the way; done here, where it leaves whole numbers whole
+        times = self._processes  # cancels DDP's division; multiplying here keeps integers exact
         parts = [part * times for number in numbers for part in _to_digits(number)]
         return torch.tensor(parts + [0.0] * (MAX_NUMBERS * _PARTS - len(parts)), dtype=self.parameter.dtype)
 
     def decode(self, count: int) -> list[float]:
-        """Return the sums of the first ``count`` numbers over all processes, after the gradients have travelled."""
+        """Return the sums of the first ``count`` numbers over all processes, after the gradients are reduced."""
         if self.parameter.grad is None:
-            raise RuntimeError("the carrier's gradient is read before the backward pass that brings it")
+            raise RuntimeError("the numbers are read before the backward pass that reduces them")
         parts = self.parameter.grad.tolist()
         self.parameter.grad = None
         return [_from_digits(*parts[start : start + _PARTS]) for start in range(0, count * _PARTS, _PARTS)]
 
 
 def piggyback_dtype(parameters: Sequence[Tensor]) -> torch.dtype | None:
-    """Return the dtype in which a carrier shares a bucket with most of the gradients; None where that is too coarse."""
+    """Return a dtype to share a bucket with most of the gradients; None where no dtype is precise enough."""
     elements = Counter[torch.dtype]()
     for parameter in parameters:
         elements[parameter.dtype] += parameter.numel()

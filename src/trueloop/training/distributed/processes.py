@@ -1,7 +1,7 @@
-"""The processes of one run, and the few words they exchange beside the gradients.
+"""The processes of a run, and the collectives they use next to those of the gradients.
 
-Everything that leads to a collective is decided alike on every process: by what all know (the epoch's cuts, the global
-norm), or by asking here. Who decided alone would wait for the others for ever.
+Everything that leads to a collective is decided equally on every process: from shared knowledge (the split of the
+epoch, the global norm), or by a collective of this module. A process that decided alone would wait indefinitely.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from trueloop.training.distributed.launcher_env import read_launch_info
 from trueloop.training.distributed.rendezvous import TIMEOUT_S, KEEPALIVE_TIMEOUT_S, init_process_group
 
 CHUNK_BYTES: Final = 2**28
-"""Bytes that travel at a time, where much is to be copied: they are held twice meanwhile."""
+"""Bytes broadcast at a time; they are held twice meanwhile."""
 MAX_COMBINED_BYTES: Final = 2**16
-"""Bytes from all processes together that travel with other numbers, where a message of their own would take longer."""
-_BACKENDS: Final = re.compile(r"gloo/transport|NCCL")  # in the message of what is a plain RuntimeError
-_NOISE: Final = re.compile(r"^\[[^\]]*\] *|(?<=\.) This is typically caused by .*")  # a line of its source, and advice
+"""Bytes from all processes together that are sent with other numbers instead of in a message of their own."""
+_BACKENDS: Final = re.compile(r"gloo/transport|NCCL")  # identifies a connection error that is a plain RuntimeError
+_NOISE: Final = re.compile(r"^\[[^\]]*\] *|(?<=\.) This is typically caused by .*")  # torch's source line and advice
 
 T = TypeVar("T")
 Numbers = list[Tensor | float]
 
 
 class Processes:
-    """This process among those of the run. A single one exchanges nothing and never touches torch.distributed.
+    """This process and the others of the run. A single one communicates nothing and never uses torch.distributed.
 
     Args:
         rank: this process, from 0; the first one writes what the run leaves behind.
@@ -45,19 +45,19 @@ class Processes:
     def __init__(self, rank: int, size: int, device: torch.device, *, launcher: str = "") -> None:
         self.rank, self.size, self.device, self.launcher = rank, size, device, launcher
         self.stop_requested = False
-        """This process has been told to stop; it is passed on with the next `start_all_reduce`."""
+        """This process was asked to stop; the next `start_all_reduce` shares it."""
         self.stop_agreed = False
-        """Some process has been told to stop, and all know it since the same update."""
+        """Some process was asked to stop, and all processes know it since the same update."""
         self._on_host = device.type == "cpu"
         self._asked: tuple[Tensor, Any] | None = None
 
     @property
     def is_first(self) -> bool:
-        """True for the process that writes."""
+        """True for rank 0, which writes the run's files."""
         return self.rank == 0
 
     def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
-        """Add numbers up over all processes; return at once, with what waits for the sums.
+        """Start to sum numbers over all processes; return a function that waits for the sums.
 
         Args:
             numbers: as many on every process, in the same order; 0-d tensors or floats. Travels as float64.
@@ -70,7 +70,7 @@ class Processes:
         return self._start_on_host(numbers, ()) if self._on_host else self._start_on_device(numbers)
 
     def _start_on_host(self, numbers: Sequence[Tensor | float], little: Sequence[Tensor]) -> Callable[[], Numbers]:
-        """Have what everybody says and add it up here: gloo's all-reduce takes twice as many turns for so few."""
+        """Gather all numbers and sum them locally: gloo's all-reduce takes twice as many rounds for so few."""
         vector = _vector(self.append_stop_request(numbers), self.device)
         message = _flatten([vector, *little]) if little else vector
         everybody = [torch.empty_like(message) for _ in range(self.size)]
@@ -81,7 +81,7 @@ class Processes:
             if little and not self.is_first:
                 _unflatten(little, everybody[0][vector.nbytes :])
             sums, *others = [each[: vector.nbytes].view(torch.float64) for each in everybody] if little else everybody
-            for theirs in others:  # in this order on every process: what follows from the sums is decided alike
+            for theirs in others:  # in the same order on every process, so that the sums are bitwise equal
                 sums += theirs
             return self.pop_stop_request(sums.tolist())
 
@@ -99,16 +99,16 @@ class Processes:
         return wait
 
     def append_stop_request(self, numbers: Sequence[Tensor | float]) -> Numbers:
-        """Return the numbers to be added up, and behind them whether this process has been told to stop."""
+        """Return the numbers, followed by whether this process was asked to stop."""
         return [*numbers, float(self.stop_requested)]
 
     def pop_stop_request(self, sums: Sequence[float]) -> Numbers:
-        """Return the sums of numbers, after noting how many processes have been told to stop."""
+        """Return the sums, after recording whether any process was asked to stop."""
         self.stop_agreed |= sums[-1] > 0
         return list(sums[:-1])
 
     def all_reduce_sum(self, numbers: Sequence[Tensor | float]) -> Numbers:
-        """Add numbers up over all processes."""
+        """Sum numbers over all processes."""
         return self.start_all_reduce(numbers)()
 
     def all_reduce_sum_and_broadcast(self, numbers: Sequence[Tensor | float], tensors: Sequence[Tensor]) -> Numbers:
@@ -120,7 +120,7 @@ class Processes:
         return self.all_reduce_sum(numbers)
 
     def _exchange_stop(self) -> None:
-        """Pass the wish to stop on between the hosts, one update late, so that no device is waited for."""
+        """Share stop requests between the hosts, one update late, so that no device has to be waited for."""
         if self._asked is not None:
             stops, work = self._asked
             _run_collective(work.wait)
@@ -129,28 +129,28 @@ class Processes:
         self._asked = wish, _run_collective(lambda: _start_all_reduce(wish))
 
     def any_rank_stops(self, wanted: bool) -> bool:
-        """Ask all processes whether they have been told to stop, and wait for their answers; between two epochs."""
+        """Return whether any process was asked to stop; waits for all of them, between two epochs."""
         self.stop_agreed = any(self.all_gather_object(wanted))
         return self.stop_agreed
 
-    def all_gather_object(self, thing: T) -> list[T]:
-        """Return every process's thing, by rank. It is pickled; tensors in it should be on the host."""
+    def all_gather_object(self, value: T) -> list[T]:
+        """Return every process's value, by rank. It is pickled; tensors in it should be on the host."""
         if self.size == 1:
-            return [thing]
-        things: list[Any] = [None] * self.size
-        _run_collective(lambda: dist.all_gather_object(things, thing))
-        return things
+            return [value]
+        values: list[Any] = [None] * self.size
+        _run_collective(lambda: dist.all_gather_object(values, value))
+        return values
 
-    def broadcast_object(self, thing: T) -> T:
-        """Return the first process's thing on every process; what the others give is not looked at."""
+    def broadcast_object(self, value: T) -> T:
+        """Return the first process's value on every process; the values of the others are ignored."""
         if self.size == 1:
-            return thing
-        box: list[Any] = [thing if self.is_first else None]
+            return value
+        box: list[Any] = [value if self.is_first else None]
         _run_collective(lambda: dist.broadcast_object_list(box, src=0, device=self.device))
         return box[0]
 
     def run_collective(self, exchange: Callable[[], T]) -> T:
-        """Call what exchanges things with the others.
+        """Call a function that communicates with the other processes.
 
         Raises:
             ProcessLost: one of them has gone.
@@ -158,7 +158,7 @@ class Processes:
         return _run_collective(exchange)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Copy the first process's values into every other's tensors, in place; of any dtypes, many at a time."""
+        """Copy the first process's values into every other's tensors, in place; of any dtypes, in large chunks."""
         if self.size > 1 and tensors:
             self._broadcast_chunks(tensors)
 
@@ -175,7 +175,7 @@ SINGLE_PROCESS: Final = Processes(0, 1, torch.device("cpu"))
 
 
 def join_processes(device: torch.device, *, timeout_s: float = TIMEOUT_S, keepalive_timeout_s: float = KEEPALIVE_TIMEOUT_S) -> Processes:
-    """Meet the other processes of this run, where a launcher has started some.
+    """Connect to the other processes of this run, where a launcher has started several.
 
     A group that the program itself has made is used as it is. One that is made here stays until the interpreter ends.
 
@@ -196,7 +196,7 @@ def join_processes(device: torch.device, *, timeout_s: float = TIMEOUT_S, keepal
         if size > 1 and "cpu:" not in backends:
             raise InvalidConfig(
                 f"The program has made its group of processes for {backends} only.",
-                why="Hosts tell one another who has been told to stop, and do not wait for a GPU with that.",
+                why="Stop requests are exchanged between the hosts, so that no GPU has to be waited for.",
                 fix='Make it with init_process_group("cpu:gloo,cuda:nccl"), or leave it to the Trainer.',
             )
         return Processes(dist.get_rank(), size, device, launcher="the program")
@@ -213,7 +213,7 @@ def join_processes(device: torch.device, *, timeout_s: float = TIMEOUT_S, keepal
 
 
 def _refuse_shared_gpu(processes: Processes, gpu: str) -> None:
-    """Refuse two processes on one GPU, alike on every process: each that sees a single one takes that for its own."""
+    """Refuse two processes on one GPU, on every process alike; each may see only one GPU and use that."""
     gpus = processes.all_gather_object(gpu)
     for rank, each in enumerate(gpus):
         if (other := gpus.index(each)) != rank:
@@ -225,10 +225,10 @@ def _refuse_shared_gpu(processes: Processes, gpu: str) -> None:
 
 
 def require_single_process(what: str) -> None:
-    """Refuse to do in each of several processes what is one process's to do.
+    """Raise if this process is one of several, for an operation that needs a single process.
 
     Args:
-        what: "A profile".
+        what: the operation, for the message: "A profile".
 
     Raises:
         InvalidConfig: this process is one of several.
@@ -266,7 +266,7 @@ def local_device(name: str) -> str:
 
 def _destroy_process_group() -> None:
     if dist.is_initialized():
-        gc.collect()  # what hangs on the group, such as DDP, has to go before it does
+        gc.collect()  # objects that refer to the group, such as DDP, have to be freed first
         dist.destroy_process_group()
 
 
@@ -284,22 +284,22 @@ def _flatten(tensors: Sequence[Tensor]) -> Tensor:
 
 def _unflatten(tensors: Sequence[Tensor], flat: Tensor) -> None:
     for tensor, values in zip(tensors, flat.split([tensor.nbytes for tensor in tensors]), strict=True):
-        tensor.copy_(values.clone().view(tensor.dtype).view(tensor.shape))  # cloned: its start is aligned
+        tensor.copy_(values.clone().view(tensor.dtype).view(tensor.shape))  # cloned, so that it starts aligned
 
 
 def _in_chunks(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield tensors together that make up about `CHUNK_BYTES`, in order; those that have any elements."""
-    parcel, size = list[Tensor](), 0
+    """Yield lists of tensors of about `CHUNK_BYTES` each, in order, without empty tensors."""
+    chunk, size = list[Tensor](), 0
     for tensor in tensors:
         if not tensor.numel():
             continue
-        if parcel and size + tensor.nbytes > CHUNK_BYTES:
-            yield parcel
-            parcel, size = [], 0
-        parcel.append(tensor)
+        if chunk and size + tensor.nbytes > CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(tensor)
         size += tensor.nbytes
-    if parcel:
-        yield parcel
+    if chunk:
+        yield chunk
 
 
 def _vector(values: Sequence[Tensor | float], device: torch.device) -> Tensor:
@@ -312,7 +312,7 @@ def _vector(values: Sequence[Tensor | float], device: torch.device) -> Tensor:
 
 
 def _run_collective(exchange: Callable[[], T]) -> T:
-    """Say in words that another process has gone, where torch only says that a connection was closed."""
+    """Run a collective; raise ProcessLost where torch only reports a closed connection."""
     try:
         return exchange()
     except (RuntimeError, dist.DistBackendError) as error:
@@ -320,7 +320,7 @@ def _run_collective(exchange: Callable[[], T]) -> T:
 
 
 def as_process_lost(error: BaseException, processes: Processes) -> ProcessLost | None:
-    """Say in words that another process has gone, where DDP or FSDP met it in their own exchanges.
+    """Return a ProcessLost for an error of DDP's or FSDP's own collectives that means that a process is gone.
 
     Args:
         error: that ended a window.
@@ -338,5 +338,5 @@ def _process_lost(error: RuntimeError) -> ProcessLost:
     return ProcessLost(
         "Another process of this run is gone, or cannot be reached.",
         why=_NOISE.sub("", str(error).split("\n", 1)[0]),
-        fix="Look at what the other processes said last. The same command goes on from the newest checkpoint.",
+        fix="Read the last output of the other processes. The same command resumes from the newest checkpoint.",
     )

@@ -1,8 +1,8 @@
-"""How the processes of a run find one another, and what lets each notice that another's machine is gone.
+"""Connect the processes of a run, and detect a machine that stops answering.
 
-A process that ends closes its connections, and gloo says so at once. A machine that loses power, or a cable that is
-cut, closes nothing: whoever waits for an answer then waits as long as gloo has patience. So the kernel is told to look
-after these connections: it asks the other side's kernel, which answers also while that process computes for an hour.
+A process that ends closes its connections, and gloo reports that immediately. A machine that loses power, or a cable
+that is cut, closes nothing: a process then waits as long as gloo's timeout. So keepalive is enabled on these
+connections: the other machine's kernel answers it, also while its process computes for an hour.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from trueloop.core.formatting import format_count
 from trueloop.training.distributed.launcher_env import LaunchInfo, local_address_for
 
 TIMEOUT_S: Final = 1800.0
-"""Seconds a process waits for the others: as long as the slowest evaluation or save of one of them may take."""
+"""Seconds a process waits for the others: longer than the slowest evaluation or save of one of them."""
 KEEPALIVE_TIMEOUT_S: Final = 60.0
-"""Seconds without a sign of another machine after which it counts as lost: longer than a switch takes to restart."""
+"""Seconds without an answer from another machine after which it counts as lost: longer than a switch takes to restart."""
 
-_POLL_INTERVAL_S: Final = 0.02  # between two looks at who has come
-_SCAN_INTERVAL_S: Final = 5.0  # between two looks for new connections
+_POLL_INTERVAL_S: Final = 0.02  # between two checks of which processes have connected
+_SCAN_INTERVAL_S: Final = 5.0  # between two scans for new connections
 
 
 def init_process_group(here: LaunchInfo, backend: str, *, timeout_s: float = TIMEOUT_S, keepalive_timeout_s: float = KEEPALIVE_TIMEOUT_S) -> None:
-    """Join the processes of a run in torch's default group.
+    """Join the processes of a run in torch's default process group.
 
     Args:
         here: this process among them.
@@ -49,7 +49,7 @@ def init_process_group(here: LaunchInfo, backend: str, *, timeout_s: float = TIM
     Raises:
         ProcessLost: the others do not come; names who.
     """
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost peer is told by us, once
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # trueloop reports a lost peer, once
     if here.nodes > 1:
         _choose_interface(here)
     patience, before = timedelta(seconds=timeout_s), _open_sockets()
@@ -66,7 +66,7 @@ def init_process_group(here: LaunchInfo, backend: str, *, timeout_s: float = TIM
 
 
 def _open_store(here: LaunchInfo, patience: timedelta) -> dist.Store:
-    """Torchrun has a store running at that address; elsewhere the first process opens it."""
+    """Open the store: torchrun serves it at that address; otherwise the first process does."""
     elsewhere = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return dist.TCPStore(
         here.address,
@@ -80,11 +80,11 @@ def _open_store(here: LaunchInfo, patience: timedelta) -> dist.Store:
 
 
 def _fresh_store(store: dist.Store, here: LaunchInfo, timeout_s: float) -> dist.Store:
-    """Agree on a part of the store that no earlier attempt has written to.
+    """Agree on a prefix of the store that no earlier attempt has written to.
 
-    Since torch 2.5, torchrun keeps one store for all restarts, and gloo reads from it where the others listen: after a
-    restart, that may be where they have listened before. The number of restarts does not tell attempts apart, because
-    each machine counts its own. So every process brings a word that nobody has used, and the first one answers it.
+    Since torch 2.5, torchrun keeps one store for all restarts, and gloo reads the peers' addresses from it: after a
+    restart, those may be the old ones. The number of restarts does not distinguish attempts, because each machine
+    counts its own. So every process brings a random token, and the first process answers it with the prefix.
     """
     control_store, own = dist.PrefixStore("trueloop", store), secrets.token_hex(8)
     if here.rank:
@@ -107,7 +107,7 @@ def _fresh_store(store: dist.Store, here: LaunchInfo, timeout_s: float) -> dist.
 
 
 def _handshake(control_store: dist.Store, chosen: str, missing: Sequence[int]) -> list[int]:
-    """Answer those who have come; return those who have not heard it yet. What a dead process left is answered, too."""
+    """Answer the processes that have connected; return those that have not acknowledged. Dead ones are answered, too."""
     for rank in missing:
         if control_store.check([f"here/{rank}"]):
             control_store.set(f"chosen/{control_store.get(f'here/{rank}').decode()}", chosen)
@@ -115,7 +115,7 @@ def _handshake(control_store: dist.Store, chosen: str, missing: Sequence[int]) -
 
 
 def _choose_interface(here: LaunchInfo) -> None:
-    """Point gloo to the network that leads to the others, where this machine's name only means itself (127.0.1.1).
+    """Point gloo to the network of the other machines, where this host name only resolves to loopback (127.0.1.1).
 
     Gloo listens at the address that the name of the machine stands for, which on Debian is often a loopback one.
     """
@@ -145,7 +145,7 @@ def _interface_of(address: str) -> str:
     return ""
 
 
-# Signs of life ---------------------------------------------------------------------------------------------------
+# Keepalive -------------------------------------------------------------------------------------------------------
 
 
 def _open_sockets() -> set[tuple[int, str]]:
@@ -160,11 +160,11 @@ def _open_sockets() -> set[tuple[int, str]]:
 
 
 def enable_keepalive(sockets: set[tuple[int, str]], keepalive_timeout_s: float) -> None:
-    """Have the kernel end connections over which nothing is answered any more; on Linux only.
+    """Have the kernel close connections whose other side stops answering; on Linux only.
 
     Args:
         sockets: descriptors, as `_open_sockets` names them.
-        keepalive_timeout_s: how long nothing may be answered.
+        keepalive_timeout_s: seconds without an answer.
     """
     if sys.platform != "linux":
         return
@@ -184,10 +184,10 @@ def enable_keepalive(sockets: set[tuple[int, str]], keepalive_timeout_s: float) 
 
 @contextmanager
 def keepalive_for_new_connections(keepalive_timeout_s: float) -> Generator[None]:
-    """Look after every connection that is made inside, by whatever thread; for torchrun's own store.
+    """Enable keepalive on every connection made inside, by any thread; for torchrun's own store.
 
     Args:
-        keepalive_timeout_s: how long nothing may be answered.
+        keepalive_timeout_s: seconds without an answer.
     """
     known, over = _open_sockets(), Event()
 

@@ -1,4 +1,4 @@
-"""What has to be the same on every process beside the gradients: the weights at the start, and the buffers after it."""
+"""Keep weights (at the start) and buffers (after every window) equal on all processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trueloop.training.distributed.processes import Processes
 
 
 def broadcast_state(model: nn.Module, processes: Processes) -> None:
-    """Give every process the first one's parameters and buffers.
+    """Broadcast the first process's parameters and buffers.
 
     Raises:
         InvalidModel: they are not of the same names, shapes and dtypes everywhere.
@@ -28,7 +28,7 @@ def broadcast_state(model: nn.Module, processes: Processes) -> None:
 
 
 class BufferSync:
-    """Keeps the first process's buffers on every one: those that a window writes to (statistics of BatchNorm).
+    """Keeps buffers that training writes to (BatchNorm statistics) equal to the first process's.
 
     Args:
         model: the same on every process; a module's buffers change where one of them is seen to be written to.
@@ -40,21 +40,21 @@ class BufferSync:
         self._places = [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
         self._seen = self._state()
         self._moving: list[int] | None = None
-        """Places of those that are known to change; None before the first window."""
+        """Indices of the buffers that are known to change; None before the first window."""
 
     def sync_tracked(self) -> None:
-        """After every window: spread those that are known to change."""
+        """Broadcast the buffers that are known to change; called after every window."""
         self._processes.broadcast(self.tracked_buffers())
 
     def tracked_buffers(self) -> list[Tensor]:
-        """Return what is to be spread after a window; the first one shows what that is, and is settled by that."""
+        """Return the buffers to broadcast after a window; the first window determines them, and broadcasts them itself."""
         if self._moving is None:
             self.track_and_sync()
             return []
         return [getattr(*self._places[place]) for place in self._moving]
 
     def track_and_sync(self) -> None:
-        """Look on all processes for others that have changed, and spread these as well from now on."""
+        """Find buffers that changed on any process, track them from now on, and broadcast all tracked ones."""
         now = self._state()
         written = {self._places[place][0] for place, seen in enumerate(self._seen) if now[place] != seen}
         changed = [place for place, (module, _) in enumerate(self._places) if module in written or _writes_unseen(module)]
@@ -68,7 +68,7 @@ class BufferSync:
 
 
 def _writes_unseen(module: nn.Module) -> bool:
-    """True where buffers are written to by kernels that do not count it: running statistics."""
+    """Return True for layers whose kernels write buffers without counting a version: running statistics."""
     return isinstance(module, nn.modules.batchnorm._NormBase)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - batch and instance norm
 
 

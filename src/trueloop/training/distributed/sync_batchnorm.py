@@ -1,4 +1,4 @@
-"""BatchNorm over all processes' micro-batches: torch's SyncBatchNorm, put in before the model is shared."""
+"""Replace BatchNorm by torch's SyncBatchNorm, which normalises over all processes' micro-batches."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ from trueloop.analysis.queries.epoch_loops import epochs
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, CodePosition
 from trueloop.failures import failure
-from trueloop.failures.data.order_not_shuffled.sorted_samples import in_blocks, shuffled
+from trueloop.failures.data.order_not_shuffled.sorted_samples import reads_sorted_classes, shuffle_fix
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, changing
 from trueloop.tracing.events import (
@@ -58,8 +58,8 @@ from trueloop.tracing.events import (
     Ref,
 )
 
-CLASSIFIES = {"cross_entropy", "nll", "bce", "bce_with_logits"}
-MOST_LOADERS = 64
+CLASSIFICATION_LOSSES = {"cross_entropy", "nll", "bce", "bce_with_logits"}
+MAX_LOADERS = 64
 
 
 @dataclass(slots=True)
@@ -68,20 +68,20 @@ class _Sequential:
 
     made_at: CodePosition | None
     started_update: int
-    drawn: dict[str, list[float] | tuple[int, ...]] = field(default_factory=dict[str, "list[float] | tuple[int, ...]"])
-    """Columns of the newest batch that may be labels: their values, or their shapes where these are not to be read."""
+    columns: dict[str, list[float] | tuple[int, ...]] = field(default_factory=dict[str, "list[float] | tuple[int, ...]"])
+    """Columns of the newest batch that may be labels: their values, or their sizes where reading them costs a sync."""
     targets: str | None = None
-    """The column that a classification loss was given."""
+    """The column that was passed to a classification loss."""
     blocks: dict[str, SortedLabels] = field(default_factory=dict[str, SortedLabels])
     updates: int = 0
-    """In its first epoch."""
-    again: bool = False
-    """Its second epoch has begun."""
-    over: bool = False
+    """Updates in the first epoch."""
+    in_second_epoch: bool = False
+    decided: bool = False
+    """Reported, or ruled out."""
 
 
 class Detector(failure.Detector):
-    """Joins what the batches hold, what the loss was given, and what came in blocks through the first epoch."""
+    """Finds the label column of each unshuffled loader and checks whether it was sorted in the first epoch."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (
         LoaderStarted, BatchLoaded, BackwardStarted, ModelCalled, SortedLabels, LoaderExhausted,
@@ -90,55 +90,55 @@ class Detector(failure.Detector):
     def __init__(self) -> None:
         self._loaders: dict[Ref, _Sequential] = {}
         self._models: dict[Ref, bool] = {}
-        self._unread = ""
+        self._unread_reason = ""
 
     def observe(
         self, event: LoaderStarted | BatchLoaded | BackwardStarted | ModelCalled | SortedLabels | LoaderExhausted
     ) -> Evidence | None:
         """Return evidence in the second epoch."""
         if isinstance(event, LoaderStarted):
-            self._started(event)
+            self._on_loader_started(event)
             return None
         known = self._loaders.get(event.loader) if event.loader is not None else None
-        if known is None or known.over:
+        if known is None or known.decided:
             return None
         if isinstance(event, BatchLoaded):
             if known.targets is None:
-                known.drawn = dict(_columns(event.batch))
+                known.columns = dict(_columns(event.batch))
         elif isinstance(event, ModelCalled):
-            known.over = self._recurrent(event)
+            known.decided = self._is_recurrent(event)
         elif isinstance(event, BackwardStarted):
-            self._matched(known, event)
-            return self._judge(known)
+            self._match_targets(known, event)
+            return self._evidence(known)
         elif isinstance(event, SortedLabels):
             known.blocks[event.column] = event
         else:
-            return self._judge(known) if event.batches_with_backward else None
+            return self._evidence(known) if event.batches_with_backward else None
         return None
 
-    def _started(self, event: LoaderStarted) -> None:
+    def _on_loader_started(self, event: LoaderStarted) -> None:
         if event.shuffles is not False or event.sampler != "SequentialSampler":
             return
-        if event.epoch == 0 and len(self._loaders) < MOST_LOADERS:
+        if event.epoch == 0 and len(self._loaders) < MAX_LOADERS:
             self._loaders[event.loader] = _Sequential(event.made_at or event.location, event.update)
         known = self._loaders.get(event.loader)
         if known is not None and event.epoch == 1:
-            known.again, known.updates = True, event.update - known.started_update
+            known.in_second_epoch, known.updates = True, event.update - known.started_update
 
-    def _matched(self, known: _Sequential, event: BackwardStarted) -> None:
-        """Find the column of the batch that is the loss's target."""
+    def _match_targets(self, known: _Sequential, event: BackwardStarted) -> None:
+        """Find the column of the batch that is the target of the loss."""
         for loss in event.losses:
-            if known.targets is not None or loss.kind not in CLASSIFIES:
+            if known.targets is not None or loss.kind not in CLASSIFICATION_LOSSES:
                 continue
             if loss.targets is None:
-                self._unread = loss.unreadable_reason
+                self._unread_reason = loss.unreadable_reason
                 continue
             targets = _numbers(loss.targets)
-            same = [name for name, values in known.drawn.items() if _equal(values, targets)]
+            same = [name for name, values in known.columns.items() if _equal(values, targets)]
             if len(same) == 1:
                 known.targets = same[0]
 
-    def _recurrent(self, event: ModelCalled) -> bool:
+    def _is_recurrent(self, event: ModelCalled) -> bool:
         if event.model not in self._models:
             from torch import nn
 
@@ -147,24 +147,24 @@ class Detector(failure.Detector):
             )
         return self._models[event.model]
 
-    def _judge(self, known: _Sequential) -> Evidence | None:
+    def _evidence(self, known: _Sequential) -> Evidence | None:
         found = known.blocks.get(known.targets or "")
-        if found is None or not known.again or found.looks_like_time_series:
+        if found is None or not known.in_second_epoch or found.looks_like_time_series:
             return None
         per_class = found.samples / found.distinct_values
         if per_class < 2 * found.batch_size or found.smallest_block < 2 or known.updates < 2 * found.distinct_values:
             return None
-        known.over = True
+        known.decided = True
         return Evidence(
-            message=f"The {found.samples} training samples come class after class: {found.distinct_values} blocks of "
-            f"{per_class:.0f} on average, in batches of {found.batch_size}, unshuffled in every epoch.",
+            message=f"The {found.samples} training samples are sorted by class: {found.distinct_values} blocks of "
+            f"{per_class:.0f} samples on average, in batches of {found.batch_size}, not shuffled in any epoch.",
             location=known.made_at,
         )
 
     def inconclusive(self) -> str:
-        """Say so where the targets of an unshuffled loader were never recognised."""
-        unknown = any(known.again and known.blocks and known.targets is None for known in self._loaders.values())
-        return (self._unread or "which column of the batches the loss was given could not be told") if unknown else ""
+        """Return a reason where the targets of an unshuffled loader were never identified."""
+        unknown = any(known.in_second_epoch and known.blocks and known.targets is None for known in self._loaders.values())
+        return (self._unread_reason or "the batch column with the targets of the loss could not be identified") if unknown else ""
 
 
 def _columns(batch: Any) -> Any:
@@ -181,30 +181,30 @@ def _columns(batch: Any) -> Any:
 
 
 def _numbers(tensor: Any) -> list[float] | tuple[int, ...]:
-    """Return the values of a tensor; its size where reading them would mean waiting for a device."""
+    """Return the values of a tensor; its size where reading them would synchronise with a device."""
     if tensor.device.type != "cpu":
         return (tensor.numel(),)
     return tensor.detach().flatten().tolist() if tensor.numel() <= 8192 else (tensor.numel(),)
 
 
 def _equal(column: list[float] | tuple[int, ...], targets: list[float] | tuple[int, ...]) -> bool:
-    by_size = isinstance(column, list) and isinstance(targets, tuple)  # on a device; only one column may have it
+    by_size = isinstance(column, list) and isinstance(targets, tuple)  # targets on a device; only one column may match
     return (len(column),) == targets if by_size else column == targets
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield loaders that read sorted classes in order, and train a classifier."""
+    """Yield loaders that read samples sorted by class and train a classifier."""
     for start, loader in epochs(source):
         shuffle = loader.arguments.get("shuffle") or loader.arguments.get("2")
         if (
             len(loader.sources) == 1
             and (shuffle is None or shuffle.constant() is False)
-            and in_blocks(source, start, loader)
+            and reads_sorted_classes(source, start, loader)
         ):
             yield Hit(
-                message="The loader reads the samples class by class, as they are sorted, in every epoch.",
+                message=f"`{source.text.of(start.node.iter)}` reads the samples sorted by class in every epoch.",
                 node=loader.node,
-                fix=shuffled(source, loader.node),
+                fix=shuffle_fix(source, loader.node),
             )
 
 
@@ -212,7 +212,7 @@ RULE = Rule(required_words=("DataLoader", ".step("), find=find)
 
 FAILURE = Failure(
     code="DAT003",
-    title="The training samples come sorted by class",
+    title="Training samples are sorted by class",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""

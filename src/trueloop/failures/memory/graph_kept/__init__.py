@@ -65,19 +65,19 @@ class Detector(failure.Detector):
         if event.parameter:
             return Evidence(
                 message=f"{event.parameter} is computed from {event.count} of its earlier values that were looked at, "
-                f"the oldest from update {event.oldest}: the graph behind it grows with every update.",
+                f"the oldest from update {event.oldest_update}: the graph behind it grows with every update.",
                 location=event.location,
                 fix="Change it under torch.no_grad().",
-                first_update=event.oldest,
+                first_update=event.oldest_update,
                 dedup_key=event.parameter,
             )
         by = f" They are held by {event.holders[0]}." if event.holders else ""
         return Evidence(
             message=f"All {event.count} graphs that were looked at are still in memory, the oldest since update "
-            f"{event.oldest}: {event.update - event.oldest} updates ago.{by}",
-            location=event.kept_at or event.location,
-            related=((event.location, "the graphs were made here"),) if event.kept_at and event.location else (),
-            first_update=event.oldest,
+            f"{event.oldest_update}: {event.update - event.oldest_update} updates ago.{by}",
+            location=event.stored_at or event.location,
+            related=((event.location, "the graphs were made here"),) if event.stored_at and event.location else (),
+            first_update=event.oldest_update,
             dedup_key="graphs",
         )
 
