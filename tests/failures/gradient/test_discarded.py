@@ -91,12 +91,12 @@ for i, (a, b) in enumerate(loader):
 from itertools import islice
 batches = iter(loader)
 while pair := list(islice(batches, 2)):
-    kept = []
+    stored = []
     for a, b in pair:
         mse(model(a), b).backward()
-        kept.append([p.grad.clone() for p in model.parameters()])
+        stored.append([p.grad.clone() for p in model.parameters()])
         optimizer.zero_grad()
-    for p, one, two in zip(model.parameters(), *kept):
+    for p, one, two in zip(model.parameters(), *stored):
         p.grad = one + two
     optimizer.step()
     optimizer.zero_grad()

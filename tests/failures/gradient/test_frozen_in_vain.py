@@ -197,10 +197,10 @@ vars(model)["requires_grad"] = False
 critic = nn.Linear(1, 1)
 makers = torch.optim.SGD(model.parameters(), lr=0.01), torch.optim.SGD(critic.parameters(), lr=0.01)
 for _ in range(2):
-    for turn, optimizer in enumerate(makers):
-        setattr(critic, "requires_grad", turn == 1)
+    for iteration, optimizer in enumerate(makers):
+        setattr(critic, "requires_grad", iteration == 1)
         optimizer.zero_grad()
-        critic(model(x) if turn == 0 else model(x).detach()).square().mean().backward()
+        critic(model(x) if iteration == 0 else model(x).detach()).square().mean().backward()
         optimizer.step()
 """,
 }
@@ -360,17 +360,17 @@ def _exclude_tests_from_the_program(monkeypatch):
     sys.modules.pop("helper", None)
 
 
-def _marked(script, letter):
-    return script.replace(f"# {letter}", "# <- GRD012")
+def _mark(script, tag):
+    return script.replace(f"# {tag}", "# <- GRD012")
 
 
 @pytest.mark.parametrize("name", [*FAULTY, *FAULTY_TRAINED])
 def test_run_and_lint_report_faulty_scripts(run_reports, lint_reports, name):
     script = HEAD + (FAULTY[name] if name in FAULTY else TRAINED + FAULTY_TRAINED[name])
     if "# T" in script:
-        lint_reports(_marked(script, "T"), fixes=True)
+        lint_reports(_mark(script, "T"), fixes=True)
     if "# R" in script:
-        found = run_reports(_marked(script, "R")).findings[0]
+        found = run_reports(_mark(script, "R")).findings[0]
         assert "that nothing reads" in found.message
 
 
@@ -386,7 +386,7 @@ def test_run_and_lint_accept_correct_training(run_is_clean, lint_is_clean, scrip
 
 
 def test_message_counts_the_parameters(run_reports):
-    thawed = run_reports(_marked(HEAD + TRAINED + FAULTY_TRAINED["unfreezing without effect"], "R")).findings[0]
+    thawed = run_reports(_mark(HEAD + TRAINED + FAULTY_TRAINED["unfreezing without effect"], "R")).findings[0]
     assert thawed.message.startswith("fc of Net has an attribute `requires_grad = True`")
     assert "2 of 2 parameters that should be unfrozen get no gradient" in thawed.message
     assert thawed.fix == "Call `requires_grad_(True)` on each module."
@@ -407,9 +407,9 @@ def test_setting_read_outside_its_class_is_not_reported(run_is_clean, tmp_path, 
 
 
 def test_reads_of_parameters_do_not_hide_the_mistake(run_reports, lint_reports):
-    run_reports(_marked(HEAD + TRAINED + READS_OF_PARAMETERS + SET + ALL + LOOP, "R"))
+    run_reports(_mark(HEAD + TRAINED + READS_OF_PARAMETERS + SET + ALL + LOOP, "R"))
     lint_reports(
-        _marked(HEAD + TRAINED + READS_OF_PARAMETERS + "model.body.requires_grad = False  # T\n" + ALL + LOOP, "T")
+        _mark(HEAD + TRAINED + READS_OF_PARAMETERS + "model.body.requires_grad = False  # T\n" + ALL + LOOP, "T")
     )
 
 

@@ -66,8 +66,8 @@ RUN_ONLY = {
     "soft labels and raw outputs, by keyword": LOOP.format(
         "F.binary_cross_entropy_with_logits(target=30 * model(x), input=0.9 * y + 0.05)  # <- LOS008"
     ),
-    "a helper that returns labels": "def made():\n    return torch.bernoulli(torch.full((64, 1), 0.5))\n"
-    + LOOP.format("F.binary_cross_entropy_with_logits(made(), torch.tanh(model(x)).square())  # <- LOS008"),
+    "a helper that returns labels": "def labels_of():\n    return torch.bernoulli(torch.full((64, 1), 0.5))\n"
+    + LOOP.format("F.binary_cross_entropy_with_logits(labels_of(), torch.tanh(model(x)).square())  # <- LOS008"),
 }
 TEACHER = """
 teacher = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1)).requires_grad_(False)
@@ -157,14 +157,14 @@ def test_values_on_an_accelerator_are_not_read():
         )
         is None
     )
-    assert "on a device" in detector.inconclusive()
+    assert "on an accelerator" in detector.inconclusive()
 
 
 def test_message_gives_the_reason(run_reports):
     [found] = run_reports(HEAD + FAULTY["a function"]).findings
     assert found.message == (
-        "binary_cross_entropy_with_logits trains its target: its input has no graph, and its input is made of zeros "
-        "and ones. They are swapped."
+        "`binary_cross_entropy_with_logits` got prediction and target swapped: only its target has a graph, and its "
+        "input consists of zeros and ones."
     )
 
 

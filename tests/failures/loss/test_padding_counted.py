@@ -53,7 +53,7 @@ for tokens in loader:
     optimizer.step()
     optimizer.zero_grad()
 """,
-    "time_first_and_likelihoods_kept_one_by_one": """
+    "time_first_and_likelihoods_one_by_one": """
 class Decoder(nn.Module):
     def __init__(self):
         super().__init__()
@@ -61,17 +61,17 @@ class Decoder(nn.Module):
         self.cell = nn.GRUCell(8, 8)
         self.out = nn.Linear(8, VOCABULARY)
     def forward(self, targets):
-        kept = torch.zeros(*targets.shape, VOCABULARY)
+        log_probs = torch.zeros(*targets.shape, VOCABULARY)
         state = torch.zeros(targets.shape[1], 8)
         for t in range(1, len(targets)):
             state = self.cell(self.emb(targets[t - 1]), state)
-            kept[t] = F.log_softmax(self.out(state), dim=1)
-        return kept
+            log_probs[t] = F.log_softmax(self.out(state), dim=1)
+        return log_probs
 model = Decoder()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 for tokens in loader:
-    kept = model(tokens.T)
-    loss = F.nll_loss(kept[1:].reshape(-1, VOCABULARY), tokens.T[1:].reshape(-1))  # <- LOS004
+    log_probs = model(tokens.T)
+    loss = F.nll_loss(log_probs[1:].reshape(-1, VOCABULARY), tokens.T[1:].reshape(-1))  # <- LOS004
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -1,1 +1,1 @@
-"""What goes wrong between backward and step."""
+"""Mistakes between ``backward()`` and ``optimizer.step()``."""

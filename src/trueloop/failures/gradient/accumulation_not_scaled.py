@@ -99,7 +99,11 @@ class Detector(failure.Detector):
             return None
         weights = [_weight(ended) for ended in backwards]
         ones = all(weight is not None and abs(weight - 1) < TOLERANCE for weight in weights)
-        unscaled = norm is not None and event.grad_norm_after_backward is not None and abs(norm - event.grad_norm_after_backward) <= TOLERANCE * norm
+        unscaled = (
+            norm is not None
+            and event.grad_norm_after_backward is not None
+            and abs(norm - event.grad_norm_after_backward) <= TOLERANCE * norm
+        )
         distinct = len({ended.batch for ended in backwards}) == len(backwards) == event.backwards
         one_line = len({(ended.loader, ended.location) for ended in backwards}) == 1  # not one task after the other
         self._undivided_windows = self._undivided_windows + 1 if ones and unscaled and distinct and one_line else 0
@@ -164,7 +168,9 @@ def _window_of(source: SourceFile, step: Op) -> tuple[Op, ast.expr] | None:
     if size is None or not backward.always_in(inner) or not mean_of_batch(source, backward, inner, drawn=True):
         return None
     return (
-        None if source.ops_in_loop(inner, OpKind.STEP, OpKind.CLEAR_GRADIENTS, root=step.entry_point) else (backward, size)
+        None
+        if source.ops_in_loop(inner, OpKind.STEP, OpKind.CLEAR_GRADIENTS, root=step.entry_point)
+        else (backward, size)
     )
 
 
@@ -196,7 +202,7 @@ RULE = Rule(required_words=("backward(", ".step(", "%|range"), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.leave_out(Piece.SHARE)
+    loop.leave_out(Piece.DIVIDE_LOSS)
 
 
 FAILURE = Failure(

@@ -36,7 +36,7 @@ from typing import ClassVar
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.failures.teaching_script import Piece, adding
+from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import NO_REFS, Event, Ref, Refs, StepTaken, WatchEnded
 from trueloop.tracing.object_facts import Facts
 
@@ -171,5 +171,5 @@ for step in range(200):
 """,
     fix="Inspect the activations after the layer; change its initialisation, activation or learning rate.",
     detector=Detector,
-    inject=adding(Piece.MODEL, "for parameter in model.parameters():\n    nn.init.zeros_(parameter)"),
+    inject=line_injector(Piece.MODEL, "for parameter in model.parameters():\n    nn.init.zeros_(parameter)"),
 )

@@ -212,7 +212,7 @@ RULE = Rule(required_words=("backward(", ".step(", "zero_grad("), find=find)
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
     loop.require(loop.settings["precision"] != "float16", "A GradScaler needs a gradient.", precision="float32")
-    loop.move(Piece.CLEAR, before=Piece.UPDATE)
+    loop.move(Piece.ZERO_GRAD, before=Piece.OPTIMIZER_STEP)
 
 
 FAILURE = Failure(

@@ -107,15 +107,15 @@ def _detached_leaf(source: SourceFile, root: AbstractValue, backward: Op) -> Any
     return earlier[-1].node if earlier and _is_detached(root) else None
 
 
-def _is_detached(thing: AbstractValue, depth: int = 20) -> bool:
+def _is_detached(value: AbstractValue, depth: int = 20) -> bool:
     """Return True if no path through the graph leads from a tensor to anything that is trained."""
-    if NO_GRAPH in thing.facts or thing.kind in (ValueKind.CONSTANT, ValueKind.NAME):
+    if NO_GRAPH in value.facts or value.kind in (ValueKind.CONSTANT, ValueKind.NAME):
         return True
-    if thing.kind is ValueKind.UNKNOWN:
-        return not thing.union and isinstance(thing.node, ast.arg | ast.For | ast.Name)  # certainly data
-    if thing.kind is not ValueKind.TENSOR or LEAF in thing.facts or thing.union or not thing.sources or not depth:
+    if value.kind is ValueKind.UNKNOWN:
+        return not value.union and isinstance(value.node, ast.arg | ast.For | ast.Name)  # certainly data
+    if value.kind is not ValueKind.TENSOR or LEAF in value.facts or value.union or not value.sources or not depth:
         return False
-    return all(_is_detached(each, depth - 1) for each in thing.sources)
+    return all(_is_detached(each, depth - 1) for each in value.sources)
 
 
 def _use_attached_loss(source: SourceFile, root: AbstractValue) -> Fix | None:

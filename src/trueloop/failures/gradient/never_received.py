@@ -37,7 +37,7 @@ from typing import ClassVar
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.failures.teaching_script import Piece, changing
+from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import NO_REFS, Event, LoaderExhausted, Ref, Refs, StepTaken, WatchEnded
 from trueloop.tracing.object_facts import Facts
 
@@ -174,5 +174,5 @@ for step in range(120):
 """,
     fix="Find what cuts the part off from the loss, or freeze it before the optimizer is built.",
     detector=Detector,
-    inject=changing(Piece.MODEL, "return self.head(x)", "return self.head(x.detach())"),
+    inject=replacement_injector(Piece.MODEL, "return self.head(x)", "return self.head(x.detach())"),
 )

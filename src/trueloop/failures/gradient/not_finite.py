@@ -1,8 +1,8 @@
 """A step uses gradients that are NaN or infinite, which makes the weights NaN.
 
 What you see
-    The loss is ``nan`` from some update on. Every weight that such a gradient reached is NaN and stays NaN, and so are
-    Adam's moments.
+    The loss is ``nan`` from some update on. Every weight that such a gradient reached is NaN and stays NaN, and so
+    does Adam's state.
 
 Why it happens
     NaN is a valid floating-point value, and an optimizer adds what it gets.
@@ -42,7 +42,7 @@ from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.failures.teaching_script import Piece, adding
+from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import BackwardEnded, Event, LossArgumentsSwapped, NonFiniteValue, StepTaken
 
 
@@ -173,5 +173,5 @@ for step in range(8):
 """,
     fix="Find the first batch that caused it, and skip a step whose gradient norm is not finite.",
     detector=Detector,
-    inject=adding(Piece.DATA, 'points[1, 0] = float("nan")  # a value is missing in the source'),
+    inject=line_injector(Piece.DATA, 'points[1, 0] = float("nan")  # a value is missing in the source'),
 )

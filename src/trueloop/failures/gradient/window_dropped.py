@@ -170,8 +170,8 @@ RULE = Rule(required_words=("backward(", ".step(", "%"), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.require(bool(loop.closes), "Nothing is accumulated: there is no window to drop.", accumulation=3)
-    loop.closes = loop.closes.replace(" or number + 1 == len(train_loader)", "")
+    loop.require(bool(loop.window_condition), "Nothing is accumulated: there is no window to drop.", accumulation=3)
+    loop.window_condition = loop.window_condition.replace(" or number + 1 == len(train_loader)", "")
 
 
 FAILURE = Failure(

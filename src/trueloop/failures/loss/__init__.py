@@ -1,1 +1,1 @@
-"""Losses of the wrong thing."""
+"""Mistakes in the computation of losses."""

@@ -111,7 +111,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             and (_is_labels(first) or (_is_raw_output(target) and _is_data(first)))
         ):
             yield Hit(
-                message=f"`{ast.unparse(loss.node.func)}` gets the prediction as its target: pass the prediction first.",
+                message=f"`{ast.unparse(loss.node.func)}` gets the prediction as its target: pass it first.",
                 node=loss.node,
                 related=((target.node, "the prediction"),),
                 fix=_swap_arguments(source, loss),

@@ -88,12 +88,12 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for loss in source.ops(OpKind.LOSS):
         if loss.name not in LOSSES or not loss.inputs or (loss.result and NO_GRAPH in loss.result.facts):
             continue
-        made = loss.inputs[0].origin(VIEWS)
-        if made is None or not (made.name in SOFTMAX | SIGMOID | RELU or affine(made)):
+        origin = loss.inputs[0].origin(VIEWS)
+        if origin is None or not (origin.name in SOFTMAX | SIGMOID | RELU or affine(origin)):
             continue
-        word = "a linear layer" if affine(made) else f"a {made.name.rpartition('.')[2].lower()}"
-        fix = _use_log_softmax(source, made) if made.name in SOFTMAX else None
-        yield Hit(message=_message(word), node=loss.node, related=((made.node, "the input"),), fix=fix)
+        word = "a linear layer" if affine(origin) else f"a {origin.name.rpartition('.')[2].lower()}"
+        fix = _use_log_softmax(source, origin) if origin.name in SOFTMAX else None
+        yield Hit(message=_message(word), node=loss.node, related=((origin.node, "the input"),), fix=fix)
 
 
 def _message(made_by: str) -> str:

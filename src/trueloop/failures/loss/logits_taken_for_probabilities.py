@@ -47,7 +47,7 @@ from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.failures.teaching_script import Piece, changing
+from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import BackwardLosses, Event, LossRecord
 
 AFFINE = frozenset({"addmm", "linear", "convolution", "mkldnn_convolution", "cudnn_convolution"})
@@ -207,5 +207,5 @@ print(f"loss {loss.item():.3f}")
     fix="Pass each loss the scale that it expects: logits, probabilities or log-probabilities.",
     rule=RULE,
     detector=Detector,
-    inject=changing(Piece.CRITERION, "nn.CrossEntropyLoss()", "nn.NLLLoss()"),
+    inject=replacement_injector(Piece.CRITERION, "nn.CrossEntropyLoss()", "nn.NLLLoss()"),
 )

@@ -87,18 +87,18 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for loss in source.ops(OpKind.LOSS):
         if loss.name not in LOSSES or not loss.inputs or (loss.result and NO_GRAPH in loss.result.facts):
             continue
-        made = loss.inputs[0].origin(VIEWS)
+        origin = loss.inputs[0].origin(VIEWS)
         if (
-            made is None
-            or made.name not in SOFTMAX
-            or not _is_over_classes(made, direct=loss.inputs[0].origin() is made)
+            origin is None
+            or origin.name not in SOFTMAX
+            or not _is_over_classes(origin, direct=loss.inputs[0].origin() is origin)
         ):
             continue
         yield Hit(
             message=f"`{ast.unparse(loss.node.func)}` applies a softmax, but its input is already the result of one.",
             node=loss.node,
-            related=((made.node, "the first softmax"),),
-            fix=left_out(source, made, "softmax"),
+            related=((origin.node, "the first softmax"),),
+            fix=left_out(source, origin, "softmax"),
         )
 
 

@@ -12,9 +12,9 @@ Fix
     Sum the losses and divide by the number of targets in the whole window, which must be known before the first
     backward. Or weight each mean by its share of the targets.
 
-        count = sum((targets != padding_idx).sum() for _, targets in window)
+        count = sum((targets != -100).sum() for _, targets in window)
         for inputs, targets in window:
-            loss = cross_entropy(model(inputs), targets, ignore_index=padding_idx, reduction="sum")
+            loss = cross_entropy(model(inputs), targets, reduction="sum")
             (loss / count).backward()
 
 When this is fine
@@ -139,7 +139,7 @@ def _means(event: BackwardEnded) -> dict[Hashable, Mean]:
     twice: set[Hashable] = set()
     for loss in event.losses:
         key = (loss.kind, loss.location)
-        twice.update({key} & means.keys())  # several losses on one line cannot be told apart
+        twice.update({key} & means.keys())  # several losses on one line cannot be distinguished
         if (
             loss.reduction == "mean"
             and loss.count is not None

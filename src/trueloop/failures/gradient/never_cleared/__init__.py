@@ -75,7 +75,11 @@ class Detector(failure.Detector):
         first, growth = self._first_norms.get(event.optimizer), ""
         if first and event.grad_norm and event.grad_norm > 1.05 * first:
             growth = f" Their norm grew from {first:.3g} to {event.grad_norm:.3g}."
-        names = "" if count == total else f" Among them: {', '.join(sorted(ref.name for ref in event.reused_gradients)[:3])}."
+        names = (
+            ""
+            if count == total
+            else f" Among them: {', '.join(sorted(ref.name for ref in event.reused_gradients)[:3])}."
+        )
         return Evidence(
             message=f"`{event.optimizer.name}.step()` used {which} from an earlier step again: `zero_grad()` did not "
             f"clear them, and a new backward was added.{growth}{names}",
@@ -171,7 +175,7 @@ RULE = Rule(required_words=("backward(", ".step("), find=find_all)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.leave_out(Piece.CLEAR)
+    loop.leave_out(Piece.ZERO_GRAD)
 
 
 FAILURE = Failure(
