@@ -22,7 +22,7 @@ from measure import Spread, console, table, verdict, write
 
 from trueloop.core.protocols import CheckpointSaved, Evaluated, RunEnded, RunStarted, UpdateRow, UpdatesDone
 from trueloop.runs.journal import Journal
-from trueloop.runs.queries.index import INDEX_NAME, overviews
+from trueloop.runs.queries.index import INDEX_NAME, load_overviews
 
 RUNS, GOAL_S = 10_000, 0.5
 PER_EPOCH, EPOCHS = 20, 2
@@ -104,7 +104,7 @@ def main() -> None:
             for name, words in QUESTIONS.items():
                 seconds[name].append(ask(words, root))
             start = time.perf_counter()
-            assert len(overviews(root)) == runs
+            assert len(load_overviews(root)) == runs
             inside.append(time.perf_counter() - start)
         mib = (root / INDEX_NAME).stat().st_size / 2**20
     spreads = {name: Spread.of(taken) for name, taken in seconds.items()}

@@ -37,7 +37,7 @@ from trueloop.core.findings import Report
 from trueloop.failures.load import catalogue
 from trueloop.runs.live.writer import LiveWriter
 from trueloop.sanitizer import watch as watching
-from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.tracing import sampling
 
 SCRIPT = Path(__file__).parent / "systems" / "script.py"
@@ -73,7 +73,7 @@ def loads(*, quick: bool) -> dict[str, Load]:
     slow ones. A turn of slow ones is in it after the first; what comes in full once more later on, a thousandth of a
     program's time at most, is left out of that.
     """
-    lightly = {"FIRST": 1, "FREE": 0, "FREE_S": 0.0}
+    lightly = {"INITIAL_UPDATES": 1, "UNBUDGETED_UPDATES": 0, "UNBUDGETED_S": 0.0}
     return {
         "mlp": Load(updates=3000, warm=1500, rounds=2 if quick else 25, steady=1.02),
         "gpt": Load(updates=24, warm=4, rounds=2 if quick else 30, steady=1.005, lightly=lightly),
@@ -103,7 +103,7 @@ def contexts(told: list[Report], lightly: Mapping[str, float]) -> dict[str, Call
         BARE: bare,
         STEADY: partial(watched, told, **lightly),
         LAB: partial(watched, told, lab=True, **lightly),
-        FULL: partial(watched, told, FIRST=10**9, MOST_BATCHES=10**9),
+        FULL: partial(watched, told, INITIAL_UPDATES=10**9, MAX_BATCHES=10**9),
         ANOMALY: anomaly,
     }
 
@@ -185,7 +185,7 @@ def watched(told: list[Report], *, lab: bool = False, **changed: float) -> Itera
     audience = LiveWriter(folder, {"name": "script.py"}) if lab else None
     with mock.patch.multiple(sampling, **changed) if changed else bare():
         watch = watching.Watch(
-            [Watched(entry.failure, entry.slug) for entry in catalogue().values()], audience=audience
+            [WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()], observer=audience
         )
         with watch:
             yield

@@ -184,7 +184,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trueloop.sanitizer.watch._attachment", lambda: attachment)
     monkeypatch.setattr(selection, "catalogue", lambda: entries)
     by_name = {name: entry for entry in entries.values() for name in (entry.code.lower(), entry.slug)}
-    monkeypatch.setattr(selection, "find", lambda word: by_name.get(word.lower()))
+    monkeypatch.setattr(selection, "find_failure", lambda word: by_name.get(word.lower()))
 
 
 def _wait_for_threads() -> None:

@@ -19,10 +19,10 @@ from trueloop.failures.load import FAMILIES, SECTIONS, Entry, catalogue
 from trueloop.failures.page import split_sections
 from trueloop.lint.check_file import Ruled, lint_text
 from trueloop.lint.fix import fix_text
-from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
 from trueloop.tracing.events import ErrorRaised
-from trueloop.tracing.saved_tensors import NOT_TOLD
+from trueloop.tracing.saved_tensors import UNSUPPORTED_TORCH
 
 HERE = Path(trueloop.failures.__file__).parent
 ENTRIES = list(catalogue().values())
@@ -139,8 +139,8 @@ def test_the_bad_script_is_found_out_and_for_nothing_else(entry: Entry, seed: in
         assert [each for each in report.verdicts if each.code == entry.code and each.verdict is Verdict.NOT_JUDGED]
         return
     fired = [finding for finding in report.findings if finding.code == entry.code]
-    if not fired and (NOT_TOLD, entry.code) in {(each.reason, each.code) for each in report.verdicts}:
-        pytest.skip(NOT_TOLD)
+    if not fired and (UNSUPPORTED_TORCH, entry.code) in {(each.reason, each.code) for each in report.verdicts}:
+        pytest.skip(UNSUPPORTED_TORCH)
     assert fired, f"{entry.code} is not found; {[str(each) for each in report.verdicts if each.code == entry.code]}"
     assert all(finding.location and finding.location.path == str(path) for finding in fired), words(fired)
     assert all(finding.message.strip() and finding.fix.strip() for finding in fired)
@@ -186,12 +186,12 @@ def run(entry: Entry, name: str, seed: int, folder: Path, script: str = "") -> t
     for make in (torch.manual_seed, random.seed, np.random.seed):
         make(seed)
     raises = entry.failure.detector is not None and ErrorRaised in entry.failure.detector().subscribes_to
-    watch = Watch([Watched(each.failure, each.slug) for each in ENTRIES])
+    watch = Watch([WatchedFailure(each.failure, each.slug) for each in ENTRIES])
     watch.start()
     try:
         runpy.run_path(str(path), run_name="__main__")
     except Exception as error:
-        watch.tell_error(error)
+        watch.report_error(error)
         if not raises or name != "bad":
             raise
     finally:

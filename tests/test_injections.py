@@ -17,7 +17,7 @@ from trueloop.failures.load import Entry, catalogue
 from trueloop.lab.teaching.inject import fitted
 from trueloop.lab.teaching.program import Program
 from trueloop.lab.teaching.simulation import Simulation
-from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
 
 ENTRIES = list(catalogue().values())
@@ -35,7 +35,7 @@ def taught(text: str, folder: Path) -> Report:
     """Run a script under the whole catalogue, as `trueloop run` does."""
     path = folder / "lesson.py"
     path.write_text(text)
-    watch = Watch([Watched(each.failure, each.slug) for each in ENTRIES])
+    watch = Watch([WatchedFailure(each.failure, each.slug) for each in ENTRIES])
     dtype = torch.get_default_dtype()
     watch.start()
     try:
@@ -54,7 +54,7 @@ def taught(text: str, folder: Path) -> Report:
 def test_an_injected_failure_is_found_and_no_other(entry: Entry, seed: int, tmp_path: Path):
     assert entry.failure.inject is not None
     loop = fitted(replace(EVERYTHING, seed=seed), [entry.failure.inject]).loop
-    assert loop.broken()
+    assert loop.changed_lines()
     found = {finding.code: finding for finding in taught(loop.text(), tmp_path).findings}
     assert entry.code in found
     graver = {code for code, finding in found.items() if finding.severity != Severity.NOTE}
@@ -67,8 +67,8 @@ def test_weights_kept_by_reference_are_named_long_before_the_end():
     program = Program(fitted(Simulation(samples=100, epochs=30), [inject]).loop.text())
     told: list[tuple[str, int]] = []
     watch = Watch(
-        [Watched(each.failure, each.slug) for each in ENTRIES],
-        found=lambda finding: told.append((finding.code, len(program.names["evaluations"]))),
+        [WatchedFailure(each.failure, each.slug) for each in ENTRIES],
+        on_finding=lambda finding: told.append((finding.code, len(program.names["evaluations"]))),
     )
     watch.start()
     try:

@@ -232,7 +232,7 @@ def test_the_failure_of_the_guide_keeps_what_every_failure_promises(example: tup
         assert not watched(tests.HEAD + script, tmp_path)
     lesson = Simulation(dataset="moons", samples=60, clip=1.0, epochs=2)
     loop = fitted(lesson, [failure.inject]).loop
-    assert [each.after for each in loop.broken()] == ["norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm=0)"]
+    assert [each.after for each in loop.changed_lines()] == ["norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm=0)"]
     assert {code for code, _ in watched(loop.text(), tmp_path)} == {"GRD901"}
 
 
@@ -243,11 +243,11 @@ def watched(script: str, folder: Path) -> set[tuple[str, int]]:
 def report(script: str, folder: Path) -> Any:
     import runpy
 
-    from trueloop.sanitizer.dispatch import Watched
+    from trueloop.sanitizer.dispatch import WatchedFailure
     from trueloop.sanitizer.watch import Watch
 
     (folder / "train.py").write_text(script)
-    watch = Watch([Watched(each.failure, each.slug) for each in catalogue().values()])
+    watch = Watch([WatchedFailure(each.failure, each.slug) for each in catalogue().values()])
     with watch:
         runpy.run_path(str(folder / "train.py"), run_name="__main__")
     return watch.report()

@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from trueloop.core.findings import Finding, Report, Severity
 from trueloop.failures.load import catalogue
-from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
 
 MARK = re.compile(r"#\s*<-\s*([A-Z]{3}\d{3})")
@@ -59,7 +59,7 @@ def run(path: Path, *arguments: str, watched: bool) -> Run:
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(0)
     printed = io.StringIO()
-    watch = Watch([Watched(entry.failure, entry.slug) for entry in catalogue().values()]) if watched else None
+    watch = Watch([WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()]) if watched else None
     report = None
     with _as_program(path, *arguments), contextlib.redirect_stdout(printed):
         if watch is not None:

@@ -198,7 +198,7 @@ def _errors() -> str:
         ),
     ]
     for kind, known in known_errors().items():
-        types = " or ".join(f"`{name}`" for name in sorted(known.types))
+        types = " or ".join(f"`{name}`" for name in sorted(known.exception_types))
         told += [f"## {known.title} {{ #{kind} }}", f"{types} · `trueloop explain {kind}`"]
         told.append(as_markdown(join_wrapped_lines(inspect.cleandoc(error_page(kind)))))
     return "\n\n".join(told) + "\n"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trueloop.failures.load import Entry, catalogue
-from trueloop.failures.teaching_script import CannotBreak
+from trueloop.failures.teaching_script import CannotInject
 
 FOLDER: Final = Path(__file__).parent / "signatures"
 SHOWN: Final = 2  # plots of a page: the training loss, and what tells the two runs apart best
@@ -30,7 +30,7 @@ def wanted() -> Iterator[tuple[Entry, str]]:
             continue
         try:
             yield entry, pair(entry.failure.inject).key()
-        except CannotBreak:
+        except CannotInject:
             continue
 
 

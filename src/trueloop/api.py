@@ -8,7 +8,7 @@ from torch import nn
 
 from trueloop import autograd, verify
 from trueloop.app.sanitizer.watch import watch
-from trueloop.app.training.data_feed import batches_of
+from trueloop.app.training.data_feed import evaluation_batches
 from trueloop.app.training.trainer import Trainer
 from trueloop.core.arithmetic import plan
 from trueloop.core.errors import TrueloopError
@@ -86,4 +86,4 @@ def evaluate(
         >>> evaluate(torch.nn.Identity(), data, torch.nn.MSELoss(), batch=2).metrics
         {'loss': 1.0}
     """
-    return evaluate_batches(model, batches_of(data, batch=batch, collate=collate), objective, metrics=metrics)
+    return evaluate_batches(model, evaluation_batches(data, batch=batch, collate=collate), objective, metrics=metrics)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trueloop.app import lab_address as module
-from trueloop.app.lab_address import ADDRESS, address, announce, started
+from trueloop.app.lab_address import ADDRESS, read_address, write_address, start_lab
 from trueloop.core.errors import MissingExtra
 from trueloop.runs.live.folder import live_folder
 
@@ -31,25 +31,25 @@ def door():
 
 
 def test_a_lab_that_runs_is_found(environment, door):
-    assert address(environment) == ""
-    announce(environment, door)
-    assert address(environment) == f"http://127.0.0.1:{door}"
+    assert read_address(environment) == ""
+    write_address(environment, door)
+    assert read_address(environment) == f"http://127.0.0.1:{door}"
     assert live_folder(environment).stat().st_mode & 0o077 == 0, "nobody else can say where it is"
 
 
 def test_one_that_has_ended_is_not(environment, door):
-    announce(environment, door)
+    write_address(environment, door)
     path = live_folder(environment) / ADDRESS
     told = json.loads(path.read_text())
     path.write_text(json.dumps({**told, "mark": "0"}))
-    assert address(environment) == "", "its number was given to another process"
+    assert read_address(environment) == "", "its number was given to another process"
 
 
 def test_one_that_does_not_answer_is_not(environment):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        announce(environment, taken.getsockname()[1])
-    assert address(environment) == ""
+        write_address(environment, taken.getsockname()[1])
+    assert read_address(environment) == ""
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def test_what_makes_no_sense_is_not(environment, told):
     folder = live_folder(environment)
     folder.mkdir()
     (folder / ADDRESS).write_text(told)
-    assert address(environment) == ""
+    assert read_address(environment) == ""
 
 
 def test_where_nothing_can_be_written_nobody_is_told(tmp_path):
     (tmp_path / "trueloop").write_text("in the way")
-    announce({"XDG_RUNTIME_DIR": str(tmp_path)}, 8765)
+    write_address({"XDG_RUNTIME_DIR": str(tmp_path)}, 8765)
 
 
 def children() -> set[str]:
@@ -84,7 +84,7 @@ def test_a_lab_that_is_started_is_nobodys_child(environment, tmp_path, monkeypat
     )
     monkeypatch.setattr(module, "LAB", (str(lab),))
     others = children()
-    found = started(environment, tmp_path / "runs of mine")
+    found = start_lab(environment, tmp_path / "runs of mine")
     end = time.monotonic() + 30
     while not marker.exists() and time.monotonic() < end:
         time.sleep(0.02)
@@ -99,5 +99,5 @@ def test_a_lab_that_is_started_is_nobodys_child(environment, tmp_path, monkeypat
 def test_without_what_it_needs_none_is_started(environment, monkeypatch):
     monkeypatch.setattr(module, "NEEDED", ("no_such_module_here",))
     with pytest.raises(MissingExtra, match=r"trueloop\[lab\]"):
-        started(environment, "runs")
+        start_lab(environment, "runs")
     assert sys.executable

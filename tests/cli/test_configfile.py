@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from trueloop.app.training.recipe_settings import settings_of
+from trueloop.app.training.recipe_settings import collect_settings
 from trueloop.cli.configfile import read_config
 from trueloop.core.errors import InvalidConfig
 from trueloop.recipes.recipe import Parts, Recipe
@@ -25,7 +25,7 @@ RECIPE = Recipe(
     options=TextOptions(),
     assemble=lambda _options: Parts(model=nn.Linear(1, 1), objective=nn.MSELoss(), train=[]),
 )
-SETTINGS = settings_of(RECIPE)
+SETTINGS = collect_settings(RECIPE)
 
 
 def read(tmp_path: Path, text: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.app.training.recipe_settings import settings_of
+from trueloop.app.training.recipe_settings import collect_settings
 from trueloop.cli.app import main
 from trueloop.cli.recipe_line import RUN_FLAGS, Line, recipe_app
 from trueloop.recipes import registry
@@ -41,7 +41,7 @@ def test_nothing_typed_is_nothing_overridden():
     assert (line.run_dir, line.config, line.fresh, line.smoke, line.json) == (None, None, False, False, False)
     assert not line.allow_change
     assert line.overrides == {}
-    assert line.settings == settings_of(DIGITS)
+    assert line.settings == collect_settings(DIGITS)
 
 
 def test_flags_of_the_run_and_settings_are_told_apart():
@@ -72,7 +72,7 @@ def test_a_change_is_allowed_once_and_not_in_the_words_that_start_it_again():
 @pytest.mark.usefixtures("wide_terminal")
 def test_help_shows_every_flag_with_its_doc(capsys: pytest.CaptureFixture[str]):
     page = shown(capsys, "train", "digits", "--help")
-    for setting in settings_of(DIGITS).values():
+    for setting in collect_settings(DIGITS).values():
         assert setting.flag in page
         assert setting.doc in page
         assert setting.table in page

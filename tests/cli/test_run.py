@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from trueloop.app.sanitizer.run_command import Wishes
+from trueloop.app.sanitizer.run_command import RunOptions
 from trueloop.cli import run as module
 from trueloop.cli.app import main
-from trueloop.sanitizer.run_program import Program
+from trueloop.sanitizer.run_program import ProgramCommand
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Program, Wishes]]:
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[ProgramCommand, RunOptions]]:
     """What reaches the sanitizer."""
-    heard: list[tuple[Program, Wishes]] = []
+    heard: list[tuple[ProgramCommand, RunOptions]] = []
 
-    def sanitize(program: Program, wishes: Wishes) -> int:
+    def sanitize(program: ProgramCommand, wishes: RunOptions) -> int:
         heard.append((program, wishes))
         return 9
 
@@ -34,8 +34,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Program
     return heard
 
 
-def script(*arguments: str) -> Program:
-    return Program(target="train.py", arguments=arguments)
+def script(*arguments: str) -> ProgramCommand:
+    return ProgramCommand(target="train.py", arguments=arguments)
 
 
 @pytest.mark.parametrize(
@@ -53,17 +53,17 @@ def script(*arguments: str) -> Program:
         (["--ignore", "GRD", "--stop-on-error", "--quiet", "train.py"], script(),
          {"ignore": ["GRD"], "stop_on_error": True, "quiet": True}),
         (["-m", "package.job", "--strict", "-m", "x"],
-         Program(target="package.job", arguments=("--strict", "-m", "x"), module=True), {}),
-        (["--strict", "-m", "package.job"], Program(target="package.job", module=True), {"strict": True}),
+         ProgramCommand(target="package.job", arguments=("--strict", "-m", "x"), module=True), {}),
+        (["--strict", "-m", "package.job"], ProgramCommand(target="package.job", module=True), {"strict": True}),
     ],
 )  # fmt: skip
 def test_our_words_come_first_and_the_others_are_the_scripts(
-    asked: list[tuple[Program, Wishes]], words: list[str], program: Program, wishes: dict[str, Any]
+    asked: list[tuple[ProgramCommand, RunOptions]], words: list[str], program: ProgramCommand, wishes: dict[str, Any]
 ):
     assert main(["run", *words]) == 9
     ((ran, wished),) = asked
     assert ran == program
-    given = {name: getattr(wished, name) for name in Wishes.__slots__}  # pyright: ignore[reportAttributeAccessIssue]
+    given = {name: getattr(wished, name) for name in RunOptions.__slots__}  # pyright: ignore[reportAttributeAccessIssue]
     changed = {name: value for name, value in given.items() if value not in (None, False, (), [])}
     assert changed == wishes
 
@@ -81,7 +81,7 @@ def test_our_words_come_first_and_the_others_are_the_scripts(
     ],
 )
 def test_wrong_usage_is_2_with_a_word(
-    asked: list[tuple[Program, Wishes]], words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    asked: list[tuple[ProgramCommand, RunOptions]], words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["run", *words]) == 2
     out, err = capsys.readouterr()

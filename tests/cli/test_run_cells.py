@@ -2,23 +2,23 @@ import math
 
 from trueloop.cli.run_cells import at, best, labels_of, progress, text, time, when
 from trueloop.core.protocols import RunStarted
-from trueloop.runs.queries.overview import Point, overview
+from trueloop.runs.queries.overview import Point, read_overview
 
 
 def test_the_cells_of_a_run(made):
-    seen = overview(made.run("a"))
+    seen = read_overview(made.run("a"))
     assert (progress(seen), time(seen), best(seen)) == ("6/6", "1.5 s", "val/loss 0.3000 @ 4")
     assert when(seen).startswith("2023-11-1")
 
 
 def test_a_run_that_does_not_tell(made, made_runs_module):
-    seen = overview(made_runs_module.damage(made.run("a")))
+    seen = read_overview(made_runs_module.damage(made.run("a")))
     assert (progress(seen), time(seen), when(seen)) == ("", "", "")
     assert best(seen).startswith("Line 2 of ")
 
 
 def test_a_start_that_is_no_time_and_a_run_of_unknown_length(made):
-    seen = overview(
+    seen = read_overview(
         made.write("a", [RunStarted(name="x", epochs=1, updates=None, start_update=0, facts={})], at=math.inf)
     )
     assert (when(seen), progress(seen), best(seen)) == ("unknown", "0/?", "")
@@ -31,8 +31,8 @@ def test_numbers_and_texts():
 
 
 def test_runs_that_are_called_alike_are_told_apart(made, made_runs_module, tmp_path):
-    one, two = overview(made.run("a")), overview(made.run("b"))
-    elsewhere = overview(made_runs_module.MadeRuns(tmp_path / "other").run("a"))
+    one, two = read_overview(made.run("a")), read_overview(made.run("b"))
+    elsewhere = read_overview(made_runs_module.MadeRuns(tmp_path / "other").run("a"))
     assert labels_of([one, two]) == ["a", "b"]
     assert labels_of([one, two, one]) == ["a", "b", "a (2)"]
     assert labels_of([one, elsewhere]) == [str(one.path), str(elsewhere.path)]

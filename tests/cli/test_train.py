@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from trueloop.app.training.run_recipe import RunSummary
-from trueloop.app.training.run_target import RunChoice
+from trueloop.app.training.run_target import RunFolderChooser
 from trueloop.cli.app import main
 from trueloop.cli.display import Display
 from trueloop.cli.json_lines import JsonLines
@@ -67,7 +67,7 @@ def train(line: str) -> int:
 def test_a_recipe_alone_runs_as_it_is(run: FakeRun):
     assert train("digits") == 0
     assert run.recipe == registry.load("digits")
-    assert isinstance(run.asked["run_dir"], RunChoice)
+    assert isinstance(run.asked["run_dir"], RunFolderChooser)
     assert (run.asked["fresh"], run.asked["smoke"], run.asked["allow_change"]) == (False, False, False)
     (display,) = run.reporters
     assert isinstance(display, Display)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trueloop.app.training.tuning import Trial, Tuned
+from trueloop.app.training.tuning import Trial, TuningResult
 from trueloop.cli.app import main
 from trueloop.recipes.recipe import Recipe
 from trueloop.training.profiling.pace import Throughput
@@ -30,12 +30,12 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Recipe]:
         Trial(setting="micro_batch", value=64, pace=None, problem="does not fit into the memory"),
     ]
 
-    def tune(recipe: Recipe, *, seconds: float, compiled: bool, told: Any) -> Tuned:
+    def tune(recipe: Recipe, *, seconds: float, compiled: bool, told: Any) -> TuningResult:
         asked.append(recipe)
         for trial in trials:
             told(trial)
         left_alone = {"compile": "why"}
-        return Tuned(trials=trials, chosen={"threads": 2}, before=pace(1000), after=pace(2500), left_alone=left_alone)
+        return TuningResult(trials=trials, chosen={"threads": 2}, before=pace(1000), after=pace(2500), not_tried=left_alone)
 
     monkeypatch.setattr("trueloop.app.training.tuning.tune_recipe", tune)
     monkeypatch.chdir(tmp_path)
@@ -58,7 +58,7 @@ def test_the_table_and_the_command_that_uses_it(capsys: pytest.CaptureFixture[st
 
 
 def test_what_did_not_fit_before_has_no_ratio(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    found = Tuned(trials=[], chosen={"micro_batch": 8}, before=None, after=pace(2500), largest=8)
+    found = TuningResult(trials=[], chosen={"micro_batch": 8}, before=None, after=pace(2500), largest_micro_batch=8)
     monkeypatch.setattr("trueloop.app.training.tuning.tune_recipe", lambda *_, **__: found)
     assert tune("tabular") == 0
     out = capsys.readouterr().out

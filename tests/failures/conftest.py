@@ -16,9 +16,9 @@ from trueloop.core.findings import Finding, Report, Severity, Verdict
 from trueloop.failures.load import catalogue
 from trueloop.lint.check_file import Ruled, lint_text
 from trueloop.lint.fix import fix_text
-from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
-from trueloop.tracing.saved_tensors import NOT_TOLD
+from trueloop.tracing.saved_tensors import UNSUPPORTED_TORCH
 
 MARK = re.compile(r"#\s*<-\s*([A-Z]{3}\d{3})")
 
@@ -55,7 +55,7 @@ def run(tmp_path: Path) -> Callable[..., RunResult]:
         path.write_text(textwrap.dedent(script))
         for seed in (torch.manual_seed, random.seed, np.random.seed):
             seed(0)
-        watch = Watch([Watched(entry.failure, entry.slug) for entry in catalogue().values()])
+        watch = Watch([WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()])
         watch.start()
         try:
             runpy.run_path(str(path), run_name="__main__")
@@ -69,7 +69,9 @@ def run(tmp_path: Path) -> Callable[..., RunResult]:
 
 def _codes_without_means(report: Report) -> set[str]:
     """Return the codes that this version of PyTorch gives no means to judge, according to the verdicts."""
-    return {each.code for each in report.verdicts if each.verdict is Verdict.NOT_JUDGED and each.reason == NOT_TOLD}
+    return {
+        each.code for each in report.verdicts if each.verdict is Verdict.NOT_JUDGED and each.reason == UNSUPPORTED_TORCH
+    }
 
 
 @pytest.fixture
@@ -83,7 +85,7 @@ def run_reports(run: Callable[..., RunResult]) -> Callable[[str], RunResult]:
         ran = run(script)
         missed = {code for code, _ in expected - ran.places}
         if missed and missed == _codes_without_means(ran.report) & missed and ran.places <= expected:
-            pytest.skip(NOT_TOLD)
+            pytest.skip(UNSUPPORTED_TORCH)
         assert ran.places == expected, [f"{found.code} {found.location}: {found.message}" for found in ran.findings]
         return ran
 

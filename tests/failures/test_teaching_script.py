@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from trueloop.failures.teaching_script import CannotBreak, Piece, TeachingLoop, adding, changing, repeating
+from trueloop.failures.teaching_script import (
+    CannotInject,
+    Piece,
+    TeachingLoop,
+    line_injector,
+    repetition_injector,
+    replacement_injector,
+)
 
 EVALUATION = """def evaluate():
     with no_grad():
@@ -23,8 +30,8 @@ def loop(**changes: object) -> TeachingLoop:
         Piece.TRAIN_MODE: "model.train()",
         Piece.FORWARD: "outputs = model(inputs)",
         Piece.BACKWARD: "loss.backward()",
-        Piece.UPDATE: "optimizer.step()",
-        Piece.CLEAR: "optimizer.zero_grad()",
+        Piece.OPTIMIZER_STEP: "optimizer.step()",
+        Piece.ZERO_GRAD: "optimizer.zero_grad()",
         Piece.EVALUATE: "evaluate()",
     }
     imports = ["import torch", "from torch import nn", "import math", "import torch"]
@@ -71,7 +78,7 @@ for epoch in range(epochs):
 
 def test_the_pieces_make_a_script_that_a_person_would_write():
     assert loop().text() == WHOLE
-    assert loop().broken() == []
+    assert loop().changed_lines() == []
 
 
 def test_what_closes_a_window_stands_around_what_is_done_once_for_it():
@@ -82,35 +89,35 @@ def test_what_closes_a_window_stands_around_what_is_done_once_for_it():
 
 def test_a_line_is_left_out():
     broken = loop()
-    broken.leave_out(Piece.CLEAR)
+    broken.leave_out(Piece.ZERO_GRAD)
     assert "zero_grad" not in broken.text()
-    (line,) = broken.broken()
+    (line,) = broken.changed_lines()
     assert (line.kind, line.before, line.after) == ("left out", "optimizer.zero_grad()", "")
     assert broken.text().splitlines()[line.line - 1] == "    evaluate()"  # what stands in its place
 
 
 def test_a_line_is_moved_also_to_another_loop():
     broken = loop()
-    broken.move(Piece.CLEAR, before=Piece.UPDATE)
+    broken.move(Piece.ZERO_GRAD, before=Piece.OPTIMIZER_STEP)
     assert "        optimizer.zero_grad()\n        optimizer.step()\n" in broken.text()
-    broken.move(Piece.UPDATE, after=Piece.EVALUATE)
+    broken.move(Piece.OPTIMIZER_STEP, after=Piece.EVALUATE)
     assert broken.text().endswith("    evaluate()\n    optimizer.step()\n")
-    for line in broken.broken():
+    for line in broken.changed_lines():
         assert not line.after or broken.text().splitlines()[line.line - 1].strip() == line.after
 
 
 @pytest.mark.parametrize(
     ("inject", "kind", "after"),
     [
-        (changing(Piece.FORWARD, "model(inputs)", "model(2 * inputs)"), "changed", "outputs = model(2 * inputs)"),
-        (adding(Piece.OPTIMIZER, "model.head = None"), "added", "model.head = None"),
-        (repeating(Piece.OPTIMIZER, at=Piece.TRAIN_MODE), "added", "optimizer = SGD(model)"),
+        (replacement_injector(Piece.FORWARD, "model(inputs)", "model(2 * inputs)"), "changed", "outputs = model(2 * inputs)"),
+        (line_injector(Piece.OPTIMIZER, "model.head = None"), "added", "model.head = None"),
+        (repetition_injector(Piece.OPTIMIZER, at=Piece.TRAIN_MODE), "added", "optimizer = SGD(model)"),
     ],
 )
 def test_the_lines_that_are_changed_and_added_are_known(inject, kind, after):
     broken = loop()
     inject(broken)
-    (line,) = broken.broken()
+    (line,) = broken.changed_lines()
     assert (line.kind, line.after) == (kind, after)
     assert broken.text().splitlines()[line.line - 1].strip() == after
 
@@ -122,16 +129,16 @@ def test_a_block_loses_its_head_and_its_indentation():
 
 
 def test_what_is_not_there_cannot_be_broken_and_the_setting_that_would_help_is_named():
-    with pytest.raises(CannotBreak) as lack:
+    with pytest.raises(CannotInject) as lack:
         loop().leave_out(Piece.CLIP)
     assert lack.value.settings == {"clip": 1.0}
     assert lack.value.fix == "Choose clip = 1.0."
-    with pytest.raises(CannotBreak, match="backwards"):
+    with pytest.raises(CannotInject, match="backwards"):
         loop().replace(Piece.BACKWARD, "backwards", "")
-    with pytest.raises(CannotBreak):
+    with pytest.raises(CannotInject):
         loop().unwrap(Piece.EVALUATION, "with enable_grad():")
-    with pytest.raises(CannotBreak):
-        loop().move(Piece.SCHEDULE, before=Piece.UPDATE)
-    with pytest.raises(CannotBreak, match="No dropout"):
+    with pytest.raises(CannotInject):
+        loop().move(Piece.SCHEDULER_STEP, before=Piece.OPTIMIZER_STEP)
+    with pytest.raises(CannotInject, match="No dropout"):
         loop().require(False, "No dropout.", dropout=0.2)
     loop().require(True, "Never said.")

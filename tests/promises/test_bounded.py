@@ -156,7 +156,7 @@ def grown(watch: Watch, update: Callable[[], None], times: int) -> dict[str, int
     """Return what more is remembered after some updates."""
 
     def settled() -> dict[str, int]:
-        watch.rate()  # nothing waits after it
+        watch.timing()  # nothing waits after it
         gc.collect()
         return remembered(watch)
 

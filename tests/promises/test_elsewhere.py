@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from trueloop.failures.load import catalogue
-from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
 
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -84,7 +84,7 @@ def test_threads_that_train_at_the_same_time(whole: Callable[[], Watch]):
 
 def every_failure() -> Watch:
     """The watch of the fixture, for a process without pytest."""
-    return Watch([Watched(entry.failure, entry.slug) for entry in catalogue().values()])
+    return Watch([WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()])
 
 
 def begin_together() -> None:

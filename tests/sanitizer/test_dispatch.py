@@ -8,7 +8,7 @@ import pytest
 from trueloop.core.findings import Evidence, Finding, FailureVerdict, Severity, SourceLocation, Verdict
 from trueloop.failures import failure as failures
 from trueloop.failures.failure import Failure
-from trueloop.sanitizer.dispatch import MOST, DetectorDispatcher, Watched
+from trueloop.sanitizer.dispatch import MAX_FINDINGS_PER_FAILURE, DetectorDispatcher, WatchedFailure
 from trueloop.tracing.events import Event, TracingGap, ModeSet, Ref
 
 
@@ -36,7 +36,7 @@ def failure(
     moments: tuple[type[Event], ...] = (TracingGap,),
     rouses: tuple[type[Event], ...] = (),
     abstains: str = "",
-) -> Watched:
+) -> WatchedFailure:
     wanted, rousing = moments, rouses
 
     class Detector(failures.Detector):
@@ -54,7 +54,7 @@ def failure(
         code=code, title="A made-up one", severity=severity, doc="", bad="", good="", fix="The page's fix.",
         detector=Detector if observe else None,
     )  # fmt: skip
-    return Watched(made, "made-up")
+    return WatchedFailure(made, "made-up")
 
 
 def at(line: int, **fields: Any) -> Evidence:
@@ -144,7 +144,7 @@ def test_it_is_out_where_it_raises_as_soon_as_it_is_roused():
         (failure(None), Verdict.NOT_JUDGED),
     ],
 )
-def test_verdicts(watched: Watched, verdict: Verdict):
+def test_verdicts(watched: WatchedFailure, verdict: Verdict):
     judge = DetectorDispatcher([watched])
     judge.dispatch(gap())
     (judged,) = judge.verdicts()
@@ -165,16 +165,16 @@ def test_a_program_with_too_many_faults_has_the_rest_counted():
     lines = iter(range(1, 10**6))
     told: list[Finding] = []
     judge = DetectorDispatcher([failure(lambda event: at(next(lines)))], on_finding=told.append)
-    for update in range(MOST + 30):
+    for update in range(MAX_FINDINGS_PER_FAILURE + 30):
         judge.dispatch(gap(update))
-    assert len(judge.findings()) == len(told) == MOST
+    assert len(judge.findings()) == len(told) == MAX_FINDINGS_PER_FAILURE
     assert judge.verdicts() == [FailureVerdict("GRD901", Verdict.FIRED, "seen 30 more times, at other places")]
 
 
 def test_a_fault_that_is_listed_is_counted_even_when_the_list_is_full():
-    lines = iter([*range(1, MOST + 1), 1, 1])
+    lines = iter([*range(1, MAX_FINDINGS_PER_FAILURE + 1), 1, 1])
     judge = DetectorDispatcher([failure(lambda event: at(next(lines)))])
-    for update in range(MOST + 2):
+    for update in range(MAX_FINDINGS_PER_FAILURE + 2):
         judge.dispatch(gap(update))
     assert {finding.count for finding in judge.findings()} == {1, 3}
 

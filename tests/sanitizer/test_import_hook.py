@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.sanitizer.import_hook import when_loaded
+from trueloop.sanitizer.import_hook import on_import
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_it_is_called_once_after_the_import(module: str):
     heard: list[bool] = []
-    when_loaded(module, lambda: heard.append(sys.modules[module].ready))
+    on_import(module, lambda: heard.append(sys.modules[module].ready))
     assert not heard
     importlib.import_module(module)
     importlib.import_module(module)
@@ -36,14 +36,14 @@ def test_it_is_called_once_after_the_import(module: str):
 def test_a_module_that_is_there_is_heard_of_at_once():
     heard: list[str] = []
     before = list(sys.meta_path)
-    when_loaded("sys", lambda: heard.append("sys"))
+    on_import("sys", lambda: heard.append("sys"))
     assert heard == ["sys"]
     assert sys.meta_path == before
 
 
 def test_searching_is_not_loading(module: str):
     heard: list[str] = []
-    when_loaded(module, lambda: heard.append(module))
+    on_import(module, lambda: heard.append(module))
     assert importlib.util.find_spec(module)
     assert importlib.util.find_spec(module)
     assert not heard
@@ -53,7 +53,7 @@ def test_searching_is_not_loading(module: str):
 
 def test_nothing_of_it_is_left(module: str):
     before = list(sys.meta_path)
-    when_loaded(module, lambda: None)
+    on_import(module, lambda: None)
     loaded = importlib.import_module(module)
     assert sys.meta_path == before
     assert "exec_module" not in vars(loaded.__loader__)
@@ -64,7 +64,7 @@ def test_nothing_of_it_is_left(module: str):
 def test_it_can_be_called_off(module: str):
     before = list(sys.meta_path)
     heard: list[str] = []
-    leave = when_loaded(module, lambda: heard.append(module))
+    leave = on_import(module, lambda: heard.append(module))
     leave()
     leave()
     assert sys.meta_path == before
@@ -73,8 +73,8 @@ def test_it_can_be_called_off(module: str):
 
 
 def test_a_module_that_does_not_exist_is_missing_as_ever():
-    when_loaded("no_such_module_at_all", lambda: None)()
-    leave = when_loaded("no_such_module_at_all", lambda: None)
+    on_import("no_such_module_at_all", lambda: None)()
+    leave = on_import("no_such_module_at_all", lambda: None)
     with pytest.raises(ModuleNotFoundError, match="no_such_module_at_all"):
         importlib.import_module("no_such_module_at_all")
     leave()
@@ -82,7 +82,7 @@ def test_a_module_that_does_not_exist_is_missing_as_ever():
 
 def test_a_module_that_breaks_while_loading_may_be_tried_again(module: str, tmp_path: Path):
     heard: list[str] = []
-    when_loaded(module, lambda: heard.append(module))
+    on_import(module, lambda: heard.append(module))
     path = tmp_path / f"{module}.py"
     path.write_text("raise ImportError('a library is missing')")
     with pytest.raises(ImportError, match="a library is missing"):

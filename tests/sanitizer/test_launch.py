@@ -12,19 +12,19 @@ import torch
 
 from trueloop.core.findings import Finding
 from trueloop.failures.selection import FailureSelection
-from trueloop.sanitizer.launch import FOUND, NEVER_IMPORTED, Launched, launch
-from trueloop.sanitizer.run_program import Program
+from trueloop.sanitizer.launch import FINDINGS_EXIT_CODE, NEVER_IMPORTED, LaunchResult, launch
+from trueloop.sanitizer.run_program import ProgramCommand
 
 pytestmark = pytest.mark.usefixtures("made_up")
 
 MODEL = "import torch\nmodel = torch.nn.Linear(2, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
 
 
-def go(path: Path, **options: object) -> Launched:
-    return launch(Program(target=str(path)), FailureSelection(), **options)  # pyright: ignore[reportArgumentType]
+def go(path: Path, **options: object) -> LaunchResult:
+    return launch(ProgramCommand(target=str(path)), FailureSelection(), **options)  # pyright: ignore[reportArgumentType]
 
 
-def codes(launched: Launched) -> list[str]:
+def codes(launched: LaunchResult) -> list[str]:
     return [finding.code for finding in launched.report.findings]
 
 
@@ -54,7 +54,7 @@ def test_a_program_without_torch_has_nothing_to_judge(program: Callable[..., Pat
     monkeypatch.delitem(sys.modules, "torch")
     finders = list(sys.meta_path)
     ended = go(path)
-    assert ended == Launched(5, ended.report, NEVER_IMPORTED, forked=False)
+    assert ended == LaunchResult(5, ended.report, NEVER_IMPORTED, forked=False)
     assert not ended.report.findings
     assert sys.meta_path == finders
 
@@ -87,7 +87,7 @@ def test_it_stops_at_the_first_error(program: Callable[..., Path], capsys: pytes
         "finally:\n    print('tidied up')\n"
     )
     ended = go(path, stop_on_error=True)
-    assert ended.code == FOUND
+    assert ended.code == FINDINGS_EXIT_CODE
     assert codes(ended) == ["GRD901", "MEM901"]
     out, err = capsys.readouterr()
     assert (out, err) == ("tidied up\n", "")
@@ -103,7 +103,7 @@ def test_it_stops_a_program_that_trains_in_a_thread(program: Callable[..., Path]
         "for _ in range(1000):\n    time.sleep(0.01)\nprint('never')\n"
     )
     ended = go(path, stop_on_error=True)
-    assert ended.code == FOUND
+    assert ended.code == FINDINGS_EXIT_CODE
     assert capsys.readouterr().out == ""
 
 

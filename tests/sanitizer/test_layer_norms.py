@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from trueloop.sanitizer.layer_norms import COLUMNS, REST, ROWS, Layers
+from trueloop.sanitizer.layer_norms import COLUMNS, REST, ROWS, LayerNormRecorder
 from trueloop.sanitizer.watch import Watch
 from trueloop.tracing.events import NO_REFS, Ref, StepTaken
 
@@ -30,7 +30,7 @@ def named(*names: str) -> list[Ref]:
 
 def test_parameters_of_one_layer_are_one_row():
     weight, bias, own = named("encoder.0.weight", "encoder.0.bias", "scale")
-    layers = Layers()
+    layers = LayerNormRecorder()
     layers.add(step(0, {weight: 3.0, bias: 4.0, own: 1.0}))
     found = layers.norms()
     assert found is not None
@@ -39,7 +39,7 @@ def test_parameters_of_one_layer_are_one_row():
 
 def test_what_was_not_stepped_is_told_from_what_is_not_a_number():
     first, second = named("a.weight", "b.weight")
-    layers = Layers()
+    layers = LayerNormRecorder()
     layers.add(step(0, {first: 1.0}))
     layers.add(step(1, {second: math.nan}))
     layers.add(step(2, {first: math.inf, second: 0.0}))
@@ -54,7 +54,7 @@ def test_what_was_not_stepped_is_told_from_what_is_not_a_number():
 
 def test_layers_of_one_name_are_told_apart_by_their_optimizer():
     critic, maker = named("0.weight", "0.weight")
-    layers = Layers()
+    layers = LayerNormRecorder()
     layers.add(step(0, {critic: 1.0}))
     layers.add(step(1, {maker: 2.0}, SGD))
     found = layers.norms()
@@ -64,7 +64,7 @@ def test_layers_of_one_name_are_told_apart_by_their_optimizer():
 
 def test_a_better_name_is_taken_over():
     parameter = Ref("Parameter", "0.weight")
-    layers = Layers()
+    layers = LayerNormRecorder()
     layers.add(step(0, {parameter: 1.0}))
     parameter.name = "encoder.0.weight"
     for update in range(1, 100):
@@ -76,7 +76,7 @@ def test_a_better_name_is_taken_over():
 
 def test_memory_is_bounded():
     many = dict.fromkeys(named(*(f"{place}.weight" for place in range(ROWS + 3))), 1.0)
-    layers = Layers()
+    layers = LayerNormRecorder()
     for update in range(3 * COLUMNS):
         layers.add(step(update, many))
     found = layers.norms()

@@ -10,7 +10,7 @@ import pytest
 
 from trueloop.core.downsampling import MAX_POINTS
 from trueloop.failures.load import catalogue
-from trueloop.sanitizer.dispatch import DetectorDispatcher, Watched
+from trueloop.sanitizer.dispatch import DetectorDispatcher, WatchedFailure
 from trueloop.sanitizer.recorder import Recorder
 from trueloop.tracing.events import (
     NO_REFS,
@@ -83,7 +83,7 @@ def test_the_time_of_an_update_is_split():
         hear(recorder, call(update, now + 0.5, seconds=0.1, recomputed=True))
         hear(recorder, backward(update, now + 0.6, seconds=0.3))
         hear(recorder, step(update, now + 0.9, seconds=0.2))
-    rate = recorder.rate()
+    rate = recorder.timing()
     assert rate is not None
     assert [rate.update_s, rate.data_share, rate.forward_share, rate.backward_share, rate.optimizer_share] == pytest.approx(
         [1.0, 0.1, 0.2, 0.3, 0.2]
@@ -96,7 +96,7 @@ def test_what_a_closure_does_is_counted_once():
         hear(recorder, call(update, update + 0.3, seconds=0.3))
         hear(recorder, backward(update, update + 0.7, seconds=0.4))
         hear(recorder, step(update, update + 0.8, seconds=0.8, closure=True))
-    rate = recorder.rate()
+    rate = recorder.timing()
     assert rate is not None
     assert [rate.forward_share, rate.backward_share, rate.optimizer_share] == pytest.approx([0.3, 0.4, 0.1])
 
@@ -106,7 +106,7 @@ def test_shares_add_up_to_no_more_than_everything():
     for update in range(3):  # an optimizer within the backward: its steps are in both
         hear(recorder, step(update, update * 0.5, seconds=0.4))
         hear(recorder, backward(update, update * 0.5, seconds=0.45))
-    rate = recorder.rate()
+    rate = recorder.timing()
     assert rate is not None
     assert rate.data_share + rate.forward_share + rate.backward_share + rate.optimizer_share <= 1 + 1e-9
 
@@ -117,7 +117,7 @@ def test_the_pace_is_that_of_the_stretches_nobody_looked_at_closely():
         hear(recorder, step(update, update * 1.0))
     hear(recorder, gap(104, 3.0 + 50.0, updates=100))
     hear(recorder, step(104, 54.0))
-    rate = recorder.rate()
+    rate = recorder.timing()
     assert rate is not None
     assert rate.update_s == 0.5
 
@@ -137,7 +137,7 @@ def test_a_validation_sweep_is_no_part_of_an_update():
         hear(recorder, step(update, now))
         if update == 1:
             sweep(recorder, 2, now)
-    rate = recorder.rate()
+    rate = recorder.timing()
     assert rate is not None
     assert (rate.update_s, rate.forward_share) == (1.0, 0.25)
 
@@ -150,7 +150,7 @@ def test_a_stretch_ends_where_a_sweep_begins():
     hear(recorder, gap(30, 1.0 + 28 * 0.5 + 9.0, updates=28))
     hear(recorder, step(30, 24.25))  # the rest of an update
     hear(recorder, step(31, 25.25))
-    rate = recorder.rate()
+    rate = recorder.timing()
     assert rate is not None
     assert rate.update_s == 0.5
 
@@ -161,7 +161,7 @@ def test_a_few_updates_between_two_views_say_nothing_of_the_pace():
     hear(recorder, step(1, 1.0))
     hear(recorder, gap(3, 9.0, updates=1))
     hear(recorder, step(3, 9.1))
-    rate = recorder.rate()
+    rate = recorder.timing()
     assert rate is not None
     assert rate.update_s == 1.0
 
@@ -171,7 +171,7 @@ def test_where_every_update_has_a_sweep_it_is_a_part_of_each():
     for update in range(3):
         hear(recorder, step(update, 10.0 * update))
         sweep(recorder, update + 1, 10.0 * update)
-    rate = recorder.rate()
+    rate = recorder.timing()
     assert rate is not None
     assert (rate.update_s, rate.forward_share) == (10.0, 0.8)
 
@@ -183,7 +183,7 @@ def test_modes_within_an_update_are_no_sweeps():
         hear(recorder, made(ModeSet, update, update - 0.4, module=NET, training=False, changed=False))
         hear(recorder, step(update, update * 1.0))
     hear(recorder, gap(53, 27.0, updates=50))
-    rate = recorder.rate()
+    rate = recorder.timing()
     assert rate is not None
     assert rate.update_s == 0.5
 
@@ -193,16 +193,16 @@ def test_the_time_spent_watching_is_no_part_of_an_update():
     for update in range(4):
         hear(recorder, call(update, update * 1.0 + 0.5, seconds=0.25))
         hear(recorder, step(update, update * 1.0 + 1.0, overhead_s=0.5 * (update + 1)))
-    rate = recorder.rate()
+    rate = recorder.timing()
     assert rate is not None
     assert (rate.update_s, rate.forward_share) == (0.5, 0.5)
 
 
 def test_nothing_is_known_before_the_second_update():
     recorder = Recorder()
-    assert recorder.rate() is None
+    assert recorder.timing() is None
     hear(recorder, step(0, 1.0))
-    assert recorder.rate() is None
+    assert recorder.timing() is None
 
 
 def test_every_series_is_told_by_its_update():
@@ -222,7 +222,7 @@ def test_every_series_is_told_by_its_update():
 @pytest.mark.slow(reason="a million events")
 def test_memory_is_constant_over_a_million_events():
     recorder = Recorder()
-    judge = DetectorDispatcher([Watched(entry.failure, entry.slug) for entry in catalogue().values()])
+    judge = DetectorDispatcher([WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()])
     blocks: list[int] = []
 
     def live(updates: range) -> None:

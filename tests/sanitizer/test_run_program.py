@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from trueloop.sanitizer.run_program import Ended, Program, hide, run
+from trueloop.sanitizer.run_program import ProgramResult, ProgramCommand, hide_internal_frames, run_program
 
 
 @pytest.fixture
@@ -89,12 +89,12 @@ def test_a_link_is_followed_for_imports_as_python_does(here: Path):
 def test_a_folder_and_an_archive_with_a_main_run(here: Path, capsys: pytest.CaptureFixture[str]):
     write(here / "app" / "__main__.py", "import part; print(part.name, __name__)")
     write(here / "app" / "part.py", "name = 'part'")
-    assert run(Program(target="app")).code == 0
+    assert run_program(ProgramCommand(target="app")).code == 0
     with zipfile.ZipFile(here / "app.pyz", "w") as archive:
         archive.write(here / "app" / "__main__.py", "__main__.py")
         archive.write(here / "app" / "part.py", "part.py")
     sys.modules.pop("part")
-    assert run(Program(target="app.pyz")).code == 0
+    assert run_program(ProgramCommand(target="app.pyz")).code == 0
     sys.modules.pop("part")
     assert capsys.readouterr().out == "part __main__\n" * 2
 
@@ -119,11 +119,11 @@ FAILING = {
 def test_it_fails_with_pythons_words_and_code(here: Path, text: str, capsys: pytest.CaptureFixture[str]):
     (here / "script.py").write_text(text)
     plain = python("script.py")
-    ended = in_process(capsys, lambda: run(Program(target="script.py")))
+    ended = in_process(capsys, lambda: run_program(ProgramCommand(target="script.py")))
     assert ended == plain
 
 
-def in_process(capsys: pytest.CaptureFixture[str], go: Callable[[], Ended]) -> Seen:
+def in_process(capsys: pytest.CaptureFixture[str], go: Callable[[], ProgramResult]) -> Seen:
     hook = sys.excepthook
     try:
         ended = go()
@@ -135,7 +135,7 @@ def in_process(capsys: pytest.CaptureFixture[str], go: Callable[[], Ended]) -> S
 
 def test_a_broken_hook_of_the_programs_hides_nothing(here: Path, capsys: pytest.CaptureFixture[str]):
     write(here / "script.py", "import sys\nsys.excepthook = lambda *e: {}['oops']\n1 / 0\n")
-    seen = in_process(capsys, lambda: run(Program(target="script.py")))
+    seen = in_process(capsys, lambda: run_program(ProgramCommand(target="script.py")))
     assert seen.code == 1
     assert re.search(r"Error in sys.excepthook:.*oops.*Original exception was:.*ZeroDivisionError", seen.err, re.DOTALL)
 
@@ -143,13 +143,13 @@ def test_a_broken_hook_of_the_programs_hides_nothing(here: Path, capsys: pytest.
 @pytest.mark.parametrize("name", ["no_such_module_at_all", "package", "email", ".relative"])
 def test_a_module_that_cannot_run_is_pythons_to_explain(here: Path, name: str, capsys: pytest.CaptureFixture[str]):
     write(here / "package" / "__init__.py", "")
-    seen = in_process(capsys, lambda: run(Program(target=name, module=True)))
+    seen = in_process(capsys, lambda: run_program(ProgramCommand(target=name, module=True)))
     assert seen == python("-m", name)
 
 
 def test_an_interruption_is_130_with_its_traceback(here: Path, capsys: pytest.CaptureFixture[str]):
     write(here / "script.py", "raise KeyboardInterrupt\n")
-    seen = in_process(capsys, lambda: run(Program(target="script.py")))
+    seen = in_process(capsys, lambda: run_program(ProgramCommand(target="script.py")))
     assert seen.code == 130
     assert seen.err == (
         f'Traceback (most recent call last):\n  File "{here}/script.py", line 1, in <module>\n'
@@ -199,13 +199,13 @@ def test_os_exit_leaves_at_once(here: Path):
 def test_who_is_told_of_an_error_is_told_before_it_is_printed(here: Path, capsys: pytest.CaptureFixture[str]):
     write(here / "script.py", "1 / 0\n")
     heard: list[tuple[BaseException, str]] = []
-    ended = run(Program(target="script.py"), failed=lambda error: heard.append((error, capsys.readouterr().err)))
+    ended = run_program(ProgramCommand(target="script.py"), on_error=lambda error: heard.append((error, capsys.readouterr().err)))
     ((error, printed),) = heard
     assert ended.error is error
     assert isinstance(error, ZeroDivisionError)
     assert not printed
     write(here / "script.py", "raise SystemExit(3)\n")
-    assert run(Program(target="script.py"), failed=lambda error: heard.append((error, ""))) == Ended(3, None)
+    assert run_program(ProgramCommand(target="script.py"), on_error=lambda error: heard.append((error, ""))) == ProgramResult(3, None)
     assert len(heard) == 1
 
 
@@ -229,7 +229,7 @@ def test_frames_of_the_watching_are_hidden_wherever_they_are(tmp_path: Path):
     with pytest.raises(RuntimeError) as caught:
         between["call"](fail_again)
     error = caught.value
-    hide(error)
+    hide_internal_frames(error)
     assert error.__cause__ is not None
     names = [[frame.f_code.co_name for frame in frames(each)] for each in (error, error.__cause__)]
     assert names == [

@@ -8,7 +8,7 @@ import torch
 
 from trueloop.core.findings import Evidence, Finding, Severity, Verdict
 from trueloop.failures.failure import Failure
-from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import TOGETHER, Watch
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import ErrorRaised, Event, GraphsAlive
@@ -68,7 +68,7 @@ class Detector:
 
 
 WATCHED = [
-    Watched(
+    WatchedFailure(
         Failure(code="GRD901", title="", severity=Severity.ERROR, doc="", bad="", good="", fix="", detector=Detector),
         "made-up",
     )
@@ -83,7 +83,7 @@ def clear(times: int) -> None:
 
 def test_a_stretch_is_watched_and_reported_with_its_curves():
     told: list[Finding] = []
-    watch = Watch(WATCHED, found=told.append)
+    watch = Watch(WATCHED, on_finding=told.append)
     clear(5)
     with watch:
         clear(3)
@@ -105,7 +105,7 @@ def test_numbers_wait_until_enough_are_there_or_somebody_asks():
         assert not watch._waiting
         clear(3 * TOGETHER + 2)
         assert len(watch._waiting) == 2
-        watch.rate()
+        watch.timing()
         assert not watch._waiting
     assert len(watch.report().series["live_graphs"].values) == 4 * TOGETHER + 1
 
@@ -145,7 +145,7 @@ def test_an_error_of_the_program_is_heard_with_its_line():
         try:
             torch.zeros(2) @ torch.zeros(3)
         except RuntimeError as error:
-            watch.tell_error(error)
+            watch.report_error(error)
     (finding,) = watch.report().findings
     assert finding.location is not None
     assert finding.location.path == __file__
@@ -164,7 +164,7 @@ def test_nothing_is_heard_of_what_is_done_aside():
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     with Watch([]) as watch:
         optimizer.zero_grad()
-        with pytest.raises(ZeroDivisionError), watch.aside():
+        with pytest.raises(ZeroDivisionError), watch.paused():
             optimizer.zero_grad()
             _ = 1 / 0
         assert watch.report().updates == 1
@@ -176,7 +176,7 @@ def test_a_model_that_is_known_early_has_the_first_number(made_up: None):
     watch, models = Watch(WATCHED), [torch.nn.Linear(2, 1) for _ in range(2)]
     watch.start()
     try:
-        watch.know(models[1])
+        watch.name_parameters(models[1])
         names = [watch._attachment.stream.registry.ref(model).name for model in models]
     finally:
         watch.stop()

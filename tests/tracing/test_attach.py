@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from trueloop.core.findings import Report, Verdict
 from trueloop.failures.load import catalogue
-from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
 from trueloop.tracing.events import GradientsCleared
 
@@ -18,7 +18,7 @@ ENTRIES = [entry.failure for entry in catalogue().values()]
 
 def watched() -> Report:
     model = nn.Linear(2, 1)
-    with Watch([Watched(entry.failure, entry.slug) for entry in catalogue().values()]) as watch:
+    with Watch([WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()]) as watch:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(3):
             optimizer.zero_grad()
@@ -34,9 +34,9 @@ def test_what_cannot_be_seen_is_not_judged_in_words(monkeypatch: pytest.MonkeyPa
     assert Optimizer.zero_grad is before
     assert report.updates == 3
     (problem,) = report.problems
-    assert problem.startswith("this version of torch lacks what some things are seen by: AttributeError: ")
+    assert problem.startswith("a hook cannot be installed with this version of PyTorch: AttributeError: ")
     needing = {each.code for each in ENTRIES if each.detector and GradientsCleared in each.detector().subscribes_to}
-    lacking = "this version of torch lacks what it is seen by: "
+    lacking = "its events cannot be traced with this version of PyTorch: "
     told = {each.code for each in report.verdicts if each.reason.startswith(lacking) and "zero_grad" in each.reason}
     assert needing == told != set()
     assert all(each.verdict is Verdict.NOT_JUDGED for each in report.verdicts if each.code in told)

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from trueloop.tracing.evaluation_passes import MOST_CALLS, HeldOut, Sweeps
+from trueloop.tracing.evaluation_passes import MAX_CALLS, HeldOutTracker, EvaluationPassTracker
 from trueloop.tracing.events import (
     NO_REFS,
     BackwardEnded,
@@ -46,19 +46,19 @@ END = [event(WatchEnded, update=9)]
 
 
 def told(*parts):
-    sweeps = Sweeps()
+    sweeps = EvaluationPassTracker()
     return [ended for part in parts for one in part if (ended := sweeps.observe(one)) is not None]
 
 
 def ended(*parts):
-    return [each for one in told(*parts) for each in one.sweeps]
+    return [each for one in told(*parts) for each in one.passes]
 
 
 def test_a_sweep_between_updates_and_one_at_the_end():
     found = ended(update(), sweep(), update(), sweep(batches=3), END)
     assert [(one.loader, one.batches, len(one.calls)) for one in found] == [(HELD_OUT, 2, 2), (HELD_OUT, 3, 3)]
     assert found[0].models == [MODEL]
-    assert not any(one.again for one in found)
+    assert not any(one.repeated for one in found)
 
 
 def test_nothing_is_told_before_what_follows_is_known():
@@ -89,35 +89,35 @@ def test_no_sweep(parts):
 
 def test_the_same_loader_again():
     found = ended(update(), sweep(), sweep(OTHER), sweep(), update())
-    assert [(one.loader, one.again) for one in found] == [(HELD_OUT, True), (OTHER, False), (HELD_OUT, True)]
+    assert [(one.loader, one.repeated) for one in found] == [(HELD_OUT, True), (OTHER, False), (HELD_OUT, True)]
 
 
 def test_the_same_loader_again_by_another_model():
     found = ended(update(), update(TEACHER), sweep(), sweep(model=TEACHER), update())
-    assert [(one.models, one.again) for one in found] == [([each], False) for each in (MODEL, TEACHER)]
+    assert [(one.models, one.repeated) for one in found] == [([each], False) for each in (MODEL, TEACHER)]
 
 
 def test_the_same_batch_again():
-    assert [one.again for one in ended(update(), sweep(within=[call(loader=None)]), END)] == [True]
-    assert [one.again for one in ended(update(), sweep(within=[call(TEACHER, None)]), END)] == [False]
+    assert [one.repeated for one in ended(update(), sweep(within=[call(loader=None)]), END)] == [True]
+    assert [one.repeated for one in ended(update(), sweep(within=[call(TEACHER, None)]), END)] == [False]
 
 
 def test_nothing_of_the_program_is_kept():
-    sweeps = Sweeps()
-    for one in [*update(), *sweep(batches=MOST_CALLS + 5)[:-1], call(live=object(), output=object())]:
+    sweeps = EvaluationPassTracker()
+    for one in [*update(), *sweep(batches=MAX_CALLS + 5)[:-1], call(live=object(), output=object())]:
         sweeps.observe(one)
     calls = sweeps._open[HELD_OUT].calls
-    assert len(calls) == MOST_CALLS
+    assert len(calls) == MAX_CALLS
     assert all(each.live_module is None and each.output is None for each in calls)
 
 
 def test_no_parameters_at_first():
-    assert Sweeps()._stepped is NO_REFS
+    assert EvaluationPassTracker()._stepped is NO_REFS
 
 
 def left(*parts):
     assert ended(*parts) == []
-    return [(each.loader, each.batches) for one in told(*parts) for each in one.left]
+    return [(each.loader, each.batches) for one in told(*parts) for each in one.left_early]
 
 
 PART = sweep(batches=3)[:-1]
@@ -148,9 +148,9 @@ def test_what_may_go_on_or_be_meant_is_not_told_as_left_early(parts):
 
 
 def measured(*parts):
-    held_out = HeldOut()
+    held_out = HeldOutTracker()
     found = [ended for part in parts for one in part if (ended := held_out.observe(one)) is not None]
-    return [(each.loader, each.trainer) for each in found]
+    return [(each.loader, each.training_loader) for each in found]
 
 
 TRAINING = [event(BackwardStarted, loader=TRAIN), event(BackwardEnded, reached_parameters=WEIGHTS[MODEL])]

@@ -3,7 +3,7 @@
 import gc
 import weakref
 
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 
 
 class Thing:
@@ -17,7 +17,7 @@ class Thing:
 
 
 def test_objects_are_told_apart_by_identity():
-    facts = Facts[Thing, str]()
+    facts = WeakIdDict[Thing, str]()
     first, second = Thing(), Thing()
     assert facts.get(first) is None
     assert facts.put(first, "a") == "a"
@@ -25,14 +25,14 @@ def test_objects_are_told_apart_by_identity():
     facts.put(second, "b")
     facts.put(first, "c")
     assert facts.items() == [(first, "c"), (second, "b")]
-    assert facts.facts() == ["c", "b"]
+    assert facts.values() == ["c", "b"]
     facts.drop(first)
     facts.drop(first)
     assert (facts.get(first), facts.get(second), len(facts)) == (None, "b", 1)
 
 
 def test_an_object_that_is_gone_is_forgotten_with_its_fact():
-    facts = Facts[Thing, Thing]()
+    facts = WeakIdDict[Thing, Thing]()
     thing, fact = Thing(), Thing()
     told = weakref.ref(fact)
     facts.put(thing, fact)
@@ -42,7 +42,7 @@ def test_an_object_that_is_gone_is_forgotten_with_its_fact():
 
 
 def test_in_the_same_place_of_memory_it_is_another_object():
-    facts = Facts[Thing, int]()
+    facts = WeakIdDict[Thing, int]()
     for number in range(200):
         thing = Thing()  # as a rule where the one before was
         assert facts.get(thing) is None
@@ -52,7 +52,7 @@ def test_in_the_same_place_of_memory_it_is_another_object():
 
 
 def test_objects_may_go_while_they_are_walked_over():
-    facts, kept = Facts[Thing, int](), Thing()
+    facts, kept = WeakIdDict[Thing, int](), Thing()
     before = gc.get_threshold()
     gc.disable()
     try:

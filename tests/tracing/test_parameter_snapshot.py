@@ -3,23 +3,23 @@
 import torch
 from torch import nn
 
-from trueloop.tracing.parameter_snapshot import glimpsed, name_in
+from trueloop.tracing.parameter_snapshot import snapshot_parameters, local_name
 
 
 def test_a_change_shows():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-    before = glimpsed(model, {"0.weight", "1.bias", "gone"})
+    before = snapshot_parameters(model, {"0.weight", "1.bias", "gone"})
     assert before.keys() == {"0.weight", "1.bias"}
-    assert glimpsed(model, {"0.weight", "1.bias"}) == before
+    assert snapshot_parameters(model, {"0.weight", "1.bias"}) == before
     with torch.no_grad():
         model[0].weight += 1
-    after = glimpsed(model, {"0.weight", "1.bias"})
+    after = snapshot_parameters(model, {"0.weight", "1.bias"})
     assert (after["1.bias"] == before["1.bias"], after["0.weight"] == before["0.weight"]) == (True, False)
 
 
 def test_a_part_knows_the_names_that_the_whole_gives():
     model = nn.Sequential(nn.Linear(2, 1))
-    assert glimpsed(model, {"body.0.weight"}) == glimpsed(model, {"0.weight"})
-    assert [name_in({"0.weight"}, name) for name in ("0.weight", "a.b.0.weight", "a.weight", "")] == [
+    assert snapshot_parameters(model, {"body.0.weight"}) == snapshot_parameters(model, {"0.weight"})
+    assert [local_name({"0.weight"}, name) for name in ("0.weight", "a.b.0.weight", "a.weight", "")] == [
         "0.weight"
     ] * 2 + [""] * 2

@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, IterableDataset
 
 from trueloop.failures.load import catalogue
-from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
 from trueloop.tracing.patch import Patches
 
@@ -131,7 +131,7 @@ def warned(call: Callable[[], None]) -> Warned:
 
 
 def watch() -> Watch:
-    return Watch([Watched(entry.failure, entry.slug) for entry in catalogue().values()])
+    return Watch([WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()])
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)

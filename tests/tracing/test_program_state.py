@@ -73,15 +73,15 @@ def test_with_the_thread_goes_what_was_its_own():
 
     def train() -> None:
         program.is_training_thread()
-        program.optimizers.put(first, OptimizerState(trains=True, whole=True))
+        program.optimizers.put(first, OptimizerState(in_training_thread=True, fully_traced=True))
 
     elsewhere(train)
-    known = program.optimizers.put(second, OptimizerState(whole=True))
+    known = program.optimizers.put(second, OptimizerState(fully_traced=True))
     assert program.training_optimizers() == [first]
     program.is_training_thread()
     assert told == ["forgotten", "forgotten"]
     assert program.training_optimizers() == []
-    assert known.whole, "it is this thread's"
+    assert known.fully_traced, "it is this thread's"
 
 
 def test_a_watch_of_another_session_does_not_end_this_one():

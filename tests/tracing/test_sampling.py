@@ -12,7 +12,7 @@ from trueloop.tracing import sampling
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import BackwardEnded, Event, TracingGap, StepTaken
 from trueloop.tracing.hooks import all_hooks
-from trueloop.tracing.sampling import FIRST, FREE, LOOK, MOST_BACKWARDS, SELDOM, YOUNG
+from trueloop.tracing.sampling import INITIAL_UPDATES, UNBUDGETED_UPDATES, CHECK_INTERVAL, MAX_BACKWARDS, MAX_CHECK_INTERVAL, EARLY_UPDATES
 
 
 class Seen:
@@ -45,11 +45,11 @@ def test_the_first_updates_are_seen_in_full_and_then_a_few_now_and_then(seen: Se
         (weight * weight).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-        if update == FIRST - 1:
-            assert seen.count(StepTaken) == FIRST
+        if update == INITIAL_UPDATES - 1:
+            assert seen.count(StepTaken) == INITIAL_UPDATES
             assert not seen.attachment.stream.full_tracing
     assert seen.attachment.stream.update == 400
-    assert FIRST < seen.count(StepTaken) < 400
+    assert INITIAL_UPDATES < seen.count(StepTaken) < 400
     assert seen.count(TracingGap) > 0
 
 
@@ -67,11 +67,11 @@ def test_looks_become_rare_where_updates_are_fast_and_the_run_is_not_young(seen:
         return {after - before for before, after in pairwise(looked)}
 
     monkeypatch.setattr(sampling, "SOON_S", 1000.0)
-    assert pauses(YOUNG) == {LOOK}
-    assert max(pauses(10 * SELDOM)) == SELDOM
+    assert pauses(EARLY_UPDATES) == {CHECK_INTERVAL}
+    assert max(pauses(10 * MAX_CHECK_INTERVAL)) == MAX_CHECK_INTERVAL
     monkeypatch.setattr(sampling, "SOON_S", 0.0)
-    pauses(2 * SELDOM)
-    assert pauses(2 * SELDOM) == {LOOK}
+    pauses(2 * MAX_CHECK_INTERVAL)
+    assert pauses(2 * MAX_CHECK_INTERVAL) == {CHECK_INTERVAL}
     stream.periodic_checks.clear()
 
 
@@ -89,12 +89,12 @@ def test_windows_of_many_batches_are_seen_whole(seen: Seen):
 
 def test_without_an_optimizer_the_full_view_ends_all_the_same(seen: Seen):
     weight = torch.ones(1, requires_grad=True)
-    for _ in range(MOST_BACKWARDS + 50):
+    for _ in range(MAX_BACKWARDS + 50):
         (weight * weight).sum().backward()
         with torch.no_grad():
             weight -= 0.01 * weight.grad
             weight.grad = None
-    assert seen.count(BackwardEnded) == MOST_BACKWARDS
+    assert seen.count(BackwardEnded) == MAX_BACKWARDS
     assert not seen.attachment.stream.full_tracing
 
 
@@ -111,9 +111,9 @@ def test_changes_of_structure_are_looked_at_as_far_as_can_be_afforded(seen: Seen
             optimizer.zero_grad()
         return seen.count(StepTaken) - before
 
-    assert train(FIRST + 10) == FIRST
+    assert train(INITIAL_UPDATES + 10) == INITIAL_UPDATES
     assert train(4) == 4, "a new optimizer is a change of structure"
-    while sampling.updates_traced < FREE:
+    while sampling.updates_traced < UNBUDGETED_UPDATES:
         train(20)
     monkeypatch.setattr("trueloop.tracing.sampling.FREE_S", 0.0)
     monkeypatch.setattr("trueloop.tracing.sampling.SHARE", 0.0)
@@ -132,7 +132,7 @@ def test_what_is_seen_lightly_does_not_eat_the_budget_of_bursts(seen: Seen):
             optimizer.step()
             optimizer.zero_grad()
 
-    while sampling.updates_traced < FREE or stream.full_tracing:
+    while sampling.updates_traced < UNBUDGETED_UPDATES or stream.full_tracing:
         train(1)
     watched = sampling.updates_traced
     stream.overhead_s += 1e6  # of thousands of epochs that began and ended, each of which is told

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from trueloop.app.training.data_feed import Feed
+from trueloop.app.training.data_feed import DataFeed
 from trueloop.autograd.graph import Graph, following, inspect
 from trueloop.core.errors import InvalidConfig
 from trueloop.recipes.recipe import Recipe
@@ -43,7 +43,7 @@ def graph_of(recipe: Recipe) -> Graph:
     objective = as_objective(parts.objective)
     objective.to(device)
     alone = replace(config, workers=0)
-    source = Feed(alone, collate=parts.collate, pin=False).training(
+    source = DataFeed(alone, collate=parts.collate, pin_memory=False).training_source(
         parts.train, sampler=parts.sampler, labels=parts.labels
     )
     batch = move_to_device(next(iter(source.epoch(0))).data, device)

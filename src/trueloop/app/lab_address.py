@@ -29,7 +29,7 @@ NEEDED: Final = ("starlette", "uvicorn", "websockets")
 KNOCK_S: Final = 0.25  # that a lab on this machine may take to accept a connection
 
 
-def announce(environment: Mapping[str, str], port: int) -> None:
+def write_address(environment: Mapping[str, str], port: int) -> None:
     """Say where this process's lab is reached; the newest one counts. Where that cannot be written, nobody finds it."""
     folder = live_folder(environment)
     try:
@@ -42,7 +42,7 @@ def announce(environment: Mapping[str, str], port: int) -> None:
         return
 
 
-def address(environment: Mapping[str, str]) -> str:
+def read_address(environment: Mapping[str, str]) -> str:
     """Return where a lab of this user runs, "http://127.0.0.1:8321"; "" where none does."""
     folder = live_folder(environment)
     if not is_private_folder(folder):
@@ -61,7 +61,7 @@ def address(environment: Mapping[str, str]) -> str:
     return f"http://{HOST}:{port}"
 
 
-def started(environment: Mapping[str, str], runs: Path) -> str:
+def start_lab(environment: Mapping[str, str], runs: Path) -> str:
     """Start a lab and return its address at once, while it still starts.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from trueloop.app.sanitizer.watch import Watching, watch
+from trueloop.app.sanitizer.watch import WatchSession, watch
 from trueloop.core.errors import InvalidConfig
 
 
@@ -16,14 +16,14 @@ def load_ipython_extension(shell: Any) -> None:
         shell: IPython's InteractiveShell, which calls this for ``%load_ext trueloop``.
     """
 
-    def watch_cell(line: str, cell: str) -> Watching:
+    def watch_cell(line: str, cell: str) -> WatchSession:
         """Run the cell under the watch and show what was found: ``%%watch [--select CODES] [--ignore CODES]``."""
         watching = watch(**options(line))
         with watching:
             outcome = shell.run_cell(cell)
             error = getattr(outcome, "error_in_exec", None) or getattr(outcome, "error_before_exec", None)
             if error is not None:  # the shell has shown it
-                watching.tell_error(error)
+                watching.report_error(error)
         return watching
 
     shell.register_magic_function(watch_cell, magic_kind="cell", magic_name="watch")

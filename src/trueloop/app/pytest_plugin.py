@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from trueloop.app.sanitizer.watch import Watching
+    from trueloop.app.sanitizer.watch import WatchSession
 
 
 @pytest.fixture
-def trueloop_watch() -> Generator[Watching]:
+def trueloop_watch() -> Generator[WatchSession]:
     """Watch the training in this test, and fail the test on a finding of severity warning or worse."""
     from trueloop.app.sanitizer.watch import watch
 
@@ -48,12 +48,12 @@ def trueloop_verify() -> Callable[..., Any]:
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
     """Judge after the test's own assertions, as part of the test: a fixture's end would be an error, not a failure."""
-    watching: Watching | None = None
+    watching: WatchSession | None = None
     try:
         result = yield
     except Exception as error:
         watching = pyfuncitem.funcargs.get("trueloop_watch")  # pyright: ignore[reportAssignmentType]
-        if watching is not None and watching.tell_error(error):
+        if watching is not None and watching.report_error(error):
             pyfuncitem.add_report_section("call", "trueloop", str(watching))
         raise
     watching = pyfuncitem.funcargs.get("trueloop_watch")  # pyright: ignore[reportAssignmentType]

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin
 
-from trueloop.app.training.recipe_settings import Setting, as_text
+from trueloop.app.training.recipe_settings import Setting, format_value
 from trueloop.core.errors import InvalidConfig
 
 
@@ -67,7 +67,7 @@ def _converted(value: Any, setting: Setting, path: Path) -> Any:
     if fitting is _MISFIT:
         raise InvalidConfig(
             f"{path} sets {setting.key} = {value!r}, which is not {_words(setting.kind)}.",
-            fix=f"The recipe's own value is {as_text(setting.value)}.",
+            fix=f"The recipe's own value is {format_value(setting.value)}.",
         )
     return fitting
 

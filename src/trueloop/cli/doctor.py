@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from trueloop.app.option_types import Flag
-from trueloop.app.training.resource_needs import need_of
+from trueloop.app.training.resource_needs import find_need
 from trueloop.cli.doctor_options import Asks, checks_named
 from trueloop.cli.doctor_page import print_examined
 from trueloop.doctor.diagnosis import Need
@@ -39,7 +39,7 @@ def doctor_command(
         json: Print one JSON object and nothing else.
     """
     names = checks_named(only)
-    asked, folder = need_of(run, root) if run else (Need(), root)
+    asked, folder = find_need(run, root) if run else (Need(), root)
     need = (asks or Asks()).over(asked)
     machine = read_machine((asks and asks.run_dir) or folder, deep=not quick)
     found = [each for each in examine(machine, need) if not names or each.name in names]

@@ -63,7 +63,7 @@ def finders(failure: Failure) -> list[str]:
 def error_page_of(kind: str, known: KnownError) -> Iterator[RenderableType]:
     """Yield the page of an error that torch raises."""
     yield Text(known.title, "bold")
-    yield Text(f"{' or '.join(sorted(known.types))} · raised by torch · {kind}\n", "dim")
+    yield Text(f"{' or '.join(sorted(known.exception_types))} · raised by torch · {kind}\n", "dim")
     yield Text(join_wrapped_lines(error_page(kind)))
     yield Text("\nWith its traceback, the answer is about your line: trueloop explain train.log", "dim")
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from trueloop.app.output_file import writable, write
-from trueloop.app.training.recipe_settings import Setting, override
+from trueloop.app.training.recipe_settings import Setting, apply_overrides
 from trueloop.cli.recipe_help import helped
 from trueloop.cli.recipe_line import flag, named_recipe, settings_app
 from trueloop.core.errors import InvalidConfig
@@ -55,7 +55,7 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
             raise InvalidConfig(f"{spec} returns no Recipe, so it has no settings.", fix="Leave --config out.")
         from_file = read_config(flags["config"], settings) if flags["config"] else {}
         graph = (
-            graph_of(override(recipe, {**from_file, **overrides})) if recipe else graph_of_subject(Subject.of(given))
+            graph_of(apply_overrides(recipe, {**from_file, **overrides})) if recipe else graph_of_subject(Subject.of(given))
         )
         if svg is not None:
             write(svg, picture(graph), "picture")

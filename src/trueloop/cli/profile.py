@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from trueloop.app.training.recipe_settings import Setting, override
+from trueloop.app.training.recipe_settings import Setting, apply_overrides
 from trueloop.cli.recipe_help import helped
 from trueloop.cli.recipe_line import flag, named_recipe, settings_app
 
@@ -40,7 +40,7 @@ def profile_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_
         from trueloop.cli.profile_page import print_json, print_profile
 
         from_file = read_config(flags["config"], settings) if flags["config"] else {}
-        asked = override(recipe, {**from_file, **overrides})
+        asked = apply_overrides(recipe, {**from_file, **overrides})
         profile = profile_recipe(asked, updates=flags["updates"], trace=flags["trace"])
         if flags["json"]:
             print_json(profile)

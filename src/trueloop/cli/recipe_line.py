@@ -13,12 +13,12 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from trueloop.app.option_types import Count
 from trueloop.app.training.recipe_settings import (
     Setting,
-    as_flags,
+    format_flags,
     flag_parameters,
-    given_settings,
-    keyword,
-    override,
-    settings_of,
+    settings_from_arguments,
+    keyword_parameter,
+    apply_overrides,
+    collect_settings,
 )
 from trueloop.recipes import registry
 
@@ -33,7 +33,7 @@ _RUN = Group("run", sort_key=1)
 def flag(name: str, kind: Any, default: Any, text: str) -> inspect.Parameter:
     """Make an option that is no setting of the recipe's."""
     shown = Parameter(name=f"--{name.replace('_', '-')}", help=text, group=_RUN, negative=(), show_default=False)
-    return keyword(name, kind, default, shown)
+    return keyword_parameter(name, kind, default, shown)
 
 
 RUN_FLAGS = (
@@ -81,7 +81,7 @@ class Line:
             spec: how the user named it.
             from_file: settings by key.
         """
-        asked = override(recipe, {**from_file, **self.overrides})  # at once: two options may only fit together
+        asked = apply_overrides(recipe, {**from_file, **self.overrides})  # at once: two options may only fit together
         return replace(asked, command=tuple(self.again(spec, None)))
 
     def again(self, spec: str, run_dir: Path | None) -> list[str]:
@@ -93,7 +93,7 @@ class Line:
             *config,
             *self._store_again(),
             *self._processes_again(),
-            *as_flags(self.overrides, self.settings),
+            *format_flags(self.overrides, self.settings),
         ]
 
     def _processes_again(self) -> list[str]:
@@ -165,11 +165,11 @@ def settings_app(
         flags: made by `flag`.
         act: called with the flags by name, the settings that were typed by key, and every setting there is.
     """
-    settings = settings_of(recipe) if recipe is not None else {}
+    settings = collect_settings(recipe) if recipe is not None else {}
 
     def command(**given: Any) -> int:  # only what was typed is in `given`
         own = {each.name: given.pop(each.name, each.default) for each in flags}
-        return act(own, given_settings(given), settings)
+        return act(own, settings_from_arguments(given), settings)
 
     parameters = [*flags, *flag_parameters(settings)]
     command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]

@@ -9,9 +9,9 @@ from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
-from trueloop.app.sanitizer.run_command import Wishes, sanitize
+from trueloop.app.sanitizer.run_command import RunOptions, sanitize
 from trueloop.core.paths import path_exists
-from trueloop.sanitizer.run_program import Program
+from trueloop.sanitizer.run_program import ProgramCommand
 
 VALUED = ("--json", "--html", "--sarif", "--select", "--ignore")
 APP = App(
@@ -37,12 +37,12 @@ def run_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyph
     target, *arguments = words
     if not module and not path_exists(Path(target)):
         raise CycloptsError(msg=f"There is no script {target!r}.{_similar(Path(target))}", app=APP)
-    return sanitize(Program(target=target, arguments=tuple(arguments), module=module), wishes)
+    return sanitize(ProgramCommand(target=target, arguments=tuple(arguments), module=module), wishes)
 
 
 @APP.default
-def _read(*, wishes: Annotated[Wishes | None, Parameter(name="*")] = None) -> Wishes:
-    return wishes or Wishes()
+def _read(*, wishes: Annotated[RunOptions | None, Parameter(name="*")] = None) -> RunOptions:
+    return wishes or RunOptions()
 
 
 def split(tokens: Sequence[str]) -> tuple[list[str], bool, list[str]]:

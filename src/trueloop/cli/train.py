@@ -81,10 +81,10 @@ def _run(recipe: Recipe, line: Line, spec: str) -> int:
 
 
 def _folder(name: str, line: Line, *, silent: bool) -> Path | Callable[[Any], Path]:
-    from trueloop.app.training.run_target import RunChoice
+    from trueloop.app.training.run_target import RunFolderChooser
 
     if line.run_dir:
         return line.run_dir
     if line.allow_change:
         raise InvalidConfig("--allow-change needs --run-dir.", fix="Say which run is to go on changed.")
-    return RunChoice(name, lambda sentence: None if silent else print(sentence), fresh=line.fresh)
+    return RunFolderChooser(name, lambda sentence: None if silent else print(sentence), fresh=line.fresh)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from trueloop.app.output_file import writable, write
-from trueloop.app.training.recipe_settings import Setting, override
+from trueloop.app.training.recipe_settings import Setting, apply_overrides
 from trueloop.cli.recipe_help import helped
 from trueloop.cli.recipe_line import flag, named_recipe, settings_app
 from trueloop.core.errors import InvalidConfig
@@ -48,7 +48,7 @@ def tune_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyp
         given = {**from_file, **overrides}
         page = Page(quiet=flags["json"])
         tuned = tune_recipe(
-            override(recipe, given), seconds=flags["seconds"], compiled=flags["compiled"], told=page.tell
+            apply_overrides(recipe, given), seconds=flags["seconds"], compiled=flags["compiled"], on_trial=page.tell
         )
         if path is not None:
             write(path, as_toml(given, tuned.chosen), "file of settings")

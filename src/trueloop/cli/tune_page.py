@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from trueloop.app.training.tuning import Trial, Tuned
+from trueloop.app.training.tuning import Trial, TuningResult
 from trueloop.core.formatting import format_duration, replace_unprintable
 
 
@@ -41,12 +41,12 @@ class Page:
             soft_wrap=True,
         )
 
-    def end(self, tuned: Tuned, spec: str, path: Path | None) -> None:
+    def end(self, tuned: TuningResult, spec: str, path: Path | None) -> None:
         """Print what is best, and the command that uses it."""
-        for setting, why in tuned.left_alone.items():
+        for setting, why in tuned.not_tried.items():
             self._console.print(Text(f"{setting} is left as it is: {why}.", "dim"))
-        if tuned.largest is not None and "micro_batch" not in tuned.left_alone:
-            self._console.print(f"The largest micro-batch that fits, of those tried, is {tuned.largest}.", style="dim")
+        if tuned.largest_micro_batch is not None and "micro_batch" not in tuned.not_tried:
+            self._console.print(f"The largest micro-batch that fits, of those tried, is {tuned.largest_micro_batch}.", style="dim")
         if not tuned.chosen:
             self._console.print("\nNothing is faster by more than the noise: leave the settings as they are.")
             return
@@ -56,13 +56,13 @@ class Page:
         self._console.print(Text(shlex.join(["trueloop", "train", spec, *words]), "bold"), soft_wrap=True)
 
 
-def _gain(tuned: Tuned) -> str:
+def _gain(tuned: TuningResult) -> str:
     if tuned.before is None:
         return f"{tuned.after.examples_per_s:,.0f} examples/s where nothing could be trained"
     return f"{tuned.after.examples_per_s / tuned.before.examples_per_s:.2f} times as fast"
 
 
-def print_json(tuned: Tuned) -> None:
+def print_json(tuned: TuningResult) -> None:
     """Print one JSON object with every attempt."""
     print(json.dumps(asdict(tuned), allow_nan=False))
 

@@ -17,7 +17,7 @@ from trueloop.data.keyed_random import derive_keys
 from trueloop.data.order import OrderChoice
 from trueloop.data.samplers import MicroBatchIndices, WindowSampler
 from trueloop.data.worker_count import choose_workers
-from trueloop.data.worker_signals import ignore_stop_signals, block_stop_signals
+from trueloop.data.worker_signals import block_stop_signals, ignore_stop_signals
 
 
 @dataclass(eq=False, repr=False)
@@ -140,7 +140,9 @@ class _WorkerPool:
         )
         self._turn = 0
 
-    def epoch(self, cuts: Iterator[MicroBatchIndices], ahead: Iterator[MicroBatchIndices], *, seed: int, epoch: int) -> Iterator[MicroBatch]:
+    def epoch(
+        self, cuts: Iterator[MicroBatchIndices], ahead: Iterator[MicroBatchIndices], *, seed: int, epoch: int
+    ) -> Iterator[MicroBatch]:
         """Yield one epoch; ``ahead`` is the same cuts once more, for the requests that run ahead of the batches."""
         self._turn += 1
         turn = self._turn

@@ -19,7 +19,9 @@ from torch.utils.data import Sampler
 from trueloop.core.errors import InvalidConfig, InvalidData
 from trueloop.data.order import Order, OrderChoice, choose_order
 
-BLOCK_SIZE = 2**16  # positions ordered at a time: 1 ms, and a fixed cost of 0.1 to 0.5 ms that one batch would not carry
+BLOCK_SIZE = (
+    2**16
+)  # positions ordered at a time: 1 ms, and a fixed cost of 0.1 to 0.5 ms that one batch would not carry
 
 
 class OrderSampler(Sampler[int]):
@@ -147,7 +149,9 @@ class WindowSampler(Sampler[list[int]]):
         return self._micro_batches(self._order.for_epoch(epoch), skip_updates)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return (cut.indices_B.tolist() for cut in self.micro_batches(self._epoch, self._skip_updates) if len(cut.indices_B))
+        return (
+            cut.indices_B.tolist() for cut in self.micro_batches(self._epoch, self._skip_updates) if len(cut.indices_B)
+        )
 
     def __len__(self) -> int:
         """Batches that ``__iter__`` yields: those of this rank that are not empty."""

@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from trueloop.core.errors import TrueloopError
 from trueloop.data.keyed_random import derive_keys
-from trueloop.data.shards import END, ShardSample, LanePosition, ShardEpoch
-from trueloop.data.worker_signals import ignore_stop_signals, block_stop_signals
+from trueloop.data.shards import END, LanePosition, ShardEpoch, ShardSample
+from trueloop.data.worker_signals import block_stop_signals, ignore_stop_signals
 
 CHUNK_SAMPLES = 16  # samples of one lane in one message: the cost of a message is spread, and little is held
 
@@ -55,7 +55,9 @@ class WorkerLanes:
 
     def __init__(self, shard_epoch: ShardEpoch, starts: Mapping[int, LanePosition], *, workers: int) -> None:
         # Its own generator, or the workers' seed would be drawn from the global one.
-        generator = torch.Generator().manual_seed(int(derive_keys("workers", shard_epoch.seed, shard_epoch.epoch, 1)[0] >> 1))
+        generator = torch.Generator().manual_seed(
+            int(derive_keys("workers", shard_epoch.seed, shard_epoch.epoch, 1)[0] >> 1)
+        )
         loader: DataLoader[Any] = DataLoader(
             _LaneChunks(shard_epoch, starts),
             batch_size=None,

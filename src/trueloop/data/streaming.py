@@ -12,10 +12,10 @@ from trueloop.core.errors import InvalidData
 from trueloop.core.protocols import MicroBatch
 from trueloop.data.collate import collate as default_collate
 from trueloop.data.loader import check_loader_settings, pin_batch
-from trueloop.data.sample_rng import seed_generators, preserve_cpu_generators
+from trueloop.data.sample_rng import preserve_cpu_generators, seed_generators
 from trueloop.data.samplers import check_batches, check_rank
 from trueloop.data.shard_lanes import WorkerLanes, round_robin
-from trueloop.data.shards import ShardSample, LanePosition, ShardEpoch, Shards, split_round_robin, position_after
+from trueloop.data.shards import LanePosition, ShardEpoch, Shards, ShardSample, position_after, split_round_robin
 from trueloop.data.worker_count import choose_workers
 
 ASSUMED_SAMPLES = 10**9  # samples assumed where the number is unknown, to judge whether workers pay
@@ -89,7 +89,9 @@ class ShardLoader:
         check_batches(self.effective_batch, self.micro_batch)
         check_loader_settings(self.workers, pin_memory=self.pin_memory)
         self._per_process = self.micro_batch or -(-self.effective_batch // self.processes)
-        self._full_size = min(self._per_process * self.processes, self.effective_batch)  # samples of a whole micro-batch
+        self._full_size = min(
+            self._per_process * self.processes, self.effective_batch
+        )  # samples of a whole micro-batch
         self._width = len(self._shard_epoch(0).lanes)
         self._by_lane = self.data.sizes is not None and self._width % self.processes == 0 and not self.drop_last
         size = self.data.size
@@ -207,7 +209,9 @@ class ShardLoader:
                 fix="Does the reader return an iterable of samples?",
             )
 
-    def _cut_micro_batches(self, stream: Iterator[tuple[int, ShardSample | None]], start: StreamPosition) -> Iterator[_StreamMicroBatch]:
+    def _cut_micro_batches(
+        self, stream: Iterator[tuple[int, ShardSample | None]], start: StreamPosition
+    ) -> Iterator[_StreamMicroBatch]:
         """Cut the sequence: a micro-batch ends where a process would get more than its share, or with its window."""
         places, turn, updates = list(start.lanes), start.next_lane, start.updates
         own, shares, in_window = list[ShardSample](), [0] * self.processes, 0
@@ -231,7 +235,9 @@ class ShardLoader:
         self._position = StreamPosition(start.epoch, updates + bool(in_window), places, turn)
         if in_window:
             missing = self.effective_batch - in_window
-            yield _StreamMicroBatch(own, closes_window=True, partial=sum(shares) < min(self._full_size, sum(shares) + missing))
+            yield _StreamMicroBatch(
+                own, closes_window=True, partial=sum(shares) < min(self._full_size, sum(shares) + missing)
+            )
 
     def _sequence(self, start: StreamPosition) -> Iterator[tuple[int, ShardSample | None]]:
         """Yield (lane, sample) of the epoch from a position on; None for a sample in a lane of another process."""
@@ -269,14 +275,18 @@ class ShardLoader:
 
     def _read_padding_sample(self) -> list[ShardSample]:
         """Read what stands in before this process has had any sample: the first there is, whoever's it is."""
-        of = replace(self._shard_epoch(0), shuffle=False)  # a shuffle buffer would be filled before the first sample comes
+        of = replace(
+            self._shard_epoch(0), shuffle=False
+        )  # a shuffle buffer would be filled before the first sample comes
         return [next(of.samples(of.lanes[0], LanePosition(0, 0)))]
 
     def _generators(self) -> AbstractContextManager[None]:
         return preserve_cpu_generators() if self.seed_samples else nullcontext()
 
     def _choose_workers(self) -> int:
-        of = replace(self._shard_epoch(0), shuffle=False)  # a shuffle buffer would be filled before the first sample is timed
+        of = replace(
+            self._shard_epoch(0), shuffle=False
+        )  # a shuffle buffer would be filled before the first sample is timed
 
         def read(indices: list[int]) -> object:
             return list(islice(of.samples(of.lanes[0], LanePosition(0, 0)), len(indices)))

@@ -52,7 +52,9 @@ class Rule(NamedTuple):
         Args:
             contains: whether a word stands in the text.
         """
-        return all(contains(word) if "|" not in word else any(map(contains, word.split("|"))) for word in self.required_words)
+        return all(
+            contains(word) if "|" not in word else any(map(contains, word.split("|"))) for word in self.required_words
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

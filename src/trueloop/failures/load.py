@@ -78,7 +78,9 @@ def catalogue() -> Mapping[str, Entry]:
 def find_failure(code_or_slug: str) -> Entry | None:
     """Return the failure with this code or slug, in any case; None where there is none."""
     entries = catalogue()
-    return entries.get(code_or_slug.upper()) or next((e for e in entries.values() if e.slug == code_or_slug.lower()), None)
+    return entries.get(code_or_slug.upper()) or next(
+        (e for e in entries.values() if e.slug == code_or_slug.lower()), None
+    )
 
 
 @cache

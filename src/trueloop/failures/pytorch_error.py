@@ -42,7 +42,9 @@ class TensorDescription:
     def display_name(self) -> str:
         """It, for people: "`x`", "`fc.weight`", "the input", "a tensor"."""
         known = self.name or self.expression
-        return f"`{known}`" if known else f"the {self.argument_name}" if self.argument_name.isidentifier() else "a tensor"
+        return (
+            f"`{known}`" if known else f"the {self.argument_name}" if self.argument_name.isidentifier() else "a tensor"
+        )
 
     @property
     def shape_text(self) -> str:
@@ -115,12 +117,12 @@ class RaisedError:
     """Modules that are set to work in place: "relu1 (ReLU)"."""
     leaves: tuple[TensorDescription, ...] = ()
     """Parameters, and other leaves, that a backward would have reached."""
-    again: str = ""
+    freed_graph: str = ""
     """What a backward that returned before has used up of the graph: "same" = all, from the same root; "all"; "part";
     "" = nothing, or not known."""
     freed_operation: str = ""
     """The operation at the end of that part: "TanhBackward0"."""
-    past: RecentEvents = field(default_factory=RecentEvents)
+    recent: RecentEvents = field(default_factory=RecentEvents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +133,7 @@ class Explanation:
     """What happened, in this case, with its numbers."""
     fix: str
     """What to change, in this case."""
-    made: TensorDescription | None = None
+    tensor: TensorDescription | None = None
     """The offending tensor."""
     related: tuple[tuple[SourceLocation, str], ...] = ()
     """Other lines that matter."""
@@ -142,8 +144,8 @@ class KnownError:
     """One kind of error that torch raises, as its file in ``failures/pytorch_errors`` knows it; the file's name."""
 
     title: str
-    types: frozenset[str]
-    texts: tuple[str, ...]
+    exception_types: frozenset[str]
+    message_patterns: tuple[str, ...]
     """Regular expressions; one of them matches from where the message begins."""
     explain: Callable[[RaisedError, re.Match[str]], Explanation | None]
     """None = it is not that kind of error after all."""
@@ -155,5 +157,5 @@ class KnownError:
             message: torch's, as a whole: "addmm: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)".
         """
         bare = _OPERATION.sub("", message, count=1)
-        both = ((text, each) for text in self.texts for each in (message, bare))
+        both = ((text, each) for text in self.message_patterns for each in (message, bare))
         return next((found for text, each in both if (found := re.match(text, each, re.DOTALL))), None)

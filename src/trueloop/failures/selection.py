@@ -53,8 +53,13 @@ def select_failures(select: Iterable[str], ignore: Iterable[str], *, folder: Pat
         InvalidConfig: a word that names nothing in the catalogue.
     """
     table, path = _read_config(folder)
-    chosen = list(_resolve_codes(select, "select")) or list(_resolve_codes(_config_list(table, "select", path), f"select in {path}"))
-    ignored = [*_resolve_codes(ignore, "ignore"), *_resolve_codes(_config_list(table, "ignore", path), f"ignore in {path}")]
+    chosen = list(_resolve_codes(select, "select")) or list(
+        _resolve_codes(_config_list(table, "select", path), f"select in {path}")
+    )
+    ignored = [
+        *_resolve_codes(ignore, "ignore"),
+        *_resolve_codes(_config_list(table, "ignore", path), f"ignore in {path}"),
+    ]
     return FailureSelection(select=frozenset(chosen), ignore=frozenset(ignored))
 
 

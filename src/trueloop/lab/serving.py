@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
-from trueloop.app.lab_address import announce
+from trueloop.app.lab_address import write_address
 from trueloop.app.web.connections import Http, WebSocket
 from trueloop.core.errors import InvalidConfig
 from trueloop.lab.idle_shutdown import Lively
@@ -94,7 +94,7 @@ def _idle(app: Lively, idle_s: float | None) -> Coroutine[Any, Any, None] | None
 
 
 def _ready(address: str, opened: bool, say: Callable[[str], None]) -> None:
-    announce(os.environ, urlsplit(address).port or 0)
+    write_address(os.environ, urlsplit(address).port or 0)
     say(address)
     if opened:
         webbrowser.open(address)

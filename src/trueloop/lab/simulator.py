@@ -62,7 +62,7 @@ from trueloop.lab.teaching.trial import tried
 from trueloop.reporting.excerpt import excerpts
 from trueloop.reporting.json_report import finding_to_json
 from trueloop.reporting.summary import counts, headline
-from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
 
 SAID_S: Final = 0.1  # between two words on how far an experiment is
@@ -148,11 +148,11 @@ class Simulator:
         self._goal, self._written, self._ended = 0, written, False
         self._frames.begin(self._runs)
         watch = Watch(
-            [Watched(entry.failure, entry.slug) for entry in catalogue().values()],
-            found=self._found, errors=known_errors(),
+            [WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()],
+            on_finding=self._found, errors=known_errors(),
         )  # fmt: skip
         clip = written.simulation.clip
-        play = self._play = Play(Program(written.loop.text()), self._hear, clip=clip, aside=watch.aside)
+        play = self._play = Play(Program(written.loop.text()), self._hear, clip=clip, aside=watch.paused)
         self._unsaid = begin.asked
         why = "finished"
         watch.start()
@@ -163,7 +163,7 @@ class Simulator:
         except EOFError:  # the page is gone
             raise
         except Exception as error:  # noqa: BLE001 - a script of ours that PyTorch refuses is a thing to be shown
-            watch.tell_error(error)
+            watch.report_error(error)
             why = f"{type(error).__name__}: {error}"[:400]
         finally:
             report = watch.stop()
@@ -211,7 +211,7 @@ class Simulator:
             "kind": "began", "run": run, "config": now, "bugs": begin.bugs,
             "changed": {name: [before[name], value] for name, value in now.items() if value != before[name]},
             "text": play.program.text, "script": highlighted(play.program.text),
-            "broken": [each._asdict() for each in loop.broken()],
+            "broken": [each._asdict() for each in loop.changed_lines()],
             "points": {"train": play.points("train_set"), "held_out": play.points("held_out_set")},
             "classes": simulation.classes, "span": [-play.half, play.half],
             "layers": layers(simulation.hidden, simulation.classes), "updates": simulation.updates,

@@ -9,14 +9,14 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.core.findings import UNPROVABLE_AT_RUN_TIME, Evidence, Finding, FailureVerdict, CodePosition, Severity, SourceLocation, Verdict
 from trueloop.failures.failure import Detector, Failure
-from trueloop.tracing.evaluation_passes import PASSES
+from trueloop.tracing.evaluation_passes import DERIVED_EVENTS
 from trueloop.tracing.events import Event
 from trueloop.tracing.stream import describe_error
 
-MOST: Final = 50  # findings of one code that are kept apart; a program with more of them is read no further
+MAX_FINDINGS_PER_FAILURE: Final = 50  # findings of one code that are kept apart; a program with more of them is read no further
 
 
-class Watched(NamedTuple):
+class WatchedFailure(NamedTuple):
     """A failure to watch for."""
 
     failure: Failure
@@ -38,7 +38,7 @@ class DetectorDispatcher:
 
     def __init__(
         self,
-        catalogue: Iterable[Watched],
+        catalogue: Iterable[WatchedFailure],
         *,
         on_finding: Callable[[Finding], None] = lambda finding: None,
         is_suppressed: Callable[[str, SourceLocation | None], bool] = lambda code, site: False,
@@ -49,9 +49,9 @@ class DetectorDispatcher:
         self._unwanted: set[Any] = set()
         self._kept: dict[str, int] = {}
         self._beyond: dict[str, int] = {}
-        self._seats: list[tuple[Watched, Detector | None]] = []
+        self._seats: list[tuple[WatchedFailure, Detector | None]] = []
         self._hearing: dict[type[Event], list[Observe]] = {}
-        self._watched: dict[Observe, Watched] = {}
+        self._watched: dict[Observe, WatchedFailure] = {}
         """What each of them is of; they are called a hundred times in an update, and asked for this once in a run."""
         self._broken: dict[str, str] = {}
         self._heard: set[type[Event]] = set()
@@ -66,17 +66,17 @@ class DetectorDispatcher:
                     self._listen(self._asleep(watched, detector), detector.activated_by)
                 else:
                     self._listen(detector.observe, detector.subscribes_to)
-        for kind, finder in PASSES.items():
+        for kind, finder in DERIVED_EVENTS.items():
             if kind in self._hearing:
                 observe = finder().observe
-                for moment in finder.moments:
+                for moment in finder.subscribes_to:
                     self._finding.setdefault(moment, []).append(observe)
 
     def _listen(self, observe: Observe, moments: Iterable[type[Event]]) -> None:
         for moment in moments:
             self._hearing[moment] = [*self._hearing.get(moment, ()), observe]
 
-    def _asleep(self, watched: Watched, detector: Detector) -> Observe:
+    def _asleep(self, watched: WatchedFailure, detector: Detector) -> Observe:
         """Stand in for a detector that sees nothing yet: most programs never wrap a model, or scale a loss."""
 
         def rouse(event: Event) -> Any:
@@ -138,7 +138,7 @@ class DetectorDispatcher:
         if detector is None:
             return FailureVerdict(code, Verdict.NOT_JUDGED, UNPROVABLE_AT_RUN_TIME)
         moments = [
-            one for each in detector.subscribes_to for one in (PASSES[each].moments if each in PASSES else (each,))
+            one for each in detector.subscribes_to for one in (DERIVED_EVENTS[each].subscribes_to if each in DERIVED_EVENTS else (each,))
         ]
         why = self._broken.get(code) or next((unseen[moment] for moment in moments if moment in unseen), "")
         if why:
@@ -155,11 +155,11 @@ class DetectorDispatcher:
         self._leave(watched)
         self._trouble(f"{code} cannot be judged any more", error)
 
-    def _leave(self, watched: Watched) -> None:
+    def _leave(self, watched: WatchedFailure) -> None:
         for kind, hearing in self._hearing.items():  # a new list: the old one is being walked through
             self._hearing[kind] = [each for each in hearing if self._watched[each] is not watched]
 
-    def _keep(self, watched: Watched, evidence: Evidence, event: Event) -> None:
+    def _keep(self, watched: WatchedFailure, evidence: Evidence, event: Event) -> None:
         failure, site = watched.failure, _site(evidence.location)
         key = (failure.code, site and site[:2], evidence.dedup_key)
         known = self._findings.get(key)
@@ -168,7 +168,7 @@ class DetectorDispatcher:
             return
         if key in self._unwanted:
             return
-        if self._kept.get(failure.code, 0) >= MOST:
+        if self._kept.get(failure.code, 0) >= MAX_FINDINGS_PER_FAILURE:
             self._beyond[failure.code] = self._beyond.get(failure.code, 0) + 1
             return
         self._kept[failure.code] = self._kept.get(failure.code, 0) + 1

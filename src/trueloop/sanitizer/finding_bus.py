@@ -12,7 +12,7 @@ _listeners: list[Listener] = []
 
 
 @contextmanager
-def heard(listener: Listener) -> Generator[None]:
+def subscribed(listener: Listener) -> Generator[None]:
     """Tell of every finding of this process, for the length of a ``with`` block."""
     _listeners.append(listener)
     try:
@@ -21,7 +21,7 @@ def heard(listener: Listener) -> Generator[None]:
         _listeners.remove(listener)
 
 
-def pass_on(finding: Finding) -> None:
+def publish(finding: Finding) -> None:
     """Tell whoever listens of a finding that has just become certain."""
     for listener in _listeners.copy():
         listener(finding)

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 
-def when_loaded(name: str, then: Callable[[], None]) -> Callable[[], None]:
+def on_import(name: str, then: Callable[[], None]) -> Callable[[], None]:
     """Call ``then`` right after a top-level module was imported for the first time; at once where it is there.
 
     Looking for the module without importing it (``importlib.util.find_spec``) is not loading.

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from trueloop.core.findings import Finding, Report, Severity
 from trueloop.failures.load import known_errors
 from trueloop.failures.selection import FailureSelection
-from trueloop.sanitizer.finding_bus import pass_on
-from trueloop.sanitizer.import_hook import when_loaded
-from trueloop.sanitizer.run_program import Program, run
+from trueloop.sanitizer.finding_bus import publish
+from trueloop.sanitizer.import_hook import on_import
+from trueloop.sanitizer.run_program import ProgramCommand, run_program
 
 if TYPE_CHECKING:
-    from trueloop.sanitizer.watch import Audience, Watch
+    from trueloop.sanitizer.watch import RunObserver, Watch
 
-FOUND: Final = 3
+FINDINGS_EXIT_CODE: Final = 3
 """Exit code: a finding made trueloop end the program, or call a run that ended with 0 a failure."""
 NEVER_IMPORTED: Final = "nothing to judge: the program never imported torch"
 NOT_INSTALLED: Final = "nothing to judge: torch is not installed here; pip install 'trueloop[train]'"
 
 
-class Launched(NamedTuple):
+class LaunchResult(NamedTuple):
     """How a program ended, and what was found."""
 
     code: int
-    """What Python would have exited with; `FOUND` where it was stopped at an error."""
+    """What Python would have exited with; `FINDINGS_EXIT_CODE` where it was stopped at an error."""
     report: Report
     nothing: str
     """Why there is no report, in words; "" where there is one."""
@@ -37,47 +37,47 @@ class Launched(NamedTuple):
     """This process is a child that the program forked: its parent reports."""
 
 
-class Stopped(SystemExit):
+class StopRequested(SystemExit):
     """Ends the program at its first certain error. Its ``finally`` blocks and exit functions run."""
 
     def __init__(self) -> None:
-        super().__init__(FOUND)
+        super().__init__(FINDINGS_EXIT_CODE)
 
 
 def launch(
-    program: Program,
-    choice: FailureSelection,
+    program: ProgramCommand,
+    selection: FailureSelection,
     *,
-    found: Callable[[Finding], None] = lambda finding: None,
+    on_finding: Callable[[Finding], None] = lambda finding: None,
     stop_on_error: bool = False,
-    audience: Audience | None = None,
-) -> Launched:
+    observer: RunObserver | None = None,
+) -> LaunchResult:
     """Run a program to its end and say what was found.
 
     Args:
         program: what to run.
-        choice: what to watch for.
-        found: called with each finding as soon as it is certain.
+        selection: what to watch for.
+        on_finding: called with each finding as soon as it is certain.
         stop_on_error: end the program at the first finding of severity error.
-        audience: who follows its numbers while it runs.
+        observer: who follows its numbers while it runs.
     """
     process = os.getpid()
-    session = _Session(choice, found, stop_on_error=stop_on_error, audience=audience)
-    leave = when_loaded("torch", session.start)
+    session = _Session(selection, on_finding, stop_on_error=stop_on_error, audience=observer)
+    leave = on_import("torch", session.start)
     try:
-        ended = run(program, failed=session.tell_error)
+        ended = run_program(program, on_error=session.tell_error)
     finally:
         leave()
     if os.getpid() != process:
-        return Launched(ended.code, Report(findings=()), "", forked=True)
-    return Launched(ended.code, session.stop(), session.nothing, forked=False)
+        return LaunchResult(ended.code, Report(findings=()), "", forked=True)
+    return LaunchResult(ended.code, session.stop(), session.nothing, forked=False)
 
 
 class _Session:
     """The watch from the import of torch to the end of the program; nothing in it reaches the program."""
 
     def __init__(
-        self, choice: FailureSelection, found: Callable[[Finding], None], *, stop_on_error: bool, audience: Audience | None
+        self, choice: FailureSelection, found: Callable[[Finding], None], *, stop_on_error: bool, audience: RunObserver | None
     ) -> None:
         self._choice, self._found, self._stop_on_error = choice, found, stop_on_error
         self._audience = audience
@@ -86,15 +86,15 @@ class _Session:
 
     def start(self) -> None:
         try:
-            from trueloop.sanitizer.dispatch import Watched
+            from trueloop.sanitizer.dispatch import WatchedFailure
             from trueloop.sanitizer.watch import Watch
 
             watch = Watch(
-                [Watched(entry.failure, entry.slug) for entry in self._choice.entries()],
-                found=self._take,
-                silenced=self._choice.is_suppressed,
+                [WatchedFailure(entry.failure, entry.slug) for entry in self._choice.entries()],
+                on_finding=self._take,
+                is_suppressed=self._choice.is_suppressed,
                 errors=known_errors(),
-                audience=self._audience,
+                observer=self._audience,
             )
             watch.start()
             self._watch, self.nothing = watch, ""
@@ -104,8 +104,8 @@ class _Session:
     def tell_error(self, error: BaseException) -> None:
         if self._watch is not None and isinstance(error, Exception):
             try:
-                self._watch.tell_error(error)
-            except Stopped:  # it has ended already
+                self._watch.report_error(error)
+            except StopRequested:  # it has ended already
                 return
 
     def stop(self) -> Report:
@@ -116,7 +116,7 @@ class _Session:
         return self._watch.stop()
 
     def _take(self, finding: Finding) -> None:
-        pass_on(finding)
+        publish(finding)
         self._found(finding)
         if self._stop_on_error and finding.severity == Severity.ERROR:
             stop()
@@ -130,5 +130,5 @@ def stop() -> None:
     """
     main = threading.main_thread().ident
     if main is not None and main != threading.get_ident():
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), ctypes.py_object(Stopped))
-    raise Stopped
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), ctypes.py_object(StopRequested))
+    raise StopRequested

@@ -20,7 +20,7 @@ Row = tuple[str, str]
 """The optimizer, where there are several that step layers of one name, and the layer."""
 
 
-class Layers:
+class LayerNormRecorder:
     """Takes what `StepTaken` tells of each parameter, and adds up what belongs to one layer.
 
     Cost: 0.1 us for each parameter of a step that is watched in full.

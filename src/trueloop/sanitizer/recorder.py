@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from trueloop.core.downsampling import DownsampledSeries
 from trueloop.core.findings import LayerGradientNorms, Series, UpdateTiming
-from trueloop.sanitizer.layer_norms import Layers
+from trueloop.sanitizer.layer_norms import LayerNormRecorder
 from trueloop.tracing.events import (
     BackwardEnded,
     BatchLoaded,
@@ -28,13 +28,13 @@ class Recorder:
     """Hears the events of a run. Loss, norm and rates are of whichever backward or optimizer came.
 
     Args:
-        told: called with every value as it comes: series, update, value.
+        on_value: called with every value as it comes: series, update, value.
     """
 
-    def __init__(self, told: Callable[[str, int, float], None] = lambda series, update, value: None) -> None:
+    def __init__(self, on_value: Callable[[str, int, float], None] = lambda series, update, value: None) -> None:
         self._busy_before_s = 0.0
-        self._told = told
-        self.by_layer = Layers()
+        self._told = on_value
+        self.by_layer = LayerNormRecorder()
         """The gradient's norm of each layer."""
         self._series = {name: DownsampledSeries[float]() for name in ("loss", "grad_norm", "lr", "live_graphs")}
         self._between, self._whole, self._broken = DownsampledSeries[float](), _Timed(), _Timed()
@@ -64,11 +64,11 @@ class Recorder:
             if thinned.values
         }
 
-    def layers(self) -> LayerGradientNorms | None:
+    def layer_gradient_norms(self) -> LayerGradientNorms | None:
         """Return the gradient's norm by layer; None where none was read."""
         return self.by_layer.norms()
 
-    def rate(self) -> UpdateTiming | None:
+    def timing(self) -> UpdateTiming | None:
         """Return where the time of an update went; None before the second update.
 
         The pace is that of the stretches between two full views, which nothing of ours slows down, where there were

@@ -25,7 +25,7 @@ _LOADING = "<frozen importlib"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class ProgramCommand:
     """What to run."""
 
     target: str
@@ -34,7 +34,7 @@ class Program:
     module: bool = False
 
 
-class Ended(NamedTuple):
+class ProgramResult(NamedTuple):
     """How it ended."""
 
     code: int
@@ -43,7 +43,7 @@ class Ended(NamedTuple):
     """What left it, other than an exit."""
 
 
-def run(program: Program, *, failed: Callable[[BaseException], None] = lambda error: None) -> Ended:
+def run_program(program: ProgramCommand, *, on_error: Callable[[BaseException], None] = lambda error: None) -> ProgramResult:
     """Run a program to its end, threads included, and print the traceback Python would print.
 
     ``sys.argv``, ``sys.path`` and ``__main__`` stay the program's afterwards: its threads, exit functions and pickles
@@ -51,22 +51,22 @@ def run(program: Program, *, failed: Callable[[BaseException], None] = lambda er
 
     Args:
         program: what to run.
-        failed: called with an exception that left it, before its traceback is printed.
+        on_error: called with an exception that left it, before its traceback is printed.
     """
     threads = set(threading.enumerate())
     main = _fresh_main()
     try:
         _start(program, main)
-        ended = Ended(0, None)
+        ended = ProgramResult(0, None)
     except SystemExit as leave:
-        ended = Ended(_exit_code(leave), None)
+        ended = ProgramResult(_exit_code(leave), None)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the program's, and printed as such
         trace = error.__traceback__
         error.__traceback__ = trace and trace.tb_next  # this very frame
-        failed(error)
-        hide(error)
+        on_error(error)
+        hide_internal_frames(error)
         _print(error)
-        ended = Ended(130 if isinstance(error, KeyboardInterrupt) else 1, error)
+        ended = ProgramResult(130 if isinstance(error, KeyboardInterrupt) else 1, error)
     try:
         _finish(threads)
     except KeyboardInterrupt:  # Python complains and leaves; so do we, with the code of an interruption
@@ -74,7 +74,7 @@ def run(program: Program, *, failed: Callable[[BaseException], None] = lambda er
     return ended
 
 
-def hide(error: BaseException) -> None:
+def hide_internal_frames(error: BaseException) -> None:
     """Take our frames, and those that loaded the program, out of an error's traceback and out of its causes'."""
     waiting, seen = [error], set[int]()
     while waiting:
@@ -88,7 +88,7 @@ def hide(error: BaseException) -> None:
             waiting += cast("Iterable[BaseException]", each.exceptions)
 
 
-def _start(program: Program, main: ModuleType) -> None:
+def _start(program: ProgramCommand, main: ModuleType) -> None:
     sys.argv[:] = [program.target, *program.arguments]
     if program.module:
         sys.argv[0] = "-m"  # as long as it is being looked for

@@ -13,9 +13,9 @@ from torch import nn
 
 from trueloop.core.findings import ExplainedError, Finding, CodePosition, Report, SourceLocation, UpdateTiming
 from trueloop.failures.pytorch_error import KnownError
-from trueloop.sanitizer.dispatch import DetectorDispatcher, Watched
+from trueloop.sanitizer.dispatch import DetectorDispatcher, WatchedFailure
 from trueloop.sanitizer.pytorch_errors.explain import Context, explain
-from trueloop.sanitizer.pytorch_errors.recent_calls import Recent
+from trueloop.sanitizer.pytorch_errors.recent_calls import RecentCalls
 from trueloop.sanitizer.recorder import Recorder
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import ErrorRaised, Event, WatchEnded
@@ -32,19 +32,19 @@ def _attachment() -> Attachment:
     return Attachment(all_hooks)
 
 
-class Audience(Protocol):
+class RunObserver(Protocol):
     """Follows a run while it goes on. It is called within the program's own calls, so it must be quick."""
 
-    def value(self, series: str, update: int, value: float) -> None:
+    def on_value(self, series: str, update: int, value: float) -> None:
         """Take in the newest value of one of the report's series."""
         ...
 
-    def look(self, now: Now) -> None:
+    def on_progress(self, now: RunStatus) -> None:
         """Do whatever is due; called at every event, and every few updates."""
         ...
 
 
-class Now(Protocol):
+class RunStatus(Protocol):
     """Where a watched run is."""
 
     @property
@@ -52,11 +52,11 @@ class Now(Protocol):
         """Steps of optimizers since the watch began."""
         ...
 
-    def rate(self) -> UpdateTiming | None:
+    def timing(self) -> UpdateTiming | None:
         """Return where the time of an update goes, so far. Cost: up to 0.1 ms."""
         ...
 
-    def newest_layers(self) -> tuple[int, list[str], list[float | None]] | None:
+    def newest_layer_norms(self) -> tuple[int, list[str], list[float | None]] | None:
         """Return the newest update whose norms by layer were read, the layers, and their norms."""
         ...
 
@@ -66,30 +66,30 @@ class Watch:
 
     Args:
         catalogue: the failures to watch for.
-        found: called with each finding as soon as it is certain.
-        silenced: whether the program asks not to hear of a code at a line.
+        on_finding: called with each finding as soon as it is certain.
+        is_suppressed: whether the program asks not to hear of a code at a line.
         errors: the errors of torch's that can be explained, by their kind.
-        audience: who follows the run while it goes on.
+        observer: who follows the run while it goes on.
     """
 
     def __init__(
         self,
-        catalogue: Iterable[Watched],
+        catalogue: Iterable[WatchedFailure],
         *,
-        found: Callable[[Finding], None] = lambda finding: None,
-        silenced: Callable[[str, SourceLocation | None], bool] = lambda code, site: False,
+        on_finding: Callable[[Finding], None] = lambda finding: None,
+        is_suppressed: Callable[[str, SourceLocation | None], bool] = lambda code, site: False,
         errors: Mapping[str, KnownError] | None = None,
-        audience: Audience | None = None,
+        observer: RunObserver | None = None,
     ) -> None:
         self._attachment = _attachment()
         self._problems: list[str] = []
-        self._judge = DetectorDispatcher(catalogue, on_finding=found, is_suppressed=silenced, on_problem=self._trouble)
-        self._audience = audience
+        self._judge = DetectorDispatcher(catalogue, on_finding=on_finding, is_suppressed=is_suppressed, on_problem=self._trouble)
+        self._audience = observer
         recorder = Recorder(self._told)
         self._recorder: Recorder | None = recorder
         self._take = recorder.take
         self._look = self._attachment.stream.isolated("the newest numbers", self._show)
-        self._errors, self._recent = errors or {}, Recent()
+        self._errors, self._recent = errors or {}, RecentCalls()
         self._note = self._recent.take
         self._waiting: list[Event] = []
         self._wanted_later = frozenset((*self._take, *self._note))
@@ -125,7 +125,7 @@ class Watch:
         """Return what is known by now, or was when it stopped."""
         return self._final or self._report()
 
-    def know(self, model: nn.Module) -> None:
+    def name_parameters(self, model: nn.Module) -> None:
         """Call the parameters of a model by their names in it from now on, not only once it was called."""
         registry = self._attachment.stream.registry
         registry.ref(model)  # which numbers it before others of its class that are called earlier
@@ -136,18 +136,18 @@ class Watch:
         """Steps of optimizers since it began."""
         return self._attachment.stream.update - self._began[0]
 
-    def rate(self) -> UpdateTiming | None:
+    def timing(self) -> UpdateTiming | None:
         """Return where the time of an update goes, so far; None before the second one."""
         self._catch_up()
-        return self._recorder.rate() if self._recorder else None
+        return self._recorder.timing() if self._recorder else None
 
-    def newest_layers(self) -> tuple[int, list[str], list[float | None]] | None:
+    def newest_layer_norms(self) -> tuple[int, list[str], list[float | None]] | None:
         """Return the newest update whose norms by layer were read, the layers, and their norms."""
         self._catch_up()
         return self._recorder.by_layer.newest() if self._recorder else None
 
     @contextmanager
-    def aside(self) -> Generator[None]:
+    def paused(self) -> Generator[None]:
         """Hear nothing of what is done in here: it is not the program that does it."""
         stream = self._attachment.stream
         on, stream.active = stream.active, False
@@ -156,7 +156,7 @@ class Watch:
         finally:
             stream.active = on
 
-    def tell_error(self, error: BaseException) -> None:
+    def report_error(self, error: BaseException) -> None:
         """Let the detectors hear of an exception that left the program, and explain it where it is torch's."""
         self._explain(error)
         stream, trace, place = self._attachment.stream, error.__traceback__, None
@@ -189,9 +189,9 @@ class Watch:
             updates_traced=sampling.updates_traced - watched,
             seconds=perf_counter() - began_s,
             overhead_s=stream.overhead_s - overhead_s,
-            timing=self._recorder.rate() if self._recorder else None,
+            timing=self._recorder.timing() if self._recorder else None,
             series=self._recorder.series() if self._recorder else {},
-            layer_gradient_norms=self._recorder.layers() if self._recorder else None,
+            layer_gradient_norms=self._recorder.layer_gradient_norms() if self._recorder else None,
             error=self._explained,
             problems=(*self._problems, *stream.problems),
         )
@@ -227,14 +227,14 @@ class Watch:
     def _told(self, series: str, update: int, value: float) -> None:
         if self._audience is not None:
             try:
-                self._audience.value(series, update, value)
+                self._audience.on_value(series, update, value)
             except Exception as error:  # noqa: BLE001 - the host is sacred, and so are the report's numbers
                 self._leave(error)
 
     def _show(self) -> None:
         if self._audience is not None:
             try:
-                self._audience.look(self)
+                self._audience.on_progress(self)
             except Exception as error:  # noqa: BLE001 - the host is sacred
                 self._leave(error)
 
@@ -246,7 +246,7 @@ class Watch:
         self._catch_up()
         found = frozenset(finding.code for finding in self._judge.findings())
         stream, program = self._attachment.stream, self._attachment.program
-        recent = self._recent if stream.full_tracing else Recent()  # between full views nothing is recent
+        recent = self._recent if stream.full_tracing else RecentCalls()  # between full views nothing is recent
         try:
             models = [model for model, _ in program.models.items() if stream.registry.ref(model) in self._recent.models]
             self._explained = explain(error, self._errors, Context(models, recent, stream.update, found))

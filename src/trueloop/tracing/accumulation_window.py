@@ -55,8 +55,8 @@ class AccumulationWindows:
     def reset_after_gap(self) -> None:
         """Something was not watched: no window is whole any more, and no gradient's past is known."""
         self._forget()
-        for known in self.program.optimizers.facts():
-            known.begin(whole=False)
+        for known in self.program.optimizers.values():
+            known.start_window(fully_traced=False)
 
     def _forget(self) -> None:
         self.ledger.clear()
@@ -73,7 +73,7 @@ class AccumulationWindows:
             holds: all its parameters, and ``parameters`` their refs.
             place: of the step.
         """
-        known.begin(whole=True)
+        known.start_window(fully_traced=True)
         self.latest_step_at = place
         self.factor_read = False
         self.ledger.on_step(holds)
@@ -120,12 +120,12 @@ class AccumulationWindows:
                 continue
             known.backwards += 1
             known.cleared_at = None
-            known.left = _first_left(holds)
+            known.sample_gradient = _first_left(holds)
             if known.backwards > 1:
                 if not known.steps:
                     self.waiting(optimizer, known, place)
                 made = joint_norm(holds)
-                known.norm_made = None if made is None else made / (scale or 1.0)
+                known.grad_norm_after_backward = None if made is None else made / (scale or 1.0)
         return received
 
     def find_still_scaled(self, graded: Sequence[Tensor]) -> Refs:

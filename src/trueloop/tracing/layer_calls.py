@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
 from trueloop.tracing.events import BatchNormSingleSample, RecurrentLayerCalled
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
@@ -29,7 +29,7 @@ class LayerCalls:
         self._alone: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._batch: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
         """Batch normalisation -> samples in its latest batch of more than one."""
-        self._shapes = Facts[nn.Module, set[tuple[int, ...]]]()
+        self._shapes = WeakIdDict[nn.Module, set[tuple[int, ...]]]()
         """Recurrent layer -> the first dimensions of what it was given."""
 
     def begin(self) -> None:

@@ -6,17 +6,17 @@ from collections.abc import Container, Set
 from typing import Any
 
 
-def glimpsed(model: Any, names: Set[str]) -> dict[str, tuple[Any, ...]]:
+def snapshot_parameters(model: Any, names: Set[str]) -> dict[str, tuple[Any, ...]]:
     """Return the version of each named parameter, and its first numbers where those need no waiting."""
     own = dict(model.named_parameters())
     found: dict[str, tuple[Any, ...]] = {}
-    for name in filter(None, (name_in(own, each) for each in names)):
+    for name in filter(None, (local_name(own, each) for each in names)):
         first = own[name].detach().flatten()[:4].tolist() if own[name].device.type == "cpu" else ()
         found[name] = (own[name]._version, *first)  # noqa: SLF001 - a tensor has no public count of its changes
     return found
 
 
-def name_in(own: Container[str], name: str) -> str:
+def local_name(own: Container[str], name: str) -> str:
     """Return a part's own name for a parameter named in a larger model: "0.weight" for "body.0.weight"; "" = none."""
     while name not in own:
         name = name.partition(".")[2]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from trueloop.tracing.enclosing_modules import enclosing_modules
 from trueloop.tracing.events import NO_REFS, Ref, Refs
 
-MOST_SETS: Final = 256
+MAX_SETS: Final = 256
 
 
 class Registry:
@@ -24,11 +24,11 @@ class Registry:
         self._in_sets: set[int] = set()
         self._counts: dict[str, int] = {}
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Number new objects from one again."""
         self._counts.clear()
 
-    def of(self, thing: Any, name: str = "") -> Ref:
+    def ref(self, thing: Any, name: str = "") -> Ref:
         """Return the ref of an object, which is named at first sight.
 
         Args:
@@ -66,10 +66,10 @@ class Registry:
         key = tuple(map(id, things))
         known = self._sets.get(key)  # forgotten as soon as one of them is gone
         if known is None:
-            if len(self._sets) >= MOST_SETS:  # a router of experts makes another subset in every update
+            if len(self._sets) >= MAX_SETS:  # a router of experts makes another subset in every update
                 self._sets.clear()
                 self._in_sets.clear()
-            refs = tuple(map(self.of, things))
+            refs = tuple(map(self.ref, things))
             known = self._sets[key] = refs, frozenset(refs)
             self._in_sets.update(key)
         return known
@@ -81,7 +81,7 @@ class Registry:
 
         Cost: 0.3 us for each object.
         """
-        return frozenset(map(self.of, things))
+        return frozenset(map(self.ref, things))
 
     def name_parameters(self, model: nn.Module) -> None:
         """Call the parameters of a model by their names in it, or in a larger one that the program has in its hands."""
@@ -89,13 +89,13 @@ class Registry:
         for whole in (model, *enclosing_modules(model)):
             for name, parameter in whole.named_parameters(remove_duplicate=False):
                 if id(parameter) in held:
-                    own = self.of(parameter, name)
+                    own = self.ref(parameter, name)
                     if own.name.count(".") < name.count(".") or own.name.startswith(own.kind):
                         own.name = name
 
-    def parameter(self, tensor: Tensor) -> Ref:
+    def parameter_ref(self, tensor: Tensor) -> Ref:
         """Return the ref of a parameter that may not have a name yet: "Parameter 10x4"."""
-        return self.of(tensor, f"{type(tensor).__name__} {'x'.join(map(str, tensor.shape)) or 'scalar'}")
+        return self.ref(tensor, f"{type(tensor).__name__} {'x'.join(map(str, tensor.shape)) or 'scalar'}")
 
     def _numbered(self, kind: str) -> str:
         self._counts[kind] = count = self._counts.get(kind, 0) + 1

@@ -1,7 +1,7 @@
-"""How much is watched when: in full at first and after changes, lightly otherwise, with a burst now and then.
+"""Decides when to trace in full: at the start, after changes, and in short bursts now and then.
 
-Systematic mistakes show at once, so most is learned in the first windows. What comes later (a leak, a drift) shows in
-bursts, which are as rare as it takes to keep the cost below a share of the program's own time.
+Systematic mistakes show in the first windows. What comes later (a leak, a drift) shows in bursts, which are as rare as
+it takes to keep the overhead below a share of the program's own time.
 """
 
 from __future__ import annotations
@@ -13,124 +13,131 @@ from typing import Final
 from trueloop.tracing.events import TracingGap
 from trueloop.tracing.stream import EventStream
 
-FIRST: Final = 16  # updates in full at the start
-BURST: Final = 6  # updates in full now and then: two rounds of three optimizers
-FREE: Final = 64  # updates in full that nobody counts: those at the start, and what changes in the first epochs
-FREE_S: Final = 0.05  # seconds that nobody minds either
-MOST_BATCHES: Final = 64  # in full without a single backward, as in a validation sweep
-MOST_BACKWARDS: Final = 1024  # in full without a single update, as in a program that changes its weights by hand
-LOOK: Final = 8  # updates between two looks at what grows, and at whether a burst is due
-SELDOM: Final = 64  # of them, at most, where they are fast and the run is no longer young
-YOUNG: Final = 256  # updates
-SOON_S: Final = 0.1  # seconds between two looks that are enough for whoever follows the run
-SHARE: Final = 0.001  # of the program's time that bursts may take from then on
-HIDDEN: Final = 1.5  # times what is timed: the program's own code runs slower beside ours
+INITIAL_UPDATES: Final = 16  # traced in full at the start
+BURST_UPDATES: Final = 6  # traced in full now and then: two rounds of three optimizers
+UNBUDGETED_UPDATES: Final = 64  # traced in full whatever they cost: the start, and what changes in the first epochs
+UNBUDGETED_S: Final = 0.05  # seconds of overhead that are always allowed
+MAX_BATCHES: Final = 64  # traced in full without a single backward, as in a validation pass
+MAX_BACKWARDS: Final = 1024  # traced in full without an update, as in a program that changes its weights by hand
+CHECK_INTERVAL: Final = 8  # updates between two periodic checks, each of which may also begin a burst
+MAX_CHECK_INTERVAL: Final = 64  # updates, where they are fast and the run is past EARLY_UPDATES
+EARLY_UPDATES: Final = 256
+CHECK_INTERVAL_S: Final = 0.1  # seconds between two checks that are often enough for an observer of the run
+OVERHEAD_SHARE: Final = 0.001  # of the program's time that bursts may take after the unbudgeted updates
+UNTIMED_FACTOR: Final = 1.5  # real overhead per timed overhead: the program's own code runs slower next to hooks
 
 
 class SamplingController:
-    """Opens and closes the full view.
+    """Starts and stops full tracing.
 
     Args:
-        stream: told what is wanted, by its ``full_tracing``.
-        open_full: put in place what only the full view needs.
-        close_full: take it away.
+        stream: its ``full_tracing`` is set accordingly.
+        start_full_tracing: installs what only full tracing needs.
+        stop_full_tracing: removes it.
     """
 
-    def __init__(self, stream: EventStream, *, start_full_tracing: Callable[[], None], stop_full_tracing: Callable[[], None]) -> None:
-        self._stream, self._open, self._close = stream, start_full_tracing, stop_full_tracing
-        self._opened = False
-        self._last_update = self._look_at = 0
-        self._pause, self._looked_s = LOOK, 0.0
+    def __init__(
+        self,
+        stream: EventStream,
+        *,
+        start_full_tracing: Callable[[], None],
+        stop_full_tracing: Callable[[], None],
+    ) -> None:
+        self._stream, self._start_hooks, self._stop_hooks = stream, start_full_tracing, stop_full_tracing
+        self._full = False
+        self._last_full_update = self._next_check = 0
+        self._interval, self._checked_s = CHECK_INTERVAL, 0.0
         self._batches = self._backwards = 0
         self._next_burst = 0
-        self._closed_at = 0
-        self._began_s = 0.0
-        self._opened_busy_s = self._spent_s = 0.0
-        self.watched = 0
-        """Updates watched in full."""
+        self._stopped_at = 0
+        self._start_s = 0.0
+        self._overhead_at_start_s = self._spent_s = 0.0
+        self.updates_traced = 0
+        """Number of fully traced updates."""
 
-    def begin(self) -> None:
-        """Count from nothing: nobody has listened until now."""
-        self._last_update = self._look_at = self._next_burst = self._closed_at = self.watched = 0
-        self._opened = False
+    def reset(self) -> None:
+        """Restart all counts, before the first listener subscribes."""
+        self._last_full_update = self._next_check = self._next_burst = self._stopped_at = self.updates_traced = 0
+        self._full = False
 
     def start(self) -> None:
-        """Watch in full from now on, for the first windows."""
-        self._began_s, self._spent_s = perf_counter(), 0.0
-        self._opened_busy_s = self._stream.overhead_s
-        self._see_in_full(FIRST)
+        """Trace the first windows in full."""
+        self._start_s, self._spent_s = perf_counter(), 0.0
+        self._overhead_at_start_s = self._stream.overhead_s
+        self._start_full(INITIAL_UPDATES)
 
     def stop(self) -> None:
-        """Take everything away."""
-        if self._opened:
-            self._shut()
+        """End full tracing."""
+        if self._full:
+            self._stop_full()
 
-    def wake(self) -> None:
-        """Watch the next few updates in full, where that can be afforded: something has changed its structure."""
-        if self._affordable():
-            self._see_in_full(BURST)
+    def request_full_tracing(self) -> None:
+        """Trace the next few updates in full after a change of structure, if the overhead allows it."""
+        if self._within_budget():
+            self._start_full(BURST_UPDATES)
 
     def after_update(self) -> None:
-        """Called after steps of optimizers, with the update counted: see `EventStream.after_update`."""
+        """Count a fully traced update, run due checks, and begin or end a burst; see `EventStream.after_update`."""
         stream, update = self._stream, self._stream.update
-        if update >= self._look_at:
-            self._look(update)
-        if self._opened:
-            self.watched += 1
+        if update >= self._next_check:
+            self._check(update)
+        if self._full:
+            self.updates_traced += 1
             self._batches = self._backwards = 0
-            if update >= self._last_update:
-                self._shut()
+            if update >= self._last_full_update:
+                self._stop_full()
         elif update >= self._next_burst:
-            if self._affordable():
-                self._see_in_full(BURST)
+            if self._within_budget():
+                self._start_full(BURST_UPDATES)
             else:
-                self._next_burst = update + 4 * BURST
-        stream.next_check_update = update + 1 if self._opened else self._look_at
+                self._next_burst = update + 4 * BURST_UPDATES
+        stream.next_check_update = update + 1 if self._full else self._next_check
 
-    def _look(self, update: int) -> None:
+    def _check(self, update: int) -> None:
         now_s = perf_counter()
-        fast = update > YOUNG and now_s - self._looked_s < SOON_S
-        self._pause, self._looked_s = min(2 * self._pause, SELDOM) if fast else LOOK, now_s
-        self._look_at = update + self._pause
-        for look in self._stream.periodic_checks:
-            look()
+        fast = update > EARLY_UPDATES and now_s - self._checked_s < CHECK_INTERVAL_S
+        self._interval = min(2 * self._interval, MAX_CHECK_INTERVAL) if fast else CHECK_INTERVAL
+        self._checked_s = now_s
+        self._next_check = update + self._interval
+        for check in self._stream.periodic_checks:
+            check()
 
     def after_backward(self) -> None:
-        """Called for every backward while watching in full."""
+        """End full tracing after too many backwards without an update; called for every fully traced backward."""
         self._batches = 0
         self._backwards += 1
-        if self._opened and self._backwards >= MOST_BACKWARDS:
-            self._shut()
+        if self._full and self._backwards >= MAX_BACKWARDS:
+            self._stop_full()
 
     def after_batch(self) -> None:
-        """Called for every batch drawn while watching in full."""
+        """End full tracing after too many batches without a backward; called for every fully traced batch."""
         self._batches += 1
-        if self._opened and self._batches >= MOST_BATCHES and self._stream.update:
-            self._shut()
+        if self._full and self._batches >= MAX_BATCHES and self._stream.update:
+            self._stop_full()
 
-    def _see_in_full(self, updates: int) -> None:
+    def _start_full(self, updates: int) -> None:
         stream = self._stream
-        self._last_update = max(self._last_update, stream.update + updates)
+        self._last_full_update = max(self._last_full_update, stream.update + updates)
         self._batches = self._backwards = 0
-        if not self._opened:
-            self._opened = stream.full_tracing = True
+        if not self._full:
+            self._full = stream.full_tracing = True
             stream.next_check_update = 0
-            self._opened_busy_s = stream.overhead_s
-            self._open()
-            if stream.update > self._closed_at:
-                stream.emit(TracingGap(updates=stream.update - self._closed_at))
+            self._overhead_at_start_s = stream.overhead_s
+            self._start_hooks()
+            if stream.update > self._stopped_at:
+                stream.emit(TracingGap(updates=stream.update - self._stopped_at))
 
-    def _shut(self) -> None:
+    def _stop_full(self) -> None:
         stream = self._stream
-        self._opened = stream.full_tracing = False
-        self._close()
-        self._spent_s += stream.overhead_s - self._opened_busy_s
-        self._closed_at = stream.update
-        self._next_burst = stream.update + 4 * BURST
+        self._full = stream.full_tracing = False
+        self._stop_hooks()
+        self._spent_s += stream.overhead_s - self._overhead_at_start_s
+        self._stopped_at = stream.update
+        self._next_burst = stream.update + 4 * BURST_UPDATES
 
-    def _affordable(self) -> bool:
-        """True while watching in full has cost no more than its share of the program's time, or next to nothing."""
-        if self.watched < FREE:
+    def _within_budget(self) -> bool:
+        """Return True while full tracing has taken no more than its share of the program's time, or next to none."""
+        if self.updates_traced < UNBUDGETED_UPDATES:
             return True
-        spent_s = self._spent_s + (self._stream.overhead_s - self._opened_busy_s if self._opened else 0.0)
-        return HIDDEN * spent_s < FREE_S + SHARE * (perf_counter() - self._began_s)
+        spent_s = self._spent_s + (self._stream.overhead_s - self._overhead_at_start_s if self._full else 0.0)
+        return UNTIMED_FACTOR * spent_s < UNBUDGETED_S + OVERHEAD_SHARE * (perf_counter() - self._start_s)

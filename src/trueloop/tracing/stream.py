@@ -1,6 +1,6 @@
-"""The stream of events: counts updates, carries events to whoever listens, and fences everything of ours.
+"""Counts updates and backwards, delivers events to listeners, and isolates the program from internal errors.
 
-Nothing that goes wrong in here reaches the program: a source or a listener that raises is dropped, and said to be.
+An internal error never reaches the program: a hook or listener that raises is disabled, and the report names it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from trueloop.tracing.events import Event
 from trueloop.tracing.patch import set_compiler
 from trueloop.tracing.registry import Registry
-from trueloop.tracing.torch_modes import modes_active, dispatch_modes, function_modes, torch_modes_disabled
+from trueloop.tracing.torch_modes import dispatch_modes, function_modes, modes_active, torch_modes_disabled
 
 Listener = Callable[[Any], None]
 
 
 def describe_error(error: BaseException) -> str:
-    """Say an error's class and message; never raises, where the stack is full or the error cannot say itself."""
+    """Return an error's class and message; never raises, not even on a full stack or from a failing ``__str__``."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - it may be a class of the program's
@@ -28,99 +28,120 @@ def describe_error(error: BaseException) -> str:
 
 
 class EventStream:
-    """What all sources share."""
+    """The state that all hooks share, and the delivery of their events."""
 
     __slots__ = (
-        "_hearing", "_listeners", "_session", "after_backward", "after_batch", "after_update", "alike_from", "busy_s",
-        "due", "farewells", "full", "lock", "looks", "micro", "on", "problems", "registry", "stepped_micro", "update",
-        "wake", "window",
-    )  # fmt: skip
+        "_listeners",
+        "_listeners_by_type",
+        "_session",
+        "active",
+        "after_backward",
+        "after_batch",
+        "after_update",
+        "backward_count",
+        "backward_count_at_step",
+        "full_tracing",
+        "lock",
+        "next_check_update",
+        "on_detach",
+        "overhead_s",
+        "periodic_checks",
+        "problems",
+        "registry",
+        "request_full_tracing",
+        "same_window_since",
+        "update",
+        "window_size",
+    )
 
     def __init__(self) -> None:
         self.registry = Registry()
         self.update = 0
-        """Steps of any optimizer so far."""
+        """Number of steps of any optimizer so far."""
         self.backward_count = 0
-        """Backwards so far."""
+        """Number of backwards so far."""
         self.backward_count_at_step = 0
-        """Backwards before the latest step of any optimizer."""
+        """Number of backwards before the latest step of any optimizer."""
         self.window_size = 0
-        """Backwards that led to it."""
+        """Number of backwards between the latest two steps."""
         self.same_window_since = 0
-        """The update from which on each one had as many."""
+        """The update since which ``window_size`` has not changed."""
         self.full_tracing = True
-        """Every event is wanted; otherwise the rare ones only."""
+        """All events are wanted; False = only those marked RARE."""
         self.active = False
-        """Somebody listens. Replacements of torch's functions ask before anything else."""
+        """Some listener is subscribed. Every replacement of a PyTorch function checks this first."""
         self.overhead_s = 0.0
-        """Time spent in sources and listeners, as far as it is timed."""
+        """Time spent in hooks and listeners, as far as it is timed."""
         self.problems: list[str] = []
         self.request_full_tracing: Callable[[], None] = lambda: None
-        """Called by a source that saw a change of structure: watch in full for a while."""
+        """Called by a hook that sees a change of structure: trace the next updates in full."""
         self.after_update: Callable[[], None] = lambda: None
-        """Called after a step of an optimizer, from update ``next_check_update`` on; it says when it is due next."""
+        """Called after a step of an optimizer once ``next_check_update`` is reached; it sets the next one."""
         self.next_check_update = 0
         self.periodic_checks: list[Callable[[], None]] = []
-        """Called now and then by it: sources that look at something that grows."""
+        """Called every few updates, by hooks that check something that grows."""
         self.on_detach: list[Callable[[], None]] = []
-        """Called before a watch ends: sources that still have something to tell."""
+        """Called before a watch ends, for hooks that still have events to emit."""
         self.after_batch: Callable[[], None] = lambda: None
-        """Called for every batch drawn from a loader while watching in full."""
+        """Called for every batch that a loader returns during full tracing."""
         self.after_backward: Callable[[], None] = lambda: None
-        """Called for every backward then."""
+        """Called for every backward during full tracing."""
         self._session = 0
         self._listeners: list[tuple[Listener, frozenset[type[Event]]]] = []
-        self._hearing: dict[type[Event], list[Listener]] = {}
-        """Who wants to hear of a kind, as far as it was asked."""
+        self._listeners_by_type: dict[type[Event], list[Listener]] = {}
+        """The listeners of each event type, filled when a type is first emitted."""
         self.lock = threading.RLock()
-        """Held while somebody hears an event, and while replacements are put in place or taken away."""
+        """Held while listeners receive an event, and while replacements are installed or removed."""
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._left_behind)
+            os.register_at_fork(after_in_child=self._after_fork_in_child)
 
     def reset(self) -> None:
-        """Count from nothing, and trust every source again: nobody has listened until now."""
-        self.update = self.backward_count = self.backward_count_at_step = self.window_size = self.same_window_since = 0
+        """Restart all counts and enable every hook again, before the first listener subscribes."""
+        self.update = 0
+        self.backward_count = self.backward_count_at_step = 0
+        self.window_size = self.same_window_since = 0
         self._session += 1
         self.registry.reset()
         self.problems = []
 
     @property
     def same_window_updates(self) -> int:
-        """Steps in a row that as many backwards led to."""
+        """Number of steps in a row that as many backwards led to."""
         return self.update - self.same_window_since
 
     def subscribe(self, listener: Listener, *kinds: type[Event]) -> None:
-        """Carry every event to one more listener, or those of some kinds only."""
+        """Deliver every event, or those of the given types, to one more listener."""
         with self.lock:
-            self._listeners, self._hearing = [*self._listeners, (listener, frozenset(kinds))], {}
+            self._listeners = [*self._listeners, (listener, frozenset(kinds))]
+            self._listeners_by_type = {}
 
     def unsubscribe(self, listener: Listener) -> None:
-        """Stop doing so."""
+        """Stop delivering events to a listener."""
         with self.lock:
             self._listeners = [each for each in self._listeners if each[0] != listener]
-            self._hearing = {}
+            self._listeners_by_type = {}
 
-    def _hear(self, kind: type[Event]) -> list[Listener]:
+    def _find_listeners(self, kind: type[Event]) -> list[Listener]:
         wanted = [listener for listener, kinds in self._listeners if not kinds or kind in kinds]
-        self._hearing[kind] = wanted
+        self._listeners_by_type[kind] = wanted
         return wanted
 
     def emit(self, event: Event) -> None:
-        """Say when an event happens, which is now, and carry it to everybody."""
+        """Stamp an event with the current counts and time, and deliver it to its listeners."""
         event.update = self.update
         event.backward_count = self.backward_count
         event.time_s, event.overhead_s = perf_counter(), self.overhead_s
         with self.lock:
-            for listener in self._hearing.get(type(event)) or self._hear(type(event)):
+            for listener in self._listeners_by_type.get(type(event)) or self._find_listeners(type(event)):
                 listener(event)
         for name in event.LIVE_FIELDS:
             setattr(event, name, None)
 
-    def isolated(self, source: str, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a handler that never raises: the first time it would, it is silent from then on, and named.
+    def isolated(self, subject: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a handler that never raises: after its first error it does nothing, and the report names it.
 
         Args:
-            source: what it sees, for people: "optimizer steps".
+            subject: what it traces, for people, in the plural: "optimizer steps".
             handler: runs inside the program's own call.
         """
         broken, functions, dispatches = -1, function_modes, dispatch_modes
@@ -136,9 +157,9 @@ class EventStream:
                     with torch_modes_disabled():
                         return handler(*args)
                 return handler(*args)
-            except Exception as error:  # noqa: BLE001 - the host is sacred
+            except Exception as error:  # noqa: BLE001 - an internal error must never reach the program
                 broken = self._session
-                self.record_problem(f"{source} are not seen any more", error)
+                self.record_problem(f"{subject} are no longer traced", error)
                 return None
             finally:
                 if compiling is not None:
@@ -147,8 +168,8 @@ class EventStream:
 
         return run
 
-    def isolated_inner(self, source: str, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a handler as `isolated` does, for what runs within one of those: the rest is seen to there."""
+    def isolated_inner(self, subject: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a handler that never raises, for calls within an `isolated` handler, which does the timing."""
         broken = -1
 
         def run(*args: Any) -> Any:
@@ -157,15 +178,15 @@ class EventStream:
                 return None
             try:
                 return handler(*args)
-            except Exception as error:  # noqa: BLE001 - the host is sacred
+            except Exception as error:  # noqa: BLE001 - an internal error must never reach the program
                 broken = self._session
-                self.record_problem(f"{source} are not seen any more", error)
+                self.record_problem(f"{subject} are no longer traced", error)
                 return None
 
         return run
 
     def record_problem(self, what: str, error: BaseException) -> None:
-        """Remember something that broke in here, with the place, for the report."""
+        """Keep an internal error, with its line, for the report."""
         trace = error.__traceback__
         while trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
@@ -174,8 +195,8 @@ class EventStream:
             where = f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno})"  # noqa: PTH119
         self.problems.append(f"{what}: {describe_error(error)}{where}")
 
-    def _left_behind(self) -> None:
-        """In a forked child, such as a loader's worker, nothing is watched."""
+    def _after_fork_in_child(self) -> None:
+        """Stop tracing in a forked child, such as a loader's worker."""
         self.active = False
-        self._listeners, self._hearing = [], {}
+        self._listeners, self._listeners_by_type = [], {}
         self.lock = threading.RLock()

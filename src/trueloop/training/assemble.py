@@ -1,4 +1,4 @@
-"""Puts a run together in the one order that is right: freeze, move, then the optimizer over what is left to train."""
+"""Assemble a run in the one correct order: freeze, move, then build the optimizer over the trainable parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trueloop.training.compiled.compiled_step import CompiledStep
 from trueloop.training.compiled.step_graph import StepSpec
 from trueloop.training.config import TrainConfig
 from trueloop.training.distributed.ddp import DdpParallel
-from trueloop.training.distributed.parallel import SingleProcess, Parallel
+from trueloop.training.distributed.parallel import Parallel, SingleProcess
 from trueloop.training.distributed.processes import SINGLE_PROCESS, Processes
 from trueloop.training.distributed.sync_batchnorm import convert_sync_batchnorm
 from trueloop.training.loop import Assembly
@@ -23,7 +23,7 @@ from trueloop.training.memory.recompute import enable_recompute
 from trueloop.training.memory.transfer import make_device_transfer
 from trueloop.training.objective import Objective, as_objective
 from trueloop.training.optimizers.parameter_groups import build_optimizer, check_optimizer, check_trainable, freeze
-from trueloop.training.optimizers.schedule import UserSchedule, RateSchedule, Schedule
+from trueloop.training.optimizers.schedule import RateSchedule, Schedule, UserSchedule
 from trueloop.training.optimizers.weight_average import WeightAverage
 from trueloop.training.precision.mixed_precision import LossScale, autocast
 from trueloop.training.precision.nonfinite_guard import Guard
@@ -44,7 +44,7 @@ def assemble(
     components: UserComponents | None = None,
     processes: Processes = SINGLE_PROCESS,
 ) -> Assembly:
-    """Build everything the loop turns.
+    """Build every part that the loop uses.
 
     Args:
         model: moved to ``device`` and frozen in place.
@@ -56,7 +56,7 @@ def assemble(
         processes: that share the run; all of them assemble it.
 
     Raises:
-        InvalidConfig, InvalidModel: parts that do not fit together, named.
+        InvalidConfig, InvalidModel: parts that do not fit together; the message names them.
     """
     components = components or UserComponents()
     _prepare_model(model, config, device, processes)
@@ -93,7 +93,7 @@ def assemble(
 
 
 def _prepare_model(model: nn.Module, config: TrainConfig, device: torch.device, processes: Processes) -> None:
-    """Make the model what is trained, before anything refers to its parameters."""
+    """Freeze, convert and move the model, before anything refers to its parameters."""
     freeze(model, config.freeze)
     if config.recompute:
         enable_recompute(model)
@@ -109,7 +109,7 @@ def _prepare_model(model: nn.Module, config: TrainConfig, device: torch.device, 
     if config.parallel.sync_batchnorm:
         convert_sync_batchnorm(model, device, processes)
     if not model.training:
-        model.train()  # left in eval mode by an evaluation; a part frozen in eval mode under a training root stays so
+        model.train()  # an evaluation may have left it in eval mode; a part frozen in eval mode stays so otherwise
 
 
 def _build_parallel(
@@ -138,29 +138,32 @@ def _build_update(optimizer: torch.optim.Optimizer, config: TrainConfig, paralle
 
 
 def _compiled_step(
-    parts: tuple[nn.Module, Objective, torch.optim.Optimizer], config: TrainConfig, components: UserComponents, processes: Processes
+    parts: tuple[nn.Module, Objective, torch.optim.Optimizer],
+    config: TrainConfig,
+    components: UserComponents,
+    processes: Processes,
 ) -> CompiledStep | None:
     if not config.compile:
         return None
     model, objective, optimizer = parts
-    refusals = (
+    unsupported = (
         (config.precision == "fp16", "fp16 needs a loss scale."),
-        (config.recompute, "recompute decides anew in every pass what is kept."),
+        (config.recompute, "recompute decides in every pass again which activations are kept."),
         (components.counts is not None, "its counts are declared beforehand."),
         (processes.size > 1, f"{processes.size} processes share it."),
     )
-    made_of = StepSpec(
+    spec = StepSpec(
         model=model,
         objective=objective,
         clip=config.clip,
         guarded=config.guard.enabled,
         autocast=torch.bfloat16 if config.precision == "bf16" else None,
     )
-    return CompiledStep(made_of, optimizer, next((why for is_so, why in refusals if is_so), None))
+    return CompiledStep(spec, optimizer, next((why for applies, why in unsupported if applies), None))
 
 
 class UserComponents:
-    """What the user brings instead of a setting.
+    """Components that the user passes instead of settings.
 
     Args:
         optimizer: function of the trainable parameters.
@@ -180,7 +183,7 @@ class UserComponents:
 
 
 def _check_loss_parameters(model: nn.Module, objective: Any) -> None:
-    """Refuse a loss with parameters of its own: nobody would train, clear or save them."""
+    """Refuse a loss with its own parameters, which would be neither trained nor cleared nor saved."""
     if not isinstance(objective, nn.Module):
         return
     held = {id(parameter) for parameter in model.parameters()}
@@ -201,7 +204,11 @@ def _build_optimizer(model: nn.Module, config: TrainConfig, components: UserComp
 
 
 def _build_schedule(
-    optimizer: torch.optim.Optimizer, config: TrainConfig, components: UserComponents, updates: int | None, per_epoch: int | None
+    optimizer: torch.optim.Optimizer,
+    config: TrainConfig,
+    components: UserComponents,
+    updates: int | None,
+    per_epoch: int | None,
 ) -> RateSchedule:
     if components.scheduler is not None:
         return UserSchedule(components.scheduler(optimizer))

@@ -58,7 +58,9 @@ def fingerprint(source: bytes) -> str:
     except (SyntaxError, ValueError):
         return _digest(source)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and _has_docstring(node):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and _has_docstring(
+            node
+        ):
             node.body = node.body[1:] or [ast.Pass()]
     return f"{_digest(source)}/{_digest(ast.dump(tree).encode())}"
 

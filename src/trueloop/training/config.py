@@ -1,4 +1,4 @@
-"""Every setting of a run, as one frozen tree. A recipe returns it, TOML and the command line override it."""
+"""Every setting of a run as one frozen tree, which recipes return and TOML files and the command line override."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class OptimConfig:
     """Which optimizer, and how the parameters are grouped."""
 
     name: Literal["adamw", "adam", "sgd", "rmsprop", "adagrad"] = "adamw"
-    """The torch.optim class; fused where torch has a fused kernel."""
+    """The torch.optim class; fused where PyTorch has a fused kernel."""
     lr: float = 1e-3
     """Peak learning rate, per update."""
     weight_decay: float = 0.01
     """Decay of matrices and filters; biases and normalisation weights get none (see decay_all)."""
     decay_all: bool = False
-    """Decay every parameter alike, as bare torch does."""
+    """Decay every parameter, as plain PyTorch does."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Adam's two moment decays."""
     eps: float = 1e-8
@@ -45,13 +45,13 @@ class ScheduleConfig:
     gamma: float = 0.1
     """Factor of each drop (step)."""
     horizon_epochs: int | None = None
-    """Epochs the schedule is laid out for; None = epochs. More than epochs: a part of a longer run, which can be
+    """Epochs the schedule is planned for; None = epochs. More than epochs: one part of a longer run, which can be
     continued to its end exactly. Fewer: the rest runs at the final rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorConfig:
-    """The one number that says which checkpoint is best and when to stop."""
+    """The metric that decides which checkpoint is best and when to stop."""
 
     metric: str = "val/loss"
     """Split and name, as in the journal."""
@@ -65,30 +65,30 @@ class MonitorConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
-    """When the whole state is written, and what is kept."""
+    """When the full state is written, and which checkpoints are kept."""
 
     every_epochs: int = 1
     """Save after this many epochs."""
     every_updates: int | None = None
     """Save after this many updates as well."""
     keep_last: int = 2
-    """Newest checkpoints kept."""
+    """Number of newest checkpoints to keep."""
     keep_best: int = 1
-    """Best checkpoints kept, by the monitored metric."""
+    """Number of best checkpoints to keep, by the monitored metric."""
     final: Literal["best", "last"] = "best"
-    """Which weights the model ends with, are tested and lie in RUN/final; best needs a run folder and a val set."""
+    """Weights that the model ends with, that are tested and saved in RUN/final; best needs a run folder and a val set."""
     blocking: bool = False
-    """Training waits until each checkpoint is on the disk, not only for the copy it is written from."""
+    """Training waits until each checkpoint is on disk, not only until its copy in memory is made."""
     mirror: str | None = None
-    """Where every whole checkpoint is copied to, as an address for fsspec: "s3://bucket/run", "file:///mnt/run"."""
+    """Second location of every complete checkpoint, as an fsspec URL: "s3://bucket/run", "file:///mnt/run"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardConfig:
-    """What happens to an update whose gradient is not finite: it is never stepped."""
+    """What happens after a non-finite gradient, which is never applied."""
 
     enabled: bool = True
-    """Off: step whatever comes, as a bare loop does."""
+    """Off: apply every gradient, as a bare loop does."""
     max_in_a_row: int = 10
     """Stop with the evidence after this many skipped updates in a row; 1 stops at the first."""
     locate: bool = True
@@ -97,44 +97,44 @@ class GuardConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelConfig:
-    """How several processes share one run; nothing of it matters to a single one."""
+    """How several processes share one run; without effect on a single process."""
 
     engine: Literal["ddp", "fsdp"] = "ddp"
-    """Each process holds all of it (ddp), or a part of every block (fsdp: torch's
+    """Replicate the model on each process (ddp), or shard every block over the processes (fsdp: PyTorch's
     fully_shard)."""
     find_unused_parameters: Literal["auto", "always"] = "auto"
-    """Look in every window for parameters that this process has not used (ddp): always, or where the first window
+    """Search every window for parameters that this process has not used (ddp): always, or only if the first window
     leaves some unused."""
     sync_batchnorm: bool = False
-    """Normalise by the statistics of all processes' micro-batches together; on GPUs only."""
+    """Normalise by the statistics of all processes' micro-batches; on GPUs only."""
     timeout_s: float = 1800.0
-    """Seconds that a process waits for the others: longer than the slowest evaluation or save of one of them."""
+    """Seconds that a process waits for the others; must exceed the slowest evaluation or save of one of them."""
     keepalive_timeout_s: float = 60.0
-    """Seconds without a sign of life after which another machine counts as lost, on Linux."""
+    """Seconds without an answer after which another machine counts as lost, on Linux."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """A whole run, except for the model and the data."""
+    """All settings of a run, except for the model and the data."""
 
     epochs: int = 10
     """Passes over the training set."""
     effective_batch: int = 64
-    """Examples per update, over all micro-batches and processes: what the run means."""
+    """Examples per update, over all micro-batches and processes; defines the training, whatever the hardware."""
     micro_batch: int | None = None
-    """Examples per forward pass and process; only cuts the effective batch up. None = uncut."""
+    """Examples per forward pass and process; only splits the effective batch. None = no split."""
     drop_last: bool = False
-    """Leave out the partial micro-batch at the end of each epoch, as torch does; a short window is still stepped."""
+    """Drop the partial micro-batch at the end of each epoch, as PyTorch does; a short window still makes an update."""
     seed: int = 0
-    """Of everything random: order, initialisation, dropout, augmentation."""
+    """Seed of everything random: order, initialisation, dropout, augmentation."""
     seeding: bool = True
-    """Seed every generator at the start. False: they are left as they are; the order of data still follows the seed."""
+    """Seed every generator at the start. False: they are left unchanged; the data order still follows the seed."""
     deterministic: bool = False
-    """Only deterministic kernels; torch raises where there is none."""
+    """Use deterministic kernels only; PyTorch raises where there is none."""
     device: str = "auto"
     """"auto", "cpu", "cuda", "cuda:1", "mps"."""
     threads: int | None = None
-    """Threads inside one operation on the CPU; None = torch's default, one per core. Small models want 1: more only
+    """Threads inside one operation on the CPU; None = PyTorch's default, one per core. Small models want 1: more only
     wait for each other, up to 30 times slower on a busy machine."""
     workers: int | None = None
     """Loader processes; None = chosen from the machine and the data."""
@@ -153,12 +153,12 @@ class TrainConfig:
     guard: GuardConfig = field(default_factory=GuardConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     compile: bool = False
-    """Compile the whole update into one program; where that cannot be, the reason is noted and the model compiled."""
+    """Compile the whole update into one program; where that is impossible, report why and compile only the model."""
     recompute: bool = False
     """Gradient checkpointing of the model's repeated blocks: less memory, more time."""
     channels_last: bool = False
-    """Lay out the weights of convolutions channels-last, which their fast kernels want; the numbers stay."""
+    """Lay out the weights of convolutions channels-last, for faster kernels; the results stay the same."""
     out_of_memory: Literal["halve", "stop"] = "halve"
-    """Where the memory runs out on a window: halve the micro-batch and do the window again, or end the run."""
+    """When a window runs out of memory: halve the micro-batch and repeat the window, or end the run."""
     evaluate_every_epochs: int = 1
     """Epochs between two evaluations."""

@@ -1,4 +1,4 @@
-"""A whole training run around the loop: evaluate, judge, save, stop, resume.
+"""Run the training loop with evaluation, checkpoints, early stopping, interruption and resuming.
 
 The loop knows updates; this module knows epochs, checkpoints and reporters. Saving and stopping happen at update
 boundaries only, so that a saved state is always the state between two updates.
@@ -31,35 +31,40 @@ from trueloop.training.checkpoint.resume_epoch import EpochOrder
 from trueloop.training.checkpoint.run_identity import Identity
 from trueloop.training.checkpoint.run_state import Position, ResumeNotice, RunState
 from trueloop.training.checkpoint.saver import Saver
-from trueloop.training.checkpoint.sharded import check_folder_shared, load_on_all_ranks, save_on_all_ranks, extract_shards
+from trueloop.training.checkpoint.sharded import (
+    check_folder_shared,
+    extract_shards,
+    load_on_all_ranks,
+    save_on_all_ranks,
+)
 from trueloop.training.compiled.compiled_loop import train_epoch
 from trueloop.training.config import TrainConfig
 from trueloop.training.distributed.processes import SINGLE_PROCESS, as_process_lost
 from trueloop.training.evaluation.evaluate import Evaluation, MetricFactories, evaluate, evaluation_processes
-from trueloop.training.evaluation.monitor import MonitorDecision, Monitor
+from trueloop.training.evaluation.monitor import Monitor, MonitorDecision
 from trueloop.training.interrupt import Interrupt
 from trueloop.training.loop import Assembly
 from trueloop.training.memory.device_memory import MemorySampler, peak_memory_mib
 from trueloop.training.objective import Criterion, TorchLoss
-from trueloop.training.precision.skipped_update import share_explanation, explain_skip
+from trueloop.training.precision.skipped_update import explain_skip, share_explanation
 from trueloop.training.profiling.layer_norms import LayerNorms
 from trueloop.training.result import FitResult
 from trueloop.training.update_buffer import UpdateBuffer
 
-REPORT_EVERY: Final = 8  # updates; several processes look after skipped ones at the same time
+REPORT_EVERY: Final = 8  # updates; several processes explain skipped ones at the same time
 
 
 class Fit:
     """One run, from its first update or from a checkpoint, to its end.
 
     Args:
-        parts: what the loop turns.
+        parts: the assembled run.
         config: the settings.
         source: training data.
-        held_out: split name ("val") -> batches to evaluate on after epochs; each pass iterates it anew.
-        metrics: beside the loss, on every split.
+        held_out: split name ("val") -> batches to evaluate on after epochs; iterated once per evaluation.
+        metrics: computed on every split, in addition to the loss.
         checkpoints: where the state is saved; None = nowhere, and on every process but the first.
-        reporters: hear what happens.
+        reporters: receive every event.
     """
 
     def __init__(
@@ -86,29 +91,29 @@ class Fit:
         self._saver = Saver(checkpoints, blocking=blocking, mirror=mirror) if checkpoints else None
         self._reporters = reporters
         self._saving = self._processes.broadcast_object(checkpoints is not None)
-        self._measuring = evaluation_processes(metrics, self._processes)
-        self._ledger = UpdateBuffer(flush_every=None if self._processes.size == 1 else REPORT_EVERY)
+        self._evaluation_processes = evaluation_processes(metrics, self._processes)
+        self._update_buffer = UpdateBuffer(flush_every=None if self._processes.size == 1 else REPORT_EVERY)
         self._saved_at = (-1, -1)
         self._problems: list[str] = []
         self._resumed: list[ResumeNotice] = []
         self._started = perf_counter()
-        self._weighing = MemorySampler(parts.device)
+        self._memory_sampler = MemorySampler(parts.device)
         self._layer_norms = LayerNorms(parts.model)
 
     @property
     def position(self) -> Position:
-        """How far the run is."""
+        """Number of epochs and updates done."""
         return self.state.position
 
     def run(self, *, name: str, facts: Mapping[str, Any]) -> FitResult:
-        """Train to the end, or until told to stop.
+        """Train to the end, or until asked to stop.
 
         Args:
-            name: of the run, for people.
+            name: of the run, for display.
             facts: JSON-ready description, see `RunStarted`.
 
         Raises:
-            TrueloopError: with the run's last whole checkpoint left on disk.
+            TrueloopError: the run's last complete checkpoint stays on disk.
         """
         single = isinstance(self.parts.objective, (TorchLoss, Criterion))  # a function may return terms of any name
         self.state.monitor.check(self._held_out, {"loss", *self._metrics} if single else None)
@@ -118,13 +123,13 @@ class Fit:
         self.report(RunStarted(name=name, epochs=self._config.epochs, updates=total, start_update=start, facts=facts))
         for problem in self._problems:
             self._note("checkpoint_passed_over", problem)
-        for remark in self._resumed:
-            self._note(*remark)
+        for notice in self._resumed:
+            self._note(*notice)
         with Interrupt() as interrupt:
             try:
                 reason = self._train_epochs(interrupt)
                 self._finish_saving()
-            except BaseException as error:  # inside, as torchrun's SIGTERM to those that are left must not cut it short
+            except BaseException as error:  # inside, so that torchrun's SIGTERM to the survivors does not interrupt it
                 lost = as_process_lost(error, self._processes)
                 self._close_after_error(lost or error)
                 if lost:
@@ -135,20 +140,24 @@ class Fit:
         return self._result(reason, start)
 
     def _close_after_error(self, error: BaseException) -> None:
-        """Save and tell what can still be saved and told; what fails on the way is noted beside the error itself."""
-        self._together = SINGLE_PROCESS  # the others are elsewhere
-        lasts: list[Callable[[], None]] = [self._finish_saving, self._report_updates, lambda: self.report(self._run_ended("failed"))]
+        """Save and report what still can be; an error on the way is added as a note to the first one."""
+        self._together = SINGLE_PROCESS  # the other processes are not at this point
+        steps: list[Callable[[], None]] = [
+            self._finish_saving,
+            self._report_updates,
+            lambda: self.report(self._run_ended("failed")),
+        ]
         if isinstance(error, ProcessLost):
-            lasts.insert(2, partial(self._note, "process_lost", f"{error.what} {error.why}"))
-        for last in lasts:
+            steps.insert(2, partial(self._note, "process_lost", f"{error.what} {error.why}"))
+        for step in steps:
             try:
-                last()
-            except (TrueloopError, OSError) as lost:
-                error.add_note(f"Beside it: {lost}")
+                step()
+            except (TrueloopError, OSError) as further:
+                error.add_note(f"Also: {further}")
 
     def _train_epochs(self, interrupt: Interrupt) -> str:
         position = self.position
-        if self.state.monitor.exhausted:  # stopped early by an earlier process: the same command stays stopped
+        if self.state.monitor.exhausted:  # an earlier process stopped early: the same command stays stopped
             return "early_stop"
         while position.epoch < self._config.epochs:
             if self._processes.any_rank_stops(interrupt.requested is not None) or not self._train_epoch(interrupt):
@@ -164,23 +173,23 @@ class Fit:
         return "finished"
 
     def _save_and_stop(self, interrupt: Interrupt) -> str:
-        """Save between two updates and say who asked."""
+        """Save between two updates and report what stopped the run."""
         self._save()
         self._finish_saving()
-        asked = self._processes.all_gather_object((interrupt.requested, interrupt.signal))
-        reason, signal = next(((word, name) for word, name in asked if word), ("interrupted", ""))
-        who = "Ctrl-C" if reason == "interrupted" else signal
-        self._note(reason, f"Stopped by {who} after update {self.position.update}; everything is saved.")
+        requests = self._processes.all_gather_object((interrupt.requested, interrupt.signal))
+        reason, signal = next(((word, name) for word, name in requests if word), ("interrupted", ""))
+        cause = "Ctrl-C" if reason == "interrupted" else signal
+        self._note(reason, f"Stopped by {cause} after update {self.position.update}; everything is saved.")
         return reason
 
     def _train_epoch(self, interrupt: Interrupt) -> bool:
-        """Train one epoch, or what is left of it; False when told to stop."""
+        """Train one epoch, or the rest of it; return False when asked to stop."""
         position, every = self.position, self._config.checkpoint.every_updates
         batches = self.state.order.open(position.epoch, position.update_in_epoch)
-        for done in train_epoch(self.parts, batches, update=position.update):
+        for result in train_epoch(self.parts, batches, update=position.update):
             position.update += 1
             position.update_in_epoch += 1
-            if self._ledger.add(done, update=position.update, epoch=position.epoch + 1):
+            if self._update_buffer.add(result, update=position.update, epoch=position.epoch + 1):
                 self._report_updates()
             if every and position.update % every == 0:
                 self._save()
@@ -190,35 +199,35 @@ class Fit:
         return True
 
     def _should_stop(self, interrupt: Interrupt) -> bool:
-        """Several processes stop after the same update: that in which all have heard of it."""
+        """Return whether to stop; several processes stop after the same update, in which all know of the request."""
         if self._processes.size == 1:
             return interrupt.requested is not None
         self._processes.stop_requested = interrupt.requested is not None
         return self._processes.stop_agreed
 
     def _report_updates(self) -> None:
-        """Pass on what the ledger holds, and look after every update that was not finite."""
-        entries = self._ledger.drain()
+        """Report the buffered updates, and explain every skipped one."""
+        entries = self._update_buffer.drain()
         if entries and self._reporters:
             rows = [entry.row for entry in entries]
             layers = self._layer_norms.read_if_due(rows[-1].grad_norm)
-            self.report(UpdatesDone(rows=rows, memory_mib=self._weighing.sample_if_due(), layers=layers))
+            self.report(UpdatesDone(rows=rows, memory_mib=self._memory_sampler.sample_if_due(), layers=layers))
         self._report_saves()
-        for halved in self.parts.oom_retry.drain_notices():
-            self._note("out_of_memory", halved.message, halved.details, update=halved.update)
-        for told in self.parts.compiled_step.drain_notices() if self.parts.compiled_step else ():
-            self._note(*told)
+        for retry in self.parts.oom_retry.drain_notices():
+            self._note("out_of_memory", retry.message, retry.details, update=retry.update)
+        for notice in self.parts.compiled_step.drain_notices() if self.parts.compiled_step else ():
+            self._note(*notice)
         if self._together is not self._processes:
-            return  # it may take all of them to run a window again
+            return  # explaining a skipped update may need all processes
         for entry in entries:
             self.parts.guard.record_update(skipped=entry.row.skipped)
             if entry.row.skipped:
-                incident = share_explanation(explain_skip(self.parts, entry), self._together)
-                self._note(incident.kind, incident.message, incident.details, update=entry.row.update)
-                self.parts.guard.raise_if_too_many(entry.row.update, incident.culprit)
+                skip = share_explanation(explain_skip(self.parts, entry), self._together)
+                self._note(skip.kind, skip.message, skip.details, update=entry.row.update)
+                self.parts.guard.raise_if_too_many(entry.row.update, skip.culprit)
 
     def _evaluate_if_due(self) -> MonitorDecision:
-        """Evaluate every split after this epoch; is it the best so far, and does the monitor say stop?"""
+        """Evaluate every split after this epoch, if due; return whether it is the best so far, and whether to stop."""
         last = self.position.epoch == self._config.epochs
         if not self._held_out or not (last or self.position.epoch % self._config.evaluate_every_epochs == 0):
             return MonitorDecision(best=False, stop=False)
@@ -227,16 +236,16 @@ class Fit:
         for split, result in results.items():
             self.position.metrics |= {f"{split}/{name}": value for name, value in result.metrics.items()}
         self.position.measured_at = self.position.update
-        judgement = self.state.monitor.observe(self.position.metrics, self.position.update)
+        decision = self.state.monitor.observe(self.position.metrics, self.position.update)
         self.parts.schedule.after_evaluation(self.position.metrics[self._config.monitor.metric])
         for split, result in results.items():
-            self.report_evaluation(split, result, best=judgement.best)
-        if judgement.stop:
+            self.report_evaluation(split, result, best=decision.best)
+        if decision.stop:
             self._note("early_stop", self.state.monitor.stop_message())
-        return judgement
+        return decision
 
     def evaluate(self, batches: Iterable[Any]) -> Evaluation:
-        """Evaluate the weights as they would be shipped: averaged where an average is kept."""
+        """Evaluate the weights that would be shipped: averaged where an average is kept."""
         parts = self.parts
         with parts.average.applied() if parts.average else nullcontext():
             return evaluate(
@@ -246,7 +255,7 @@ class Fit:
                 metrics=self._metrics,
                 device=parts.device,
                 context=parts.autocast(),
-                processes=self._measuring,
+                processes=self._evaluation_processes,
             )
 
     def report_evaluation(self, split: str, result: Evaluation, *, best: bool) -> None:
@@ -265,28 +274,28 @@ class Fit:
         )
 
     def _save(self) -> None:
-        """Save the whole state, unless this very position is saved already."""
+        """Save the full state, unless this position is saved already."""
         self._report_updates()
         position = self.position
         here = (position.epoch, position.update)
         if not self._saving or self._saved_at == here:
             return
         self.parts.parallel.sync_buffers()
-        measured = position.metrics if position.measured_at == position.update else {}  # of these very weights
+        measured = position.metrics if position.measured_at == position.update else {}  # of exactly these weights
         state, sharded = extract_shards(self.state.state_dict())
-        about = {"update": position.update, "epoch": position.epoch, "metrics": measured}
-        save = partial(self._saver.save, state, **about) if self._saver else None
+        description = {"update": position.update, "epoch": position.epoch, "metrics": measured}
+        save = partial(self._saver.save, state, **description) if self._saver else None
         save_on_all_ranks(save, sharded, self._processes)
         self._saved_at = here
         self._report_saves()
 
     def _report_saves(self) -> None:
-        """Pass on which checkpoints have become whole."""
+        """Report the checkpoints that have become complete."""
         for event in self._saver.drain_events() if self._saver else ():
             self.report(event)
 
     def _finish_saving(self) -> None:
-        """Wait until everything saved is whole on disk."""
+        """Wait until every checkpoint is complete on disk."""
         try:
             if self._saver:
                 self._saver.close()
@@ -294,38 +303,38 @@ class Fit:
             self._report_saves()
 
     def resume(self, identity: Identity | None = None, *, allow_change: bool = False) -> None:
-        """Continue from the newest whole checkpoint, where there is one.
+        """Continue from the newest complete checkpoint, where there is one.
 
         Args:
             identity: of this run, from `identify`; saved with every checkpoint from now on.
-            allow_change: continue also where the checkpoint is another run's.
+            allow_change: continue also if the checkpoint belongs to another run.
 
         Raises:
-            InvalidConfig: fewer epochs are asked for than are done.
-            CheckpointError: it is another run's.
+            InvalidConfig: ``epochs`` is less than the epochs done.
+            CheckpointError: the checkpoint belongs to another run.
         """
         self.state.identity = identity or {}
         if not self._saving:
             return
         check_folder_shared(self._checkpoints, self.parts.parallel)
-        found = self._saver.load_latest() if self._saver else None
+        loaded = self._saver.load_latest() if self._saver else None
         self._problems = self._saver.problems() if self._saver else []
-        state = load_on_all_ranks(found, self.parts.parallel)
+        state = load_on_all_ranks(loaded, self.parts.parallel)
         if state is not None:
             self._resumed = self.state.resume(state, self._config.epochs, allow_change=allow_change)
             self._saved_at = (self.position.epoch, self.position.update)
 
     def final_weights(self) -> dict[str, Tensor]:
-        """Return the weights to ship: those of the best checkpoint where asked for and there is one, else the last."""
+        """Return the weights to ship: of the best checkpoint where requested and present, else the last."""
         chosen = load_on_all_ranks(self._best_state(), self.parts.parallel)
         if chosen is not None:
             self.state.load_weights(chosen)
         return self.state.shipped_weights()
 
     def _best_state(self) -> tuple[Checkpoint, Mapping[str, Any]] | None:
-        """Read the best checkpoint, where that is what is shipped and it is not what the model already is."""
+        """Load the best checkpoint, where it is to be shipped and differs from the current model."""
         found: tuple[Checkpoint, Mapping[str, Any]] | None = None
-        shipped: int | None = self.position.update  # None: what is missing has been told
+        shipped: int | None = self.position.update  # None: the missing checkpoint has been reported
         while self._checkpoints and self._config.checkpoint.final == "best":
             best = self._checkpoints.best()
             if best is None or best.update == self.position.update:
@@ -335,7 +344,7 @@ class Fit:
                 found = best, {"model": loaded["model"], "average": loaded["average"]}
                 shipped = best.update if shipped is not None else None
                 break
-            except CheckpointError as damaged:  # named, passed over from now on, and the next best is taken
+            except CheckpointError as damaged:  # reported and skipped from now on; the next best is used
                 self._note("checkpoint_passed_over", str(damaged))
                 shipped = None
         if shipped is not None:
@@ -343,32 +352,37 @@ class Fit:
         return found
 
     def _note_missing_best(self, shipped: int) -> None:
-        """Say so where the best checkpoint should be shipped and is not there any more."""
+        """Report that the best checkpoint should be shipped but is missing."""
         best = self.state.monitor.best_update
         if self._checkpoints and self._config.checkpoint.final == "best" and best not in (None, shipped):
             where = self._checkpoints.path_of(best)
-            self._note("best_missing", f"The best checkpoint {where} is not there; update {shipped} is shipped.")
+            self._note("best_missing", f"The best checkpoint {where} is missing; update {shipped} is shipped.")
 
     def test(self, batches: Iterable[Any]) -> dict[str, float]:
-        """Evaluate the model as it is now, once, on the test set."""
+        """Evaluate the current model once, on the test set."""
         parts = self.parts
         result = evaluate(
-            parts.forward, parts.oom_retry.split_batches(batches), parts.objective, metrics=self._metrics,
-            device=parts.device, context=parts.autocast(), processes=self._measuring,
-        )  # fmt: skip
+            parts.forward,
+            parts.oom_retry.split_batches(batches),
+            parts.objective,
+            metrics=self._metrics,
+            device=parts.device,
+            context=parts.autocast(),
+            processes=self._evaluation_processes,
+        )
         self.report_evaluation("test", result, best=False)
         return {f"test/{name}": value for name, value in result.metrics.items()}
 
     def best(self) -> Checkpoint | None:
-        """Return the whole checkpoint with the best monitored value, where one was saved."""
+        """Return the complete checkpoint with the best monitored value, where one was saved."""
         return self._checkpoints.best() if self._checkpoints else None
 
     def end(self, reason: str) -> None:
-        """Tell the reporters that everything is on disk."""
+        """Report that the run has ended and everything is on disk."""
         self.report(self._run_ended(reason))
 
     def report(self, event: RunEvent) -> None:
-        """Pass one event to every reporter."""
+        """Send one event to every reporter."""
         for reporter in self._reporters:
             reporter.report(event)
 

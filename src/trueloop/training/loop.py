@@ -1,4 +1,4 @@
-"""THE loop. Everything else in trueloop's training engine exists so that this fits on one screen.
+"""THE training loop. The rest of the training package exists so that this file fits on one screen.
 
 Six operations make an update: clear the gradients, forward, loss, backward, step, schedule. The first and the last two
 happen once per window, the others once per micro-batch.
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class Assembly:
-    """What the loop turns, fully assembled (`assemble`)."""
+    """The parts of an assembled run that the loop uses (see `assemble`)."""
 
     model: nn.Module
     """The user's module: its parameters are trained, its state is saved."""
     forward: nn.Module
-    """What is called: the model itself, or its compiled twin over the same parameters."""
+    """The module to call: the model itself, or its compiled version over the same parameters."""
     objective: Objective
     parallel: Parallel
-    """The processes that share each window, and how their gradients meet."""
+    """The processes that share each window, and how their gradients are synchronised."""
     counts: Counts | None
     optimizer: torch.optim.Optimizer
     update: Update
@@ -53,23 +53,23 @@ class Assembly:
     average: WeightAverage | None
     device: torch.device
     on_host: bool
-    """The device is the CPU, where batches already are."""
+    """True where the device is the CPU, which holds the batches already."""
     to_device: DeviceTransfer
-    """Batches to the device."""
+    """Moves a batch to the device."""
     autocast: Callable[[], AbstractContextManager[Any]]
     compiled_step: CompiledStep | None = None
-    """Windows of one micro-batch in one compiled program, where asked for; see `compiled`."""
+    """Runs windows of one micro-batch as one compiled program, where requested; see `compiled`."""
 
 
 class UpdateResult(NamedTuple):
-    """One window, after its update."""
+    """One window after its update."""
 
     loss: Tensor | float
     outcome: Outcome
     divisor: Tensor | float
-    """What the gradient was divided by; 0 where the window counted nothing."""
+    """The number of items that the gradient was divided by; 0 where the window counted none."""
     rates: tuple[float, ...]
-    """Learning rate of each group, as used."""
+    """Learning rate of each group, as used in this update."""
     examples: Tensor | float
     wait_s: float
     total_s: float
@@ -81,22 +81,23 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
 
     Args:
         parts: the assembled run.
-        batches: the epoch's micro-batches, or what is left of them.
+        batches: the epoch's micro-batches, or the rest of them.
         update: updates done so far in the whole run; decides the learning rate.
     """
-    waiting = DataWait()
+    data_wait = DataWait()
     started = perf_counter()
-    for micros in windows(batches, waiting):
+    for micro_batches in windows(batches, data_wait):
         parts.schedule.set(update)
         rates = tuple([float(group["lr"]) for group in parts.optimizer.param_groups])
         parts.guard.snapshot()
-        gather = partial(_forward_backward, parts, first=update == 0)  # 1. to 4.
-        total = parts.oom_retry.run_window(micros, gather, update=update + 1)
+        run = partial(_forward_backward, parts, first=update == 0)  # 1. to 4.
+        window = parts.oom_retry.run_window(micro_batches, run, update=update + 1)
 
         parts.parallel.wait_gradient_sync()
-        total.complete()
-        divisor = total.divisor
-        outcome = parts.update.step(parts.scale.gradient_divisor(parts.parallel.gradient_divisor(divisor)))  # 5. divide, clip, step
+        window.complete()
+        divisor = window.divisor
+        scaled_divisor = parts.scale.gradient_divisor(parts.parallel.gradient_divisor(divisor))
+        outcome = parts.update.step(scaled_divisor)  # 5. divide, clip, step
         parts.scale.update(outcome.skipped)
         parts.guard.restore_if_skipped(outcome)
         if parts.average:
@@ -104,30 +105,30 @@ def train_epoch(parts: Assembly, batches: Iterator[MicroBatch], *, update: int) 
         parts.schedule.advance()  # 6. schedule, per update and after the step
         update += 1
 
-        now = perf_counter()
-        yield UpdateResult(total.loss(), outcome, divisor, rates, total.examples, waiting.reset(), now - started, total.micros)
-        started = perf_counter()  # whoever reads this saves and evaluates meanwhile
+        times = data_wait.reset(), perf_counter() - started
+        yield UpdateResult(window.loss(), outcome, divisor, rates, window.examples, *times, window.micros)
+        started = perf_counter()  # the caller saves and evaluates at the yield
 
 
 def _forward_backward(parts: Assembly, micros: Iterator[MicroBatch], *, first: bool) -> Window:
     """Run operations 1 to 4 of a window; in a function of its own, so that nothing holds the graph if it fails."""
     parts.update.zero_grad()  # 1. clear
-    total, window = open_window(micros, parts.counts, parts.parallel.processes)
-    for micro in window:
+    window, micro_batches = open_window(micros, parts.counts, parts.parallel.processes)
+    for micro in micro_batches:
         batch = parts.to_device(micro.data)
-        with parts.parallel.sync_on_last_micro_batch(micro.closes_window):  # the last one adds the gradients of all processes up
+        with parts.parallel.sync_on_last_micro_batch(micro.closes_window):
             terms = _forward(parts, batch)  # 2. forward, 3. loss
-            root = total.add(micro, terms)
-            if len(total.micros) == 1:
+            root = window.add(micro, terms)
+            if len(window.micros) == 1:
                 if first:
                     parts.objective.check(terms)
                 check_graph(root)
-                parts.scale.begin_window(total.divisor, parts.parallel.processes)
+                parts.scale.begin_window(window.divisor, parts.parallel.processes)
             if micro.closes_window:
-                total.start_all_reduce(parts.parallel)
+                window.start_all_reduce(parts.parallel)
             parts.parallel.backward(parts.scale.scale_root(root))  # 4. backward, on a sum: divided once, above
-        del batch, terms, root  # or these logits would lie beside those of the next micro-batch
-    return total
+        del batch, terms, root  # or these logits would be in memory together with those of the next micro-batch
+    return window
 
 
 def _forward(parts: Assembly, batch: Any) -> Sequence[Loss]:
@@ -135,7 +136,8 @@ def _forward(parts: Assembly, batch: Any) -> Sequence[Loss]:
         with parts.autocast():
             return parts.parallel(batch)
     except Exception as error:
-        lesson = explain_failure(error, parts.objective, None if parts.parallel.collective_forward else parts.model, batch)
+        model = None if parts.parallel.collective_forward else parts.model
+        lesson = explain_failure(error, parts.objective, model, batch)
         if lesson is None:
             raise
         raise lesson from error

@@ -127,7 +127,9 @@ def _split_list(value: list[Any], size: int, bounds: _Bounds, place: str) -> lis
     if by_example and all(part is None or isinstance(part, (bool, str, bytes)) for part in value):
         return [value[low:high] for low, high in bounds]
     if by_example and place != ROOT:
-        raise _cannot_split(place, f"is a list of {size} in which every entry has {size} rows: of examples, or of fields?")
+        raise _cannot_split(
+            place, f"is a list of {size} in which every entry has {size} rows: of examples, or of fields?"
+        )
     return by_field
 
 

@@ -49,7 +49,8 @@ def check_types(config: Any, prefix: str = "") -> None:
             check_types(value, f"{name}.")
         elif not _has_type(value, hints[field.name]):
             raise InvalidConfig(
-                f"{name} is {value!r}, a {type(value).__name__}.", fix=f"It must be {_describe_type(hints[field.name])}."
+                f"{name} is {value!r}, a {type(value).__name__}.",
+                fix=f"It must be {_describe_type(hints[field.name])}.",
             )
 
 

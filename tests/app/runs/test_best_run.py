@@ -2,23 +2,23 @@ import shutil
 
 import pytest
 
-from trueloop.app.runs.best_run import best_of, saved
+from trueloop.app.runs.best_run import find_best, list_checkpoints
 from trueloop.core.protocols import Evaluated, RunEnded
-from trueloop.runs.queries.index import overviews
+from trueloop.runs.queries.index import load_overviews
 
 
 def found(made, metric="val/loss", mode="min"):
-    return best_of(overviews(made.root), metric, mode)
+    return find_best(load_overviews(made.root), metric, mode)
 
 
 def test_the_best_of_all_runs_with_its_checkpoint_checked(made):
     made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(4, 6))
     made.run("b", losses=(0.6, 0.35), checkpoints=(4,))
     best = found(made)
-    assert (best.answer.run.name, best.answer.point) == ("a", (0.3, 4, 2))
-    assert best.answer.checkpoint == made.root / "a" / "checkpoints" / "update-000000004"
-    assert (best.answer.problem, best.offered) == ("", None)
-    assert best.answer.as_json()["verified"] is True
+    assert (best.best.run.name, best.best.point) == ("a", (0.3, 4, 2))
+    assert best.best.checkpoint == made.root / "a" / "checkpoints" / "update-000000004"
+    assert (best.best.problem, best.alternative) == ("", None)
+    assert best.best.as_json()["verified"] is True
 
 
 def test_a_best_that_was_deleted_is_named_and_the_next_best_that_is_there_is_offered(made):
@@ -26,30 +26,30 @@ def test_a_best_that_was_deleted_is_named_and_the_next_best_that_is_there_is_off
     made.run("b", losses=(0.3, 0.6), checkpoints=(2, 4))
     made.run("c", losses=(0.2,))
     best = found(made)
-    assert (best.answer.run.name, best.answer.point.update) == ("a", 4)
-    assert best.answer.problem == "it is missing: it was removed, or never saved"
-    assert (best.offered.run.name, best.offered.point, best.offered.problem) == ("b", (0.3, 2, 1), "")
+    assert (best.best.run.name, best.best.point.update) == ("a", 4)
+    assert best.best.problem == "it is missing: it was removed, or never saved"
+    assert (best.alternative.run.name, best.alternative.point, best.alternative.problem) == ("b", (0.3, 2, 1), "")
 
 
 def test_the_next_best_may_lie_in_the_same_run(made):
     made.run("a", losses=(0.1, 0.2, 0.15), checkpoints=(4, 6))
     made.run("b", losses=(0.17,), checkpoints=(2,))
     best = found(made)
-    assert (best.offered.run.name, best.offered.point.value) == ("a", 0.15)
+    assert (best.alternative.run.name, best.alternative.point.value) == ("a", 0.15)
 
 
 def test_of_equals_the_one_that_is_there(made):
     made.run("a", losses=(0.1, 0.1, 0.2), checkpoints=(4, 6))
     best = found(made)
-    assert (best.answer.point, best.answer.problem, best.offered) == ((0.1, 4, 2), "", None)
+    assert (best.best.point, best.best.problem, best.alternative) == ((0.1, 4, 2), "", None)
 
 
 def test_more_may_be_better(made):
     made.run("a", losses=(0.1, 0.2), accuracies=(0.9, 0.5), checkpoints=(4,))
     made.run("b", losses=(0.1, 0.2), accuracies=(0.6, 0.7), checkpoints=(2, 4))
     best = found(made, "val/accuracy", "max")
-    assert (best.answer.run.name, best.answer.point.value, best.offered.run.name) == ("a", 0.9, "b")
-    assert best.offered.point.value == 0.7
+    assert (best.best.run.name, best.best.point.value, best.alternative.run.name) == ("a", 0.9, "b")
+    assert best.alternative.point.value == 0.7
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "state.json"])
@@ -60,8 +60,8 @@ def test_one_flipped_bit_is_seen(made, file):
     data[-1] ^= 1
     (path / file).write_bytes(data)
     best = found(made)
-    assert f"{file} does not match its checksum" in best.answer.problem
-    assert best.offered.point.update == 4
+    assert f"{file} does not match its checksum" in best.best.problem
+    assert best.alternative.point.update == 4
 
 
 def test_a_torn_one_says_what_is_wrong_with_it(made):
@@ -69,15 +69,15 @@ def test_a_torn_one_says_what_is_wrong_with_it(made):
     path = made.root / "a" / "checkpoints" / "update-000000002"
     (path / "manifest.json").unlink()
     best = found(made)
-    assert "there is no manifest.json" in best.answer.problem
-    assert best.answer.checkpoint == path
-    assert best.offered is None
+    assert "there is no manifest.json" in best.best.problem
+    assert best.best.checkpoint == path
+    assert best.alternative is None
 
 
 def test_without_any_checkpoint_nothing_is_offered(made):
     made.run("a")
     shutil.rmtree(made.root / "a" / "checkpoints", ignore_errors=True)
-    assert found(made).offered is None
+    assert found(made).alternative is None
 
 
 def test_the_test_set_was_measured_with_the_weights_that_were_shipped(made):
@@ -88,14 +88,14 @@ def test_the_test_set_was_measured_with_the_weights_that_were_shipped(made):
         test = Evaluated(update=6, epoch=3, split="test", metrics={"loss": loss}, tables={}, seconds=0.1, best=False)
         made.write(name, [test, RunEnded(update=6, reason="finished", seconds=2)])
     best = found(made, "test/loss")
-    assert (best.answer.run.name, best.answer.checkpoint.name) == ("last", "update-000000006")
-    shutil.rmtree(best.answer.checkpoint)
+    assert (best.best.run.name, best.best.checkpoint.name) == ("last", "update-000000006")
+    shutil.rmtree(best.best.checkpoint)
     best = found(made, "test/loss")
-    assert (best.answer.problem != "", best.offered.run.name) == (True, "best")
-    assert best.offered.checkpoint.name == "update-000000004"
+    assert (best.best.problem != "", best.alternative.run.name) == (True, "best")
+    assert best.alternative.checkpoint.name == "update-000000004"
 
 
 def test_looking_changes_nothing(made):
     path = made.run("a")
-    assert saved(path) == []
+    assert list_checkpoints(path) == []
     assert not (path / "checkpoints").exists()

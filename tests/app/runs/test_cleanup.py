@@ -11,24 +11,24 @@ import sys
 import pytest
 
 from trueloop.app.runs import cleanup
-from trueloop.app.runs.cleanup import Wishes, look, remove
+from trueloop.app.runs.cleanup import CleanupOptions, plan_cleanup, clean_up
 from trueloop.app.training.run_folder import RunFolder
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.protocols import Notice, RunEnded, RunStarted
-from trueloop.runs.queries.index import overviews
-from trueloop.runs.queries.overview import overview
+from trueloop.runs.queries.index import load_overviews
+from trueloop.runs.queries.overview import read_overview
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 
-BEST = Wishes(keep_best=1)
-UNFINISHED = Wishes(unfinished=True)
+BEST = CleanupOptions(keep_best=1)
+UNFINISHED = CleanupOptions(unfinished=True)
 
 
 def there(run_dir):
     return [each.update for each in CheckpointFolder(run_dir / "checkpoints", writing=False).checkpoints()]
 
 
-def gone(made, wishes, do=remove):
-    plan = do(overviews(made.root), made.root, wishes)
+def gone(made, wishes, do=clean_up):
+    plan = do(load_overviews(made.root), made.root, wishes)
     return [(item.kind, item.path.name) for item in plan.items], {path.name: reason for path, reason in plan.spared}
 
 
@@ -36,11 +36,11 @@ def test_a_look_changes_nothing(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
     made.run("b", losses=(), end="")
     before = sorted(str(each) for each in made.root.rglob("*"))
-    items, spared = gone(made, Wishes(keep_best=1, unfinished=True), look)
+    items, spared = gone(made, CleanupOptions(keep_best=1, unfinished=True), plan_cleanup)
     assert items == [("checkpoint", "update-000000002"), ("run", "b")]
     assert spared == {}
     assert [each for each in sorted(str(each) for each in made.root.rglob("*")) if ".index" not in each] == before
-    plan = look(overviews(made.root), made.root, BEST)
+    plan = plan_cleanup(load_overviews(made.root), made.root, BEST)
     assert plan.items[0].bytes == sum(
         file.stat().st_size for file in (path / "checkpoints" / "update-000000002").iterdir()
     )
@@ -48,12 +48,12 @@ def test_a_look_changes_nothing(made):
 
 def test_the_best_and_the_last_stay(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4, 0.35, 0.6), checkpoints=(2, 4, 6, 8, 10))
-    gone(made, Wishes(keep_best=2))
+    gone(made, CleanupOptions(keep_best=2))
     assert there(path) == [4, 8, 10]
     assert gone(made, BEST)[0] == [("checkpoint", "update-000000008")]
     assert there(path) == [4, 10]
     assert gone(made, BEST) == ([], {})
-    assert overview(path).state == "finished"
+    assert read_overview(path).state == "finished"
 
 
 def test_the_best_by_every_metric_that_was_ever_monitored_stays(made):
@@ -77,15 +77,15 @@ def test_the_best_evaluation_stays_also_where_its_manifest_does_not_say_so(made)
 @pytest.mark.parametrize("end", ["", "failed", "interrupted", "finished"])
 def test_the_last_checkpoint_of_a_run_always_stays(made, end):
     path = made.run("a", losses=(0.1, 0.2, 0.3), checkpoints=(4, 6), end=end)
-    gone(made, Wishes(keep_best=1, unfinished=True))
+    gone(made, CleanupOptions(keep_best=1, unfinished=True))
     assert there(path)[-1] == 6
 
 
 def test_a_run_that_trains_is_left_alone(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6), end="")
     made.run("b", losses=(), end="")
-    with RunFolder(path).held(), RunFolder(made.root / "b").held():
-        items, spared = gone(made, Wishes(keep_best=1, unfinished=True))
+    with RunFolder(path).lock(), RunFolder(made.root / "b").lock():
+        items, spared = gone(made, CleanupOptions(keep_best=1, unfinished=True))
     assert items == []
     assert spared == dict.fromkeys("ab", "a process is training in it")
     assert there(path) == [2, 4, 6]
@@ -93,14 +93,14 @@ def test_a_run_that_trains_is_left_alone(made):
 
 def test_a_run_that_begins_between_the_look_and_the_removal_is_left_alone(made, monkeypatch):
     path = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
-    real = cleanup.look
+    real = cleanup.plan_cleanup
 
     def then_somebody_trains(*args):
         plan = real(*args)
         lock.__enter__()
         return plan
 
-    lock = RunFolder(path).held()
+    lock = RunFolder(path).lock()
     monkeypatch.setattr(cleanup, "look", then_somebody_trains)
     items, spared = gone(made, BEST)
     lock.__exit__(None, None, None)
@@ -121,7 +121,7 @@ def test_a_damaged_journal_or_a_newer_checkpoint_is_left_alone(made, made_runs_m
     from trueloop.training.checkpoint.manifest import seal
 
     (path / "checkpoints" / "update-000000002" / "manifest.json").write_bytes(seal({"schema": 99}))
-    items, spared = gone(made, Wishes(keep_best=1, unfinished=True))
+    items, spared = gone(made, CleanupOptions(keep_best=1, unfinished=True))
     assert items == []
     assert "Line 2" in spared["a"]
     assert "schema 99" in spared["b"]
@@ -178,7 +178,7 @@ def test_checkpoints_behind_a_link_are_left_alone(made):
 
 def test_what_is_young_stays(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
-    wishes = Wishes(keep_best=1, older_than_days=10)
+    wishes = CleanupOptions(keep_best=1, older_than_days=10)
     assert gone(made, wishes) == ([], {})
     past = (path / "journal.jsonl").stat().st_mtime - 11 * 86400
     os.utime(path / "journal.jsonl", (past, past))
@@ -197,11 +197,11 @@ def test_leftovers_of_killed_saves_go(made):
 @pytest.mark.parametrize(
     ("wishes", "message"),
     [
-        (Wishes(), "Nothing was asked"),
-        (Wishes(keep_best=0), "--keep-best is 0"),
-        (Wishes(keep_best=-1), "--keep-best is -1"),
-        (Wishes(unfinished=True, older_than_days=-1), "--older-than is -1"),
-        (Wishes(unfinished=True, older_than_days=math.nan), "--older-than is nan"),
+        (CleanupOptions(), "Nothing was asked"),
+        (CleanupOptions(keep_best=0), "--keep-best is 0"),
+        (CleanupOptions(keep_best=-1), "--keep-best is -1"),
+        (CleanupOptions(unfinished=True, older_than_days=-1), "--older-than is -1"),
+        (CleanupOptions(unfinished=True, older_than_days=math.nan), "--older-than is nan"),
     ],
 )
 def test_wishes_that_cannot_be_meant_are_refused(wishes, message):
@@ -229,7 +229,7 @@ def test_killed_in_the_middle_a_smaller_run_is_left(made, after):
     assert done.returncode == 9
     assert {4, 10} <= set(there(path))
     assert CheckpointFolder(path / "checkpoints", writing=False).problems() == []
-    assert overview(path).state == "finished"
+    assert read_overview(path).state == "finished"
     gone(made, BEST)
     assert there(path) == [4, 10]
     assert sorted(each.name for each in (path / "checkpoints").iterdir()) == ["update-000000004", "update-000000010"]
@@ -243,7 +243,7 @@ def test_a_run_removed_half_way_is_still_a_run(made, monkeypatch):
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: (_ for _ in ()).throw(OSError("the power fails")))
     items, spared = gone(made, UNFINISHED)
     assert (items, list(spared.values())) == ([], ["the power fails"])
-    assert overview(path).state == "failed"
+    assert read_overview(path).state == "failed"
     monkeypatch.setattr(shutil, "rmtree", real)
     assert gone(made, UNFINISHED)[0] == [("run", "a")]
 
@@ -251,6 +251,6 @@ def test_a_run_removed_half_way_is_still_a_run(made, monkeypatch):
 def test_a_rolled_back_run_is_never_taken_for_an_abandoned_one(made):
     path = made.run("a", end="", checkpoints=(6,))
     made.write("a", [Notice(update=6, kind="rolled_back", message="", details={})])
-    assert gone(made, Wishes(keep_best=1, unfinished=True)) == ([], {})
+    assert gone(made, CleanupOptions(keep_best=1, unfinished=True)) == ([], {})
     made.write("a", [RunEnded(update=6, reason="finished", seconds=1)])
-    assert overview(path).state == "finished"
+    assert read_overview(path).state == "finished"

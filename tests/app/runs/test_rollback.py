@@ -20,7 +20,7 @@ from trueloop.app.runs.rollback import roll_back
 from trueloop.app.training.run_folder import RunFolder
 from trueloop.core.errors import CheckpointError, InvalidConfig, RunFolderError
 from trueloop.runs.journal import read_journal
-from trueloop.runs.queries.overview import overview
+from trueloop.runs.queries.overview import read_overview
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 
 
@@ -44,11 +44,11 @@ def test_a_new_run_at_a_checkpoint_and_the_old_one_untouched(made):
         path: digest for path, digest in before.items() if path.startswith(name)
     }
     assert kept["config.json"] == before["config.json"]
-    history, old = read_journal(rolled.run_dir), overview(source)
+    history, old = read_journal(rolled.run_dir), read_overview(source)
     assert history.updates.update == [1, 2]
     assert history.facts["run_id"] == rolled.run_id != old.run_id
     assert (history.notes[-1].kind, history.notes[-1].details["run_id"]) == ("rolled_back", old.run_id)
-    assert overview(rolled.run_dir).state == "rolled_back"
+    assert read_overview(rolled.run_dir).state == "rolled_back"
     assert [path.name for path in made.root.iterdir() if path.name.startswith(".")] == []
 
 
@@ -140,7 +140,7 @@ def test_two_in_one_second_are_two_runs(made):
 def test_a_run_that_trains_is_only_read(made):
     source = made.run("a", checkpoints=(2, 4), end="")
     before = hashes(source)
-    with RunFolder(source).held():
+    with RunFolder(source).lock():
         rolled = roll_back(source, "last")
     assert rolled.checkpoint.update == 4
     assert {path: digest for path, digest in hashes(source).items() if path != ".lock"} == before
@@ -164,8 +164,8 @@ def test_a_checkpoint_that_goes_while_it_is_copied_gives_way_to_the_next(made, m
 @pytest.mark.parametrize("step", ["_copied", "_write_journal", "_settle"])
 def test_killed_in_the_middle_no_run_is_left(made, step, forker):
     """A child is killed at each step: what remains is hidden, is no run, and is swept."""
-    from trueloop.app.runs.cleanup import Wishes, remove
-    from trueloop.runs.queries.index import names
+    from trueloop.app.runs.cleanup import CleanupOptions, clean_up
+    from trueloop.runs.queries.index import run_names
 
     source = made.run("a", checkpoints=(2,))
     code = (
@@ -179,10 +179,10 @@ def test_killed_in_the_middle_no_run_is_left(made, step, forker):
     )
     (made.root.parent / "dies.py").write_text(code)
     assert forker.run("dies.py", cwd=made.root.parent).returncode == 9
-    assert names(made.root) == ["a"]
+    assert run_names(made.root) == ["a"]
     (left,) = [path for path in made.root.iterdir() if path != source]
-    assert rollback.BESIDE.fullmatch(left.name)
-    plan = remove([], made.root, Wishes(unfinished=True))
+    assert rollback.STAGING_NAME.fullmatch(left.name)
+    plan = clean_up([], made.root, CleanupOptions(unfinished=True))
     assert [(item.kind, item.path) for item in plan.items] == [("leftover", left)]
     assert not left.exists()
 
@@ -291,4 +291,4 @@ def test_a_run_that_is_rolled_back_ends_in_the_weights_of_the_undisturbed_one(wh
     old, new = read_journal(whole / "runs" / "whole"), read_journal(whole / again)
     assert new.updates.loss == old.updates.loss
     assert [(e.update, e.metrics) for e in new.evaluations] == [(e.update, e.metrics) for e in old.evaluations]
-    assert overview(whole / again).state == "finished"
+    assert read_overview(whole / again).state == "finished"

@@ -38,16 +38,16 @@ def copied(monkeypatch):
 
 
 def test_all_runs_below_the_root(root, copied):
-    done = list(sync_runs([], root, "sqlite", again=False))
+    done = list(sync_runs([], root, "sqlite", rewrite=False))
     address = f"sqlite:///{root}/mlflow.db"
     assert copied[0] == [(name, address, False) for name in ("digits-1", "digits-2", "other-1")]
-    assert [(each.run, each.copied.lines, each.problem) for each in done] == [
+    assert [(each.run, each.result.lines, each.problem) for each in done] == [
         (root / name, 3, "") for name in ("digits-1", "digits-2", "other-1")
     ]
 
 
 def test_runs_by_name_beginning_and_path_each_once(root, copied):
-    list(sync_runs(["other", "digits-1", str(root / "other-1")], root, "tensorboard:/tb", again=True))
+    list(sync_runs(["other", "digits-1", str(root / "other-1")], root, "tensorboard:/tb", rewrite=True))
     assert copied[0] == [("other-1", "/tb", True), ("digits-1", "/tb", True)]
 
 
@@ -55,15 +55,15 @@ def test_one_that_cannot_be_copied_does_not_keep_back_the_rest(root, copied):
     copied[1]["digits-1"] = InvalidData("A line is damaged.", fix="Restore it.")
     copied[1]["digits-2"] = StoreError("It was deleted.")
     copied[1]["other-1"] = StoreRejected("Its name is too long.")
-    done = list(sync_runs([], root, "sqlite", again=False))
+    done = list(sync_runs([], root, "sqlite", rewrite=False))
     said = ["A line is damaged. Restore it.", "It was deleted.", "Its name is too long."]
-    assert [(each.problem, each.copied) for each in done] == [(problem, None) for problem in said]
+    assert [(each.problem, each.result) for each in done] == [(problem, None) for problem in said]
 
 
 def test_a_store_that_is_down_ends_it(root, copied):
     copied[1]["digits-1"] = StoreUnavailable("It is away.")
     with pytest.raises(StoreUnavailable):
-        list(sync_runs([], root, "sqlite", again=False))
+        list(sync_runs([], root, "sqlite", rewrite=False))
     assert len(copied[0]) == 1
 
 
@@ -80,10 +80,10 @@ def test_a_store_that_is_down_ends_it(root, copied):
 )
 def test_what_cannot_be_meant_is_refused_before_anything_is_copied(root, copied, words, store, error, said):
     with pytest.raises(error, match=said):
-        sync_runs(words, root, store, again=False)
+        sync_runs(words, root, store, rewrite=False)
     assert copied[0] == []
 
 
 def test_no_runs_at_all(tmp_path, root):
     with pytest.raises(RunFolderError, match="There are no runs"):
-        sync_runs([], tmp_path / "empty", "sqlite", again=False)
+        sync_runs([], tmp_path / "empty", "sqlite", rewrite=False)

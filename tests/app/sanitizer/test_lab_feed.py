@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from trueloop.app.sanitizer import lab_feed as module
-from trueloop.app.sanitizer.run_command import Wishes, sanitize
+from trueloop.app.sanitizer.run_command import RunOptions, sanitize
 from trueloop.runs.live.feed import FeedReader
 from trueloop.runs.live.folder import FEED_NAME, live_folder, program_names
-from trueloop.sanitizer.run_program import Program
+from trueloop.sanitizer.run_program import ProgramCommand
 
 SCRIPT = """
 import os, sys, threading
@@ -55,7 +55,7 @@ def test_a_run_is_told_and_its_page_is_named(
     session: Path, program: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ):
     path = program(SCRIPT)
-    assert sanitize(Program(target=str(path), arguments=("--lr", "1")), Wishes(lab=True)) == 0
+    assert sanitize(ProgramCommand(target=str(path), arguments=("--lr", "1")), RunOptions(lab=True)) == 0
     told = feed(session)
     assert f"this run in the lab: http://127.0.0.1:8765/#/watch?runs=live/{told.folder.name}" in capsys.readouterr().err
     assert (told.about["name"], told.about["command"].endswith("train.py --lr 1")) == ("train.py", True)
@@ -75,7 +75,7 @@ def test_the_program_is_what_it_is_without(
     path = program(SCRIPT)
     printed: list[str] = []
     for lab in (False, True):
-        assert sanitize(Program(target=str(path)), Wishes(lab=lab, quiet=True)) == 0
+        assert sanitize(ProgramCommand(target=str(path)), RunOptions(lab=lab, quiet=True)) == 0
         printed.append(capsys.readouterr().out)
     assert printed[0] == printed[1]
 
@@ -83,13 +83,13 @@ def test_the_program_is_what_it_is_without(
 @pytest.mark.parametrize(("end", "code", "state"), [("1 / 0", 1, "failed"), ("sys.exit(3)", 3, "failed")])
 def test_how_it_ended_is_told(session: Path, program: Callable[..., Path], end: str, code: int, state: str):
     path = program(f"{SCRIPT}{end}\n")
-    assert sanitize(Program(target=str(path)), Wishes(lab=True, quiet=True)) == code
+    assert sanitize(ProgramCommand(target=str(path)), RunOptions(lab=True, quiet=True)) == code
     assert (feed(session).status().state, feed(session).status().code) == (state, code)
 
 
 def test_a_forked_child_says_nothing(session: Path, program: Callable[..., Path]):
     path = program(f"{SCRIPT}if os.fork() == 0:\n    os._exit(0)\nos.wait()\n")
-    assert sanitize(Program(target=str(path)), Wishes(lab=True, quiet=True)) == 0
+    assert sanitize(ProgramCommand(target=str(path)), RunOptions(lab=True, quiet=True)) == 0
     told = feed(session)
     assert (told.folder / FEED_NAME).read_text().count('"event":"ended"') == 1
 
@@ -98,7 +98,7 @@ def test_a_folder_that_goes_away_is_a_problem_of_the_report(
     session: Path, program: Callable[..., Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
     path = program(f"import shutil, os\nshutil.rmtree({str(session)!r})\n{SCRIPT}")
-    assert sanitize(Program(target=str(path)), Wishes(lab=True, json=tmp_path / "r.json")) == 0
+    assert sanitize(ProgramCommand(target=str(path)), RunOptions(lab=True, json=tmp_path / "r.json")) == 0
     out, _ = capsys.readouterr()
     assert out
     report = json.loads((tmp_path / "r.json").read_text())
@@ -112,7 +112,7 @@ def test_where_nothing_can_be_written_the_program_runs(
     (session / "trueloop").mkdir(mode=0o755)
     os.chmod(session / "trueloop", 0o755)
     path = program(SCRIPT)
-    assert sanitize(Program(target=str(path)), Wishes(lab=True)) == 0
+    assert sanitize(ProgramCommand(target=str(path)), RunOptions(lab=True)) == 0
     out, err = capsys.readouterr()
     assert out
     assert "the lab hears nothing of this run" in err
@@ -126,6 +126,6 @@ def test_a_lab_that_cannot_be_started_is_said(
 
     monkeypatch.setattr(module, "address", lambda environment: "")
     monkeypatch.setattr(module, "started", fails)
-    assert sanitize(Program(target=str(program(SCRIPT))), Wishes(lab=True)) == 0
+    assert sanitize(ProgramCommand(target=str(program(SCRIPT))), RunOptions(lab=True)) == 0
     assert "no lab could be started: no more processes" in capsys.readouterr().err
     assert feed(session).status().state == "finished"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from trueloop.app.sanitizer.live_findings import MOST, Live
+from trueloop.app.sanitizer.live_findings import MOST, LiveFindings
 from trueloop.core.findings import Finding, Severity, SourceLocation
 
 
@@ -32,7 +32,7 @@ BASE = Path("/project")
 
 
 def test_a_finding_is_two_lines(capsys: pytest.CaptureFixture[str]):
-    Live(BASE).tell(finding())
+    LiveFindings(BASE).print_finding(finding())
     assert capsys.readouterr() == (
         "",
         "trueloop: error GRD001 train.py:41: 4 gradients were used [twice].\n  fix: Call optimizer.zero_grad().\n",
@@ -40,36 +40,36 @@ def test_a_finding_is_two_lines(capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_line_is_never_wrapped(capsys: pytest.CaptureFixture[str]):
-    Live(BASE).tell(finding(message="long " * 100))
+    LiveFindings(BASE).print_finding(finding(message="long " * 100))
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
 def test_without_a_line_and_a_fix_it_is_shorter_and_a_rank_is_named(capsys: pytest.CaptureFixture[str]):
-    Live(BASE, rank=3).tell(finding(location=None, fix="", severity=Severity.WARNING))
+    LiveFindings(BASE, rank=3).print_finding(finding(location=None, fix="", severity=Severity.WARNING))
     assert capsys.readouterr().err == "trueloop rank 3: warning GRD001: 4 gradients were used [twice].\n"
 
 
 def test_each_line_is_told_once_and_notes_wait_for_the_report(capsys: pytest.CaptureFixture[str]):
-    live = Live(BASE)
+    live = LiveFindings(BASE)
     for each in (finding(), finding(message="again"), finding(line=42), finding(line=43, severity=Severity.NOTE)):
-        live.tell(each)
+        live.print_finding(each)
     assert [line.split(":")[2] for line in capsys.readouterr().err.splitlines()[::2]] == ["41", "42"]
 
 
 def test_a_program_with_everything_wrong_is_not_flooded(capsys: pytest.CaptureFixture[str]):
-    live = Live(BASE)
+    live = LiveFindings(BASE)
     for line in range(50):
-        live.tell(finding(line, fix=""))
+        live.print_finding(finding(line, fix=""))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == MOST + 1
     assert lines[-1] == "trueloop: there is more; the rest is in the report"
 
 
 def test_what_a_program_redirects_is_left_alone(capsys: pytest.CaptureFixture[str]):
-    live = Live(BASE)
+    live = LiveFindings(BASE)
     redirected = io.StringIO()
     with contextlib.redirect_stderr(redirected):
-        live.tell(finding())
+        live.print_finding(finding())
     assert redirected.getvalue() == ""
     assert "GRD001" in capsys.readouterr().err
 
@@ -86,11 +86,11 @@ def test_it_is_written_above_a_progress_bar(monkeypatch: pytest.MonkeyPatch, cap
     module = ModuleType("tqdm")
     module.__dict__["tqdm"] = Bars
     monkeypatch.setitem(sys.modules, "tqdm", module)
-    live = Live(BASE)
-    live.tell(finding(fix=""))
+    live = LiveFindings(BASE)
+    live.print_finding(finding(fix=""))
     assert "train.py:41" in capsys.readouterr().err
     monkeypatch.setattr(Bars, "_instances", (1,))
-    live.tell(finding(42, fix=""))
+    live.print_finding(finding(42, fix=""))
     assert capsys.readouterr().err == ""
     ((text, file),) = Bars.written
     assert text == "trueloop: error GRD001 train.py:42: 4 gradients were used [twice]."
@@ -103,7 +103,7 @@ def test_a_terminal_that_is_gone_or_poor_breaks_nothing(monkeypatch: pytest.Monk
     poor = io.TextIOWrapper(io.BytesIO(), encoding="ascii", write_through=True)
     for stream in (closed, poor, None):
         monkeypatch.setattr(sys, "stderr", stream)
-        Live(BASE).tell(finding(message="schön"))
+        LiveFindings(BASE).print_finding(finding(message="schön"))
     assert b"sch?n" in poor.buffer.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -122,5 +122,5 @@ def test_a_stream_of_the_programs_own_may_only_write(monkeypatch: pytest.MonkeyP
 
     tee = Tee()
     monkeypatch.setattr(sys, "stderr", tee)
-    Live(BASE).tell(finding())
+    LiveFindings(BASE).print_finding(finding())
     assert tee.text.startswith("trueloop: error GRD001")

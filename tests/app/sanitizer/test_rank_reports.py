@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trueloop.app.sanitizer import rank_reports as module
-from trueloop.app.sanitizer.rank_reports import Ranks, ranks
+from trueloop.app.sanitizer.rank_reports import RankReports, rank_reports
 from trueloop.core.findings import (
     Finding,
     SuggestedChange,
@@ -64,8 +64,8 @@ def hurried(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "HASTE_S", 0.3)
 
 
-def processes(folder: Path, size: int = 2) -> list[Ranks]:
-    return [Ranks(rank=rank, local=rank, size=size, folder=folder / "shared") for rank in range(size)]
+def processes(folder: Path, size: int = 2) -> list[RankReports]:
+    return [RankReports(rank=rank, local=rank, size=size, folder=folder / "shared") for rank in range(size)]
 
 
 def test_torchruns_variables_say_who_this_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -74,36 +74,36 @@ def test_torchruns_variables_say_who_this_is(tmp_path: Path, monkeypatch: pytest
         "RANK": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "../odd id",
         "MASTER_ADDR": "localhost", "MASTER_PORT": "29500", "TORCHELASTIC_RESTART_COUNT": "0",
     }  # fmt: skip
-    group = ranks(environment)
+    group = rank_reports(environment)
     assert group is not None
     assert (group.rank, group.local, group.size) == (3, 1, 2)
     assert group.folder.parent == tmp_path
-    assert ranks({**environment, "TORCHELASTIC_RESTART_COUNT": "1"}) != group
-    assert ranks({**environment, "LOCAL_WORLD_SIZE": "1"}) is None
-    assert ranks({**environment, "RANK": "zero"}) is None
-    assert ranks({}) is None
+    assert rank_reports({**environment, "TORCHELASTIC_RESTART_COUNT": "1"}) != group
+    assert rank_reports({**environment, "LOCAL_WORLD_SIZE": "1"}) is None
+    assert rank_reports({**environment, "RANK": "zero"}) is None
+    assert rank_reports({}) is None
 
 
 def test_the_first_rank_tells_the_report_of_all(tmp_path: Path):
     first, second = processes(tmp_path)
-    first.enter()
-    second.enter()
+    first.write_marker()
+    second.write_marker()
     told: list[Report] = []
-    second.report(REPORT, failed=False, tell=told.append)
+    second.merged_report(REPORT, failed=False, tell=told.append)
     assert not told
-    first.report(CLEAN, failed=False, tell=told.append)
+    first.merged_report(CLEAN, failed=False, tell=told.append)
     assert told == [merge({0: CLEAN, 1: REPORT})]
     assert "rank 1 of 2" in told[0].findings[0].message
 
 
 def test_the_first_rank_waits_for_a_slow_one(tmp_path: Path):
     first, second = processes(tmp_path)
-    first.enter()
-    second.enter()
+    first.write_marker()
+    second.write_marker()
     told: list[Report] = []
-    thread = threading.Timer(0.3, lambda: second.report(REPORT, failed=False, tell=told.append))
+    thread = threading.Timer(0.3, lambda: second.merged_report(REPORT, failed=False, tell=told.append))
     thread.start()
-    first.report(REPORT, failed=False, tell=told.append)
+    first.merged_report(REPORT, failed=False, tell=told.append)
     thread.join()
     assert [report.problems for report in told] == [("rank 0: a source broke", "rank 1: a source broke")]
 
@@ -111,63 +111,63 @@ def test_the_first_rank_waits_for_a_slow_one(tmp_path: Path):
 def test_a_rank_that_is_dead_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "PATIENCE_S", 1000.0)
     first, _ = processes(tmp_path)
-    first.enter()
+    first.write_marker()
     child = os.posix_spawn("/bin/true", ["true"], {})
     os.waitpid(child, 0)
     (first.folder / "1.pid").write_text(str(child))
     told: list[Report] = []
-    first.report(CLEAN, failed=False, tell=told.append)
+    first.merged_report(CLEAN, failed=False, tell=told.append)
     assert told[0].problems == ("rank 1 ended without a report",)
 
 
 def test_a_rank_that_never_answers_is_waited_for_not_for_ever(tmp_path: Path):
     first, second = processes(tmp_path)
-    first.enter()
-    second.enter()
+    first.write_marker()
+    second.write_marker()
     told: list[Report] = []
-    first.report(CLEAN, failed=True, tell=told.append)
+    first.merged_report(CLEAN, failed=True, tell=told.append)
     assert told[0].problems == ("rank 1 ended without a report",)
 
 
 def test_a_failed_rank_tells_its_own_report_where_the_first_cannot(tmp_path: Path):
     _, second, third = group = processes(tmp_path, 3)
     for each in group:
-        each.enter()
+        each.write_marker()
     told: list[Report] = []
-    second.report(REPORT, failed=True, tell=told.append)
-    third.report(REPORT, failed=True, tell=told.append)
+    second.merged_report(REPORT, failed=True, tell=told.append)
+    third.merged_report(REPORT, failed=True, tell=told.append)
     assert told == [REPORT]
 
 
 def test_a_failed_rank_is_quiet_where_the_first_tells(tmp_path: Path):
     first, second = processes(tmp_path)
-    first.enter()
-    second.enter()
+    first.write_marker()
+    second.write_marker()
     told: list[Report] = []
-    thread = threading.Thread(target=lambda: second.report(REPORT, failed=True, tell=told.append))
+    thread = threading.Thread(target=lambda: second.merged_report(REPORT, failed=True, tell=told.append))
     thread.start()
-    first.report(CLEAN, failed=True, tell=told.append)
+    first.merged_report(CLEAN, failed=True, tell=told.append)
     thread.join()
     assert len(told) == 1
 
 
 def test_what_an_earlier_run_left_behind_is_not_read(tmp_path: Path):
     for each in reversed(processes(tmp_path)):
-        each.enter()
-        each.report(REPORT, failed=True, tell=lambda report: None)
+        each.write_marker()
+        each.merged_report(REPORT, failed=True, tell=lambda report: None)
     first, second = processes(tmp_path)
-    first.enter()
-    second.enter()
+    first.write_marker()
+    second.write_marker()
     assert not list(first.folder.glob("*.json"))
     assert not (first.folder / "told").exists()
 
 
 def test_nothing_is_left_of_a_run_that_ended_well(tmp_path: Path):
     first, second = processes(tmp_path)
-    first.enter()
-    second.enter()
-    second.report(REPORT, failed=False, tell=lambda report: None)
-    first.report(REPORT, failed=False, tell=lambda report: None)
+    first.write_marker()
+    second.write_marker()
+    second.merged_report(REPORT, failed=False, tell=lambda report: None)
+    first.merged_report(REPORT, failed=False, tell=lambda report: None)
     assert not list(tmp_path.iterdir())
 
 
@@ -175,4 +175,4 @@ def test_a_folder_of_somebody_else_is_not_used(tmp_path: Path, monkeypatch: pyte
     (first, _) = processes(tmp_path)
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with pytest.raises(PermissionError, match="belongs to somebody else"):
-        first.enter()
+        first.write_marker()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.app.sanitizer.report_output import Files, page, print_page, text
+from trueloop.app.sanitizer.report_output import ReportFiles, page, print_page, text
 from trueloop.core.errors import InvalidConfig, RunFolderError
 from trueloop.core.findings import Finding, Report, Severity, SourceLocation
 
@@ -53,7 +53,7 @@ def test_a_fault_of_ours_is_said_with_the_verdict(monkeypatch: pytest.MonkeyPatc
 
 def test_all_files_are_written_wherever_the_program_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    files = Files(json=Path("r.json"), html=Path("r.html"), sarif=Path("r.sarif")).checked()
+    files = ReportFiles(json=Path("r.json"), html=Path("r.html"), sarif=Path("r.sarif")).checked_paths()
     monkeypatch.chdir("/")
     files.write(REPORT, base=tmp_path)
     written = json.loads((tmp_path / "r.json").read_text())
@@ -66,7 +66,7 @@ def test_all_files_are_written_wherever_the_program_went(tmp_path: Path, monkeyp
 
 def test_paths_are_told_relative_to_the_base_and_whole_in_json(tmp_path: Path):
     found = replace(finding(Severity.ERROR), location=SourceLocation(str(tmp_path / "sub" / "train.py"), 3))
-    files = Files(json=tmp_path / "r.json", html=tmp_path / "r.html", sarif=tmp_path / "r.sarif")
+    files = ReportFiles(json=tmp_path / "r.json", html=tmp_path / "r.html", sarif=tmp_path / "r.sarif")
     files.write(Report(findings=(found,)), base=tmp_path)
     assert json.loads((tmp_path / "r.json").read_text())["findings"][0]["path"] == str(tmp_path / "sub" / "train.py")
     assert "<code>sub/train.py:3</code>" in (tmp_path / "r.html").read_text()
@@ -74,21 +74,21 @@ def test_paths_are_told_relative_to_the_base_and_whole_in_json(tmp_path: Path):
 
 
 def test_only_what_was_asked_for_is_written(tmp_path: Path):
-    Files(json=tmp_path / "r.json").write(REPORT, base=tmp_path)
-    Files().write(REPORT, base=tmp_path)
+    ReportFiles(json=tmp_path / "r.json").write(REPORT, base=tmp_path)
+    ReportFiles().write(REPORT, base=tmp_path)
     assert os.listdir(tmp_path) == ["r.json"]
 
 
 def test_a_place_where_nothing_can_be_written_is_said_before_the_run(tmp_path: Path):
     for path in (tmp_path / "missing" / "r.json", tmp_path):
         with pytest.raises(InvalidConfig, match="cannot be written to"):
-            Files(json=path).checked()
+            ReportFiles(json=path).checked_paths()
 
 
 def test_a_place_that_has_gone_is_said_after_it(tmp_path: Path):
     folder = tmp_path / "there"
     folder.mkdir()
-    files = Files(html=folder / "r.html").checked()
+    files = ReportFiles(html=folder / "r.html").checked_paths()
     folder.rmdir()
     with pytest.raises(RunFolderError, match="could not be written"):
         files.write(REPORT, base=tmp_path)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.app.sanitizer.run_command import Wishes, sanitize
+from trueloop.app.sanitizer.run_command import RunOptions, sanitize
 from trueloop.sanitizer import launch
-from trueloop.sanitizer.run_program import Program
+from trueloop.sanitizer.run_program import ProgramCommand
 
 pytestmark = pytest.mark.usefixtures("made_up")
 
@@ -25,7 +25,7 @@ def go(program: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Callabl
 
     def go(text: str, **wishes: object) -> int:
         path = program(MODEL + text)
-        return sanitize(Program(target=str(path)), Wishes(**wishes))  # pyright: ignore[reportArgumentType]
+        return sanitize(ProgramCommand(target=str(path)), RunOptions(**wishes))  # pyright: ignore[reportArgumentType]
 
     return go
 
@@ -93,12 +93,12 @@ def test_a_program_without_torch_is_told_so(
 
     monkeypatch.delitem(sys.modules, "torch")
     path = program("raise SystemExit(0)\n")
-    wishes = Wishes(strict=True, json=path.with_suffix(".json"))
-    assert sanitize(Program(target=str(path)), wishes) == 0
+    wishes = RunOptions(strict=True, json=path.with_suffix(".json"))
+    assert sanitize(ProgramCommand(target=str(path)), wishes) == 0
     assert capsys.readouterr().err == "trueloop: nothing to judge: the program never imported torch\n"
     assert json.loads(path.with_suffix(".json").read_text())["findings"] == []
     monkeypatch.setattr(launch, "find_spec", lambda name: None)
-    assert sanitize(Program(target=str(path)), wishes) == 0
+    assert sanitize(ProgramCommand(target=str(path)), wishes) == 0
     assert capsys.readouterr().err.endswith("torch is not installed here; pip install 'trueloop[train]'\n")
     assert json.loads(path.with_suffix(".json").read_text())["problems"] == []
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from trueloop import CheckpointConfig, OptimConfig, ScheduleConfig, Shards, TrainConfig, Trainer, evaluate
-from trueloop.app.training.data_feed import Feed
+from trueloop.app.training.data_feed import DataFeed
 from trueloop.core.errors import CheckpointError, InvalidConfig, InvalidData
 from trueloop.runs import read_journal
 
@@ -111,10 +111,10 @@ def test_other_shards_are_another_run(tmp_path, changed, name):
 
 
 def test_the_code_of_a_reader_belongs_to_the_run():
-    feed = Feed(TrainConfig(), collate=None, pin=False)
-    feed.training(shards())
-    feed.held_out("test", Shards([1], iter))
-    assert feed.readers == [rows, 0]
+    feed = DataFeed(TrainConfig(), collate=None, pin_memory=False)
+    feed.training_source(shards())
+    feed.evaluation_batches("test", Shards([1], iter))
+    assert feed.shard_readers == [rows, 0]
 
 
 class Stream(IterableDataset):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from trueloop.app.training.recipe_settings import as_flags, as_text, override, settings_of
+from trueloop.app.training.recipe_settings import format_flags, format_value, apply_overrides, collect_settings
 from trueloop.cli.recipe_line import Line, recipe_app
 from trueloop.core.errors import InvalidConfig
 from trueloop.recipes.recipe import Parts, Recipe
@@ -55,7 +55,7 @@ def a_recipe(**changes: Any) -> Recipe:
 
 
 RECIPE = a_recipe()
-SETTINGS = settings_of(RECIPE)
+SETTINGS = collect_settings(RECIPE)
 
 
 def typed(words: list[str]) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def test_a_class_without_a_docstring_has_no_title():
     class Bare:
         width: int = 3
 
-    assert settings_of(a_recipe(options=Bare()))["options.width"].table == ""
+    assert collect_settings(a_recipe(options=Bare()))["options.width"].table == ""
 
 
 def test_a_flag_is_the_key_with_dashes():
@@ -109,7 +109,7 @@ def test_no_setting_hides_a_flag_of_the_run():
 
 
 def test_override_changes_what_it_is_told_and_nothing_else():
-    changed = override(RECIPE, {"epochs": 3, "optim.lr": 0.25, "options.head.bias": False})
+    changed = apply_overrides(RECIPE, {"epochs": 3, "optim.lr": 0.25, "options.head.bias": False})
     assert changed.train == replace(RECIPE.train, epochs=3, optim=replace(RECIPE.train.optim, lr=0.25))
     assert changed.options == replace(RECIPE.options, head=Head(bias=False))
     assert changed.assemble is RECIPE.assemble
@@ -117,19 +117,19 @@ def test_override_changes_what_it_is_told_and_nothing_else():
 
 
 def test_overriding_with_its_own_values_is_the_same_recipe():
-    assert override(RECIPE, {key: setting.value for key, setting in SETTINGS.items()}) == RECIPE
-    assert override(RECIPE, {}) == RECIPE
+    assert apply_overrides(RECIPE, {key: setting.value for key, setting in SETTINGS.items()}) == RECIPE
+    assert apply_overrides(RECIPE, {}) == RECIPE
 
 
 def test_a_recipe_without_options_has_only_training_settings():
     bare = a_recipe(options=None)
-    assert list(settings_of(bare)) == [key for key in SETTINGS if not key.startswith("options.")]
-    assert override(bare, {"epochs": 2}).options is None
+    assert list(collect_settings(bare)) == [key for key in SETTINGS if not key.startswith("options.")]
+    assert apply_overrides(bare, {"epochs": 2}).options is None
 
 
 def test_options_that_are_no_dataclass_are_refused_with_their_value():
     with pytest.raises(InvalidConfig, match=r"options is \{'width': 3\}"):
-        settings_of(a_recipe(options={"width": 3}))
+        collect_settings(a_recipe(options={"width": 3}))
 
 
 def test_an_option_that_no_flag_can_carry_is_refused_by_name():
@@ -138,7 +138,7 @@ def test_an_option_that_no_flag_can_carry_is_refused_by_name():
         sizes: dict[str, int] = field(default_factory=dict)
 
     with pytest.raises(InvalidConfig, match=r"options\.sizes has the type dict\[str, int\]"):
-        settings_of(a_recipe(options=Layers()))
+        collect_settings(a_recipe(options=Layers()))
 
 
 def test_only_what_is_typed_is_given():
@@ -195,7 +195,7 @@ def test_a_word_that_does_not_fit_is_named(words: str, message: str):
     ("value", "text"), [(None, "none"), (True, "true"), ((0.9, 0.999), "0.9 0.999"), ((), "empty"), (1e-3, "0.001")]
 )
 def test_values_are_shown_as_the_command_line_takes_them(value: Any, text: str):
-    assert as_text(value) == text
+    assert format_value(value) == text
 
 
 # A word that starts with a dash would be taken for a flag.
@@ -224,4 +224,4 @@ some_settings = st.fixed_dictionaries({}, optional={key: values_of(each.kind) fo
 
 @given(some_settings)
 def test_a_runs_flags_read_back_as_its_settings(values: dict[str, Any]):
-    assert typed(as_flags(values, SETTINGS)) == values
+    assert typed(format_flags(values, SETTINGS)) == values

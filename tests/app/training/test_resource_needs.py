@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from trueloop.app.training.resource_needs import need_of, need_of_recipe, need_of_settings, state_bytes
+from trueloop.app.training.resource_needs import find_need, recipe_need, settings_need, checkpoint_size_bytes
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.protocols import RunStarted
 from trueloop.recipes.recipe import Parts, Recipe
@@ -30,9 +30,9 @@ def a_model() -> nn.Module:
 def test_a_state_is_weights_moments_of_what_is_trained_and_the_average():
     model = a_model()
     weights, trained = 4 * (240 + 16 + 4), 4 * 240
-    assert state_bytes(model, TrainConfig()) == weights + 2 * trained
-    assert state_bytes(model, TrainConfig(optim=OptimConfig(name="sgd"), ema=0.9)) == 2 * weights + trained
-    assert state_bytes(model, TrainConfig(optim=OptimConfig(name="sgd", momentum=0.0))) == weights
+    assert checkpoint_size_bytes(model, TrainConfig()) == weights + 2 * trained
+    assert checkpoint_size_bytes(model, TrainConfig(optim=OptimConfig(name="sgd"), ema=0.9)) == 2 * weights + trained
+    assert checkpoint_size_bytes(model, TrainConfig(optim=OptimConfig(name="sgd", momentum=0.0))) == weights
 
 
 def test_a_state_is_about_as_large_as_the_checkpoint_that_is_written(tmp_path: Path):
@@ -42,10 +42,10 @@ def test_a_state_is_about_as_large_as_the_checkpoint_that_is_written(tmp_path: P
     config = TrainConfig(epochs=1, effective_batch=4, workers=0)
     data = TensorDataset(torch.randn(8, 300), torch.randn(8, 200))
     Trainer(model=model, objective=nn.MSELoss(), config=config, run_dir=tmp_path / "run").fit(data)
-    need, folder = need_of(str(tmp_path / "run"), tmp_path)
+    need, folder = find_need(str(tmp_path / "run"), tmp_path)
     assert folder == tmp_path / "run"
     assert need.checkpoint_bytes is not None
-    assert 1.0 <= need.checkpoint_bytes / state_bytes(model, config) < 1.05
+    assert 1.0 <= need.checkpoint_bytes / checkpoint_size_bytes(model, config) < 1.05
     assert (need.workers, need.checkpoints, need.device) == (0, 4, "auto")
 
 
@@ -53,7 +53,7 @@ def test_settings_alone():
     config = TrainConfig(
         workers=3, threads=2, deterministic=True, checkpoint=CheckpointConfig(keep_last=5, keep_best=0)
     )
-    need = need_of_settings(config)
+    need = settings_need(config)
     assert (need.workers, need.threads, need.deterministic, need.checkpoints) == (3, 2, True, 6)
     assert need.batch_bytes is None
 
@@ -66,20 +66,20 @@ def recipe(train: object, **settings: int) -> Recipe:
 
 def test_a_recipes_batch_is_weighed_by_one_sample():
     data = TensorDataset(torch.zeros(9, 256), torch.zeros(9, dtype=torch.int64))
-    assert need_of_recipe(recipe(data)).batch_bytes == 8 * (KIB + 8)
-    assert need_of_recipe(recipe(data, micro_batch=2)).batch_bytes == 2 * (KIB + 8)
-    assert need_of_recipe(recipe([{"a": torch.zeros(2), "b": [1.0]}])).batch_bytes == 8 * (8 + 4), (
+    assert recipe_need(recipe(data)).batch_bytes == 8 * (KIB + 8)
+    assert recipe_need(recipe(data, micro_batch=2)).batch_bytes == 2 * (KIB + 8)
+    assert recipe_need(recipe([{"a": torch.zeros(2), "b": [1.0]}])).batch_bytes == 8 * (8 + 4), (
         "a number becomes float32"
     )
 
 
 def test_batches_that_are_given_are_not_weighed():
-    assert need_of_recipe(recipe(iter([]))).batch_bytes is None
+    assert recipe_need(recipe(iter([]))).batch_bytes is None
 
 
 def test_a_word_that_is_neither_is_told_what_there_is(tmp_path: Path):
     with pytest.raises(InvalidConfig, match="'digit' is neither a recipe nor a run") as caught:
-        need_of("digit", tmp_path)
+        find_need("digit", tmp_path)
     assert "digits, tabular, text" in caught.value.fix
 
 
@@ -87,6 +87,6 @@ def test_a_run_of_an_old_version_says_what_it_can(tmp_path: Path):
     journal = Journal(tmp_path / "old" / "journal.jsonl")
     journal.report(RunStarted(name="old", epochs=1, updates=1, start_update=0, facts={"processes": 2}))
     journal.close()
-    need, _ = need_of("old", tmp_path)
+    need, _ = find_need("old", tmp_path)
     assert (need.processes, need.workers, need.checkpoint_bytes, need.device) == (2, None, None, "auto")
     assert replace(need, workers=0).in_flight_bytes is None

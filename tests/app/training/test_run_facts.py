@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import subprocess
 
-from trueloop.app.training.run_facts import git_state, source_of
+from trueloop.app.training.run_facts import git_state, source_text
 
 
 def git(*arguments):
@@ -36,9 +36,9 @@ def test_without_git_there_is_nothing_to_name(monkeypatch):
 
 
 def test_the_text_of_a_recipe_is_kept_where_it_has_a_file():
-    [(name, text)] = source_of(git).items()
+    [(name, text)] = source_text(git).items()
     assert name == "test_facts.py"
     assert "def test_the_text_of_a_recipe_is_kept" in text
     made = {}
     exec("def build(): pass", made)
-    assert source_of(made["build"]) == {}
+    assert source_text(made["build"]) == {}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.app.training.run_folder import _HELD, OWN, RunFolder
+from trueloop.app.training.run_folder import _OPEN_LOCKS, RUN_FILES, RunFolder
 from trueloop.core.errors import RunFolderError
 
 HOLD = """
@@ -44,13 +44,13 @@ def end(process: subprocess.Popen[str]) -> None:
 def test_the_second_process_is_told_who_the_first_is(tmp_path: Path):
     process, _ = holder(tmp_path)
     try:
-        with pytest.raises(RunFolderError) as caught, RunFolder(tmp_path).held():
+        with pytest.raises(RunFolderError) as caught, RunFolder(tmp_path).lock():
             pass
     finally:
         end(process)
     expected = f"Another process is training in '{tmp_path}': process {process.pid} on {platform.node()} since 20"
     assert caught.value.what.startswith(expected)
-    assert not _HELD
+    assert not _OPEN_LOCKS
 
 
 @pytest.mark.parametrize("mode", ["alone", "fork"])
@@ -59,7 +59,7 @@ def test_a_killed_holder_leaves_no_lock_not_even_in_its_children(tmp_path: Path,
     assert (child == process.pid) == (mode == "alone")
     end(process)
     try:
-        with RunFolder(tmp_path).held():
+        with RunFolder(tmp_path).lock():
             assert str(os.getpid()) in (tmp_path / ".lock").read_text()
     finally:
         if mode == "fork":
@@ -72,37 +72,37 @@ def test_who_only_looks_does_not_keep_a_run_from_starting(tmp_path: Path):
     fcntl.flock(looking, fcntl.LOCK_SH)  # as `runs list` does, for microseconds
     looked = threading.Timer(0.02, os.close, [looking])
     looked.start()
-    with RunFolder(tmp_path).held():
+    with RunFolder(tmp_path).lock():
         looked.join()
 
 
 def test_within_one_process_as_well(tmp_path: Path):
-    with RunFolder(tmp_path).held():
-        with pytest.raises(RunFolderError, match=f"process {os.getpid()} on"), RunFolder(tmp_path).held():
+    with RunFolder(tmp_path).lock():
+        with pytest.raises(RunFolderError, match=f"process {os.getpid()} on"), RunFolder(tmp_path).lock():
             pass
-        with pytest.raises(RunFolderError, match="Another process"), RunFolder(tmp_path).held():
+        with pytest.raises(RunFolderError, match="Another process"), RunFolder(tmp_path).lock():
             pass  # the first refusal has not let go of the lock
-    with RunFolder(tmp_path).held():
+    with RunFolder(tmp_path).lock():
         pass
 
 
 def test_the_lock_ends_with_an_error(tmp_path: Path):
-    with pytest.raises(ZeroDivisionError), RunFolder(tmp_path).held():
+    with pytest.raises(ZeroDivisionError), RunFolder(tmp_path).lock():
         raise ZeroDivisionError
-    with RunFolder(tmp_path).held():
+    with RunFolder(tmp_path).lock():
         pass
 
 
 def test_starting_over_removes_what_is_the_runs_own_but_never_under_a_live_run(tmp_path: Path):
-    for name in OWN:
+    for name in RUN_FILES:
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text("x")
     (tmp_path / "mine.txt").write_text("x")
-    with RunFolder(tmp_path).held():
-        with pytest.raises(RunFolderError), RunFolder(tmp_path).held(fresh=True):
+    with RunFolder(tmp_path).lock():
+        with pytest.raises(RunFolderError), RunFolder(tmp_path).lock(fresh=True):
             pass
-        assert sorted(os.listdir(tmp_path)) == sorted([*OWN, "mine.txt", ".lock"])
-    with RunFolder(tmp_path).held(fresh=True):
+        assert sorted(os.listdir(tmp_path)) == sorted([*RUN_FILES, "mine.txt", ".lock"])
+    with RunFolder(tmp_path).lock(fresh=True):
         assert sorted(os.listdir(tmp_path)) == [".lock", "mine.txt"]
 
 
@@ -112,7 +112,7 @@ def test_a_file_system_without_locks_is_said_and_used(tmp_path: Path, number: in
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.warns(RuntimeWarning, match=f"{tmp_path} is not locked"), RunFolder(tmp_path).held():
+    with pytest.warns(RuntimeWarning, match=f"{tmp_path} is not locked"), RunFolder(tmp_path).lock():
         pass
 
 
@@ -121,6 +121,6 @@ def test_a_disk_that_refuses_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", refuse)
-    with pytest.raises(RunFolderError, match="No space left on device"), RunFolder(tmp_path).held():
+    with pytest.raises(RunFolderError, match="No space left on device"), RunFolder(tmp_path).lock():
         pass
-    assert not _HELD
+    assert not _OPEN_LOCKS

@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 
 from trueloop.app.training.run_folder import RunFolder
-from trueloop.app.training.run_target import RunChoice, new_run_folder
+from trueloop.app.training.run_target import RunFolderChooser, create_run_folder
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 
 IDENTITY = {"seed": 3, "options.width": 4}
@@ -39,7 +39,7 @@ def said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
 
 def choose(said: list[str], **identity: object) -> Path:
-    return RunChoice("mine", said.append)({**IDENTITY, **identity})
+    return RunFolderChooser("mine", said.append)({**IDENTITY, **identity})
 
 
 def test_the_first_run_is_a_new_one(said: list[str]):
@@ -68,7 +68,7 @@ def test_a_torn_last_line_is_that_of_a_killed_run(said: list[str]):
 
 def test_fresh_is_a_new_run_whatever_there_is(said: list[str]):
     path = past("mine-20260101-000000")
-    new = RunChoice("mine", said.append, fresh=True)(IDENTITY)
+    new = RunFolderChooser("mine", said.append, fresh=True)(IDENTITY)
     assert new != path
     assert said == [f"New run in {new}."]
 
@@ -108,7 +108,7 @@ def test_what_changes_no_weight_does_not_matter(said: list[str]):
 
 def test_a_folder_in_which_somebody_trains_is_left_alone(said: list[str]):
     path = past("mine-20260101-000000")
-    with RunFolder(path).held():
+    with RunFolder(path).lock():
         new = choose(said)
     assert said == [f"New run in {new}; another process is training the same in {path}."]
 
@@ -121,7 +121,7 @@ def test_what_holds_no_checkpoint_is_passed_over(said: list[str]):
 
 
 def test_a_new_folder_is_never_one_that_exists(said: list[str]):
-    paths = [new_run_folder("mine") for _ in range(4)]
+    paths = [create_run_folder("mine") for _ in range(4)]
     assert len(set(paths)) == 4
     assert all(path.parent == Path("runs") and path.is_dir() for path in paths)
 

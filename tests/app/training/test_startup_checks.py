@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 from trueloop.app.training import startup_checks
 from trueloop.app.training.run_recipe import run_recipe
-from trueloop.app.training.startup_checks import refuse_fallback
+from trueloop.app.training.startup_checks import refuse_cpu_fallback
 from trueloop.app.training.trainer import Trainer
 from trueloop.core.errors import InvalidConfig
 from trueloop.recipes.recipe import Recipe
@@ -64,7 +64,7 @@ def test_nothing_is_said_of_a_disk_that_nothing_is_written_to(monkeypatch: pytes
      ("auto", torch.device("cuda", 0), "1"), ("cuda", torch.device("cuda", 0), "yes")],
 )  # fmt: skip
 def test_a_device_that_was_meant_is_not_refused(asked: str, device: torch.device, said: str):
-    refuse_fallback(asked, device, {"TRUELOOP_REQUIRE_GPU": said})
+    refuse_cpu_fallback(asked, device, {"TRUELOOP_REQUIRE_GPU": said})
 
 
 def test_a_recipe_is_refused_before_its_data_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from trueloop.app.training import tracking as module
-from trueloop.app.training.tracking import check_store, following
+from trueloop.app.training.tracking import validate_store, reporters_with_sync
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.protocols import Notice, RunStarted
 from trueloop.runs.journal import Journal
@@ -58,16 +58,16 @@ def journal(tmp_path, monkeypatch):
 
 def test_without_a_store_nothing_follows(journal):
     ears = Ears()
-    with following(journal, None, watchers=[ears]) as reporters:
+    with reporters_with_sync(journal, None, watchers=[ears]) as reporters:
         assert reporters == [ears, journal]
-    with following(None, TARGET, watchers=[ears]) as reporters:
+    with reporters_with_sync(None, TARGET, watchers=[ears]) as reporters:
         assert reporters == [ears]
     assert FakeFollower.made is None
 
 
 def test_the_follower_is_told_last_and_a_store_that_is_down_reaches_everybody(journal, tmp_path):
     ears = Ears()
-    with following(journal, TARGET, watchers=[ears]) as reporters:
+    with reporters_with_sync(journal, TARGET, watchers=[ears]) as reporters:
         assert reporters == [ears, journal, FakeFollower.made]
         for reporter in reporters:
             reporter.report(STARTED)
@@ -81,7 +81,7 @@ def test_what_the_store_lacks_at_the_end_is_said_but_not_journaled(journal, tmp_
     ears, FakeFollower.lacking = Ears(), note("store_behind")
     before = (tmp_path / "run" / "journal.jsonl").read_bytes()
     try:
-        with following(journal, TARGET, watchers=[ears]):
+        with reporters_with_sync(journal, TARGET, watchers=[ears]):
             journal.close()
             if failing:
                 raise KeyError("training failed")
@@ -92,15 +92,15 @@ def test_what_the_store_lacks_at_the_end_is_said_but_not_journaled(journal, tmp_
 
 
 def test_no_store_is_always_right():
-    check_store(None, None)
+    validate_store(None, None)
 
 
 def test_a_store_without_a_run_folder_is_refused(monkeypatch):
     from trueloop.runs.tracking import target
 
     monkeypatch.setattr(target, "find_spec", lambda name: name)
-    check_store("tensorboard:tb", "runs/run")
+    validate_store("tensorboard:tb", "runs/run")
     with pytest.raises(InvalidConfig, match="tensorboard:tb is to be written, but there is no run folder"):
-        check_store("tensorboard:tb", None)
+        validate_store("tensorboard:tb", None)
     with pytest.raises(InvalidConfig, match="No store is known"):
-        check_store("nonsense", "runs/run")
+        validate_store("nonsense", "runs/run")

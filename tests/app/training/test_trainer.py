@@ -327,7 +327,7 @@ def test_a_mirror_needs_a_run_folder(tmp_path):
 
 def test_a_folder_in_which_another_run_trains_is_refused_and_left_as_it_is(tmp_path):
     (tmp_path / "journal.jsonl").write_text("the other's")
-    with RunFolder(tmp_path).held():
+    with RunFolder(tmp_path).lock():
         for fresh in (False, True):
             with pytest.raises(RunFolderError, match="Another process is training"):
                 trainer(run_dir=tmp_path, fresh=fresh).fit(TRAIN)

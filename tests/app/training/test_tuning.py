@@ -42,7 +42,7 @@ def test_each_setting_is_tried_with_the_best_of_those_before(monkeypatch: pytest
     asked = measured(monkeypatch, rate)
     told: list[Trial] = []
     recipe = registry.load("tabular")
-    tuned = tune_recipe(recipe, seconds=1.0, compiled=True, told=told.append)
+    tuned = tune_recipe(recipe, seconds=1.0, compiled=True, on_trial=told.append)
     assert tuned.chosen == {"threads": 2, "micro_batch": 16}
     assert (tuned.before.examples_per_s, tuned.after.examples_per_s) == (100, 600)
     assert {each.value for each in tuned.trials if each.setting == "threads"} == {1, 2, 4} - {recipe.train.threads}
@@ -103,7 +103,7 @@ def test_a_micro_batch_that_does_not_fit_is_halved_until_one_does(monkeypatch: p
     assert tried == sizes[1:]
     assert tuned.trials[0].problem == "does not fit into the memory"
     assert tuned.chosen == {"micro_batch": sizes[-1]}
-    assert (tuned.before, tuned.after.examples_per_s, tuned.largest) == (None, 100.0, sizes[-1])
+    assert (tuned.before, tuned.after.examples_per_s, tuned.largest_micro_batch) == (None, 100.0, sizes[-1])
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_the_largest_that_fits_is_told_though_a_smaller_one_is_faster(monkeypatc
     measured(monkeypatch, lambda config: 300.0 if config.micro_batch == 8 else 100.0)
     recipe = registry.load("tabular")
     tuned = tune_recipe(recipe, seconds=1.0, compiled=False)
-    assert (tuned.chosen, tuned.largest) == ({"micro_batch": 8}, recipe.train.effective_batch)
+    assert (tuned.chosen, tuned.largest_micro_batch) == ({"micro_batch": 8}, recipe.train.effective_batch)
 
 
 def test_loader_processes_are_added_until_nobody_waits(monkeypatch: pytest.MonkeyPatch):
@@ -136,13 +136,13 @@ def test_loader_processes_are_added_until_nobody_waits(monkeypatch: pytest.Monke
     assert 3 not in {config.workers for config in asked}
     measured(monkeypatch, lambda config: 100.0, lambda config: 0.001)
     tuned = tune_recipe(registry.load("tabular"), seconds=1.0, compiled=False)
-    assert tuned.left_alone["workers"] == "training waits for data 0.1 % of the time"
+    assert tuned.not_tried["workers"] == "training waits for data 0.1 % of the time"
 
 
 def test_with_batch_normalisation_the_micro_batch_is_left_alone(monkeypatch: pytest.MonkeyPatch):
     asked = measured(monkeypatch, lambda config: 100.0)
     tuned = tune_recipe(registry.load("digits"), seconds=1.0, compiled=False)
-    assert "batch normalisation" in tuned.left_alone["micro_batch"]
+    assert "batch normalisation" in tuned.not_tried["micro_batch"]
     assert {config.micro_batch for config in asked} == {registry.load("digits").train.micro_batch}
 
 

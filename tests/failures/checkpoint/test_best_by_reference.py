@@ -1,4 +1,4 @@
-"""CKP001: whose memory the best weights are."""
+"""CKP001: a best state_dict that is not copied."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def update(net=model, opt=optimizer):
     return loss.item()
 """
 
-GUILTY = {
+FAULTY = {
     "loaded at the end": """
 best, state = float("inf"), None
 for epoch in range(6):
@@ -78,7 +78,7 @@ final.load_state_dict(kept[1])
 """,
 }
 
-QUIET = {
+CORRECT = {
     "deepcopy": """
 for _ in range(3):
     update()
@@ -122,7 +122,7 @@ for _ in range(4):
             if value.is_floating_point():
                 value.mul_(0.9).add_(live[name], alpha=0.1)
 """,
-    "a handle made before training": """
+    "a state_dict captured before training": """
 checkpoint = {"model": model.state_dict(), "epoch": 0}
 for epoch in range(3):
     update()
@@ -145,7 +145,7 @@ state = model.state_dict()
 update(other, its)
 torch.save(state, os.path.join(folder, "model.pt"))
 """,
-    "only looked at": """
+    "only read": """
 before = model.state_dict()
 update()
 print({k: float(v.float().mean()) for k, v in before.items()})
@@ -153,22 +153,22 @@ print({k: float(v.float().mean()) for k, v in before.items()})
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint ------------------------------------------------------------------------------------------------------------
 
-SILENT = {"a shallow copy, a fused optimizer", "loaded into another model, with two optimizers"}
-"""Of these the text does not tell what is copied, or which of the captures is used."""
+LINT_MISSES = {"a shallow copy, a fused optimizer", "loaded into another model, with two optimizers"}
+"""The text does not show what is copied, or which of the captures is used."""
 
-WRITTEN = {
+LINT_FINDS = {
     "a function with annotations": """
 def fit(net: nn.Module, loader, val_loader, epochs: int = 20) -> nn.Module:
     opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
@@ -230,7 +230,7 @@ find_rate([0.1, 0.01])
 """,
 }
 
-UNWRITTEN = {
+LINT_IGNORES = {
     "the best saved to a file at once": """
 best = float("inf")
 for epoch in range(5):
@@ -276,7 +276,7 @@ for _ in range(3):
 after = model.state_dict()
 model.load_state_dict({name: before[name] + (after[name] - before[name]) * 0.1 for name in before})
 """,
-    "kept for the best, by a function that copies": """
+    "captured by a function that copies": """
 from elsewhere import snapshot
 best, kept = float("inf"), None
 for epoch in range(5):
@@ -285,7 +285,7 @@ for epoch in range(5):
         best, kept = loss, snapshot(model.state_dict())
 model.load_state_dict(kept)
 """,
-    "another model gets it right there": """
+    "loaded into another model at once": """
 best, champion = float("inf"), copy.deepcopy(model)
 for epoch in range(5):
     loss = update()
@@ -297,14 +297,14 @@ model.load_state_dict(champion.state_dict())
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - LINT_MISSES), *LINT_FINDS])
+def test_lint_reports_the_marked_line(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_FINDS}[name], fixes=True)
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*LINT_MISSES, *CORRECT, *LINT_IGNORES])
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_IGNORES}[name])
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_the_rule_leaves_others_alone(lint_is_clean, name):
         ),
     ],
 )
-def test_the_state_is_copied_with_the_import_where_it_is_missing(lint_reports, imports, fixed, call):
+def test_the_fix_copies_the_state_and_adds_a_missing_import(lint_reports, imports, fixed, call):
     from trueloop.core.source_text import SourceText, apply_fixes
 
     body = """net = torch.nn.Linear(2, 1)

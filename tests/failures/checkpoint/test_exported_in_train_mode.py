@@ -1,4 +1,4 @@
-"""CKP004: exported, traced or served in train mode."""
+"""CKP004: models that are exported, traced or served in train mode."""
 
 import pytest
 
@@ -23,7 +23,7 @@ model = Net()
 x = torch.randn(3, 4)
 """
 
-GUILTY = {
+FAULTY = {
     "traced after training": """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for _ in range(2):
@@ -63,7 +63,7 @@ traced.save(path)
 """,
 }
 
-LOOK_ALIKES = {
+CORRECT = {
     "eval before": "model.eval()\ntorch.jit.trace(model, x).save(path)\n",
     "eval in the same line": "torch.export.save(torch.export.export(model.eval(), (x,)), path)\n",
     "eval where it is made": "net = Net().eval()\ntorch.jit.trace(net, x).save(path)\n",
@@ -71,7 +71,7 @@ LOOK_ALIKES = {
 plain = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Dropout(0.0))
 torch.jit.trace(plain, x).save(path)
 """,
-    "only looked at": "print(torch.jit.trace(model, x, check_trace=False).graph)\n",
+    "only read": "print(torch.jit.trace(model, x, check_trace=False).graph)\n",
     "to go on training": "program = torch.export.export(model, (x,))\nnet = program.module()\nprint(net(x).shape)\n",
     "scripted, whose mode can be set later": "scripted = torch.jit.script(model)\nscripted.save(path)\n",
     "eval in a function": """
@@ -89,28 +89,28 @@ torch.jit.trace(model, x).save(path)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script):
     run_reports(HEAD + script)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("script", LOOK_ALIKES.values(), ids=LOOK_ALIKES)
-def test_look_alikes(run, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run, script):
     ran = run(HEAD + script)
     assert "CKP004" not in {found.code for found in ran.findings}
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint ------------------------------------------------------------------------------------------------------------
 
-SILENT = {"saved by the function, in another function", "exported, in a class", "eval comes too late"}
-"""Of these the text does not tell: another caller may have set the mode, or something that it cannot read did."""
+LINT_MISSES = {"saved by the function, in another function", "exported, in a class", "eval comes too late"}
+"""Another caller, or code that lint cannot read, may have set the mode."""
 
-WRITTEN = {
+LINT_FINDS = {
     "to ONNX by torch.export": """
 torch.onnx.export(model, (x,), path, dynamo=True)  # <- CKP004
 """,
-    "to ONNX, by whichever way": """
+    "to ONNX, with the default exporter": """
 torch.onnx.export(model, x, path, opset_version=17)  # <- CKP004
 """,
     "imported by name": """
@@ -151,9 +151,9 @@ def predict():
 """,
 }
 
-UNWRITTEN = {
+LINT_IGNORES = {
     "to ONNX by the older way": "torch.onnx.export(model, x, path, dynamo=False)\n",
-    "to ONNX in train mode, as asked for": """
+    "to ONNX in train mode, explicitly": """
 torch.onnx.export(model, x, path, training=torch.onnx.TrainingMode.TRAINING)
 """,
     "of an argument": """
@@ -165,7 +165,7 @@ from models import build
 net = build()
 torch.jit.trace(net, x).save(path)
 """,
-    "handed to somebody": """
+    "passed to another function": """
 from helpers import prepare
 prepare(model)
 torch.jit.trace(model, x).save(path)
@@ -194,7 +194,7 @@ def predict(values: list):
     with torch.no_grad():
         return model(torch.tensor(values)).tolist()
 """,
-    "made for each request": """
+    "built for each request": """
 from fastapi import FastAPI
 app = FastAPI()
 
@@ -216,11 +216,11 @@ def predict(values):
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - LINT_MISSES), *LINT_FINDS])
+def test_lint_reports_the_marked_line(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_FINDS}[name])
 
 
-@pytest.mark.parametrize("name", [*LOOK_ALIKES, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**LOOK_ALIKES, **UNWRITTEN}[name], "CKP004")
+@pytest.mark.parametrize("name", [*CORRECT, *LINT_IGNORES])
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
+    lint_is_clean(HEAD + {**CORRECT, **LINT_IGNORES}[name], "CKP004")

@@ -1,4 +1,4 @@
-"""CKP005: loads of which no name fits, and everything that only looks like it."""
+"""CKP005: loads with strict=False of which no name matches."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def train(model, optimizers=None):
 model = Net()
 """
 
-QUIET = {
+CORRECT = {
     "strict": "model.load_state_dict(Net().state_dict())\ntrain(model)\n",
-    "not strict, and it fits": "model.load_state_dict(Net().state_dict(), strict=False)\ntrain(model)\n",
+    "strict=False, and all names match": "model.load_state_dict(Net().state_dict(), strict=False)\ntrain(model)\n",
     "a backbone without its head": """
 state = {name: value for name, value in Net().state_dict().items() if name.startswith("body")}
 model.load_state_dict(state | {"old_head.weight": torch.ones(1)}, strict=False)
@@ -52,7 +52,7 @@ optimizer.load_state_dict(optimizer.state_dict())
 """,
 }
 
-GUILTY = {
+FAULTY = {
     "a prefix too many": "model.load_state_dict(Task().state_dict(), strict=False)  # <- CKP005\ntrain(model)\n",
     "a prefix too few, in a function": """
 def load(into, state):
@@ -83,20 +83,20 @@ model.eval()
 with torch.no_grad():
     print(model(x).mean())
 """,
-    "a checkpoint of something else, whose model never runs": """
+    "a checkpoint of another model that never runs": """
 model.load_state_dict({"encoder.weight": torch.ones(2, 2)}, strict=False)  # <- CKP005
 """,
 }
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-@pytest.mark.parametrize("name", GUILTY)
-def test_it_is_found_at_its_line(run_reports, name):
-    (found,) = run_reports(HEAD + GUILTY[name]).findings
+@pytest.mark.parametrize("name", FAULTY)
+def test_run_reports_the_marked_line(run_reports, name):
+    (found,) = run_reports(HEAD + FAULTY[name]).findings
     assert "strict=False loaded nothing" in found.message
     if "prefix too" in name:
-        assert ("Take 'model.' off" if "many" in name else "Put 'model.' before") in found.fix
+        assert ("Remove 'model.' from" if "many" in name else "Put 'model.' before") in found.fix

@@ -1,4 +1,4 @@
-"""CKP002: resumed in part, or begun anew on purpose."""
+"""CKP002: training that is resumed without the optimizer's state."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def save(model, optimizer, scheduler):
     torch.save(states, path)
 """
 
-GUILTY = {
+FAULTY = {
     "the scheduler is loaded, the optimizer forgotten": """
 first = build()
 train(*first)
@@ -38,7 +38,7 @@ model.load_state_dict(saved["model"])  # <- CKP002
 scheduler.load_state_dict(saved["scheduler"])
 train(model, optimizer, scheduler)
 """,
-    "written over what it began from": """
+    "written over the file it started from": """
 save(*build())
 model, optimizer, scheduler = build(torch.optim.SGD, momentum=0.9)
 if os.path.exists(path):
@@ -87,7 +87,7 @@ train(model, optimizer, scheduler)
 """,
 }
 
-QUIET = {
+CORRECT = {
     "everything": """
 first = build()
 train(*first)
@@ -119,7 +119,7 @@ model.load_state_dict(torch.load(path)["model"])
 train(model, optimizer, scheduler)
 torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path + ".tuned")
 """,
-    "nothing to lose": """
+    "no state to lose": """
 first = build(torch.optim.SGD)
 train(*first)
 save(*first)
@@ -157,22 +157,22 @@ with torch.no_grad():
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint ------------------------------------------------------------------------------------------------------------
 
-SILENT = {"written over what it began from"}
-"""The text does not tell what a path stands for when the program runs."""
+LINT_MISSES = {"written over the file it started from"}
+"""The text does not show the value of a path at run time."""
 
-WRITTEN = {
+LINT_FINDS = {
     "arguments, a scaler and a schedule": """
 import argparse
 
@@ -225,7 +225,7 @@ go_on(path)
 """,
 }
 
-UNWRITTEN = {
+LINT_IGNORES = {
     "by a function of another file": """
 from elsewhere import load_all
 model, optimizer, scheduler = build()
@@ -265,11 +265,11 @@ def main(where):
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name], fixes=False)
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - LINT_MISSES), *LINT_FINDS])
+def test_lint_reports_the_marked_line(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_FINDS}[name], fixes=False)
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*LINT_MISSES, *CORRECT, *LINT_IGNORES])
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_IGNORES}[name])

@@ -1,4 +1,4 @@
-"""CKP003: a note, which the marks of guilty scripts leave out."""
+"""CKP003: torch.load with weights_only=False, reported as a note."""
 
 import pytest
 
@@ -13,7 +13,7 @@ path = os.path.join(tempfile.mkdtemp(), "model.pt")
 torch.save({"model": model.state_dict()}, path)
 """
 
-GUILTY = {
+FAULTY = {
     "by path": 'model.load_state_dict(torch.load(path, weights_only=False)["model"])  # here',
     "by file": """
 with open(path, "rb") as file:
@@ -24,38 +24,38 @@ def restore(net):
     net.load_state_dict(torch.load(path, weights_only=False)["model"])  # here
 restore(model)
 """,
-    "a loader of one's own": """
+    "a wrapper around torch.load": """
 class Store:
     read = staticmethod(partial(torch.load, weights_only=False))
 Store.read(path)  # here
 """,
 }
 
-QUIET = {
+CORRECT = {
     "weights only": "model.load_state_dict(torch.load(path, weights_only=True)['model'])",
     "by default": "model.load_state_dict(torch.load(path)['model'])",
     "not loaded": "print(os.path.getsize(path))",
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(run, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run, script):
     ran = run(HEAD + script)
     line = next(n for n, text in enumerate(ran.path.read_text().splitlines(), 1) if text.endswith("# here"))
     assert [(found.code, found.location.line) for found in ran.findings] == [("CKP003", line)]
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run, script):
     assert not run(HEAD + script).findings
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint ------------------------------------------------------------------------------------------------------------
 
-SILENT = {"a loader of one's own"}
-"""Of these the text cannot tell the line."""
+LINT_MISSES = {"a wrapper around torch.load"}
+"""Lint cannot determine the line of these."""
 
-WRITTEN = {
+LINT_FINDS = {
     "imported by name": """
 from torch import load as restore
 checkpoint = restore(path, weights_only=False)  # <- CKP003
@@ -91,12 +91,12 @@ def best():
 """,
 }
 
-UNWRITTEN = {
+LINT_IGNORES = {
     "decided elsewhere": """
 def read(where, trusted):
     return torch.load(where, weights_only=not trusted)
 """,
-    "an option of one's own": """
+    "an option of another function": """
 from storage import load
 saved = load(path, weights_only=False)
 """,
@@ -115,11 +115,11 @@ saved = torch.load(path, **options)
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name].replace("# here", "# <- CKP003"), fixes=True)
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - LINT_MISSES), *LINT_FINDS])
+def test_lint_reports_the_marked_line(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_FINDS}[name].replace("# here", "# <- CKP003"), fixes=True)
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name], "CKP003")
+@pytest.mark.parametrize("name", [*LINT_MISSES, *CORRECT, *LINT_IGNORES])
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_IGNORES}[name], "CKP003")

@@ -1,4 +1,4 @@
-"""DAT006: told by devices; the meta device stands for an accelerator, which these tests do not have."""
+"""DAT006: the loss is computed on the CPU; the meta device replaces the accelerator, which these tests lack."""
 
 from types import SimpleNamespace
 
@@ -10,15 +10,15 @@ from trueloop.tracing.events import BackwardEnded, BackwardLosses, ModelCalled, 
 WEIGHTS = frozenset({Ref("Parameter", "weight")})
 
 
-def hear(detector, *, output="meta", targets="cpu", received=WEIGHTS, times=5, unread=""):
+def run_backwards(detector, *, output="meta", targets="cpu", reached=WEIGHTS, times=5, unreadable=""):
     """Call and differentiate a model several times, and return what was found."""
     found = []
-    loss = SimpleNamespace(targets=None if unread else torch.empty(4, device=targets), unread=unread)
+    loss = SimpleNamespace(targets=None if unreadable else torch.empty(4, device=targets), unreadable_reason=unreadable)
     for _ in range(times):
         for kind, fields in (
             (ModelCalled, {"output": torch.empty(4, device=output), "parameters": WEIGHTS}),
-            (BackwardLosses, {"losses": (loss,), "place": None}),
-            (BackwardEnded, {"received": received}),
+            (BackwardLosses, {"losses": (loss,), "location": None}),
+            (BackwardEnded, {"reached_parameters": reached}),
         ):
             event = object.__new__(kind)
             for name, value in fields.items():
@@ -27,29 +27,29 @@ def hear(detector, *, output="meta", targets="cpu", received=WEIGHTS, times=5, u
     return [evidence for evidence in found if evidence is not None]
 
 
-def test_a_loss_on_the_processor_is_told_once():
+def test_a_loss_on_the_cpu_is_reported_once():
     detector = Detector()
-    found = hear(detector)
+    found = run_backwards(detector)
     assert len(found) == 1
     assert "meta" in found[0].message
     assert not detector.inconclusive()
 
 
-def test_a_loss_beside_the_output_is_not():
-    assert not hear(Detector(), targets="meta")
-    assert not hear(Detector(), output="cpu")
+def test_a_loss_on_the_device_of_the_output_is_fine():
+    assert not run_backwards(Detector(), targets="meta")
+    assert not run_backwards(Detector(), output="cpu")
     assert Detector().inconclusive()
 
 
-def test_a_loss_of_another_model_is_not():
-    assert not hear(Detector(), received=frozenset({Ref("Parameter", "other")}))
+def test_a_loss_of_another_model_is_fine():
+    assert not run_backwards(Detector(), reached=frozenset({Ref("Parameter", "other")}))
 
 
-def test_a_single_one_is_not():
-    assert not hear(Detector(), times=2)
+def test_two_backwards_are_not_enough():
+    assert not run_backwards(Detector(), times=2)
 
 
-def test_targets_that_cannot_be_read_are_not_judged():
+def test_unreadable_targets_are_inconclusive():
     detector = Detector()
-    assert not hear(detector, unread="nobody tells")
-    assert detector.inconclusive() == "nobody tells"
+    assert not run_backwards(detector, unreadable="no value")
+    assert detector.inconclusive() == "no value"

@@ -124,14 +124,14 @@ def _run(path: Path, script: str, *, watched: bool) -> dict[str, Any]:
 
     from trueloop.core.findings import Severity
     from trueloop.failures.load import catalogue
-    from trueloop.sanitizer.dispatch import Watched
+    from trueloop.sanitizer.dispatch import WatchedFailure
     from trueloop.sanitizer.watch import Watch
 
     path.write_text(textwrap.dedent(script))
     torch.set_num_threads(1)
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(0)
-    watch = Watch([Watched(each.failure, each.slug) for each in catalogue().values()] if watched else [])
+    watch = Watch([WatchedFailure(each.failure, each.slug) for each in catalogue().values()] if watched else [])
     if watched:
         watch.start()
     try:

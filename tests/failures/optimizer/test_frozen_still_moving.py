@@ -1,4 +1,4 @@
-"""OPT003: frozen, and moving."""
+"""OPT003: frozen parameters that keep changing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def freeze(module):
     for p in module.parameters():
         p.requires_grad = False
 """
-GUILTY = {
+FAULTY = {
     "old_gradient_stays": """
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 for i in range(8):
@@ -63,7 +63,7 @@ for i in range(16):
                 p.grad.zero_()
 """,
 }
-QUIET = {
+CORRECT = {
     "cleared_to_none": """
 optimizer = optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.1)
 for i in range(8):
@@ -124,11 +124,11 @@ for i in range(12):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(run_reports, script: str):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script: str):
     assert "requires_grad=False" in run_reports(DATA + script).findings[0].message
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script: str):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script: str):
     run_is_clean(DATA + script)

@@ -1,4 +1,4 @@
-"""OPT006: gradients for an optimizer that never steps."""
+"""OPT006: an optimizer whose step is never called."""
 
 import pytest
 
@@ -14,13 +14,13 @@ mse = nn.functional.mse_loss
 OPTIMIZER = """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 """
-TWO = """
+TWO_OPTIMIZERS = """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 critic = nn.Sequential(nn.Linear(1, 4), nn.ReLU(), nn.Linear(4, 1))
 second = torch.optim.Adam(critic.parameters(), lr=0.01)
 """
 
-QUIET = {
+CORRECT = {
     "a window of many batches, of which the run ends in the first": OPTIMIZER
     + """
 for number in range(20):
@@ -29,7 +29,7 @@ for number in range(20):
         optimizer.step()
         optimizer.zero_grad()
 """,
-    "a generator that waits for its critic": TWO
+    "a generator that is updated later than its critic": TWO_OPTIMIZERS
     + """
 for number in range(20):
     optimizer.zero_grad()
@@ -41,7 +41,7 @@ for number in range(20):
         (-critic(model(x)).mean()).backward()
         optimizer.step()
 """,
-    "each in its phase, by one line": TWO
+    "two optimizers in phases, stepped by one line": TWO_OPTIMIZERS
     + """
 both = [second, optimizer]
 for number in range(20):
@@ -50,7 +50,7 @@ for number in range(20):
     critic(model(x)).pow(2).mean().backward()
     both[number // 50].step()
 """,
-    "each in its phase, by one function": TWO
+    "two optimizers in phases, stepped by one function": TWO_OPTIMIZERS
     + """
 def update(with_this, loss):
     with_this.zero_grad()
@@ -95,7 +95,7 @@ for row, goal in zip(x[:20], y):
     optimizer.zero_grad()
     mse(model(row[None]), goal[None]).backward()
 """,
-    "a step inside of backward": """
+    "a step inside backward": """
 each = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
 def step_on(p):
     each[p].step()
@@ -114,7 +114,7 @@ for _ in range(20):
         for p in model.parameters():
             p -= 0.01 * p.grad
 """,
-    "weights changed by hand, not by what their gradients are": OPTIMIZER
+    "weights changed by hand with noise": OPTIMIZER
     + """
 for _ in range(20):
     optimizer.zero_grad()
@@ -122,7 +122,7 @@ for _ in range(20):
     for p in model.parameters():
         p.data.add_(torch.randn_like(p), alpha=1e-3)
 """,
-    "another optimizer over the same": OPTIMIZER
+    "another optimizer over the same parameters": OPTIMIZER
     + """
 adam = torch.optim.Adam(model.parameters())
 for number in range(20):
@@ -131,7 +131,7 @@ for number in range(20):
         adam.step()
         optimizer.zero_grad()
 """,
-    "a teacher's, of which only the state is wanted": TWO
+    "the optimizer of a frozen critic": TWO_OPTIMIZERS
     + """
 for number in range(20):
     optimizer.zero_grad()
@@ -157,7 +157,7 @@ for _ in range(12):
     scaler.step(optimizer)
     scaler.update()
 """,
-    "stepped by who holds it": OPTIMIZER
+    "stepped by a wrapper": OPTIMIZER
     + """
 class Wrapper:
     def __init__(self, inner):
@@ -171,7 +171,7 @@ for number in range(20):
     if number > 50:
         wrapper.advance()
 """,
-    "stepped by its name": OPTIMIZER
+    "stepped through globals()": OPTIMIZER
     + """
 for number in range(20):
     optimizer.zero_grad()
@@ -179,7 +179,7 @@ for number in range(20):
     if number > 50:
         globals()["optimizer"].step()
 """,
-    "weights set anew": OPTIMIZER
+    "weights set by vector_to_parameters": OPTIMIZER
     + """
 for _ in range(20):
     optimizer.zero_grad()
@@ -192,7 +192,7 @@ for _ in range(5):
     optimizer.zero_grad()
     mse(model(x), y).backward()
 """,
-    "unscheduled as yet": OPTIMIZER
+    "stepped through its scheduler, later": OPTIMIZER
     + """
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3)
 for number in range(20):
@@ -203,8 +203,8 @@ for number in range(20):
 """,
 }
 
-GUILTY = {
-    "cleared in time": OPTIMIZER
+FAULTY = {
+    "cleared but never stepped": OPTIMIZER
     + """
 for _ in range(20):
     optimizer.zero_grad()
@@ -223,7 +223,7 @@ for _ in range(20):
 for _ in range(20):
     mse(model(x), y).backward()  # <- OPT006
 """,
-    "one of two": TWO
+    "one of two optimizers": TWO_OPTIMIZERS
     + """
 for _ in range(20):
     second.zero_grad()
@@ -232,7 +232,7 @@ for _ in range(20):
     mse(model(x), y).backward()
     optimizer.step()
 """,
-    "the other's step twice": TWO
+    "the other optimizer is stepped": TWO_OPTIMIZERS
     + """
 for _ in range(20):
     second.zero_grad()
@@ -241,8 +241,8 @@ for _ in range(20):
     mse(model(x), y).backward()
     optimizer.step()
 """,
-    "in a function that gets all it needs": """
-def train(network, with_this, turns):
+    "in a function that gets everything as arguments": """
+def train(network, optimizer, updates):
     total = 0.0
     for _ in range(turns):
         with_this.zero_grad()
@@ -287,7 +287,7 @@ for number in range(40):
 """,
 }
 
-RAN_ONLY = {
+RUN_ONLY = {
     "in an object": """
 class Learner:
     def __init__(self, net):
@@ -316,35 +316,35 @@ for _ in range(4):
 }
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET.keys())
-def test_its_look_alikes_are_left_in_peace(run, lint_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_run_and_lint_ignore_correct_programs(run, lint_is_clean, script):
     assert not [each.message for each in run(HEAD + script).findings if each.code == "OPT006"]
     lint_is_clean(HEAD + script, "OPT006")
 
 
-@pytest.mark.filterwarnings("ignore:Detected call of")  # torch sees a schedule before any step, too
-@pytest.mark.parametrize("script", [*GUILTY.values(), *RAN_ONLY.values()], ids=[*GUILTY, *RAN_ONLY])
-def test_it_is_found(run, script):
+@pytest.mark.filterwarnings("ignore:Detected call of")  # PyTorch warns about the scheduler step too
+@pytest.mark.parametrize("script", [*FAULTY.values(), *RUN_ONLY.values()], ids=[*FAULTY, *RUN_ONLY])
+def test_run_reports_the_marked_line(run, script):
     marked = {n for n, line in enumerate((HEAD + script).splitlines(), 1) if "<- OPT006" in line}
     ran = run(HEAD + script)
     assert {line for code, line in ran.places if code == "OPT006"} == marked
 
 
-def test_where_the_helper_is_another_file(run, tmp_path, monkeypatch):
+def test_run_reports_a_loop_in_another_file(run, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "the_loop_of_it.py").write_text("""
+    (tmp_path / "loop_module.py").write_text("""
 def go(net, given, loss_of, turns=20):
     for _ in range(turns):
         given.zero_grad()
         loss_of(net).backward()
 """)
-    script = HEAD + OPTIMIZER + "from the_loop_of_it import go\ngo(model, optimizer, lambda net: mse(net(x), y))\n"
+    script = HEAD + OPTIMIZER + "from loop_module import go\ngo(model, optimizer, lambda net: mse(net(x), y))\n"
     assert [each.code for each in run(script).findings] == ["OPT006"]
 
 
-def test_where_a_file_that_does_not_run_gets_it(run, tmp_path, monkeypatch):
+def test_run_reports_it_if_another_file_only_sets_the_rate(run, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "the_rate_of_it.py").write_text("""
+    (tmp_path / "rate_module.py").write_text("""
 def adjust(given, rate):
     for group in given.param_groups:
         group["lr"] = rate
@@ -353,7 +353,7 @@ def adjust(given, rate):
         HEAD
         + OPTIMIZER
         + """
-from the_rate_of_it import adjust
+from rate_module import adjust
 for number in range(20):
     adjust(optimizer, 0.1)
     optimizer.zero_grad()
@@ -363,14 +363,14 @@ for number in range(20):
     assert [each.code for each in run(script).findings] == ["OPT006"]
 
 
-def test_where_another_file_may_step(run, tmp_path, monkeypatch):
+def test_run_ignores_an_optimizer_that_another_file_may_step(run, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "the_other_of_it.py").write_text("def late(given):\n    given.step()\n")
+    (tmp_path / "step_module.py").write_text("def late(given):\n    given.step()\n")
     script = (
         HEAD
         + OPTIMIZER
         + """
-from the_other_of_it import late
+from step_module import late
 for number in range(20):
     optimizer.zero_grad()
     mse(model(x), y).backward()
@@ -381,16 +381,16 @@ for number in range(20):
     assert not run(script).findings
 
 
-def test_it_is_told_while_it_runs(run):
-    (found,) = run(HEAD + GUILTY["cleared in time"]).findings
-    assert found.message.startswith("8 backwards")
+def test_the_finding_comes_after_eight_backwards(run):
+    (found,) = run(HEAD + FAULTY["cleared but never stepped"]).findings
+    assert found.message.startswith("8 backward passes")
 
 
-def test_where_it_is_not_certain_it_is_not_judged(run):
-    (verdict,) = (each for each in run(HEAD + QUIET["a probe"]).report.verdicts if each.code == "OPT006")
+def test_a_short_probe_is_not_judged(run):
+    (verdict,) = (each for each in run(HEAD + CORRECT["a probe"]).report.verdicts if each.code == "OPT006")
     assert verdict.reason == "no optimizer stepped"
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY.keys())
-def test_the_text_tells_it(lint_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_lint_reports_the_marked_line(lint_reports, script):
     lint_reports(HEAD + script)

@@ -1,4 +1,4 @@
-"""OPT001: gradients that no optimizer uses."""
+"""OPT001: parameters that get gradients but are in no optimizer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Net(nn.Module):
         return self.head(torch.relu(self.middle(self.body(x))))
 model = Net()
 """
-GUILTY = {
+FAULTY = {
     "only_the_body": """
 optimizer = optim.SGD([*model.body.parameters(), *model.middle.parameters()], lr=0.1)
 for _ in range(8):
@@ -30,7 +30,7 @@ for _ in range(8):
     F.cross_entropy(model(x), y).backward()
     optimizer.step()  # <- OPT001
 """,
-    "a_part_of_what_was_called_whole": """
+    "a_submodule_of_a_called_model": """
 system = nn.Sequential(model)
 with torch.no_grad():
     print(system(x).mean())
@@ -40,7 +40,7 @@ for _ in range(8):
     F.cross_entropy(model(x), y).backward()
     optimizer.step()  # <- OPT001
 """,
-    "the_loop_is_a_library's": """
+    "the_loop_is_in_a_library": """
 library = {}
 exec('''
 def fit(model, optimizer, x, y):
@@ -103,7 +103,7 @@ for _ in range(12):
     F.cross_entropy(model(x), y).backward()
     optimizer.step()
 """
-QUIET = {
+CORRECT = {
     "all": "optimizer = optim.Adam(model.parameters())" + LOOP,
     "head_of_an_unfrozen_backbone": "optimizer = optim.Adam(model.head.parameters())" + LOOP,
     "last_half": "optimizer = optim.Adam([*model.middle.parameters(), *model.head.parameters()])" + LOOP,
@@ -118,7 +118,7 @@ for _ in range(8):
         optimizer.step()
         optimizer.zero_grad()
 """,
-    "another_one_steps_seldom": """
+    "another_optimizer_steps_rarely": """
 often = optim.SGD([*model.body.parameters(), *model.middle.parameters()], lr=0.1)
 seldom = optim.SGD(model.head.parameters(), lr=0.1)
 for i in range(20):
@@ -212,23 +212,23 @@ for part in (model.head, model.middle, model.body):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(run_reports, script: str):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script: str):
     assert "are in no optimizer" in run_reports(DATA + script).findings[0].message
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script: str):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script: str):
     run_is_clean(DATA + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint ------------------------------------------------------------------------------------------------------------
 
-SILENT = {"the_loop_is_a_library's", "groups_by_name"}
-"""Which names these are the text does not tell."""
+LINT_MISSES = {"the_loop_is_in_a_library", "groups_by_name"}
+"""Faulty scripts whose parameter names the text does not show."""
 
-WRITTEN = {
-    "an attribute that was not there": """
+LINT_FINDS = {
+    "a new attribute": """
 class Encoder(nn.Module):
     def __init__(self):
         super().__init__()
@@ -260,7 +260,7 @@ for a, b in loader:
     scaler.step(opt)  # <- OPT001
     scaler.update()
 """,
-    "in a task of one's own": """
+    "in a task class": """
 class Task:
     def __init__(self, classes):
         self.net = Net()
@@ -275,7 +275,7 @@ class Task:
 """,
 }
 
-WRITTEN["a head in a dictionary"] = """
+LINT_FINDS["a head in a dictionary"] = """
 class Many(nn.Module):
     def __init__(self):
         super().__init__()
@@ -291,7 +291,7 @@ for _ in range(12):
     optimizer.step()  # <- OPT001
 """
 
-UNWRITTEN = {
+LINT_IGNORES = {
     "a last layer that is frozen when it is built": """
 class Fixed(nn.Module):
     def __init__(self):
@@ -317,7 +317,7 @@ model = Probe()
 optimizer = optim.Adam(model.body.parameters())
 """
     + LOOP,
-    "an optimizer for each, by names": """
+    "one optimizer per part, by name": """
 parts = {"body": model.body, "middle": model.middle, "head": model.head}
 optimizers = {name: optim.Adam(part.parameters()) for name, part in parts.items()}
 for _ in range(8):
@@ -345,7 +345,7 @@ model.append(head)
 optimizer.add_param_group({"params": head.parameters()})
 """
     + LOOP,
-    "what is added has nothing to learn": """
+    "added layers without parameters": """
 model = nn.Sequential(nn.Linear(6, 8))
 optimizer = optim.Adam(model.parameters())
 model.append(nn.ReLU())
@@ -372,11 +372,11 @@ for _ in range(9):
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(DATA + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - LINT_MISSES), *LINT_FINDS])
+def test_lint_reports_the_marked_line(lint_reports, name):
+    lint_reports(DATA + {**FAULTY, **LINT_FINDS}[name])
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(DATA + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*LINT_MISSES, *CORRECT, *LINT_IGNORES])
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
+    lint_is_clean(DATA + {**FAULTY, **CORRECT, **LINT_IGNORES}[name])

@@ -1,4 +1,4 @@
-"""OPT002: an optimizer for tensors that the model has not got any more."""
+"""OPT002: an optimizer that holds parameters the model no longer has."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def build(classes=3):
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, classes))
 model = build()
 """
-GUILTY = {
+FAULTY = {
     "model_built_again": """
 optimizer = optim.Adam(model.parameters())
 model = build()
@@ -76,7 +76,7 @@ for _ in range(10):
     F.cross_entropy(model(x), y).backward()
     optimizer.step()
 """
-QUIET = {
+CORRECT = {
     "in_order": "optimizer = optim.Adam(model.parameters())" + LOOP,
     "head_used_later": """
 heads = nn.ModuleList([nn.Linear(8, 3), nn.Linear(8, 3)])
@@ -167,7 +167,7 @@ for lr in (0.1, 0.01, 0.001):
 }
 
 
-LEFT = """
+OLD_GRADIENT = """
 optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 def importance():
     model.zero_grad()
@@ -187,22 +187,22 @@ for _ in range(8):
     loss.backward()
     optimizer.step()  # <- OPT002
 """
-"""A layer is replaced whose last gradient is stepped on and on."""
+"""A replaced layer whose last gradient is used at every step."""
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(run_reports, script: str):
-    assert "in no model that is called" in run_reports(DATA + script).findings[0].message
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script: str):
+    assert "belong to no model that is called" in run_reports(DATA + script).findings[0].message
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script: str):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script: str):
     run_is_clean(DATA + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint ------------------------------------------------------------------------------------------------------------
 
-WRITTEN = {
+LINT_FINDS = {
     "fine-tuning, the head replaced too late": """
 import torchvision
 def main(args):
@@ -217,7 +217,7 @@ def main(args):
             criterion(net(images), labels).backward()
             opt.step()  # <- OPT002
 """,
-    "of a class of the file, with AMP": """
+    "a class of the file, with AMP": """
 class Net(nn.Module):
     def __init__(self, classes):
         super().__init__()
@@ -238,7 +238,7 @@ for inputs, targets in loader:
 """,
 }
 
-UNWRITTEN = {
+LINT_IGNORES = {
     "replaced by something without parameters": """
 import torchvision
 net = torchvision.models.resnet18()
@@ -250,13 +250,13 @@ for images, labels in loader:
     F.cross_entropy(head(net(images)), labels).backward()
     opt.step()
 """,
-    "told to the optimizer": """
+    "added with add_param_group": """
 optimizer = optim.Adam(model[0].parameters())
 model[2] = nn.Linear(8, 3)
 optimizer.add_param_group({"params": model[2].parameters()})
 """
     + LOOP,
-    "another optimizer for what is new": """
+    "another optimizer for the new layer": """
 optimizer = optim.Adam(model.parameters())
 model[2] = nn.Linear(8, 3)
 second = optim.Adam(model[2].parameters())
@@ -297,7 +297,7 @@ for a, b in DataLoader(TensorDataset(x, y), batch_size=12):
     optimizer.step()
     teacher = copy.deepcopy(student)
 """,
-    "a policy whose outputs wait in a buffer of another file": """
+    "a policy whose outputs are in a buffer of another file": """
 from elsewhere import Buffer
 critic, policy = build(1), build(1)
 optimizer, buffer = optim.Adam(policy.parameters()), Buffer()
@@ -332,15 +332,15 @@ for stage in range(3):
 }
 
 
-@pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(DATA + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*FAULTY, *LINT_FINDS])
+def test_lint_reports_the_marked_line(lint_reports, name):
+    lint_reports(DATA + {**FAULTY, **LINT_FINDS}[name])
 
 
-@pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(DATA + {**QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*CORRECT, *LINT_IGNORES])
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
+    lint_is_clean(DATA + {**CORRECT, **LINT_IGNORES}[name])
 
 
-def test_a_gradient_that_is_left_is_no_gradient(run_reports):
-    run_reports(DATA + LEFT)
+def test_an_old_gradient_does_not_count_as_fresh(run_reports):
+    run_reports(DATA + OLD_GRADIENT)

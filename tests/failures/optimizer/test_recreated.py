@@ -1,4 +1,4 @@
-"""OPT004: optimizers without a past."""
+"""OPT004: an optimizer that is re-created during training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def epoch(optimizer, model, loader):
         F.cross_entropy(model(a), b).backward()
         optimizer.step()
 """
-GUILTY = {
+FAULTY = {
     "in_the_epoch": """
 for _ in range(4):
     optimizer = optim.Adam(model.parameters(), lr=0.01)  # <- OPT004
@@ -67,7 +67,7 @@ class Task:
 Task(model).fit(5)
 """,
 }
-QUIET = {
+CORRECT = {
     "once": """
 optimizer = optim.Adam(model.parameters())
 for _ in range(4):
@@ -151,20 +151,20 @@ epoch(optimizer, model, loader)
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(run_reports, script: str):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script: str):
     assert "This line has built 3" in run_reports(DATA + script).findings[0].message
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script: str):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script: str):
     run_is_clean(DATA + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint ------------------------------------------------------------------------------------------------------------
 
-WRITTEN = {
-    "a function for an epoch, its number given": """
+LINT_FINDS = {
+    "a function for an epoch that gets its number": """
 from tqdm import tqdm
 def train(epoch: int, net: nn.Module, batches: DataLoader, device="cpu"):
     net.train()
@@ -195,7 +195,7 @@ class Trainer:
             self.epoch()
             print(epoch)
 """,
-    "it moves out of the loop": """
+    "the fix moves it out of the loop": """
 LR = 0.01
 for number in range(20):
     model.train()
@@ -207,8 +207,8 @@ for number in range(20):
 """,
 }
 
-UNWRITTEN = {
-    "an optimizer for each of several members": """
+LINT_IGNORES = {
+    "one optimizer per ensemble member": """
 class Member:
     def __init__(self):
         self.net = nn.Linear(6, 2)
@@ -222,14 +222,14 @@ members = [Member() for _ in range(4)]
 for member in members:
     member.fit()
 """,
-    "a rate that falls": """
+    "a decaying learning rate": """
 rate = 0.1
 for number in range(20):
     optimizer = optim.Adam(model.parameters(), lr=rate)
     epoch(optimizer, model, loader)
     rate *= 0.9
 """,
-    "a rate by the epoch, in a function": """
+    "a rate that depends on the epoch, in a function": """
 def train(number):
     rate = 0.1 if number < 10 else 0.01
     optimizer = optim.Adam(model.parameters(), lr=rate)
@@ -237,7 +237,7 @@ def train(number):
 for number in range(20):
     train(number)
 """,
-    "weights drawn anew": """
+    "reinitialised weights": """
 def reset(module):
     if isinstance(module, nn.Linear):
         module.reset_parameters()
@@ -245,7 +245,7 @@ for trial in range(5):
     model.apply(reset)
     epoch(optim.Adam(model.parameters()), model, loader)
 """,
-    "weights drawn anew by hand": """
+    "weights reinitialised by hand": """
 for trial in range(5):
     for p in model.parameters():
         nn.init.normal_(p, std=0.02)
@@ -286,13 +286,13 @@ for trial in range(5):
         F.cross_entropy(model(a), b).backward()
         optimizer.step()
 """,
-    "begun anew by a function of another file": """
+    "restarted by a function of another file": """
 from elsewhere import forget
 for trial in range(5):
     forget(model)
     epoch(optim.Adam(model.parameters()), model, loader)
 """,
-    "an image for each": """
+    "one image per iteration": """
 features = build().requires_grad_(False)
 for a, b in loader:
     image = a.clone().requires_grad_(True)
@@ -300,7 +300,7 @@ for a, b in loader:
     F.cross_entropy(features(image), b).backward()
     optimizer.step()
 """,
-    "adapted to each sample, then put back": """
+    "adapted to each sample, then restored": """
 start = copy.deepcopy(model.state_dict())
 for a, b in loader:
     optimizer = optim.Adam(model.parameters(), lr=1e-3)
@@ -309,7 +309,7 @@ for a, b in loader:
     optimizer.step()
     model.load_state_dict(start)
 """,
-    "only when it is time": """
+    "only on a condition": """
 for number in range(20):
     if number % 5 == 0:
         optimizer = optim.Adam(model.parameters())
@@ -321,11 +321,11 @@ for number in range(20):
 }
 
 
-@pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(DATA + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*FAULTY, *LINT_FINDS])
+def test_lint_reports_the_marked_line(lint_reports, name):
+    lint_reports(DATA + {**FAULTY, **LINT_FINDS}[name])
 
 
-@pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(DATA + {**QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*CORRECT, *LINT_IGNORES])
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
+    lint_is_clean(DATA + {**CORRECT, **LINT_IGNORES}[name])

@@ -1,4 +1,4 @@
-"""OPT007: settings that nothing reads."""
+"""OPT007: optimizer settings that nothing reads."""
 
 import sys
 
@@ -23,7 +23,7 @@ def update(optimizer):
     optimizer.step()
 """
 
-GUILTY = {
+FAULTY = {
     "a decay by hand": """
 optimizer = optim.SGD(model.parameters(), lr=args.lr)
 for epoch in range(args.epochs):
@@ -114,7 +114,7 @@ two.lr = 1e-5  # <- OPT007
 """,
 }
 
-QUIET = {
+CORRECT = {
     "in the groups": """
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(3):
@@ -122,7 +122,7 @@ for epoch in range(3):
         group["lr"] = 0.1 * 0.5**epoch
     update(optimizer)
 """,
-    "a note of it, beside the groups": """
+    "an attribute next to the groups": """
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 for epoch in range(3):
     optimizer.lr = 0.1 * 0.5**epoch
@@ -130,7 +130,7 @@ for epoch in range(3):
         group.update(lr=0.1 * 0.5**epoch)
     update(optimizer)
 """,
-    "a note that is read": """
+    "an attribute that is read": """
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 optimizer.lr = 0.1
 def rate():
@@ -180,7 +180,7 @@ optimizer = bnb.optim.AdamW8bit(model.parameters(), lr=0.1)
 optimizer.lr = 0.01
 update(optimizer)
 """,
-    "one that a library has wrapped": """
+    "wrapped by a library": """
 from accelerate import Accelerator
 accelerator = Accelerator()
 optimizer = optim.SGD(model.parameters(), lr=0.1)
@@ -188,7 +188,7 @@ optimizer = accelerator.prepare(optimizer)
 optimizer.lr = 0.01
 update(optimizer)
 """,
-    "of either a library's kind or torch's": """
+    "of a library's class or PyTorch's": """
 from elsewhere import Fancy
 def set_rate(optimizer, value):
     optimizer.lr = value
@@ -198,14 +198,14 @@ for each in (one, two):
 set_rate(one, 0.1)
 set_rate(two, 0.1)
 """,
-    "a state that is loaded back": """
+    "a state_dict that is loaded back": """
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 state = optimizer.state_dict()
 state["param_groups"][0]["lr"] = 0.01
 optimizer.load_state_dict(state)
 update(optimizer)
 """,
-    "copies that are kept": """
+    "stored copies of the groups": """
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 state, groups = optimizer.state_dict(), []
 for each in optimizer.state_dict()["param_groups"]:
@@ -214,14 +214,14 @@ for each in optimizer.state_dict()["param_groups"]:
 optimizer.load_state_dict({"state": state["state"], "param_groups": groups})
 update(optimizer)
 """,
-    "defaults for groups to come": """
+    "defaults for later groups": """
 optimizer = optim.SGD(model[:1].parameters() if isinstance(model, nn.Sequential) else model.parameters(), lr=0.1)
 optimizer.defaults["lr"] = 0.01
 head = nn.Linear(1, 1)
 optimizer.add_param_group({"params": head.parameters()})
 update(optimizer)
 """,
-    "defaults for another one": """
+    "defaults for another optimizer": """
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 update(optimizer)
 optimizer.defaults["lr"] = 0.01
@@ -238,7 +238,7 @@ args.lr = 0.2
 optimizer = optim.SGD(model.parameters(), lr=settings.lr)
 update(optimizer)
 """,
-    "handed to somebody who may read it": """
+    "passed to a function that may read it": """
 from elsewhere import log
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 optimizer.lr = 0.1
@@ -257,7 +257,7 @@ def train(optimizer):
         optimizer.step()
 """
 
-RUN = {
+RUN_FAULTY = {
     "a decay by hand": """
 optimizer = optim.SGD(model.parameters(), lr=args.lr)
 for turn in range(args.epochs):
@@ -278,7 +278,7 @@ class Trainer:
             train(self.optimizer)
 Trainer(0.01).fit()
 """,
-    "in a closure, of what a function has given": """
+    "in a closure, for an optimizer from a function": """
 def build(kinds):
     return [kind(model.parameters(), lr=0.001) for kind in kinds]
 def setter(optimizers):
@@ -306,21 +306,21 @@ for turn in range(3):
     two.betas = (0.5, 0.9)  # <- OPT007
 """,
 }
-STILL = {
-    "the same in the groups": """
+RUN_CORRECT = {
+    "the same value in the groups": """
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 for turn in range(3):
     optimizer.lr = 0.1 * 0.5**turn
     optimizer.param_groups[0].update(dict(lr=optimizer.lr))
     train(optimizer)
 """,
-    "a note of where it began": """
+    "an attribute with the initial rate": """
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 optimizer.lr = 0.1
 for turn in range(3):
     train(optimizer)
 """,
-    "told of at the end, when nothing is stepped any more": """
+    "set at the end, when nothing is stepped": """
 optimizer = optim.SGD(model.parameters(), lr=0.1)
 for turn in range(2):
     train(optimizer)
@@ -331,31 +331,31 @@ print(len([1 for _ in loader]), len([1 for _ in loader]))
 ELSEWHERE = ("import bitsandbytes", "from elsewhere", "from accelerate")
 
 
-@pytest.mark.parametrize("script", RUN.values(), ids=RUN)
-def test_a_run_finds_it(run_reports, script: str):
-    assert "is read by nothing" in run_reports(HEAD + LOADER + script).findings[0].message
+@pytest.mark.parametrize("script", RUN_FAULTY.values(), ids=RUN_FAULTY)
+def test_run_reports_the_marked_line(run_reports, script: str):
+    assert "has no effect" in run_reports(HEAD + LOADER + script).findings[0].message
 
 
-@pytest.mark.parametrize("script", [*QUIET.values(), *STILL.values()], ids=[*QUIET, *STILL])
-def test_a_run_leaves_look_alikes_alone(run_is_clean, script: str):
+@pytest.mark.parametrize("script", [*CORRECT.values(), *RUN_CORRECT.values()], ids=[*CORRECT, *RUN_CORRECT])
+def test_run_ignores_correct_programs(run_is_clean, script: str):
     if not any(word in script for word in ELSEWHERE):
         run_is_clean(HEAD + LOADER + script.replace("update(optimizer)", "train(optimizer)"))
 
 
-def test_a_file_beside_it_may_read_it(run, tmp_path, monkeypatch):
-    (tmp_path / "noting_elsewhere.py").write_text("def note(optimizer):\n    print(optimizer.lr)\n")
+def test_run_ignores_an_attribute_that_another_file_reads(run, tmp_path, monkeypatch):
+    (tmp_path / "reading_module.py").write_text("def note(optimizer):\n    print(optimizer.lr)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    script = HEAD + LOADER + RUN["a decay by hand"]
+    script = HEAD + LOADER + RUN_FAULTY["a decay by hand"]
     assert {each.code for each in run(script).findings} == {"OPT007"}
-    assert not run("import noting_elsewhere" + script + "noting_elsewhere.note(optimizer)").findings
-    del sys.modules["noting_elsewhere"]
+    assert not run("import reading_module" + script + "reading_module.note(optimizer)").findings
+    del sys.modules["reading_module"]
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_the_rule_finds_it(lint_reports, script: str):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_the_marked_line(lint_reports, script: str):
     lint_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(lint_is_clean, script: str):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_ignores_correct_programs(lint_is_clean, script: str):
     lint_is_clean(HEAD + script)

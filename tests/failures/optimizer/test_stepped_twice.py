@@ -1,4 +1,4 @@
-"""OPT005: one gradient, two steps."""
+"""OPT005: two steps with the same gradients."""
 
 import pytest
 
@@ -13,7 +13,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 mse = nn.functional.mse_loss
 """
 
-QUIET = {
+CORRECT = {
     "one step, cleared after it": """
 for _ in range(6):
     mse(model(x), y).backward()
@@ -41,7 +41,7 @@ for _ in range(6):
     (-critic(model(x)).mean()).backward()
     optimizer.step()
 """,
-    "the gradient of before, made smaller": """
+    "the previous gradient, scaled down": """
 for _ in range(6):
     with torch.no_grad():
         for p in model.parameters():
@@ -88,7 +88,7 @@ for _ in range(3):
     lbfgs.step(closure)
     lbfgs.step(closure)
 """,
-    "zeros, to have a state": """
+    "zero gradients, to initialise the state": """
 adam = torch.optim.Adam(model.parameters(), lr=0.01)
 for _ in range(3):
     for p in model.parameters():
@@ -100,7 +100,7 @@ for _ in range(3):
     mse(model(x), y).backward()
     adam.step()
 """,
-    "written into the gradients without a trace": """
+    "written into grad.data": """
 server = torch.optim.SGD(model.parameters(), lr=1.0)
 for p in model.parameters():
     p.grad = torch.zeros_like(p)
@@ -125,7 +125,7 @@ for _ in range(4):
 """,
 }
 
-GUILTY = {
+FAULTY = {
     "once in the helper, once in the loop": """
 def update(a, b):
     optimizer.zero_grad()
@@ -160,7 +160,7 @@ for _ in range(4):
     first.step()
     second.step()  # <- OPT005
 """,
-    "accumulation, with a step too many in a class": """
+    "accumulation, with an extra step in a class": """
 class Trainer:
     def __init__(self):
         self.number = 0
@@ -199,24 +199,24 @@ for number in range(8):
 }
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script):
     run_reports(HEAD + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint ------------------------------------------------------------------------------------------------------------
 
-SILENT = {
+LINT_MISSES = {
     "two optimizers over one encoder", "the same line twice, by a closure", "a backward only every other time",
 }  # fmt: skip
-"""Of these the text cannot tell."""
+"""Faulty scripts that the text alone does not reveal."""
 
-WRITTEN = {
+LINT_FINDS = {
     "with a schedule between": """
 scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
 for _ in range(4):
@@ -228,8 +228,8 @@ for _ in range(4):
 """,
 }
 
-UNWRITTEN = {
-    "one of two arms": """
+LINT_IGNORES = {
+    "in two branches of a condition": """
 def train(net: nn.Module, optimizer: torch.optim.Optimizer, loader, fast):
     for a, b in loader:
         optimizer.zero_grad()
@@ -251,11 +251,11 @@ for _ in range(4):
 }
 
 
-@pytest.mark.parametrize("name", [*(name for name in GUILTY if name not in SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*(name for name in FAULTY if name not in LINT_MISSES), *LINT_FINDS])
+def test_lint_reports_the_marked_line(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_FINDS}[name])
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*LINT_MISSES, *CORRECT, *LINT_IGNORES])
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_IGNORES}[name])

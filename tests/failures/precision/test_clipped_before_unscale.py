@@ -1,4 +1,4 @@
-"""PRC001: clipping of gradients that GradScaler has multiplied."""
+"""PRC001: gradients that are clipped before they are unscaled."""
 
 import pytest
 
@@ -15,7 +15,7 @@ scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
 mse = nn.functional.mse_loss
 """
 
-GUILTY = {
+FAULTY = {
     "plain": """
 for _ in range(3):
     optimizer.zero_grad()
@@ -60,7 +60,7 @@ for _ in range(3):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "unscaled before": """
 for _ in range(3):
     optimizer.zero_grad()
@@ -103,22 +103,22 @@ for _ in range(3):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint ------------------------------------------------------------------------------------------------------------
 
-SILENT: set[str] = set()
-"""Of these the text cannot tell."""
+LINT_MISSES: set[str] = set()
+"""Faulty scripts that the text alone does not reveal."""
 
-WRITTEN = {
+LINT_FINDS = {
     "a trainer whose scaler can be switched off": """
 class Trainer:
     def __init__(self, net: nn.Module, args):
@@ -178,7 +178,7 @@ def fit(net: nn.Module, loader, amp, clip):
             scaler.step(opt)
             scaler.update()
 """,
-    "of two optimizers the other one is unscaled": """
+    "the other one of two optimizers is unscaled": """
 judge = nn.Linear(1, 1)
 judging = torch.optim.Adam(judge.parameters())
 for _ in range(3):
@@ -195,7 +195,7 @@ for _ in range(3):
 """,
 }
 
-UNWRITTEN = {
+LINT_IGNORES = {
     "unscaled on the same condition as scaled": """
 def train(net: nn.Module, loader, amp):
     opt = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -244,7 +244,7 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
-    "unscaled by somebody else": """
+    "unscaled in another function": """
 from elsewhere import unscale
 for _ in range(3):
     optimizer.zero_grad()
@@ -284,17 +284,17 @@ for _ in range(3):
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - LINT_MISSES), *LINT_FINDS])
+def test_lint_reports_the_marked_line(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_FINDS}[name])
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*LINT_MISSES, *CORRECT, *LINT_IGNORES])
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_IGNORES}[name])
 
 
-def test_it_is_unscaled_before_and_only_once(lint_reports):
-    (found,) = lint_reports(HEAD + GUILTY["unscaled, but too late"], fixes=True)
+def test_the_fix_unscales_before_clipping_and_only_once(lint_reports):
+    (found,) = lint_reports(HEAD + FAULTY["unscaled, but too late"], fixes=True)
     assert found.autofix.safe
     assert [edit.text for edit in found.autofix.edits] == ["    scaler.unscale_(optimizer)\n", ""]

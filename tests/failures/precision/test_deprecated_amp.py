@@ -1,4 +1,4 @@
-"""PRC003: mixed precision by its old names."""
+"""PRC003: the deprecated names in torch.cuda.amp."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 from torch import nn
 """
 
-WRITTEN = {
-    "by whole names": """
+LINT_FINDS = {
+    "by full names": """
 scaler = torch.cuda.amp.GradScaler()  # <- PRC003
 with torch.cuda.amp.autocast():  # <- PRC003
     y = x @ x
@@ -52,7 +52,7 @@ class Trainer:
         ) if args.fp16 else None
 """,
 }
-NOT_MENDED = {
+NOT_FIXED = {
     "a module by another name": """
 from torch.cuda import amp
 scaler = amp.GradScaler()  # <- PRC003
@@ -61,7 +61,7 @@ scaler = amp.GradScaler()  # <- PRC003
 with torch.cuda.amp.autocast(True, torch.bfloat16):  # <- PRC003
     y = x @ x
 """,
-    "handed on as well": """
+    "also passed on": """
 from torch.cuda.amp import autocast
 context = autocast if args.amp else None
 with autocast():  # <- PRC003
@@ -72,7 +72,7 @@ from torch.cuda.amp import GradScaler, custom_fwd
 scaler = GradScaler()  # <- PRC003
 """,
 }
-UNWRITTEN = {
+LINT_IGNORES = {
     "torch.amp": 'scaler = torch.amp.GradScaler("cuda")\nwith torch.amp.autocast("cuda"):\n    y = x @ x\n',
     "torch.autocast": 'with torch.autocast("cuda", torch.bfloat16):\n    y = x @ x\n',
     "imported": "from torch.amp import GradScaler, autocast\nscaler = GradScaler('cuda')\n",
@@ -82,18 +82,18 @@ UNWRITTEN = {
 }
 
 
-@pytest.mark.parametrize("script", WRITTEN.values(), ids=WRITTEN)
-def test_the_rule_finds_it(lint_reports, script):
+@pytest.mark.parametrize("script", LINT_FINDS.values(), ids=LINT_FINDS)
+def test_lint_reports_the_marked_line(lint_reports, script):
     lint_reports(HEAD + script, fixes=True)
 
 
-@pytest.mark.parametrize("script", NOT_MENDED.values(), ids=NOT_MENDED)
-def test_what_cannot_be_rewritten_with_certainty_is_left(lint_reports, script):
+@pytest.mark.parametrize("script", NOT_FIXED.values(), ids=NOT_FIXED)
+def test_uncertain_rewrites_are_not_offered(lint_reports, script):
     lint_reports(HEAD + script, fixes=False)
 
 
-@pytest.mark.parametrize("script", UNWRITTEN.values(), ids=UNWRITTEN)
-def test_the_rule_leaves_others_alone(lint_is_clean, script):
+@pytest.mark.parametrize("script", LINT_IGNORES.values(), ids=LINT_IGNORES)
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, script):
     lint_is_clean(HEAD + script, "PRC003")
 
 

@@ -1,4 +1,4 @@
-"""PRC007: an epsilon that is zero."""
+"""PRC007: an epsilon that rounds to zero in float16."""
 
 import pytest
 
@@ -16,8 +16,8 @@ def update(model, optimizer, dtype):
     optimizer.step()
 """
 
-QUIET = {
-    "an epsilon that is one in float16": """
+CORRECT = {
+    "an epsilon that float16 can represent": """
 model.half()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01, eps=1e-4)
 for _ in range(3):
@@ -35,7 +35,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
 for _ in range(3):
     update(model, optimizer, torch.float16)
 """,
-    "copies in float32 that are stepped": """
+    "float32 master weights": """
 half = nn.Linear(6, 1).half()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 for _ in range(3):
@@ -48,7 +48,7 @@ for _ in range(3):
         for copy, p in zip(model.parameters(), half.parameters()):
             p.copy_(copy)
 """,
-    "another one's Adam": """
+    "an Adam of another library": """
 class Adam(torch.optim.Optimizer):
     def __init__(self, parameters):
         super().__init__(parameters, {"lr": 0.001, "eps": 1e-8})
@@ -64,7 +64,7 @@ for _ in range(3):
     update(model, optimizer, torch.float16)
 """,
 }
-GUILTY = {
+FAULTY = {
     "the whole model": """
 model.half()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -117,11 +117,11 @@ for _ in range(3):
 }
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script):
     assert "1e-08" in run_reports(HEAD + script).findings[0].message

@@ -1,4 +1,4 @@
-"""PRC006: a scale that begins anew."""
+"""PRC006: a GradScaler that is re-created during training."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def update(optimizer, scaler):
     scaler.update()
 """
 
-QUIET = {
+CORRECT = {
     "one": """
 scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
 for epoch in range(4):
@@ -65,7 +65,7 @@ for stage in range(2):
 """,
 }
 
-GUILTY = {
+FAULTY = {
     "in the loop over epochs": """
 for epoch in range(4):
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)  # <- PRC006
@@ -120,27 +120,27 @@ for epoch in range(4):
 }
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script):
     run_reports(HEAD + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint ------------------------------------------------------------------------------------------------------------
 
-UNWRITTEN = {
-    "where it went wrong": """
+LINT_IGNORES = {
+    "after an error": """
 scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
 for epoch in range(4):
     if scaler.get_scale() < 1:
         scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
     update(optimizer, scaler)
 """,
-    "one turn": """
+    "one iteration": """
 for epoch in range(1):
     scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
     update(optimizer, scaler)
@@ -148,11 +148,11 @@ for epoch in range(1):
 }
 
 
-@pytest.mark.parametrize("name", GUILTY)
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + GUILTY[name])
+@pytest.mark.parametrize("name", FAULTY)
+def test_lint_reports_the_marked_line(lint_reports, name):
+    lint_reports(HEAD + FAULTY[name])
 
 
-@pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*CORRECT, *LINT_IGNORES])
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
+    lint_is_clean(HEAD + {**CORRECT, **LINT_IGNORES}[name])

@@ -1,4 +1,4 @@
-"""PRC002: a GradScaler for what cannot underflow."""
+"""PRC002: a GradScaler with bfloat16."""
 
 import pytest
 
@@ -13,7 +13,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 mse = nn.functional.mse_loss
 """
 
-GUILTY = {
+FAULTY = {
     "autocast around the loss": """
 scaler = torch.amp.GradScaler("cpu")
 for _ in range(6):
@@ -73,7 +73,7 @@ for _ in range(6):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "float16": """
 scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
 for _ in range(6):
@@ -95,7 +95,7 @@ for _ in range(6):
     scaler.step(optimizer)
     scaler.update()
 """,
-    "bfloat16 without": """
+    "bfloat16 without a scaler": """
 for _ in range(6):
     optimizer.zero_grad()
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -150,23 +150,23 @@ for _ in range(6):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint ------------------------------------------------------------------------------------------------------------
 
-SILENT: set[str] = set()
-"""Of these the text cannot tell."""
+LINT_MISSES: set[str] = set()
+"""Faulty scripts that the text alone does not reveal."""
 
-WRITTEN = {
-    "the older spelling": """
+LINT_FINDS = {
+    "the deprecated name": """
 from torch.cuda.amp import GradScaler, autocast
 def train(net: nn.Module, opt: torch.optim.Optimizer, loader, criterion):
     scaler = GradScaler()
@@ -204,7 +204,7 @@ for _ in range(6):
 """,
 }
 
-UNWRITTEN = {
+LINT_IGNORES = {
     "a type from outside": """
 def train(net: nn.Module, dtype, loader):
     scaler = torch.amp.GradScaler("cuda")
@@ -251,7 +251,7 @@ for _ in range(6):
         two = other(x)
     scaler.scale(mse(one.float(), two.float())).backward()
 """,
-    "a scaler of one's own": """
+    "a custom scaler class": """
 from elsewhere import GradScaler
 scaler = GradScaler()
 for _ in range(6):
@@ -262,11 +262,11 @@ for _ in range(6):
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - LINT_MISSES), *LINT_FINDS])
+def test_lint_reports_the_marked_line(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_FINDS}[name], fixes=True)
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*LINT_MISSES, *CORRECT, *LINT_IGNORES])
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_IGNORES}[name])

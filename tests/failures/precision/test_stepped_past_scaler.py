@@ -1,4 +1,4 @@
-"""PRC005: what the scaler has multiplied and nobody has divided."""
+"""PRC005: steps that bypass the GradScaler."""
 
 import pytest
 
@@ -14,7 +14,7 @@ scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
 mse = nn.functional.mse_loss
 """
 
-QUIET = {
+CORRECT = {
     "by the scaler": """
 for _ in range(4):
     optimizer.zero_grad()
@@ -22,7 +22,7 @@ for _ in range(4):
     scaler.step(optimizer)
     scaler.update()
 """,
-    "unscaled, looked at, and stepped": """
+    "unscaled, checked and stepped": """
 for _ in range(4):
     optimizer.zero_grad()
     scaler.scale(mse(model(x), y)).backward()
@@ -39,7 +39,7 @@ for _ in range(4):
         p.grad.div_(256.0)
     optimizer.step()
 """,
-    "divided by hand in a way that leaves no trace": """
+    "divided by hand through grad.data": """
 for _ in range(4):
     optimizer.zero_grad()
     scaler.scale(mse(model(x), y)).backward()
@@ -92,7 +92,7 @@ train(model, False)
 """,
 }
 
-GUILTY = {
+FAULTY = {
     "a plain step": """
 for _ in range(4):
     optimizer.zero_grad()
@@ -101,7 +101,7 @@ for _ in range(4):
     scaler.scale(loss).backward()
     optimizer.step()  # <- PRC005
 """,
-    "in a class, updated": """
+    "in a class, with update()": """
 class Trainer:
     def __init__(self, net):
         self.net = net
@@ -151,22 +151,22 @@ for _ in range(4):
 }
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script):
     run_reports(HEAD + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint ------------------------------------------------------------------------------------------------------------
 
-SILENT = {"two optimizers, one of them forgotten"}
-"""Of these the text cannot tell."""
+LINT_MISSES = {"two optimizers, one of them forgotten"}
+"""Faulty scripts that the text alone does not reveal."""
 
-UNWRITTEN = {
+LINT_IGNORES = {
     "a scaler from outside": """
 def train(net: nn.Module, opt: torch.optim.Optimizer, scaler, loader):
     for a, b in loader:
@@ -174,7 +174,7 @@ def train(net: nn.Module, opt: torch.optim.Optimizer, scaler, loader):
         opt.step()
         opt.zero_grad()
 """,
-    "handed to somebody in between": """
+    "passed to another function in between": """
 from elsewhere import unscale
 for _ in range(4):
     optimizer.zero_grad()
@@ -193,11 +193,11 @@ def train(use_amp, loader):
 }
 
 
-@pytest.mark.parametrize("name", [name for name in GUILTY if name not in SILENT])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + GUILTY[name])
+@pytest.mark.parametrize("name", [name for name in FAULTY if name not in LINT_MISSES])
+def test_lint_reports_the_marked_line(lint_reports, name):
+    lint_reports(HEAD + FAULTY[name])
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*LINT_MISSES, *CORRECT, *LINT_IGNORES])
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_IGNORES}[name])

@@ -1,4 +1,4 @@
-"""PRC004: steps that the next forward does not see."""
+"""PRC004: steps inside the autocast of the forward."""
 
 import pytest
 
@@ -13,7 +13,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 mse = nn.functional.mse_loss
 """
 
-QUIET = {
+CORRECT = {
     "around the forward": """
 for _ in range(6):
     optimizer.zero_grad()
@@ -22,7 +22,7 @@ for _ in range(6):
     loss.backward()
     optimizer.step()
 """,
-    "around a whole update, entered anew": """
+    "around one update, entered again": """
 autocast = torch.autocast("cpu", dtype=torch.bfloat16)
 def update():
     with autocast:
@@ -41,14 +41,14 @@ for _ in range(4):
         optimizer.step()
     optimizer.zero_grad()
 """,
-    "without copies": """
+    "without a cache": """
 with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
     for _ in range(6):
         optimizer.zero_grad()
         mse(model(x), y).backward()
         optimizer.step()
 """,
-    "copies that are dropped": """
+    "a cleared cache": """
 with torch.autocast("cpu", dtype=torch.bfloat16):
     for _ in range(6):
         optimizer.zero_grad()
@@ -71,7 +71,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16, enabled=False):
         mse(model(x), y).backward()
         optimizer.step()
 """,
-    "evaluated in one": """
+    "evaluated under one autocast": """
 for _ in range(3):
     optimizer.zero_grad()
     mse(model(x), y).backward()
@@ -82,7 +82,7 @@ for _ in range(3):
             model(part)
     model.train()
 """,
-    "a teacher whose copies are kept, a student in float32": """
+    "a teacher with cached casts, a student in float32": """
 teacher = nn.Linear(6, 1)
 with torch.autocast("cpu", dtype=torch.bfloat16):
     for _ in range(6):
@@ -96,7 +96,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
 """,
 }
 
-GUILTY = {
+FAULTY = {
     "around the loop": """
 with torch.autocast("cpu", dtype=torch.bfloat16):
     for _ in range(6):
@@ -158,20 +158,20 @@ make(torch.autocast("cpu", dtype=torch.bfloat16))()
 }
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script):
     run_reports(HEAD + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint ------------------------------------------------------------------------------------------------------------
 
-WRITTEN = {
-    "in a file that knows patterns": """
+LINT_FINDS = {
+    "in a file that uses re.compile": """
 import re
 NAME = re.compile("[a-z]+")
 with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -180,7 +180,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
         optimizer.step()  # <- PRC004
         optimizer.zero_grad()
 """,
-    "the older spelling, switched by a setting": """
+    "the deprecated name, switched by a setting": """
 from torch.cuda.amp import autocast
 def train(net: nn.Module, opt: torch.optim.Optimizer, loader, use_amp):
     opt = torch.optim.AdamW(net.parameters())
@@ -193,8 +193,8 @@ def train(net: nn.Module, opt: torch.optim.Optimizer, loader, use_amp):
 """,
 }
 
-UNWRITTEN = {
-    "one turn": """
+LINT_IGNORES = {
+    "one iteration": """
 for _ in range(6):
     with torch.autocast("cuda", dtype=torch.bfloat16):
         for _ in range(1):
@@ -202,7 +202,7 @@ for _ in range(6):
             mse(model(x), y).backward()
             optimizer.step()
 """,
-    "compiled, which casts anew": """
+    "compiled, which casts again": """
 compiled = torch.compile(model)
 with torch.autocast("cpu", dtype=torch.bfloat16):
     for _ in range(6):
@@ -231,11 +231,11 @@ with context():
 }
 
 
-@pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name], fixes=False)
+@pytest.mark.parametrize("name", [*FAULTY, *LINT_FINDS])
+def test_lint_reports_the_marked_line(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_FINDS}[name], fixes=False)
 
 
-@pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*CORRECT, *LINT_IGNORES])
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
+    lint_is_clean(HEAD + {**CORRECT, **LINT_IGNORES}[name])

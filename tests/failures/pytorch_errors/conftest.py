@@ -49,7 +49,7 @@ def ended(tmp_path: Path) -> Callable[[str], Ended]:
         try:
             runpy.run_path(str(path), run_name="__main__")
         except Exception as error:  # noqa: BLE001 - whichever it is, it is what is told of
-            watch.tell_error(error)
+            watch.report_error(error)
             report = watch.stop()
             assert not report.problems
             return Ended(error, report.error, script)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from trueloop.core.findings import ExplainedError
-from trueloop.failures.pytorch_error import RecentEvents, RaisedError
+from trueloop.failures.pytorch_error import RaisedError, RecentEvents
 from trueloop.failures.pytorch_errors.out_of_memory import ERROR
 
 MESSAGE = (
@@ -21,7 +21,7 @@ RAISED = RaisedError(type="OutOfMemoryError", message=MESSAGE, location=None)
 
 
 def said(raised: RaisedError) -> str:
-    match = re.match(ERROR.texts[0], raised.message)
+    match = re.match(ERROR.message_patterns[0], raised.message)
     assert match
     explanation = ERROR.explain(raised, match)
     assert explanation
@@ -34,13 +34,13 @@ def test_the_numbers_and_the_order(as_torch: Callable[..., ExplainedError]):
 
 
 def test_a_leak_that_was_found_comes_first():
-    explanation = said(replace(RAISED, past=RecentEvents(update=700, found_codes=frozenset({"MEM001"}))))
+    explanation = said(replace(RAISED, recent=RecentEvents(update=700, found_codes=frozenset({"MEM001"}))))
     assert "MEM001, below, says by what" in explanation
     assert "Stop keeping graphs first (MEM001). In this order" in explanation
 
 
 def test_later_in_the_run():
-    explanation = said(replace(RAISED, past=RecentEvents(update=700)))
+    explanation = said(replace(RAISED, recent=RecentEvents(update=700)))
     assert "700 updates went well before" in explanation
     assert "first update" not in explanation
 

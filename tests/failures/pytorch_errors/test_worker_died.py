@@ -47,7 +47,7 @@ def test_shared_memory_in_the_words_of_torch():
         "DataLoader worker (pid 87) is killed by signal: Bus error. It is possible that dataloader's workers are out "
         "of shared memory. Please try to raise your shared memory limit."
     )
-    match = re.match(ERROR.texts[0], message)
+    match = re.match(ERROR.message_patterns[0], message)
     assert match
     raised = RaisedError(
         type="RuntimeError", message=message, location=None, causes=(message,), pytorch_files=("utils/data/dataloader.py",)

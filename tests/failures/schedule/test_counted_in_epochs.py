@@ -1,4 +1,4 @@
-"""SCH007: a schedule made for updates that follows epochs."""
+"""SCH007: a schedule with a length in updates that is stepped once per epoch."""
 
 import pytest
 
@@ -21,8 +21,8 @@ def update(a, b):
     optimizer.step()
 """
 
-BOTH = {
-    "behind the loop over the batches": """
+RUN_AND_LINT = {
+    "after the loop over the batches": """
 scheduler = OneCycleLR(optimizer, 0.05, epochs=4, steps_per_epoch=len(loader))
 for _ in range(4):
     for a, b in loader:
@@ -48,7 +48,7 @@ class Trainer:
         self.scheduler.step()  # <- SCH007
 Trainer(model, loader, 3).fit()
 """,
-    "scaled, and measured after each epoch": """
+    "with a scaler, and an evaluation after each epoch": """
 def main(epochs=3):
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     held_out = DataLoader(TensorDataset(torch.randn(32, 6), torch.randn(32, 1)), batch_size=16)
@@ -68,7 +68,7 @@ def main(epochs=3):
         one_cycle.step()  # <- SCH007
 main()
 """,
-    "windows of several": """
+    "accumulation windows": """
 scheduler = OneCycleLR(optimizer, max_lr=0.05, epochs=4, steps_per_epoch=len(loader))
 for _ in range(4):
     for i, (a, b) in enumerate(loader):
@@ -81,7 +81,7 @@ for _ in range(4):
 """,
 }
 
-TEXT_ONLY = {
+LINT_ONLY = {
     "a cosine over all batches": """
 epochs = 4
 scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
@@ -107,7 +107,7 @@ def train(scheduler):
         scheduler.step()  # <- SCH007
 train(OneCycleLR(optimizer, 0.05, total_steps=total))
 """,
-    "as many as there are windows": """
+    "as many steps as there are windows": """
 scheduler = lr_scheduler.CosineAnnealingLR(optimizer, 3 * len(loader) // 2)
 for _ in range(3):
     for i, (a, b) in enumerate(loader):
@@ -117,7 +117,7 @@ for _ in range(3):
             optimizer.zero_grad()
     scheduler.step()  # <- SCH007
 """,
-    "a library's, with a warm-up": """
+    "a library's scheduler with a warm-up": """
 from transformers import get_linear_schedule_with_warmup
 steps = len(loader) * 4
 scheduler = get_linear_schedule_with_warmup(optimizer, num_warmup_steps=3, num_training_steps=steps)
@@ -129,7 +129,7 @@ for _ in range(4):
 }
 
 RUN_ONLY = {
-    "a number that was counted before": """
+    "a number that was computed before": """
 batches = 96 // 16
 scheduler = OneCycleLR(optimizer, 0.05, None, 3, batches)
 for _ in range(3):
@@ -139,7 +139,7 @@ for _ in range(3):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "one step per batch": """
 scheduler = OneCycleLR(optimizer, 0.05, epochs=4, steps_per_epoch=len(loader))
 for _ in range(4):
@@ -211,7 +211,7 @@ for epoch in range(4):
         update(a, b)
         scheduler.step(epoch + i / len(loader))
 """,
-    "turns of something else around it": """
+    "another loop around it": """
 scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=8 * len(loader) // len(loader))
 for _ in range(6):
     for a, b in loader:
@@ -220,7 +220,7 @@ for _ in range(6):
 """,
 }
 
-UNTOLD = {
+LINT_IGNORES = {
     "per batch or per epoch, as the settings say": """
 def train(per_batch: bool):
     scheduler = OneCycleLR(optimizer, 0.05, total_steps=4 * len(loader) if per_batch else 4)
@@ -242,7 +242,7 @@ for _ in range(3):
             update(a, b)
         scheduler.step()
 """,
-    "advanced by who trains an epoch": """
+    "stepped by the caller": """
 def epoch(scheduler):
     for a, b in loader:
         update(a, b)
@@ -251,21 +251,21 @@ def epoch(scheduler):
 }
 
 
-@pytest.mark.parametrize("script", [*BOTH.values(), *RUN_ONLY.values()], ids=[*BOTH, *RUN_ONLY])
-def test_it_is_found_at_its_line(run_reports, script: str):
+@pytest.mark.parametrize("script", [*RUN_AND_LINT.values(), *RUN_ONLY.values()], ids=[*RUN_AND_LINT, *RUN_ONLY])
+def test_run_reports_the_marked_line(run_reports, script: str):
     assert "once per epoch" in run_reports(HEAD + script).findings[0].message
 
 
-@pytest.mark.parametrize("script", [*BOTH.values(), *TEXT_ONLY.values()], ids=[*BOTH, *TEXT_ONLY])
-def test_the_rule_finds_it(lint_reports, script: str):
+@pytest.mark.parametrize("script", [*RUN_AND_LINT.values(), *LINT_ONLY.values()], ids=[*RUN_AND_LINT, *LINT_ONLY])
+def test_lint_reports_the_marked_line(lint_reports, script: str):
     lint_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script: str):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script: str):
     run_is_clean(HEAD + script)
 
 
-@pytest.mark.parametrize("script", [*QUIET.values(), *UNTOLD.values()], ids=[*QUIET, *UNTOLD])
-def test_the_rule_leaves_them_alone(lint_is_clean, script: str):
+@pytest.mark.parametrize("script", [*CORRECT.values(), *LINT_IGNORES.values()], ids=[*CORRECT, *LINT_IGNORES])
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, script: str):
     lint_is_clean(HEAD + script)

@@ -1,4 +1,4 @@
-"""SCH002: a schedule for updates that is advanced for each micro-batch."""
+"""SCH002: a schedule with a length in updates that is stepped once per micro-batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 K, EPOCHS = 4, 2
 UPDATES = EPOCHS * len(loader) // K
 """
-GUILTY = {
+FAULTY = {
     "cosine": """
 scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=UPDATES)
 for epoch in range(EPOCHS):
@@ -95,7 +95,7 @@ for epoch in range(EPOCHS):
             optimizer.zero_grad()
         scheduler.step()
 """
-QUIET = {
+CORRECT = {
     "length_in_micro_batches": "scheduler = lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * len(loader))" + LOOP,
     "one_cycle_in_micro_batches": "scheduler = lr_scheduler.OneCycleLR(optimizer, 0.1, epochs=EPOCHS, "
     "steps_per_epoch=len(loader))" + LOOP,
@@ -158,22 +158,22 @@ for epoch in range(EPOCHS):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(run_reports, script: str):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script: str):
     assert "4 times per update" in run_reports(DATA + script).findings[0].message
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script: str):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script: str):
     run_is_clean(DATA + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint ------------------------------------------------------------------------------------------------------------
 
-SILENT = {"past_the_end_without_a_loader"}
-"""A number written out says nothing of what it counts."""
+LINT_MISSES = {"past_the_end_without_a_loader"}
+"""A literal number does not show what it counts."""
 
-WRITTEN = {
+LINT_FINDS = {
     "linear, of transformers, with arguments": """
 import math
 from transformers import get_linear_schedule_with_warmup
@@ -213,7 +213,7 @@ class Trainer:
                     self.opt.zero_grad()
                 self.sched.step()  # <- SCH002
 """,
-    "what is no update goes on": """
+    "an iteration without an update continues": """
 scheduler = lr_scheduler.LinearLR(optimizer, 1.0, 0.0, -(-EPOCHS * len(loader) // K))
 for epoch in range(EPOCHS):
     for i, (a, b) in enumerate(loader):
@@ -226,12 +226,12 @@ for epoch in range(EPOCHS):
 """,
 }
 
-UNWRITTEN = {
+LINT_IGNORES = {
     "a length that is multiplied again": """
 scheduler = lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * (len(loader) // K) * K)
 """
     + LOOP,
-    "a length of which nothing is known": """
+    "an unknown length": """
 scheduler = lr_scheduler.CosineAnnealingLR(optimizer, int(config["steps"]))
 """
     + LOOP,
@@ -283,11 +283,11 @@ for epoch in range(EPOCHS):
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(DATA + {**GUILTY, **WRITTEN}[name], fixes=True)
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - LINT_MISSES), *LINT_FINDS])
+def test_lint_reports_the_marked_line(lint_reports, name):
+    lint_reports(DATA + {**FAULTY, **LINT_FINDS}[name], fixes=True)
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(DATA + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*LINT_MISSES, *CORRECT, *LINT_IGNORES])
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
+    lint_is_clean(DATA + {**FAULTY, **CORRECT, **LINT_IGNORES}[name])

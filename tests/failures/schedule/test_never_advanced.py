@@ -1,4 +1,4 @@
-"""SCH006: a schedule that waits for ever."""
+"""SCH006: a scheduler that is never stepped."""
 
 import sys
 import textwrap
@@ -25,7 +25,7 @@ def epoch():
         optimizer.step()
 """
 
-BOTH = {
+RUN_AND_LINT = {
     "in a script, and logged": """
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)  # <- SCH006
@@ -36,7 +36,7 @@ for _ in range(3):
         optimizer.step()
     print(scheduler.get_last_lr(), len(scheduler.state_dict()))
 """,
-    "in a function that is not told of it": """
+    "in a function that does not get it": """
 def train(model, optimizer, epochs):
     for _ in range(epochs):
         for a, b in loader:
@@ -49,7 +49,7 @@ def main():
     train(model, optimizer, 4)
 main()
 """,
-    "handed to a function that forgets it, scaled": """
+    "passed to a function that does not use it, with a scaler": """
 def train(model, optimizer, scheduler, scaler, epochs=3):
     for _ in range(epochs):
         for a, b in loader:
@@ -90,7 +90,7 @@ both = lr_scheduler.SequentialLR(optimizer, [warm, decay], [3])  # <- SCH006
 for _ in range(3):
     epoch()
 """,
-    "given no name": PLAIN
+    "without a name": PLAIN
     + """
 lr_scheduler.StepLR(optimizer, 2)  # <- SCH006
 for _ in range(3):
@@ -108,7 +108,7 @@ for _ in range(3):
     epoch()
 print(parts["scheduler"].get_last_lr())
 """,
-    "a closure, and the schedule is gone": """
+    "a closure, and the scheduler is deleted": """
 def training(rate):
     optimizer = torch.optim.LBFGS(model.parameters(), lr=rate, max_iter=2)
     def train():
@@ -127,7 +127,7 @@ for _ in range(3):
 """.replace("  # <- SCH006", "").replace("kind(optimizer, 0.9)", "kind(optimizer, 0.9)  # <- SCH006"),
 }
 
-TEXT_ONLY = {
+LINT_ONLY = {
     "no loader": """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 scheduler = lr_scheduler.StepLR(optimizer, 10)  # <- SCH006
@@ -155,7 +155,7 @@ for _ in range(4):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "advanced once an epoch": PLAIN
     + """
 scheduler = lr_scheduler.StepLR(optimizer, 2)
@@ -179,7 +179,7 @@ for turn in range(4):
     if turn >= 10:
         scheduler.step()
 """,
-    "averaged weights that a short run does not reach": PLAIN
+    "SWALR that a short run does not reach": PLAIN
     + """
 from torch.optim.swa_utils import SWALR
 scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)
@@ -188,7 +188,7 @@ for turn in range(3):
     epoch()
     (slow if turn > 5 else scheduler).step()
 """,
-    "parts of a sequence, of which the second is not reached": PLAIN
+    "a SequentialLR whose second part is not reached": PLAIN
     + """
 parts = [lr_scheduler.ConstantLR(optimizer, 0.5, 9), lr_scheduler.ExponentialLR(optimizer, 0.9)]
 scheduler = lr_scheduler.SequentialLR(optimizer, parts, [9])
@@ -241,13 +241,13 @@ for _ in range(3):
     with torch.no_grad():
         print(len([model(a) for a, b in loader]))
 """,
-    "made anew with every epoch, to set its rate": PLAIN
+    "built in every epoch to set its rate": PLAIN
     + """
 for turn in range(4):
     scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9, last_epoch=turn - 1)
     epoch()
 """,
-    "two to choose from": PLAIN
+    "two schedulers to choose from": PLAIN
     + """
 choices = {"step": lr_scheduler.StepLR(optimizer, 1), "decay": lr_scheduler.ExponentialLR(optimizer, 0.9)}
 for _ in range(4):
@@ -264,7 +264,7 @@ for turn in range(4):
     for each in at_the_end if turn > 7 else ():
         each()
 """,
-    "ended by hand": PLAIN
+    "stopped by hand": PLAIN
     + """
 scheduler = lr_scheduler.StepLR(optimizer, 1)
 for turn in range(3):
@@ -279,8 +279,8 @@ for turn in range(3):
 """,
 }
 
-UNTOLD = {
-    "another one of the same optimizer is used": PLAIN
+LINT_IGNORES = {
+    "another scheduler of the same optimizer is stepped": PLAIN
     + """
 before = lr_scheduler.StepLR(optimizer, 1)
 scheduler = lr_scheduler.ExponentialLR(optimizer, 0.9)
@@ -303,7 +303,7 @@ class Trainer:
                 F.mse_loss(model(a), b).backward()
                 self.optimizer.step()
 """,
-    "a base class from elsewhere may": """
+    "an imported base class may use it": """
 from base import Base
 class Trainer(Base):
     def __init__(self, model):
@@ -343,23 +343,23 @@ for a, b in loader:
 }
 
 
-@pytest.mark.parametrize("script", [*BOTH.values(), *RUN_ONLY.values()], ids=[*BOTH, *RUN_ONLY])
-def test_it_is_found_at_its_line(run_reports, script: str):
-    assert "never advanced" in run_reports(HEAD + script).findings[0].message
+@pytest.mark.parametrize("script", [*RUN_AND_LINT.values(), *RUN_ONLY.values()], ids=[*RUN_AND_LINT, *RUN_ONLY])
+def test_run_reports_the_marked_line(run_reports, script: str):
+    assert "was never called" in run_reports(HEAD + script).findings[0].message
 
 
-@pytest.mark.parametrize("script", [*BOTH.values(), *TEXT_ONLY.values()], ids=[*BOTH, *TEXT_ONLY])
-def test_the_rule_finds_it(lint_reports, script: str):
+@pytest.mark.parametrize("script", [*RUN_AND_LINT.values(), *LINT_ONLY.values()], ids=[*RUN_AND_LINT, *LINT_ONLY])
+def test_lint_reports_the_marked_line(lint_reports, script: str):
     lint_reports(HEAD + script, fixes=False)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script: str):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script: str):
     run_is_clean(HEAD + script)
 
 
-@pytest.mark.parametrize("script", [*QUIET.values(), *UNTOLD.values()], ids=[*QUIET, *UNTOLD])
-def test_the_rule_leaves_them_alone(lint_is_clean, script: str):
+@pytest.mark.parametrize("script", [*CORRECT.values(), *LINT_IGNORES.values()], ids=[*CORRECT, *LINT_IGNORES])
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, script: str):
     lint_is_clean(HEAD + script)
 
 
@@ -372,15 +372,15 @@ def run(update, loader, epochs):
 
 
 @pytest.mark.parametrize("installed", [False, True])
-def test_a_library_that_runs_the_loop_may_hold_it(run, tmp_path, monkeypatch, installed):
+def test_a_library_that_runs_the_loop_may_step_it(run, tmp_path, monkeypatch, installed):
     folder = tmp_path / "site-packages" if installed else tmp_path
     folder.mkdir(exist_ok=True)
-    (folder / "looping_elsewhere.py").write_text(textwrap.dedent(LOOP))
+    (folder / "loop_module.py").write_text(textwrap.dedent(LOOP))
     monkeypatch.syspath_prepend(str(folder))
     ran = run(
         HEAD
         + """
-from looping_elsewhere import run
+from loop_module import run
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 scheduler = lr_scheduler.StepLR(optimizer, 1)
 def update(batch):
@@ -390,12 +390,12 @@ def update(batch):
 run(update, loader, 3)
 """
     )
-    del sys.modules["looping_elsewhere"]
+    del sys.modules["loop_module"]
     assert {each.code for each in ran.findings} == (set() if installed else {"SCH006"})
 
 
-def test_a_line_in_an_imported_file_may_advance_it(run, tmp_path, monkeypatch):
-    (tmp_path / "ending_elsewhere.py").write_text(
+def test_run_ignores_a_scheduler_that_an_imported_file_may_step(run, tmp_path, monkeypatch):
+    (tmp_path / "step_module.py").write_text(
         "def end(scheduler, epoch):\n    if epoch > 9:\n        scheduler.step()\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -403,12 +403,12 @@ def test_a_line_in_an_imported_file_may_advance_it(run, tmp_path, monkeypatch):
         HEAD
         + PLAIN
         + """
-import ending_elsewhere
+import step_module
 scheduler = lr_scheduler.StepLR(optimizer, 1)
 for turn in range(3):
     epoch()
-    ending_elsewhere.end(scheduler, turn)
+    step_module.end(scheduler, turn)
 """
     )
     assert not run(script).findings
-    del sys.modules["ending_elsewhere"]
+    del sys.modules["step_module"]

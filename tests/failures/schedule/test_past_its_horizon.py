@@ -1,4 +1,4 @@
-"""SCH003: a schedule beyond its end."""
+"""SCH003: a schedule that runs past its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def update():
     loss.backward()
     optimizer.step()
 """
-GUILTY = {
+FAULTY = {
     "epochs_but_stepped_per_update": """
 scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=5)
 for epoch in range(5):
@@ -67,7 +67,7 @@ for i in range(60):
         optimizer.zero_grad()
 """,
 }
-BELOW = {
+BELOW_ZERO = {
     "a_line_in_epochs_advanced_per_update": """
 class Decay:
     def __init__(self, epochs, start):
@@ -88,14 +88,14 @@ for epoch in range(8):
     scheduler.step()  # <- SCH003
 """,
 }
-QUIET = {
+CORRECT = {
     "a_line_down_to_zero": """
 scheduler = lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 - epoch / 12)
 for _ in range(12):
     update()
     scheduler.step()
 """,
-    "the_advance_below_zero_is_the_last": """
+    "the_step_below_zero_is_the_last": """
 scheduler = lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 - epoch / 12)
 for _ in range(12):
     update()
@@ -172,16 +172,16 @@ for stage in range(3):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(run_reports, script: str):
-    assert "was made for" in run_reports(DATA + script).findings[0].message
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script: str):
+    assert "has a length of" in run_reports(DATA + script).findings[0].message
 
 
-@pytest.mark.parametrize("script", BELOW.values(), ids=BELOW)
-def test_a_rate_below_zero_is_found_at_its_line(run_reports, script: str):
-    assert "has gone below zero" in run_reports(DATA + script).findings[0].message
+@pytest.mark.parametrize("script", BELOW_ZERO.values(), ids=BELOW_ZERO)
+def test_run_reports_a_rate_below_zero(run_reports, script: str):
+    assert "has made the learning rate negative" in run_reports(DATA + script).findings[0].message
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script: str):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script: str):
     run_is_clean(DATA + script)

@@ -1,4 +1,4 @@
-"""SCH005: a schedule that takes better for worse."""
+"""SCH005: ReduceLROnPlateau with the wrong mode."""
 
 import pytest
 
@@ -33,8 +33,8 @@ def evaluate():
     return total / len(loader), right / 64
 """
 
-QUIET = {
-    "each its way": """
+CORRECT = {
+    "both modes used correctly": """
 by_loss = ReduceLROnPlateau(optimizer, "min", patience=2)
 by_score = ReduceLROnPlateau(optimizer, mode="max", patience=2)
 for _ in range(4):
@@ -48,7 +48,7 @@ scheduler = ReduceLROnPlateau(optimizer)
 for _ in range(4):
     scheduler.step(train())
 """,
-    "minus a loss, one minus an accuracy": """
+    "a negated loss, one minus an accuracy": """
 up = ReduceLROnPlateau(optimizer, "max")
 down = ReduceLROnPlateau(optimizer)
 for _ in range(4):
@@ -88,7 +88,7 @@ for a, b in loader:
 """,
 }
 
-GUILTY = {
+FAULTY = {
     "a loss of the training": """
 scheduler = ReduceLROnPlateau(optimizer, "max", patience=2)
 for _ in range(4):
@@ -138,11 +138,11 @@ for _ in range(4):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_the_rule_finds_it(lint_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_the_marked_line(lint_reports, script):
     lint_reports(HEAD + script, fixes=True)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(lint_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_lint_ignores_correct_programs(lint_is_clean, script):
     lint_is_clean(HEAD + script)

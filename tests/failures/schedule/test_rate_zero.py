@@ -1,4 +1,4 @@
-"""SCH004: updates that cannot change anything."""
+"""SCH004: updates at a learning rate of zero."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def update():
     loss.backward()
     optimizer.step()
 """
-GUILTY = {
+FAULTY = {
     "steps_of_epochs_in_batches": """
 scheduler = lr_scheduler.StepLR(optimizer, 2, gamma=0.1)
 for epoch in range(6):
@@ -66,7 +66,7 @@ for _ in range(15):
     update()
     scheduler.step()  # <- SCH004
 """,
-    "decay_that_goes_to_nothing": """
+    "decay_to_almost_zero": """
 scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / 5))
 def after():
     scheduler.step()  # <- SCH004
@@ -78,7 +78,7 @@ for _ in range(12):
     after()
 """,
 }
-QUIET = {
+CORRECT = {
     "first_update_of_a_warm_up": """
 scheduler = lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 5))
 for _ in range(10):
@@ -101,7 +101,7 @@ for _ in range(8):
     optimizer.step()
     scheduler.step()
 """,
-    "another_one_trains_meanwhile": """
+    "another_optimizer_trains_meanwhile": """
 head = nn.Linear(6, 1)
 second = torch.optim.SGD(head.parameters(), lr=0.1)
 scheduler = lr_scheduler.LambdaLR(optimizer, lambda e: 0.0 if e < 2 else 1.0)
@@ -158,12 +158,12 @@ for _ in range(4):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(run_reports, script: str):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script: str):
     message = run_reports(DATA + script).findings[0].message
     assert "rate of 0" in message or "less than 1e-13, where it was 0.1 before" in message
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script: str):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script: str):
     run_is_clean(DATA + script)

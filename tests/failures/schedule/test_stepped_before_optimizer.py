@@ -1,4 +1,4 @@
-"""SCH001: the schedule moves before the optimizer does."""
+"""SCH001: a scheduler that is stepped before the optimizer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def update():
     loss.backward()
     optimizer.step()
 """
-GUILTY = {
+FAULTY = {
     "top_of_the_epoch": """
 scheduler = lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
 for epoch in range(3):
@@ -77,7 +77,7 @@ for epoch in range(3):
         update()
 """,
 }
-QUIET = {
+CORRECT = {
     "after_the_epoch": """
 scheduler = lr_scheduler.StepLR(optimizer, 1)
 for epoch in range(3):
@@ -173,22 +173,22 @@ for i in range(10):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_at_its_line(run_reports, script: str):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_marked_line(run_reports, script: str):
     assert run_reports(DATA + script).findings[0].first_update == 0
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script: str):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_ignores_correct_programs(run_is_clean, script: str):
     run_is_clean(DATA + script)
 
 
-# The rule --------------------------------------------------------------------------------------------------------
+# Lint ------------------------------------------------------------------------------------------------------------
 
-SILENT = {"class"}
-"""A function as a schedule may begin at rate 0."""
+LINT_MISSES = {"class"}
+"""A LambdaLR may start at rate 0."""
 
-WRITTEN = {
+LINT_FINDS = {
     "phases of an epoch, as the tutorial once had it": """
 import torchvision
 def train_model(model, criterion, optimizer, scheduler, num_epochs=25):
@@ -245,7 +245,7 @@ for epoch in range(90):
 """,
 }
 
-UNWRITTEN = {
+LINT_IGNORES = {
     "not in the first epoch": """
 scheduler = lr_scheduler.StepLR(optimizer, 1)
 for epoch in range(3):
@@ -266,7 +266,7 @@ while True:
         continue
     update()
 """,
-    "whoever calls it may have trained": """
+    "the caller may have trained": """
 def one_epoch(optimizer: torch.optim.Optimizer, scheduler: lr_scheduler.LRScheduler, loader):
     for inputs, targets in loader:
         scheduler.step()
@@ -303,13 +303,13 @@ for epoch in range(3):
     for scheduler in schedulers:
         scheduler.step()
 """,
-    "warm-up from almost nothing": """
+    "warm-up from almost zero": """
 scheduler = lr_scheduler.LinearLR(optimizer, start_factor=1e-8, total_iters=10)
 for _ in range(100):
     scheduler.step()
     update()
 """,
-    "resumed where it was": """
+    "resumed from a checkpoint": """
 scheduler = lr_scheduler.StepLR(optimizer, 10)
 scheduler.load_state_dict(torch.load("last.pt", weights_only=True)["scheduler"])
 for epoch in range(3):
@@ -330,17 +330,17 @@ for inputs, targets in loader:
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(DATA + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - LINT_MISSES), *LINT_FINDS])
+def test_lint_reports_the_marked_line(lint_reports, name):
+    lint_reports(DATA + {**FAULTY, **LINT_FINDS}[name])
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(DATA + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*LINT_MISSES, *CORRECT, *LINT_IGNORES])
+def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, name):
+    lint_is_clean(DATA + {**FAULTY, **CORRECT, **LINT_IGNORES}[name])
 
 
-def test_the_line_moves_to_where_it_belongs():
+def test_the_fix_moves_the_line_after_the_updates():
     script = """
 for epoch in range(3):
     scheduler.step()  # every epoch

@@ -9,7 +9,7 @@ import pytest
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.failures.load import catalogue
-from trueloop.failures.teaching_script import CannotBreak
+from trueloop.failures.teaching_script import CannotInject
 from trueloop.lab.teaching.datasets import Added
 from trueloop.lab.teaching.inject import fitted, written
 from trueloop.lab.teaching.program import Program
@@ -19,7 +19,7 @@ INJECTS = {code: entry.failure.inject for code, entry in catalogue().items() if 
 
 
 def test_a_failure_is_refused_where_it_needs_something_and_fitted_it_gets_that_and_nothing_else():
-    with pytest.raises(CannotBreak) as lack:
+    with pytest.raises(CannotInject) as lack:
         written(Simulation(), [INJECTS["SCH002"]])
     assert lack.value.settings == {"accumulation": 4}
     _, simulation = fitted(Simulation(seed=3), [INJECTS["SCH002"]])
@@ -52,9 +52,9 @@ def test_points_by_hand_leave_no_batch_of_one_to_a_batch_normalisation():
 
 
 def test_what_needs_opposite_settings_or_the_same_line_is_refused():
-    with pytest.raises(CannotBreak):
+    with pytest.raises(CannotInject):
         fitted(Simulation(), [INJECTS["SCH003"], INJECTS["SCH004"]])
-    with pytest.raises(CannotBreak):
+    with pytest.raises(CannotInject):
         fitted(Simulation(), [INJECTS["DAT003"], INJECTS["DST003"]])
 
 
@@ -63,11 +63,11 @@ def test_two_failures_at_once_give_a_text_of_python_or_a_refusal():
     for pair in combinations(INJECTS, 2):
         try:
             loop, _ = fitted(Simulation(), [INJECTS[code] for code in pair])
-        except CannotBreak as lack:
+        except CannotInject as lack:
             assert lack.what
             assert lack.fix
             refused.add(pair)
         else:
             compile(loop.text(), "pair", "exec")
-            assert loop.broken(), pair
+            assert loop.changed_lines(), pair
     assert len(refused) < 30, refused

@@ -21,7 +21,7 @@ from trueloop.lab.teaching.player import Play, Stopped
 from trueloop.lab.teaching.program import Program
 from trueloop.lab.teaching.script import teaching_loop
 from trueloop.lab.teaching.simulation import Simulation
-from trueloop.sanitizer.dispatch import Watched
+from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
 
 SMALL = Simulation(dataset="moons", samples=60, batch=8, epochs=4, hidden=(4,))
@@ -43,17 +43,17 @@ def test_the_weights_are_bitwise_those_of_the_script_alone_and_the_sanitizer_hea
 ):
     alone = Program(teaching_loop(simulation).text())
     alone.run()
-    watch = Watch([Watched(entry.failure, entry.slug) for entry in catalogue().values()])
+    watch = Watch([WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()])
 
     def look(play: Play) -> None:
-        with watch.aside():
+        with watch.paused():
             pictures(play.model, play.half, neurons=True)
         play.take()
         play.memory_mib()
 
     watch.start()
     try:
-        play = played(simulation, look, aside=watch.aside)
+        play = played(simulation, look, aside=watch.paused)
     finally:
         report = watch.stop()
     for name, value in alone.names["model"].state_dict().items():

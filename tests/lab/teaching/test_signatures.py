@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trueloop.failures.load import catalogue
-from trueloop.failures.teaching_script import CannotBreak
+from trueloop.failures.teaching_script import CannotInject
 from trueloop.lab.teaching import signatures
 from trueloop.lab.teaching.signatures import BASE, POINTS, Recording, pair, plots, record
 
@@ -77,9 +77,9 @@ def test_what_a_script_raises_is_told():
 
 def test_what_cannot_be_broken_says_so():
     def inject(loop):
-        raise CannotBreak("There is nothing to break.")
+        raise CannotInject("There is nothing to break.")
 
-    with pytest.raises(CannotBreak, match="nothing to break"):
+    with pytest.raises(CannotInject, match="nothing to break"):
         pair(inject)
 
 

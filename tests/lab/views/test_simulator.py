@@ -33,7 +33,7 @@ def test_the_script_is_the_one_that_runs_and_what_a_failure_needs_is_set():
     loop, simulation = fitted(Simulation(epochs=2), [inject])
     assert "\n".join("".join(text for _, text in line) for line in told["script"]) == loop.text()
     assert told["config"]["accumulation"] == simulation.accumulation > 1
-    assert told["broken"] == [each._asdict() for each in loop.broken()]
+    assert told["broken"] == [each._asdict() for each in loop.changed_lines()]
 
 
 def test_what_cannot_be_together_says_so():

@@ -28,7 +28,7 @@ class Run:
     def timing(self):
         return UpdateTiming(update_s=0.01, data_share=0.1, forward_share=0.2, backward_share=0.3, optimizer_share=0.1) if self.updates else None
 
-    def newest_layers(self):
+    def newest_layer_norms(self):
         return self.layers
 
 

@@ -1,5 +1,5 @@
 from trueloop.runs.journal import read_journal
-from trueloop.runs.queries.comparison import ABSENT, differences, measured, modes_of
+from trueloop.runs.queries.comparison import ABSENT, find_differences, compare_metrics, metric_modes
 from trueloop.runs.queries.overview import Point
 
 
@@ -18,7 +18,7 @@ def test_what_differs_by_group(made):
             },
         )
     )
-    found = {(each.group, each.name): list(each.values) for each in differences([one, other])}
+    found = {(each.group, each.name): list(each.values) for each in find_differences([one, other])}
     assert found == {
         ("config", "config.optim.lr"): [0.001, 0.01],
         ("config", "config.optim.betas"): [[0.9, 0.999], [0.9, 0.99]],
@@ -29,26 +29,26 @@ def test_what_differs_by_group(made):
         ("data", "data.train"): ["8:sha256:1f", "9:sha256:2a"],
         ("environment", "versions.torch"): ["2.13.0", "2.14.0"],
     }
-    groups = [each.group for each in differences([one, other])]
+    groups = [each.group for each in find_differences([one, other])]
     assert groups == sorted(groups, key=["config", "code", "data", "model", "environment"].index)
 
 
 def test_two_runs_of_the_same_differ_in_nothing(made):
-    assert differences([read_journal(made.run("a")), read_journal(made.run("b"))]) == []
+    assert find_differences([read_journal(made.run("a")), read_journal(made.run("b"))]) == []
 
 
 def test_true_is_not_one_and_three_runs_are_compared_at_once(made):
     runs = [
         read_journal(made.run(name, facts={"options": {"x": value}})) for name, value in zip("abc", (1, 1, True), strict=True)
     ]
-    (found,) = [each for each in differences(runs) if each.name == "options.x"]
+    (found,) = [each for each in find_differences(runs) if each.name == "options.x"]
     assert list(found.values) == [1, 1, True]
 
 
 def test_metrics_side_by_side(made):
     one = read_journal(made.run("a", losses=(0.5, 0.3, 0.4)))
     other = read_journal(made.run("b", losses=(0.6,), accuracies=(0.9,)))
-    loss, accuracy = measured([one, other], modes_of([one, other]))
+    loss, accuracy = compare_metrics([one, other], metric_modes([one, other]))
     assert loss.metric == "val/loss"
     assert loss.best == [Point(0.3, 4, 2), Point(0.6, 2, 1)]
     assert loss.last == [Point(0.4, 6, 3), Point(0.6, 2, 1)]
@@ -57,6 +57,6 @@ def test_metrics_side_by_side(made):
 
 def test_of_a_recipes_text_only_that_it_is_another_one_is_told(made):
     runs = [read_journal(made.run(name, facts={"source": {"recipe.py": name * 9999}})) for name in "ab"]
-    (found,) = differences(runs)
+    (found,) = find_differences(runs)
     assert (found.group, found.name) == ("code", "source.recipe.py")
     assert all(value.startswith("sha256:") and len(value) == 19 for value in found.values)

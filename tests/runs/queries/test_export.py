@@ -5,19 +5,19 @@ import math
 
 from trueloop.core.protocols import Evaluated, RunStarted, UpdatesDone
 from trueloop.runs.journal import read_journal
-from trueloop.runs.queries.export import as_csv, as_json
-from trueloop.runs.queries.overview import overview
+from trueloop.runs.queries.export import write_csv, write_json
+from trueloop.runs.queries.overview import read_overview
 
 
 def table(path):
     text = io.StringIO()
-    as_csv(read_journal(path), text)
+    write_csv(read_journal(path), text)
     return list(csv.DictReader(io.StringIO(text.getvalue())))
 
 
 def as_text(path):
     text = io.StringIO()
-    as_json(overview(path), read_journal(path), text)
+    write_json(read_overview(path), read_journal(path), text)
     return text.getvalue()
 
 

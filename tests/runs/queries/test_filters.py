@@ -3,8 +3,8 @@ import math
 import pytest
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.runs.queries.filters import chosen, condition, ordered
-from trueloop.runs.queries.index import overviews
+from trueloop.runs.queries.filters import filter_runs, parse_condition, sort_runs
+from trueloop.runs.queries.index import load_overviews
 
 
 @pytest.fixture
@@ -12,7 +12,7 @@ def runs(made):
     made.run("a", losses=(0.5, 0.3, 0.4), accuracies=(0.5, 0.9, 0.6), at=3.0)
     made.run("b", losses=(0.2, 0.6), accuracies=(0.7, 0.8), at=1.0, facts={"options": {"width": 64, "wide": True}})
     made.run("c", losses=(math.nan,), at=2.0, end="failed", facts={"recipe": "text"})
-    return overviews(made.root, facts=True)
+    return load_overviews(made.root, facts=True)
 
 
 @pytest.mark.parametrize(
@@ -42,30 +42,30 @@ def runs(made):
     ],
 )
 def test_what_a_filter_lets_through(runs, filters, names):
-    assert "".join(run.name for run in chosen(runs, [condition(filters)])) == names
+    assert "".join(run.name for run in filter_runs(runs, [parse_condition(filters)])) == names
 
 
 def test_all_filters_hold_together(runs):
-    assert [run.name for run in chosen(runs, map(condition, ["recipe=digits", "val/loss<0.25"]))] == ["b"]
+    assert [run.name for run in filter_runs(runs, map(parse_condition, ["recipe=digits", "val/loss<0.25"]))] == ["b"]
 
 
 @pytest.mark.parametrize("text", ["", "val/loss", "<3", "=x"])
 def test_a_filter_that_compares_nothing_is_refused(text):
     with pytest.raises(InvalidConfig, match="compares nothing"):
-        condition(text)
+        parse_condition(text)
 
 
 def test_a_filter_with_a_word_where_a_number_is_needed_is_refused():
     with pytest.raises(InvalidConfig, match="'small', which is not a number"):
-        condition("val/loss<small")
+        parse_condition("val/loss<small")
 
 
 def test_an_unknown_name_lists_what_there_is(runs):
     with pytest.raises(InvalidConfig, match="No run has 'val/los'. Did you mean 'val/loss'") as caught:
-        chosen(runs, [condition("val/los<1")])
+        filter_runs(runs, [parse_condition("val/los<1")])
     assert "val/accuracy" in caught.value.fix
     with pytest.raises(InvalidConfig, match="'config.optim.lr'"):
-        ordered(runs, "config.optim.l")
+        sort_runs(runs, "config.optim.l")
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_an_unknown_name_lists_what_there_is(runs):
     ],
 )
 def test_best_or_newest_first_and_those_without_a_value_last(runs, by, reverse, names):
-    assert "".join(run.name for run in ordered(runs, by, reverse=reverse)) == names
+    assert "".join(run.name for run in sort_runs(runs, by, reverse=reverse)) == names
 
 
 def test_no_runs_have_no_unknown_names():
-    assert chosen([], [condition("anything=1")]) == []
-    assert ordered([], "anything") == []
+    assert filter_runs([], [parse_condition("anything=1")]) == []
+    assert sort_runs([], "anything") == []

@@ -6,8 +6,8 @@ import pytest
 from trueloop.core.errors import RunFolderError
 from trueloop.core.protocols import RunStarted, UpdatesDone
 from trueloop.runs.journal import read_journal
-from trueloop.runs.queries.fork_journal import branch, rolled_back
-from trueloop.runs.queries.overview import Point, points
+from trueloop.runs.queries.fork_journal import fork_journal, rollback_note
+from trueloop.runs.queries.overview import Point, metric_points
 
 NEW_ID = "f" * 32
 
@@ -15,8 +15,8 @@ NEW_ID = "f" * 32
 def branched(source, tmp_path, update):
     target = tmp_path / "target"
     target.mkdir()
-    note = rolled_back(source=source, run_id="a" * 32, update=update)
-    branch(source, target, update=update, run_id=NEW_ID, note=note, lies_in=Path("runs/new"))
+    note = rollback_note(source=source, run_id="a" * 32, update=update)
+    fork_journal(source, target, update=update, run_id=NEW_ID, note=note, final_dir=Path("runs/new"))
     return target
 
 
@@ -26,7 +26,7 @@ def test_history_up_to_the_update_and_where_it_comes_from(made, made_runs_module
     target = branched(source, tmp_path, 4)
     told = read_journal(target)
     assert told.updates.update == [1, 2, 3, 4]
-    assert points(told.evaluations)["val/loss"] == [Point(0.5, 2, 1), Point(0.3, 4, 2)]
+    assert metric_points(told.evaluations)["val/loss"] == [Point(0.5, 2, 1), Point(0.3, 4, 2)]
     assert [each.path for each in told.checkpoints] == [
         "runs/new/checkpoints/update-000000002",
         "runs/new/checkpoints/update-000000004",

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from trueloop.core.protocols import Notice, RunEnded, RunStarted, UpdatesDone
 from trueloop.runs.journal_lines import encode_line
 from trueloop.runs.queries import incremental, index
-from trueloop.runs.queries.incremental import extended, place
-from trueloop.runs.queries.index import overviews
-from trueloop.runs.queries.overview import record_of
+from trueloop.runs.queries.incremental import extend_record, journal_position
+from trueloop.runs.queries.index import load_overviews
+from trueloop.runs.queries.overview import read_record
 
 
 def as_kept(run_dir):
     """The record as the index has it."""
-    read_to = place(run_dir)
-    return json.loads(encode_line({**record_of(run_dir)[0], "read": read_to}))
+    read_to = journal_position(run_dir)
+    return json.loads(encode_line({**read_record(run_dir)[0], "read": read_to}))
 
 
 def assert_same(grown, anew):
@@ -42,21 +42,21 @@ def test_grown_by_any_number_of_lines_it_is_what_reading_all_gives(made, losses,
     path.write_bytes(data[: first + int(cut * (len(data) - first))])  # in the middle of a line, as a kill leaves it
     before = as_kept(path.parent)
     path.write_bytes(data)
-    assert_same(extended(path.parent, before), record_of(path.parent)[0])
+    assert_same(extend_record(path.parent, before), read_record(path.parent)[0])
     again = as_kept(path.parent)
-    assert_same(extended(path.parent, again), record_of(path.parent)[0])
+    assert_same(extend_record(path.parent, again), read_record(path.parent)[0])
     (whole / "journal.jsonl").unlink()
 
 
 def test_lines_that_were_counted_already_are_passed_over(made):
     path = made.run("a", end="")
-    record = {**as_kept(path), "read": [0, place(made.root / "a")[1]]}
+    record = {**as_kept(path), "read": [0, journal_position(made.root / "a")[1]]}
     first = (path / "journal.jsonl").read_bytes().index(b"\n") + 1
-    from trueloop.runs.queries.incremental import _mark
+    from trueloop.runs.queries.incremental import _tail_hash
 
     with (path / "journal.jsonl").open("rb") as file:
-        record["read"] = [first, _mark(file, first)]
-    assert_same(extended(path, record), record_of(path)[0])
+        record["read"] = [first, _tail_hash(file, first)]
+    assert_same(extend_record(path, record), read_record(path)[0])
 
 
 def again(made, made_runs_module):
@@ -87,44 +87,44 @@ def test_what_changes_what_came_before_is_read_anew(made, made_runs_module, chan
     path = made.run("a", end="")
     before = as_kept(path)
     change(made, made_runs_module)
-    assert extended(path, before) is None
+    assert extend_record(path, before) is None
 
 
 def test_a_line_without_an_end_that_fills_the_tail_is_read_anew(made, monkeypatch):
     path = made.run("a", end="")
     before = as_kept(path)
     monkeypatch.setattr(incremental, "_TAIL", 100)
-    assert place(path) == before["read"]
+    assert journal_position(path) == before["read"]
     with (path / "journal.jsonl").open("ab") as file:
         file.write(b"x" * 100)
     with pytest.raises(ValueError, match="not found"):
-        place(path)
-    assert extended(path, before) is None
+        journal_position(path)
+    assert extend_record(path, before) is None
 
 
 def test_a_damaged_one_is_always_read_anew(made, made_runs_module):
     path = made_runs_module.damage(made.run("a"))
-    assert extended(path, as_kept(path)) is None
-    assert extended(path, record_of(path)[0]) is None
+    assert extend_record(path, as_kept(path)) is None
+    assert extend_record(path, read_record(path)[0]) is None
 
 
 def test_the_index_reads_a_long_journal_once_and_then_what_is_new(made, made_runs_module, monkeypatch):
     monkeypatch.setattr(index, "LARGE", 1)
     seen = []
-    real = index.record_of
+    real = index.read_record
     monkeypatch.setattr(index, "record_of", lambda path: seen.append(path.name) or real(path))
     made.run("a", end="")
-    overviews(made.root)
+    load_overviews(made.root)
     made.write("a", [UpdatesDone(rows=[made_runs_module.row(7, skipped=True)])])
-    (run,) = overviews(made.root, facts=True)
+    (run,) = load_overviews(made.root, facts=True)
     assert (run.record["update"], run.record["skipped"], run.state) == (7, 1, "killed")
     made.write("a", [RunEnded(update=7, reason="failed", seconds=3)])
-    (run,) = overviews(made.root)
+    (run,) = load_overviews(made.root)
     assert (run.state, run.record["duration_s"]) == ("failed", 3)
     assert seen == ["a"]
     assert not {"read", "saved"} & run.as_json().keys()
     again(made, made_runs_module)
-    assert overviews(made.root)[0].record["processes"] == 2
+    assert load_overviews(made.root)[0].record["processes"] == 2
     assert seen == ["a", "a"]
 
 
@@ -134,5 +134,5 @@ def test_a_journal_of_the_first_schema_grows_too(made):
     before = as_kept(path)
     with (path / "journal.jsonl").open("a") as file:
         file.write(encode_line({"event": "update", "update": 7, "epoch": 4, **row}))
-    assert_same(extended(path, before), record_of(path)[0])
-    assert extended(path, before)["epoch"] == 4
+    assert_same(extend_record(path, before), read_record(path)[0])
+    assert extend_record(path, before)["epoch"] == 4

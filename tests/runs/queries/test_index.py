@@ -10,14 +10,14 @@ import pytest
 from trueloop.app.training.run_folder import RunFolder
 from trueloop.core.protocols import RunEnded
 from trueloop.runs.queries import index
-from trueloop.runs.queries.index import INDEX_NAME, names, overviews
+from trueloop.runs.queries.index import INDEX_NAME, run_names, load_overviews
 
 
 @pytest.fixture
 def read_journals(monkeypatch):
     """The names of the runs whose journals are really read."""
     seen = []
-    real = index.record_of
+    real = index.read_record
     monkeypatch.setattr(index, "record_of", lambda path: seen.append(path.name) or real(path))
     return seen
 
@@ -29,25 +29,25 @@ def told(runs):
 def test_a_second_question_reads_no_journal(made, read_journals):
     made.run("b", losses=(0.9,))
     made.run("a")
-    first = overviews(made.root, facts=True)
+    first = load_overviews(made.root, facts=True)
     assert [run.name for run in first] == read_journals == ["a", "b"]
-    second = overviews(made.root, facts=True)
+    second = load_overviews(made.root, facts=True)
     assert read_journals == ["a", "b"]
     assert told(first) == told(second)
     assert second[0].facts["config.optim.lr"] == 0.001
-    assert overviews(made.root)[0].facts == {}
+    assert load_overviews(made.root)[0].facts == {}
 
 
 def test_only_what_changed_is_read_again(made, read_journals):
     made.run("a", end="")
     made.run("b")
-    overviews(made.root)
+    load_overviews(made.root)
     made.write("a", [RunEnded(update=6, reason="failed", seconds=3)])
     read_journals.clear()
-    assert [run.state for run in overviews(made.root)] == ["failed", "finished"]
+    assert [run.state for run in load_overviews(made.root)] == ["failed", "finished"]
     assert read_journals == ["a"]
     shutil.rmtree(made.root / "b")
-    assert [run.name for run in overviews(made.root)] == ["a"]
+    assert [run.name for run in load_overviews(made.root)] == ["a"]
     with sqlite3.connect(made.root / INDEX_NAME) as database:
         assert database.execute("SELECT name FROM runs").fetchall() == [(b"a",)]
     assert read_journals == ["a"]
@@ -55,16 +55,16 @@ def test_only_what_changed_is_read_again(made, read_journals):
 
 def test_whether_it_trains_is_never_taken_from_the_index(made):
     path = made.run("a", end="")
-    assert overviews(made.root)[0].state == "killed"
-    with RunFolder(path).held():
-        assert overviews(made.root)[0].state == "running"
+    assert load_overviews(made.root)[0].state == "killed"
+    with RunFolder(path).lock():
+        assert load_overviews(made.root)[0].state == "running"
 
 
 def test_the_index_can_be_deleted_at_any_time(made):
     made.run("a")
-    first = told(overviews(made.root))
+    first = told(load_overviews(made.root))
     (made.root / INDEX_NAME).unlink()
-    assert told(overviews(made.root)) == first
+    assert told(load_overviews(made.root)) == first
     assert (made.root / INDEX_NAME).is_file()
 
 
@@ -117,11 +117,11 @@ def other_table(path):
 def test_an_index_that_cannot_be_used_is_made_anew_without_a_word(made, read_journals, capfd, spoil):
     made.run("a")
     made.run("b")
-    first = told(overviews(made.root))
+    first = told(load_overviews(made.root))
     spoil(made.root / INDEX_NAME)
-    assert told(overviews(made.root)) == first
+    assert told(load_overviews(made.root)) == first
     read_journals.clear()
-    assert told(overviews(made.root)) == first
+    assert told(load_overviews(made.root)) == first
     assert read_journals == [], "it was made anew, and is used"
     assert capfd.readouterr() == ("", "")
     assert sorted(path.name for path in made.root.iterdir()) == [INDEX_NAME, "a", "b"]
@@ -130,20 +130,20 @@ def test_an_index_that_cannot_be_used_is_made_anew_without_a_word(made, read_jou
 def test_where_nothing_can_be_written_the_answer_is_the_same(made, monkeypatch):
     made.run("a")
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert [run.name for run in overviews(made.root)] == ["a"]
+    assert [run.name for run in load_overviews(made.root)] == ["a"]
     assert not (made.root / INDEX_NAME).exists()
 
 
 def test_an_index_that_another_process_holds_is_done_without(made, monkeypatch):
     made.run("a")
-    overviews(made.root)
+    load_overviews(made.root)
     made.run("b")
     monkeypatch.setattr(index, "_WAIT_S", 0.01)
     with sqlite3.connect(made.root / INDEX_NAME, isolation_level=None) as database:
         database.execute("BEGIN EXCLUSIVE")
-        assert [run.name for run in overviews(made.root)] == ["a", "b"]
+        assert [run.name for run in load_overviews(made.root)] == ["a", "b"]
         database.execute("ROLLBACK")
-    assert [run.name for run in overviews(made.root)] == ["a", "b"]
+    assert [run.name for run in load_overviews(made.root)] == ["a", "b"]
 
 
 def test_a_link_is_neither_a_run_nor_an_index(made, tmp_path):
@@ -155,25 +155,25 @@ def test_a_link_is_neither_a_run_nor_an_index(made, tmp_path):
     (made.root / "b" / "journal.jsonl").symlink_to(outside / "journal.jsonl")
     victim = tmp_path / "victim"
     (made.root / INDEX_NAME).symlink_to(victim)
-    assert names(made.root) == ["a"]
-    assert [run.name for run in overviews(made.root)] == ["a"]
+    assert run_names(made.root) == ["a"]
+    assert [run.name for run in load_overviews(made.root)] == ["a"]
     assert not victim.exists()
 
 
 def test_what_is_no_run_is_passed_over(made):
-    assert overviews(made.root) == []
+    assert load_overviews(made.root) == []
     made.run("a")
     (made.root / "empty").mkdir()
     (made.root / "a file").write_text("")
     made.run(".hidden")
-    assert names(made.root) == ["a"]
+    assert run_names(made.root) == ["a"]
 
 
 def test_a_damaged_run_is_a_row_like_any_other(made, made_runs_module):
     made.run("a")
     made_runs_module.damage(made.run("b"))
     for _ in range(2):
-        assert [run.state for run in overviews(made.root)] == ["finished", "damaged"]
+        assert [run.state for run in load_overviews(made.root)] == ["finished", "damaged"]
 
 
 def test_names_that_are_no_text_are_kept_too(made, read_journals):
@@ -181,7 +181,7 @@ def test_names_that_are_no_text_are_kept_too(made, read_journals):
     made.run(name)
     made.hostile()
     for _ in range(2):
-        assert name in [run.name for run in overviews(made.root)]
+        assert name in [run.name for run in load_overviews(made.root)]
     assert len(read_journals) == 2
 
 
@@ -214,5 +214,5 @@ def test_two_processes_that_begin_at_once_get_the_same_answer(made):
 def test_the_folder_itself_may_be_the_root(made, monkeypatch):
     made.run("a")
     monkeypatch.chdir(made.root)
-    (run,) = overviews(Path())
+    (run,) = load_overviews(Path())
     assert (run.folder, run.path, run.name) == ("a", Path("a"), "a")

@@ -1,12 +1,12 @@
 import math
 
 from trueloop.runs.journal import read_journal
-from trueloop.runs.queries.overlay import overlay
+from trueloop.runs.queries.overlay import overlay_panels
 
 
 def test_one_panel_per_metric_and_a_curve_per_run(made):
     histories = {"one": read_journal(made.run("a")), "two": read_journal(made.run("b", losses=(0.9, 0.2), accuracies=(0.1, 0.2)))}
-    panels = {panel.name: panel for panel in overlay(histories)}
+    panels = {panel.name: panel for panel in overlay_panels(histories)}
     assert list(panels) == ["train_loss", "metric_val/loss", "metric_val/accuracy", "lr", "grad_norm", "throughput"]
     loss = panels["metric_val/loss"]
     assert [(curve.label, list(curve.x), list(curve.y)) for curve in loss.curves] == [
@@ -19,11 +19,11 @@ def test_one_panel_per_metric_and_a_curve_per_run(made):
 
 def test_a_run_has_the_same_colour_on_every_panel(made):
     histories = {"one": read_journal(made.run("a")), "two": read_journal(made.run("b", accuracies=(0.1, 0.2, 0.3)))}
-    seen = {(curve.label, curve.run) for panel in overlay(histories) for curve in panel.curves}
+    seen = {(curve.label, curve.run) for panel in overlay_panels(histories) for curve in panel.curves}
     assert seen == {("one", 0), ("two", 1)}
 
 
 def test_what_is_nowhere_finite_is_not_drawn(made):
     histories = {name: read_journal(made.run(name, losses=(math.nan,))) for name in ("a", "b")}
-    assert "metric_val/loss" not in {panel.name for panel in overlay(histories)}
-    assert overlay({}) == []
+    assert "metric_val/loss" not in {panel.name for panel in overlay_panels(histories)}
+    assert overlay_panels({}) == []

@@ -8,11 +8,11 @@ from trueloop.app.training.run_folder import RunFolder
 from trueloop.core.errors import InvalidData, RunFolderError
 from trueloop.core.protocols import Evaluated, Notice, RunEnded, RunStarted, UpdatesDone
 from trueloop.runs.journal import read_journal
-from trueloop.runs.queries.overview import Point, dotted, monitored, overview, require, settings_of
+from trueloop.runs.queries.overview import Point, flatten, all_monitored_metrics, read_overview, require_readable, flat_settings
 
 
 def test_a_finished_run_in_numbers(made):
-    seen = overview(made.run("a", accuracies=(0.7, 0.8, 0.9)))
+    seen = read_overview(made.run("a", accuracies=(0.7, 0.8, 0.9)))
     assert (seen.name, seen.recipe, seen.state, seen.problem) == ("a", "digits", "finished", "")
     assert (seen.record["update"], seen.record["updates"], seen.record["epoch"], seen.record["epochs"]) == (6, 6, 3, 3)
     assert (seen.started_at, seen.record["duration_s"]) == (1_700_000_000.0, 1.5)
@@ -27,7 +27,7 @@ def test_a_finished_run_in_numbers(made):
 
 
 def test_as_json_it_is_strict_and_whole(made):
-    seen = overview(made.run("a", losses=(0.5, math.nan)))
+    seen = read_overview(made.run("a", losses=(0.5, math.nan)))
     told = json.loads(json.dumps(seen.as_json(), default=str).replace("NaN", '"nan"'))
     assert told["best"] == {"metric": "val/loss", "value": 0.5, "update": 2, "epoch": 1}
     assert told["last"]["val/loss"]["update"] == 4
@@ -38,32 +38,32 @@ def test_as_json_it_is_strict_and_whole(made):
 
 def test_the_id_of_an_older_journal_is_that_of_its_first_line_and_stays(made):
     path = made.write("old", [RunStarted(name="x", epochs=1, updates=2, start_update=0, facts={})])
-    first = overview(path).run_id
+    first = read_overview(path).run_id
     assert len(first) == 32
     made.write("old", [RunStarted(name="x", epochs=1, updates=2, start_update=0, facts={"more": 1})])
-    assert overview(path).run_id == first
+    assert read_overview(path).run_id == first
 
 
 @pytest.mark.parametrize("reason", ["finished", "early_stop", "interrupted", "preempted", "failed"])
 def test_the_state_is_how_the_newest_process_ended(made, reason):
     path = made.run("a", end=reason)
-    assert overview(path).state == reason
-    with RunFolder(path).held():
-        assert overview(path).state == reason, "it says so itself"
+    assert read_overview(path).state == reason
+    with RunFolder(path).lock():
+        assert read_overview(path).state == reason, "it says so itself"
 
 
 def test_without_an_end_it_runs_while_the_lock_is_held_and_was_killed_after(made):
     path = made.run("a", end="")
-    with RunFolder(path).held():
-        assert overview(path).state == "running"
-    assert overview(path).state == "killed"
-    assert overview(path).record["duration_s"] == pytest.approx(6 * 0.01 + 3 * 0.1 + 3 * 0.01)
+    with RunFolder(path).lock():
+        assert read_overview(path).state == "running"
+    assert read_overview(path).state == "killed"
+    assert read_overview(path).record["duration_s"] == pytest.approx(6 * 0.01 + 3 * 0.1 + 3 * 0.01)
 
 
 def test_what_a_resume_superseded_does_not_count(made):
     path = made.run("a", losses=(0.5, 0.3, 0.1), end="")
     made.write("a", [RunStarted(name="digits", epochs=3, updates=6, start_update=4, facts={})])
-    seen = overview(path)
+    seen = read_overview(path)
     assert seen.best("val/loss", "min") == Point(0.3, 4, 2)
     assert (seen.record["update"], seen.record["processes"]) == (4, 2)
 
@@ -71,7 +71,7 @@ def test_what_a_resume_superseded_does_not_count(made):
 def test_a_rolled_back_run_waits_until_it_goes_on(made, made_runs_module):
     path = made.run("a", end="")
     made.write("a", [Notice(update=6, kind="rolled_back", message="", details={})])
-    assert overview(path).state == "rolled_back"
+    assert read_overview(path).state == "rolled_back"
     made.write(
         "a",
         [
@@ -79,15 +79,15 @@ def test_a_rolled_back_run_waits_until_it_goes_on(made, made_runs_module):
             UpdatesDone(rows=[made_runs_module.row(7)]),
         ],
     )
-    assert overview(path).state == "killed"
+    assert read_overview(path).state == "killed"
 
 
 def test_a_damaged_journal_is_told_and_never_raised(made, made_runs_module):
-    seen = overview(made_runs_module.damage(made.run("a"), 3))
+    seen = read_overview(made_runs_module.damage(made.run("a"), 3))
     assert (seen.state, seen.name, seen.metrics, seen.run_id) == ("damaged", "a", [], "")
     assert "Line 3 of" in seen.problem
     with pytest.raises(InvalidData, match="Line 3 of"):
-        require(seen)
+        require_readable(seen)
     assert seen.as_json()["problem"] == seen.problem
 
 
@@ -106,28 +106,28 @@ def test_no_line_makes_an_overview_raise(made, line):
     path = made.root / "a"
     path.mkdir(parents=True)
     (path / "journal.jsonl").write_text(line + "\n")
-    assert overview(path).state == "damaged"
-    assert overview(path).problem
+    assert read_overview(path).state == "damaged"
+    assert read_overview(path).problem
 
 
 def test_a_journal_in_which_nothing_began_is_empty_and_one_of_tomorrow_says_so(made):
     path = made.root / "a"
     path.mkdir(parents=True)
     (path / "journal.jsonl").write_text("")
-    assert overview(path).state == "empty"
-    with RunFolder(path).held():
-        assert overview(path).state == "running"
+    assert read_overview(path).state == "empty"
+    with RunFolder(path).lock():
+        assert read_overview(path).state == "running"
     (path / "journal.jsonl").write_text('{"event":"run_started","schema":99}\n')
-    seen = overview(path)
+    seen = read_overview(path)
     assert "schema 99" in seen.problem
     with pytest.raises(RunFolderError, match="schema 99"):
-        require(seen)
+        require_readable(seen)
 
 
 def test_what_is_not_finite_is_never_best(made):
-    seen = overview(made.run("a", losses=(math.nan, math.inf, 0.7)))
+    seen = read_overview(made.run("a", losses=(math.nan, math.inf, 0.7)))
     assert seen.best("val/loss", "max") == Point(0.7, 6, 3)
-    only = overview(made.run("b", losses=(math.nan,)))
+    only = read_overview(made.run("b", losses=(math.nan,)))
     assert only.best("val/loss", "min") is None
     assert math.isnan(only.last("val/loss").value)
 
@@ -136,24 +136,24 @@ def test_every_metric_that_was_ever_monitored_is_known(made):
     facts = {"config": {"monitor": {"metric": "val/accuracy", "mode": "max"}}}
     path = made.run("a", end="")
     made.write("a", [RunStarted(name="digits", epochs=3, updates=6, start_update=6, facts=facts)])
-    assert monitored(path) == [("val/loss", "min"), ("val/accuracy", "max")]
+    assert all_monitored_metrics(path) == [("val/loss", "min"), ("val/accuracy", "max")]
 
 
 def test_settings_are_dotted(made):
-    told = settings_of(read_journal(made.run("a")))
+    told = flat_settings(read_journal(made.run("a")))
     assert (told["config.optim.lr"], told["options.width"]) == (0.001, 8)
-    assert dotted({"a": {"b": {}, "c": 1}, "d": []}) == {"a.c": 1, "d": []}
+    assert flatten({"a": {"b": {}, "c": 1}, "d": []}) == {"a.c": 1, "d": []}
 
 
 def test_where_a_journal_says_a_checkpoint_lies_is_not_followed(made):
-    assert overview(made.hostile()).record["last_checkpoint"] == "checkpoints/etc"
+    assert read_overview(made.hostile()).record["last_checkpoint"] == "checkpoints/etc"
 
 
 def test_the_test_set_is_a_metric_of_its_own(made):
     path = made.run("a", end="")
     test = Evaluated(update=6, epoch=3, split="test", metrics={"loss": 0.2}, tables={}, seconds=0.1, best=False)
     made.write("a", [test, RunEnded(update=6, reason="finished", seconds=2)])
-    assert overview(path).last("test/loss") == Point(0.2, 6, 3)
+    assert read_overview(path).last("test/loss") == Point(0.2, 6, 3)
 
 
 @pytest.mark.parametrize("examples", [1e308, 10**400, 1e999, "many", None])
@@ -162,13 +162,13 @@ def test_a_number_that_cannot_be_counted_is_damage(made, made_runs_module, examp
     lines = made_runs_module.records(path.parent)
     lines[1]["examples"] = examples
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert overview(path.parent).state == "damaged"
+    assert read_overview(path.parent).state == "damaged"
 
 
 def test_a_run_is_named_by_its_folder_however_it_is_written(made, monkeypatch):
     path = made.run("a.b")
     monkeypatch.chdir(path)
-    assert [overview(each).name for each in (path, Path("."), Path("../a.b"), path / "..", path / "." / "")] == [
+    assert [read_overview(each).name for each in (path, Path("."), Path("../a.b"), path / "..", path / "." / "")] == [
         "a.b", "a.b", "a.b", "runs", "a.b"
     ]  # fmt: skip
-    assert overview(path).path == path
+    assert read_overview(path).path == path

@@ -5,8 +5,8 @@ from PIL import Image
 
 from trueloop.core.errors import RunFolderError
 from trueloop.runs.journal import read_journal
-from trueloop.runs.queries.comparison import differences, measured, modes_of
-from trueloop.runs.queries.pages import save_html, save_png, shown_panels
+from trueloop.runs.queries.comparison import find_differences, compare_metrics, metric_modes
+from trueloop.runs.queries.pages import save_html, save_png, run_panels
 
 
 class Tags(HTMLParser):
@@ -33,7 +33,7 @@ def test_a_picture_of_two_runs(made, tmp_path):
 
 
 def test_one_run_has_the_plots_of_its_report(made):
-    names = [panel.name for panel in shown_panels({"a": read_journal(made.run("a"))})]
+    names = [panel.name for panel in run_panels({"a": read_journal(made.run("a"))})]
     assert names == ["loss", "lr", "grad_norm", "throughput", "waiting"]
 
 
@@ -41,10 +41,10 @@ def test_a_page_with_what_differs(made, tmp_path):
     one, other = read_journal(made.run("a")), read_journal(made.run("b", losses=(0.9, 0.2), facts={"options": {"width": 64}}))
     path = tmp_path / "page.html"
     histories = {"a": one, "b": other}
-    told = measured([one, other], modes_of([one, other]))
-    save_html(histories, path, differences=differences([one, other]), measured=told)
+    told = compare_metrics([one, other], metric_modes([one, other]))
+    save_html(histories, path, differences=find_differences([one, other]), measured=told)
     page = Tags(path.read_text())
-    assert [tag for tag, _ in page.seen].count("svg") == len(shown_panels(histories)) == 5
+    assert [tag for tag, _ in page.seen].count("svg") == len(run_panels(histories)) == 5
     assert "2 runs side by side" in page.text
     assert "0.3000 @ 4" in page.text
     assert "options.width" in page.text
@@ -54,8 +54,8 @@ def test_a_page_with_what_differs(made, tmp_path):
 def test_hostile_names_stay_text(made, made_runs_module, tmp_path):
     hostile, path = made_runs_module.HOSTILE, tmp_path / "page.html"
     histories = {hostile: read_journal(made.hostile()), "b": read_journal(made.run("b"))}
-    differ = differences(list(histories.values()))
-    save_html(histories, path, differences=differ, measured=measured(list(histories.values()), {}))
+    differ = find_differences(list(histories.values()))
+    save_html(histories, path, differences=differ, measured=compare_metrics(list(histories.values()), {}))
     page = Tags(path.read_text())
     assert not {"script", "img"} & {tag for tag, _ in page.seen}
     assert "<script>alert(1)</script>" in page.text

@@ -3,47 +3,47 @@ import pytest
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.protocols import Evaluated, RunStarted
 from trueloop.runs.journal import read_journal
-from trueloop.runs.queries.index import overviews
+from trueloop.runs.queries.index import load_overviews
 from trueloop.runs.queries.overview import Point
-from trueloop.runs.queries.ranking import direction, mode_of, ranked, ranked_points
+from trueloop.runs.queries.ranking import metric_mode, require_mode, rank_runs, rank_points
 
 
 def test_every_evaluation_of_every_run_counts(made):
     # The monitored metric is another one, so that no evaluation with the best accuracy was ever marked.
     made.run("a", losses=(0.1, 0.2), accuracies=(0.5, 0.99))
     made.run("b", losses=(0.3, 0.2), accuracies=(0.7, 0.98))
-    found = ranked(overviews(made.root), "val/accuracy", "max")
+    found = rank_runs(load_overviews(made.root), "val/accuracy", "max")
     assert [(each.run.name, each.point) for each in found] == [("a", Point(0.99, 4, 2)), ("b", Point(0.98, 4, 2))]
-    assert [each.run.name for each in ranked(overviews(made.root), "val/accuracy", "min")] == ["a", "b"]
+    assert [each.run.name for each in rank_runs(load_overviews(made.root), "val/accuracy", "min")] == ["a", "b"]
 
 
 def test_of_equals_the_one_that_began_earlier(made):
     made.run("a", losses=(0.1,), at=2.0)
     made.run("b", losses=(0.1,), at=1.0)
-    assert ranked(overviews(made.root), "val/loss", "min")[0].run.name == "b"
+    assert rank_runs(load_overviews(made.root), "val/loss", "min")[0].run.name == "b"
 
 
 def test_an_unknown_metric_names_those_that_exist(made):
     made.run("a", accuracies=(0.1, 0.2, 0.3))
     with pytest.raises(InvalidConfig, match="No run has measured 'val/accurcy'. Did you mean 'val/accuracy'") as caught:
-        ranked(overviews(made.root), "val/accurcy", "max")
+        rank_runs(load_overviews(made.root), "val/accurcy", "max")
     assert caught.value.fix == "Measured were: val/loss, val/accuracy."
 
 
 def test_one_that_was_never_finite_is_said(made):
     made.run("a", losses=(float("nan"),))
     with pytest.raises(InvalidConfig, match="No value of 'val/loss' was finite"):
-        ranked(overviews(made.root), "val/loss", "min")
+        rank_runs(load_overviews(made.root), "val/loss", "min")
 
 
 def test_the_direction_is_what_the_runs_say_else_what_the_name_says(made):
     made.run("a", facts={"config": {"monitor": {"metric": "val/score", "mode": "max"}}})
-    runs = overviews(made.root)
-    assert direction("val/score", runs) == "max"
+    runs = load_overviews(made.root)
+    assert metric_mode("val/score", runs) == "max"
     names = {"val/loss": "min", "test/top-5": "max", "val/F1": "max", "val/rmse": "min", "val/word_error": "min"}
-    assert {name: direction(name, []) for name in names} == names
-    assert direction("val/thing", runs) is None
-    assert direction("val/mapping", runs) is None
+    assert {name: metric_mode(name, []) for name in names} == names
+    assert metric_mode("val/thing", runs) is None
+    assert metric_mode("val/mapping", runs) is None
 
 
 def test_a_direction_that_is_not_known_is_asked_for(made):
@@ -54,22 +54,22 @@ def test_a_direction_that_is_not_known_is_asked_for(made):
             Evaluated(update=1, epoch=1, split="val", metrics={"thing": 1.0}, tables={}, seconds=0.1, best=False),
         ],
     )
-    runs = overviews(made.root)
+    runs = load_overviews(made.root)
     with pytest.raises(InvalidConfig, match="Whether less or more of 'val/thing' is better") as caught:
-        mode_of("val/thing", runs)
+        require_mode("val/thing", runs)
     assert caught.value.fix == "Say --mode min or --mode max."
     with pytest.raises(InvalidConfig, match="No run has measured 'val/thin'. Did you mean 'val/thing'"):
-        mode_of("val/thin", runs)
+        require_mode("val/thin", runs)
 
 
 def test_runs_that_disagree_leave_it_open(made):
     made.run("a", facts={"config": {"monitor": {"metric": "val/loss", "mode": "max"}}})
     made.run("b")
-    assert direction("val/loss", overviews(made.root)) is None
+    assert metric_mode("val/loss", load_overviews(made.root)) is None
 
 
 def test_all_values_of_one_run_in_order(made):
     history = read_journal(made.run("a", losses=(0.5, float("nan"), 0.3, 0.5)))
-    assert ranked_points(history, "val/loss", "min") == [Point(0.3, 6, 3), Point(0.5, 2, 1), Point(0.5, 8, 4)]
-    assert ranked_points(history, "val/loss", "max")[0] == Point(0.5, 2, 1)
-    assert ranked_points(history, "val/none", "max") == []
+    assert rank_points(history, "val/loss", "min") == [Point(0.3, 6, 3), Point(0.5, 2, 1), Point(0.5, 8, 4)]
+    assert rank_points(history, "val/loss", "max")[0] == Point(0.5, 2, 1)
+    assert rank_points(history, "val/none", "max") == []

@@ -3,7 +3,7 @@ import shutil
 import pytest
 
 from trueloop.core.errors import RunFolderError
-from trueloop.runs.queries.overview import overview
+from trueloop.runs.queries.overview import read_overview
 from trueloop.runs.queries.resolve import find_run
 
 
@@ -22,7 +22,7 @@ def test_a_path_a_name_a_beginning_and_an_id(here, tmp_path):
     assert find_run("runs/text-1", root) == tmp_path.relative_to(tmp_path) / "runs" / "text-1"
     assert find_run("digits-1", root) == root / "digits-1", "a whole name is never taken for a beginning"
     assert find_run("te", root) == root / "text-1"
-    run_id = overview(root / "text-1").run_id
+    run_id = read_overview(root / "text-1").run_id
     assert find_run(run_id[:9], root) == root / "text-1"
 
 

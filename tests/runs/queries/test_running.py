@@ -3,15 +3,15 @@ import subprocess
 import sys
 
 from trueloop.app.training.run_folder import RunFolder
-from trueloop.runs.queries.running import held
+from trueloop.runs.queries.running import is_training
 
 
 def test_a_lock_is_seen_only_while_it_is_held(tmp_path):
-    assert held(tmp_path) is False
+    assert is_training(tmp_path) is False
     assert list(tmp_path.iterdir()) == [], "looking leaves nothing behind"
-    with RunFolder(tmp_path).held():
-        assert held(tmp_path) is True
-    assert held(tmp_path) is False
+    with RunFolder(tmp_path).lock():
+        assert is_training(tmp_path) is True
+    assert is_training(tmp_path) is False
     assert (tmp_path / ".lock").is_file()
 
 
@@ -28,10 +28,10 @@ with RunFolder(Path({str(tmp_path)!r})).held():
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout.readline() == "held\n"
-        assert held(tmp_path) is True
+        assert is_training(tmp_path) is True
         process.kill()
         process.wait()
-    assert held(tmp_path) is False
+    assert is_training(tmp_path) is False
 
 
 def test_two_who_look_do_not_see_each_other(tmp_path):
@@ -40,11 +40,11 @@ def test_two_who_look_do_not_see_each_other(tmp_path):
     (tmp_path / ".lock").touch()
     looking = os.open(tmp_path / ".lock", os.O_RDONLY)
     fcntl.flock(looking, fcntl.LOCK_SH)
-    assert held(tmp_path) is False
+    assert is_training(tmp_path) is False
     os.close(looking)
 
 
 def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path):
     (tmp_path / "elsewhere").touch()
     (tmp_path / ".lock").symlink_to("elsewhere")
-    assert held(tmp_path) is None
+    assert is_training(tmp_path) is None

@@ -115,7 +115,7 @@ def test_a_writer_killed_between_a_batch_and_its_mark_is_made_good(tracked, new_
     run = new_run(tracked.WHOLE[:8])
 
     def killed(self, run_id, key, value, **_):
-        if key == "trueloop.mark" and '"journal_bytes": 0' not in value:
+        if key == "trueloop.cursor" and '"journal_bytes": 0' not in value:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

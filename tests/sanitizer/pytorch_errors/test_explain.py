@@ -20,7 +20,7 @@ from trueloop.sanitizer.watch import Watch
 def told(error: BaseException, known: Mapping[str, KnownError] | None = None) -> Report:
     watch = Watch([], errors=known_errors() if known is None else known)
     with watch:
-        watch.tell_error(error)
+        watch.report_error(error)
     return watch.report()
 
 
@@ -84,7 +84,7 @@ def test_nothing_of_the_program_is_kept_alive():
                 try:
                     model(torch.ones(2, 5))
                 except RuntimeError as error:
-                    watch.tell_error(error)
+                    watch.report_error(error)
                     raise
         except RuntimeError:
             assert watch.report().error is not None
@@ -131,14 +131,14 @@ def test_an_entry_that_breaks_is_a_problem_of_ours():
     def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
         raise LookupError("a fault")
 
-    known = {"broken": KnownError(title="", types=frozenset({"RuntimeError"}), texts=("mat1",), explain=explain)}
+    known = {"broken": KnownError(title="", exception_types=frozenset({"RuntimeError"}), message_patterns=("mat1",), explain=explain)}
     report = told(caught(misfit), known)
     assert report.error is None
     assert report.problems == ("the error is not explained: LookupError: a fault",)
 
 
 def test_an_entry_may_say_that_it_is_something_else():
-    other = KnownError(title="", types=frozenset({"RuntimeError"}), texts=("mat1",), explain=lambda raised, match: None)
+    other = KnownError(title="", exception_types=frozenset({"RuntimeError"}), message_patterns=("mat1",), explain=lambda raised, match: None)
     explained = told(caught(misfit), {"other": other, **known_errors()}).error
     assert explained is not None
     assert explained.kind == "shape-mismatch"

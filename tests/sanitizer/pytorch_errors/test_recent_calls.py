@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from trueloop.sanitizer.pytorch_errors.recent_calls import Recent
+from trueloop.sanitizer.pytorch_errors.recent_calls import RecentCalls
 from trueloop.sanitizer.watch import Watch
 from trueloop.tracing.events import Event, TracingGap
 
 
-def hear(memory: Recent, event: Event) -> None:
+def hear(memory: RecentCalls, event: Event) -> None:
     take = memory.take.get(type(event))
     if take is not None:
         take(event)
@@ -20,7 +20,7 @@ class Heard(Watch):
 
     def __init__(self) -> None:
         super().__init__([])
-        self.memory = Recent()
+        self.memory = RecentCalls()
 
     def _hear(self, event: Event) -> None:
         hear(self.memory, event)
@@ -51,7 +51,7 @@ def test_what_came_last():
 
 
 def test_a_gap_is_forgotten_over():
-    memory = Recent()
+    memory = RecentCalls()
     memory.order = 3
     hear(memory, TracingGap(update=9, backward_count=9, time_s=0.0, updates=4))
     assert memory.order is None

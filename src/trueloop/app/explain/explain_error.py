@@ -120,10 +120,10 @@ def _told(error: ErrorText, chain: Sequence[ErrorText]) -> Told | None:
         location=site,
         causes=(*(each.message for each in chain if each.how == "cause"), error.message),
         pytorch_files=tuple(found[1] for each in error.frames if (found := _TORCH.search(each.path))),
-        past=_UNKNOWN,
+        recent=_UNKNOWN,
     )
     for kind, entry in known_errors().items():
-        match = entry.match(error.message) if not error.type or error.type in entry.types else None
+        match = entry.match(error.message) if not error.type or error.type in entry.exception_types else None
         if match is None:
             continue
         words = entry.explain(raised, match)
@@ -142,7 +142,7 @@ def _users(error: ErrorText) -> SourceLocation | None:
 def _said(text: str) -> Iterator[ErrorText]:
     """Yield known messages that stand anywhere: in a logger's line, or said by torch's own code before it aborts."""
     for entry in known_errors().values():
-        for words in entry.texts:
+        for words in entry.message_patterns:
             for found in re.finditer(words, text):
                 rest = text[found.start() :].partition("\n\n")[0]
                 yield ErrorText(type="", message=rest[:LONGEST].strip())
@@ -150,7 +150,7 @@ def _said(text: str) -> Iterator[ErrorText]:
 
 def _nearest(messages: Sequence[str]) -> list[str]:
     weighed: Mapping[str, float] = {
-        kind: max((_alike(text, message) for text in entry.texts for message in messages), default=0.0)
+        kind: max((_alike(text, message) for text in entry.message_patterns for message in messages), default=0.0)
         for kind, entry in known_errors().items()
     }
     ranked = sorted(weighed, key=lambda kind: -weighed[kind])

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.app.export.trained_model import Shipped
-from trueloop.app.training.run_folder import numbered
+from trueloop.app.training.run_folder import numbered_names
 from trueloop.core.errors import InvalidData, InvalidModel, RunFolderError
 from trueloop.export.artifact import open_artifact
 from trueloop.export.call_signature import Inputs, arguments, results
@@ -95,7 +95,7 @@ def export_run(source: Shipped, kind: Kind, out: Path | None, *, dynamic_batch: 
 
 def _place(run: Path, kind: Kind, out: Path | None) -> Path:
     if out is None:
-        return next(path for path in numbered(run / "export" / kind) if not path.exists())
+        return next(path for path in numbered_names(run / "export" / kind) if not path.exists())
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise RunFolderError(f"{str(out)!r} is there already.", fix="Choose a folder that is absent or empty (--out).")
     return out

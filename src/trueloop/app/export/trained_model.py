@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trueloop.app.training.recipe_settings import override
+from trueloop.app.training.recipe_settings import apply_overrides
 from trueloop.core.errors import CheckpointError, InvalidConfig, InvalidModel
 from trueloop.core.paths import is_file
 from trueloop.recipes import registry
@@ -148,7 +148,7 @@ def _recipe(run: Path, facts: Mapping[str, Any], named: str) -> Recipe:
     values = {f"options.{name}": tuple(v) if isinstance(v, list) else v for name, v in saved.items()}
     if isinstance(config, dict) and isinstance(config.get("seed"), int):
         values["seed"] = config["seed"]
-    return override(recipe, values)
+    return apply_overrides(recipe, values)
 
 
 def _slots(options: Any) -> Mapping[str, Any]:

@@ -11,13 +11,13 @@ from trueloop.core.errors import CheckpointError, TrueloopError
 from trueloop.runs.history import History
 from trueloop.runs.journal import read_journal
 from trueloop.runs.queries.overview import Overview, Point
-from trueloop.runs.queries.ranking import Mode, ranked, ranked_points
+from trueloop.runs.queries.ranking import Mode, rank_runs, rank_points
 from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder, NewerSchemaError
 from trueloop.training.checkpoint.manifest import verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class EvaluatedCheckpoint:
     """One evaluation, and what is left of the weights it measured."""
 
     run: Overview
@@ -42,18 +42,18 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
-    """What `best_of` found."""
+class BestRun:
+    """What `find_best` found."""
 
     metric: str
     mode: Mode
-    answer: Answer
+    best: EvaluatedCheckpoint
     """The best of all evaluations."""
-    offered: Answer | None
+    alternative: EvaluatedCheckpoint | None
     """Where its checkpoint cannot be used: the best one whose can; None also where there is no such."""
 
 
-def best_of(runs: Sequence[Overview], metric: str, mode: Mode) -> Best:
+def find_best(runs: Sequence[Overview], metric: str, mode: Mode) -> BestRun:
     """Find the best evaluation over all runs, and check its checkpoint byte by byte.
 
     Args:
@@ -66,16 +66,16 @@ def best_of(runs: Sequence[Overview], metric: str, mode: Mode) -> Best:
 
     Cost: reads the checkpoint; only where that cannot be used, the journals of runs that could hold the next best.
     """
-    order = ranked(runs, metric, mode)
+    order = rank_runs(runs, metric, mode)
     run, point = order[0]
-    answer = _answer(run, point, _weights_update(run, point, metric))
-    offered = _next_best([each.run for each in order], metric, mode) if answer.problem else None
+    answer = _check_checkpoint(run, point, _weights_update(run, point, metric))
+    offered = _find_alternative([each.run for each in order], metric, mode) if answer.problem else None
     if offered and offered.point.value == point.value:  # as good, and there
         answer, offered = offered, None
-    return Best(metric=metric, mode=mode, answer=answer, offered=offered)
+    return BestRun(metric=metric, mode=mode, best=answer, alternative=offered)
 
 
-def saved(run_dir: Path) -> list[Checkpoint]:
+def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
     """List the whole checkpoints of a run, oldest first; only looks, also at a run that trains.
 
     Raises:
@@ -84,28 +84,28 @@ def saved(run_dir: Path) -> list[Checkpoint]:
     return CheckpointFolder(run_dir / "checkpoints", writing=False).checkpoints()
 
 
-def _next_best(runs: Sequence[Overview], metric: str, mode: Mode) -> Answer | None:
+def _find_alternative(runs: Sequence[Overview], metric: str, mode: Mode) -> EvaluatedCheckpoint | None:
     """Go through runs by their best value, until none that is left can beat what was found."""
     sign, found = (1 if mode == "min" else -1), None
     for run in runs:
         bound = run.best(metric, mode)
         if found and bound and sign * bound.value > sign * found.point.value:
             break
-        better = _best_whole(run, metric, mode)
+        better = _best_usable(run, metric, mode)
         if better and (found is None or sign * better.point.value < sign * found.point.value):
             found = better
     return found
 
 
-def _best_whole(run: Overview, metric: str, mode: Mode) -> Answer | None:
+def _best_usable(run: Overview, metric: str, mode: Mode) -> EvaluatedCheckpoint | None:
     try:
-        there = {checkpoint.update for checkpoint in saved(run.path)}
+        there = {checkpoint.update for checkpoint in list_checkpoints(run.path)}
         history = read_journal(run.path) if there else None
     except TrueloopError:  # whatever stands in the way, nothing of this run can be offered
         return None
-    for point in ranked_points(history, metric, mode) if history else ():
+    for point in rank_points(history, metric, mode) if history else ():
         update = _weights_update(run, point, metric, history)
-        if update in there and not (answer := _answer(run, point, update)).problem:
+        if update in there and not (answer := _check_checkpoint(run, point, update)).problem:
             return answer
     return None
 
@@ -124,7 +124,7 @@ def _weights_update(run: Overview, point: Point, metric: str, history: History |
     return point.update if last or history.best is None else history.best.update
 
 
-def _answer(run: Overview, point: Point, update: int) -> Answer:
+def _check_checkpoint(run: Overview, point: Point, update: int) -> EvaluatedCheckpoint:
     folder = CheckpointFolder(run.path / "checkpoints", writing=False)
     path, problem = folder.path_of(update), "it is missing: it was removed, or never saved"
     try:
@@ -139,4 +139,4 @@ def _answer(run: Overview, point: Point, update: int) -> Answer:
         problem = error.what
     except CheckpointError as error:
         problem = error.what
-    return Answer(run=run, point=point, checkpoint=path, problem=problem)
+    return EvaluatedCheckpoint(run=run, point=point, checkpoint=path, problem=problem)

@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from trueloop.app.runs.rollback import BESIDE
-from trueloop.app.training.run_folder import OWN, RunFolder
+from trueloop.app.runs.rollback import STAGING_NAME
+from trueloop.app.training.run_folder import RUN_FILES, RunFolder
 from trueloop.core.errors import InvalidConfig, TrueloopError
 from trueloop.runs.journal import read_journal
-from trueloop.runs.queries.overview import Overview, monitored, overview
-from trueloop.runs.queries.ranking import ranked_points
-from trueloop.runs.queries.running import held
+from trueloop.runs.queries.overview import Overview, all_monitored_metrics, read_overview
+from trueloop.runs.queries.ranking import rank_points
+from trueloop.runs.queries.running import is_training
 from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder
 
 Kind = Literal["checkpoint", "run", "leftover"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class CleanupOptions:
     """What is to go."""
 
     keep_best: int | None = None
@@ -61,7 +61,7 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class CleanupItem:
     """One thing that may go."""
 
     kind: Kind
@@ -75,76 +75,76 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CleanupPlan:
     """What may go, and what was left alone though it was asked for, by path with the reason."""
 
-    items: Sequence[Item]
-    spared: Sequence[tuple[Path, str]]
+    items: Sequence[CleanupItem]
+    skipped: Sequence[tuple[Path, str]]
 
 
-def look(runs: Sequence[Overview], root: Path, wishes: Wishes) -> Plan:
+def plan_cleanup(runs: Sequence[Overview], root: Path, options: CleanupOptions) -> CleanupPlan:
     """Say what may go; nothing is changed.
 
     Args:
         runs: to look through.
         root: where rollbacks that were killed may have left something.
-        wishes: checked already.
+        options: checked already.
 
     Cost: reads the manifests of all checkpoints of these runs, and the journals of those of which some may go.
     """
-    items: list[Item] = []
+    items: list[CleanupItem] = []
     spared: list[tuple[Path, str]] = []
     for run in runs:
-        if not _is_old(run.path / "journal.jsonl", wishes):
+        if not _is_old(run.path / "journal.jsonl", options):
             continue
-        if reason := _untouchable(run):
+        if reason := _reason_to_skip(run):
             spared.append((run.path, reason))
             continue
         try:
-            items += _items(run, wishes)
+            items += _removable_items(run, options)
         except (TrueloopError, OSError) as error:
             spared.append((run.path, error.what if isinstance(error, TrueloopError) else str(error)))
-    for path in _killed_rollbacks(root):
-        if _is_old(path, wishes):
-            items.append(_item("leftover", path, "of a rollback that was killed"))
-    return Plan(items=items, spared=spared)
+    for path in _leftover_rollbacks(root):
+        if _is_old(path, options):
+            items.append(_make_item("leftover", path, "of a rollback that was killed"))
+    return CleanupPlan(items=items, skipped=spared)
 
 
-def remove(runs: Sequence[Overview], root: Path, wishes: Wishes) -> Plan:
-    """Remove what `look` says, run by run, each looked at again while its lock is held.
+def clean_up(runs: Sequence[Overview], root: Path, options: CleanupOptions) -> CleanupPlan:
+    """Remove what `plan_cleanup` says, run by run, each looked at again while its lock is held.
 
     Returns:
         What was removed, and what was left alone.
     """
-    removed: list[Item] = []
+    removed: list[CleanupItem] = []
     spared: list[tuple[Path, str]] = []
-    plan = look(runs, root, wishes)
+    plan = plan_cleanup(runs, root, options)
     touched = {item.path if item.kind == "run" else item.path.parent.parent for item in plan.items}
     for run in (run for run in runs if run.path in touched):
         try:
-            with RunFolder(run.path).held():
-                for item in _items(overview(run.path), wishes):
-                    _remove(item)
+            with RunFolder(run.path).lock():
+                for item in _removable_items(read_overview(run.path), options):
+                    _remove_item(item)
                     removed.append(item)
         except (TrueloopError, OSError) as error:
             spared.append((run.path, error.what if isinstance(error, TrueloopError) else str(error)))
     for item in plan.items:
-        if BESIDE.fullmatch(item.path.name):
+        if STAGING_NAME.fullmatch(item.path.name):
             shutil.rmtree(item.path, ignore_errors=True)
             removed.append(item)
-    return Plan(items=removed, spared=[*plan.spared, *spared])
+    return CleanupPlan(items=removed, skipped=[*plan.skipped, *spared])
 
 
-def _is_old(path: Path, wishes: Wishes) -> bool:
+def _is_old(path: Path, options: CleanupOptions) -> bool:
     try:
-        return time.time() - path.stat().st_mtime >= wishes.older_than_days * 86400
+        return time.time() - path.stat().st_mtime >= options.older_than_days * 86400
     except OSError:
         return False
 
 
-def _untouchable(run: Overview) -> str:
+def _reason_to_skip(run: Overview) -> str:
     """Say why a run is left alone; empty where it is not."""
-    training = held(run.path)
+    training = is_training(run.path)
     if training is not False:
         return "a process is training in it" if training else "whether a process trains in it cannot be told here"
     if run.state == "damaged":
@@ -154,69 +154,69 @@ def _untouchable(run: Overview) -> str:
     return ""
 
 
-def _items(run: Overview, wishes: Wishes) -> Iterator[Item]:
+def _removable_items(run: Overview, options: CleanupOptions) -> Iterator[CleanupItem]:
     """List what may go of a run in which nobody trains."""
     folder = CheckpointFolder(run.path / "checkpoints", writing=False)
     whole = folder.checkpoints()
-    if wishes.unfinished and not whole and (reason := _abandoned(run)):
-        yield _item("run", run.path, reason)
+    if options.unfinished and not whole and (reason := _reason_to_remove(run)):
+        yield _make_item("run", run.path, reason)
         return
     if (run.path / "checkpoints").is_dir():
         for path in folder.leftovers():
-            yield _item("leftover", path, "of a save or a removal that was killed")
-    if wishes.keep_best is not None and len(whole) > 1:
-        kept = _kept(run, whole, wishes.keep_best)
+            yield _make_item("leftover", path, "of a save or a removal that was killed")
+    if options.keep_best is not None and len(whole) > 1:
+        kept = _updates_to_keep(run, whole, options.keep_best)
         for checkpoint in whole:
             if checkpoint.update not in kept:
-                yield _item("checkpoint", checkpoint.path, "neither the last nor of the best")
+                yield _make_item("checkpoint", checkpoint.path, "neither the last nor of the best")
 
 
-def _abandoned(run: Overview) -> str:
+def _reason_to_remove(run: Overview) -> str:
     """Say why a run without a checkpoint may go; empty where it ended well, or could still be continued."""
     end = run.record.get("end", "")
     if end in ("finished", "early_stop", "damaged") or (run.path / "final").exists():
         return ""
-    if not run.problem and _mirrored(run):
+    if not run.problem and _has_mirror(run):
         return ""
     return f"it ended as {end or 'killed'} and left no checkpoint to go on from"
 
 
-def _mirrored(run: Overview) -> bool:
+def _has_mirror(run: Overview) -> bool:
     """A run may be continued from its mirror, without a checkpoint here."""
     config: Any = read_journal(run.path).facts.get("config")
     checkpoint: Any = config.get("checkpoint") if isinstance(config, dict) else None
     return bool(checkpoint.get("mirror")) if isinstance(checkpoint, dict) else False
 
 
-def _kept(run: Overview, whole: Sequence[Checkpoint], best: int) -> set[int]:
+def _updates_to_keep(run: Overview, whole: Sequence[Checkpoint], best: int) -> set[int]:
     """Return the updates whose checkpoints stay: the last, and the best by each metric that was ever monitored."""
     history = read_journal(run.path)
     kept = {whole[-1].update}
     there = {checkpoint.update for checkpoint in whole}
-    for metric, mode in monitored(run.path):
+    for metric, mode in all_monitored_metrics(run.path):
         sign = 1 if mode == "min" else -1
         told = [
             (sign * value, each.update) for each in whole if not math.isnan(value := each.metrics.get(metric, math.nan))
         ]
         kept |= {update for _, update in sorted(told)[:best]}
-        kept |= {point.update for point in ranked_points(history, metric, mode)[:best] if point.update in there}
+        kept |= {point.update for point in rank_points(history, metric, mode)[:best] if point.update in there}
     return kept
 
 
-def _killed_rollbacks(root: Path) -> list[Path]:
+def _leftover_rollbacks(root: Path) -> list[Path]:
     try:
-        found = [path for path in root.iterdir() if BESIDE.fullmatch(path.name) and not path.is_symlink()]
+        found = [path for path in root.iterdir() if STAGING_NAME.fullmatch(path.name) and not path.is_symlink()]
     except OSError:
         return []
-    return [path for path in found if held(path) is False]
+    return [path for path in found if is_training(path) is False]
 
 
-def _item(kind: Kind, path: Path, reason: str) -> Item:
-    return Item(kind=kind, path=path, bytes=_size(path, own_only=kind == "run"), reason=reason)
+def _make_item(kind: Kind, path: Path, reason: str) -> CleanupItem:
+    return CleanupItem(kind=kind, path=path, bytes=_size(path, own_only=kind == "run"), reason=reason)
 
 
 def _size(path: Path, *, own_only: bool) -> int:
-    tops = [path / name for name in OWN] if own_only else [path]
+    tops = [path / name for name in RUN_FILES] if own_only else [path]
     total = 0
     for top in tops:
         if top.is_symlink() or not top.is_dir():
@@ -226,7 +226,7 @@ def _size(path: Path, *, own_only: bool) -> int:
     return total
 
 
-def _remove(item: Item) -> None:
+def _remove_item(item: CleanupItem) -> None:
     if item.kind == "checkpoint":
         folder = CheckpointFolder(item.path.parent, writing=False)
         folder.remove(next(each for each in folder.checkpoints() if each.path == item.path))
@@ -238,7 +238,7 @@ def _remove(item: Item) -> None:
 
 def _remove_run(path: Path) -> None:
     """Remove a run's own files, the journal last; the folder too, unless there is something else in it."""
-    for own in (path / name for name in reversed(OWN)):
+    for own in (path / name for name in reversed(RUN_FILES)):
         if own.is_dir() and not own.is_symlink():
             shutil.rmtree(own)
         else:

@@ -12,26 +12,26 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
-from trueloop.app.training.run_folder import RunFolder, numbered
+from trueloop.app.training.run_folder import RunFolder, numbered_names
 from trueloop.core.errors import CheckpointError, InvalidConfig, RunFolderError
 from trueloop.runs.history import History
 from trueloop.runs.journal import JOURNAL_NAME, read_journal
-from trueloop.runs.queries.fork_journal import branch, rolled_back
-from trueloop.runs.queries.overview import monitor_of, overview, require
-from trueloop.runs.queries.ranking import ranked_points
+from trueloop.runs.queries.fork_journal import fork_journal, rollback_note
+from trueloop.runs.queries.overview import monitored_metric, read_overview, require_readable
+from trueloop.runs.queries.ranking import rank_points
 from trueloop.runs.run_id import read_run_id
 from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder
 from trueloop.training.checkpoint.durable_files import sync
 from trueloop.training.checkpoint.manifest import verify
 
-BESIDE = re.compile(r"\.rolling-back-[0-9a-f]{8}")
+STAGING_NAME = re.compile(r"\.rolling-back-[0-9a-f]{8}")
 """The name of a folder in which a rollback is being made; left behind only by one that was killed."""
-_TRIES = 3  # a run that trains may remove the checkpoint that is being copied; then another one is the last
-_TIMED = re.compile(r"-\d{8}-\d{6}(-\d+)?$")
+_MAX_COPY_ATTEMPTS = 3  # a run that trains may remove the checkpoint that is being copied; then another one is the last
+_TIMESTAMP_SUFFIX = re.compile(r"-\d{8}-\d{6}(-\d+)?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolledBack:
+class RollbackResult:
     """A run that is ready to go on."""
 
     run_dir: Path
@@ -45,7 +45,7 @@ class RolledBack:
     """What a person should know before."""
 
 
-def roll_back(source: Path, to: str, run_dir: Path | None = None) -> RolledBack:
+def roll_back(source: Path, to: str, run_dir: Path | None = None) -> RollbackResult:
     """Make a run folder that starts from a checkpoint of another run, which is only read.
 
     The checkpoint is copied and every byte of it checked; so is the best one up to there, which the new run may ship.
@@ -61,25 +61,25 @@ def roll_back(source: Path, to: str, run_dir: Path | None = None) -> RolledBack:
         RunFolderError: the journal cannot be read, or the new folder not be made.
         CheckpointError: there is no such checkpoint, or it is not whole; says which there are.
     """
-    require(overview(source))
+    require_readable(read_overview(source))
     history = read_journal(source)
-    place = _check_free(run_dir) if run_dir else _new_place(source)
+    place = _require_empty(run_dir) if run_dir else _default_run_dir(source)
     beside = place.parent / f".rolling-back-{secrets.token_hex(4)}"
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        with RunFolder(beside).held():
-            target, notes = _copied(source, history, to, beside)
+        with RunFolder(beside).lock():
+            target, notes = _copy_checkpoints(source, history, to, beside)
             history = read_journal(source)  # of a run that trains, at least up to what was copied
             number = _write_journal(source, beside, place, target.update)
             if (source / "config.json").is_file():
                 shutil.copyfile(source / "config.json", beside / "config.json")
-            place = _settle(beside, place, anew=run_dir is None)
+            place = _publish(beside, place, anew=run_dir is None)
     except OSError as error:
         raise RunFolderError(f"The new run {place} cannot be made: {error.strerror or error}.") from error
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    command, more = _command(history, place)
-    return RolledBack(
+    command, more = _resume_command(history, place)
+    return RollbackResult(
         run_dir=place,
         run_id=number,
         checkpoint=CheckpointFolder(place / "checkpoints", writing=False).checkpoints()[-1],
@@ -89,7 +89,7 @@ def roll_back(source: Path, to: str, run_dir: Path | None = None) -> RolledBack:
     )
 
 
-def _check_free(run_dir: Path) -> Path:
+def _require_empty(run_dir: Path) -> Path:
     if run_dir.is_symlink() or (run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir()))):
         raise RunFolderError(
             f"{str(run_dir)!r} exists and is not empty.",
@@ -99,16 +99,16 @@ def _check_free(run_dir: Path) -> Path:
     return run_dir
 
 
-def _new_place(source: Path) -> Path:
+def _default_run_dir(source: Path) -> Path:
     """Choose SOURCE's name with the present time, beside it."""
     resolved = source.resolve()
     parent = resolved.parent if source.name in ("", ".", "..") else source.parent
-    return parent / f"{_TIMED.sub('', resolved.name)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    return parent / f"{_TIMESTAMP_SUFFIX.sub('', resolved.name)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
 
 
-def _settle(beside: Path, place: Path, *, anew: bool) -> Path:
+def _publish(beside: Path, place: Path, *, anew: bool) -> Path:
     """Give the finished folder its name; of a chosen name that was taken meanwhile, the next one."""
-    for path in numbered(place) if anew else [place]:
+    for path in numbered_names(place) if anew else [place]:
         try:
             path.mkdir(exist_ok=not anew)  # from here on the name is ours: nobody else makes a run of it
         except FileExistsError:
@@ -119,24 +119,24 @@ def _settle(beside: Path, place: Path, *, anew: bool) -> Path:
     raise AssertionError("there is no end of names")
 
 
-def _copied(source: Path, history: History, to: str, beside: Path) -> tuple[Checkpoint, list[str]]:
+def _copy_checkpoints(source: Path, history: History, to: str, beside: Path) -> tuple[Checkpoint, list[str]]:
     """Copy the checkpoints that the new run needs; try again where the source removed one meanwhile."""
-    metric, mode = monitor_of(history.facts)
+    metric, mode = monitored_metric(history.facts)
     folder = CheckpointFolder(source / "checkpoints", metric=metric, mode=mode, writing=False)
-    for attempt in range(1, _TRIES + 1):
-        target = _target(folder, history, to)
+    for attempt in range(1, _MAX_COPY_ATTEMPTS + 1):
+        target = _find_checkpoint(folder, history, to)
         try:
-            _copy(target, beside / "checkpoints")
+            _copy_checkpoint(target, beside / "checkpoints")
             return target, _copy_best(folder, history, target, beside / "checkpoints")
         except (OSError, CheckpointError) as error:
             shutil.rmtree(beside / "checkpoints", ignore_errors=True)
             gone = isinstance(error, FileNotFoundError) or not target.path.exists()
-            if attempt == _TRIES or not gone:
+            if attempt == _MAX_COPY_ATTEMPTS or not gone:
                 raise
     raise AssertionError("the last attempt returns or raises")
 
 
-def _target(folder: CheckpointFolder, history: History, to: str) -> Checkpoint:
+def _find_checkpoint(folder: CheckpointFolder, history: History, to: str) -> Checkpoint:
     there = {checkpoint.update: checkpoint for checkpoint in folder.checkpoints()}
     if not there:
         raise CheckpointError(
@@ -145,7 +145,7 @@ def _target(folder: CheckpointFolder, history: History, to: str) -> Checkpoint:
     if to == "last":
         return there[max(there)]
     if to == "best":
-        return _best(folder, history, there)
+        return _best_checkpoint(folder, history, there)
     if not (to.isascii() and to.isdigit() and len(to) < 20):
         raise InvalidConfig(f"--to is {to!r}.", fix="Say best, last, or the number of an update.")
     if int(to) not in there:
@@ -158,10 +158,10 @@ def _target(folder: CheckpointFolder, history: History, to: str) -> Checkpoint:
     return there[int(to)]
 
 
-def _best(folder: CheckpointFolder, history: History, there: dict[int, Checkpoint]) -> Checkpoint:
+def _best_checkpoint(folder: CheckpointFolder, history: History, there: dict[int, Checkpoint]) -> Checkpoint:
     """Return the best of all evaluations; never silently the best of what happens to be left."""
-    metric, mode = monitor_of(history.facts)
-    points = ranked_points(history, metric, mode)
+    metric, mode = monitored_metric(history.facts)
+    points = rank_points(history, metric, mode)
     if not points:
         raise CheckpointError(
             f"Which checkpoint is best is not known: {metric!r} was never measured, or never finite.",
@@ -181,8 +181,8 @@ def _best(folder: CheckpointFolder, history: History, there: dict[int, Checkpoin
 
 def _copy_best(folder: CheckpointFolder, history: History, target: Checkpoint, into: Path) -> list[str]:
     """Copy the best checkpoint before the target as well, so that the new run ships what the old one would have."""
-    metric, mode = monitor_of(history.facts)
-    before = [point for point in ranked_points(history, metric, mode) if point.update <= target.update]
+    metric, mode = monitored_metric(history.facts)
+    before = [point for point in rank_points(history, metric, mode) if point.update <= target.update]
     if not before or before[0].update == target.update:
         return []
     best = {checkpoint.update: checkpoint for checkpoint in folder.checkpoints()}.get(before[0].update)
@@ -192,11 +192,11 @@ def _copy_best(folder: CheckpointFolder, history: History, target: Checkpoint, i
             "the new run ships other weights than the old one would have."
         )
         return [gone]
-    _copy(best, into)
+    _copy_checkpoint(best, into)
     return []
 
 
-def _copy(checkpoint: Checkpoint, into: Path) -> None:
+def _copy_checkpoint(checkpoint: Checkpoint, into: Path) -> None:
     """Copy one folder through to the disk, and check every byte of the copy."""
     copy = into / checkpoint.path.name
     copy.mkdir(parents=True)
@@ -215,8 +215,8 @@ def _copy(checkpoint: Checkpoint, into: Path) -> None:
 
 def _write_journal(source: Path, beside: Path, place: Path, update: int) -> str:
     number = secrets.token_hex(16)
-    note = rolled_back(source=source, run_id=read_run_id(source / JOURNAL_NAME) or "", update=update)
-    branch(source, beside, update=update, run_id=number, note=note, lies_in=place)
+    note = rollback_note(source=source, run_id=read_run_id(source / JOURNAL_NAME) or "", update=update)
+    fork_journal(source, beside, update=update, run_id=number, note=note, final_dir=place)
     told = read_journal(beside)
     if told.last_update != update:
         raise RunFolderError(
@@ -229,7 +229,7 @@ def _write_journal(source: Path, beside: Path, place: Path, update: int) -> str:
     return number
 
 
-def _command(history: History, place: Path) -> tuple[list[str], list[str]]:
+def _resume_command(history: History, place: Path) -> tuple[list[str], list[str]]:
     """Return the words that go on with the run, from those that began the old one; and what to know about them."""
     notes: list[str] = []
     told = history.facts.get("command")
@@ -246,30 +246,30 @@ def _command(history: History, place: Path) -> tuple[list[str], list[str]]:
             at = words.index(flag)
             del words[at : at + 2]
     words[3:3] = ["--run-dir", str(place)]
-    if _mirrored(history):
+    if _has_mirror(history):
         words += ["--checkpoint.mirror", "none"]
         notes.append("The old run has a mirror, which stays its own: the new one has none unless you name another.")
     return words, notes
 
 
-def _mirrored(history: History) -> bool:
+def _has_mirror(history: History) -> bool:
     tree: Any = history.facts.get("config")
     for key in ("checkpoint", "mirror"):
         tree = cast("dict[str, Any]", tree).get(key) if isinstance(tree, dict) else None
     return bool(tree)
 
 
-def as_json(made: RolledBack) -> str:
+def as_json(result: RollbackResult) -> str:
     """Return it as one JSON object."""
     import shlex
 
     record = {
-        "run_dir": str(made.run_dir),
-        "run_id": made.run_id,
-        "update": made.checkpoint.update,
-        "checkpoint": str(made.checkpoint.path),
-        "source": str(made.source),
-        "command": shlex.join(made.command) or None,
-        "notes": list(made.notes),
+        "run_dir": str(result.run_dir),
+        "run_id": result.run_id,
+        "update": result.checkpoint.update,
+        "checkpoint": str(result.checkpoint.path),
+        "source": str(result.source),
+        "command": shlex.join(result.command) or None,
+        "notes": list(result.notes),
     }
     return json.dumps(record)

@@ -7,33 +7,33 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trueloop.core.errors import InvalidConfig, RunFolderError, TrueloopError
-from trueloop.runs.queries.index import names
+from trueloop.runs.queries.index import run_names
 from trueloop.runs.queries.resolve import find_run
 from trueloop.runs.tracking import SyncResult, StoreUnavailable, StoreRejected, sync_run, parse_target
 from trueloop.runs.tracking.target import ADDRESS_FORMS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Synced:
+class SyncedRun:
     """What became of one run."""
 
     run: Path
     store: str
     """The address, without what is secret."""
-    copied: SyncResult | None
+    result: SyncResult | None
     """None where it could not be copied."""
     problem: str = ""
     """Why not."""
 
 
-def sync_runs(words: Sequence[str], root: Path, store: str | None, *, again: bool) -> Iterator[Synced]:
+def sync_runs(words: Sequence[str], root: Path, store: str | None, *, rewrite: bool) -> Iterator[SyncedRun]:
     """Copy runs into a store, one after the other.
 
     Args:
         words: which runs, as `find_run` takes them; none = all below the root.
         root: where the runs lie.
         store: the address.
-        again: write each anew, whatever the store has of it.
+        rewrite: write each anew, whatever the store has of it.
 
     Raises:
         InvalidConfig: no store is named, or no store is known by that address.
@@ -47,18 +47,18 @@ def sync_runs(words: Sequence[str], root: Path, store: str | None, *, again: boo
             fix=f"Say which with --store, or set TRUELOOP_STORE: {ADDRESS_FORMS}.",
         )
     parse_target(store, root)
-    runs = [find_run(word, root) for word in words] or [root / name for name in names(root)]
+    runs = [find_run(word, root) for word in words] or [root / name for name in run_names(root)]
     if not runs:
         raise RunFolderError(f"There are no runs in {str(root)!r}.", fix="Say where they are with --root.")
-    return _synced(list(dict.fromkeys(runs)), store, again=again)
+    return _sync_each(list(dict.fromkeys(runs)), store, rewrite=rewrite)
 
 
-def _synced(runs: Sequence[Path], store: str, *, again: bool) -> Iterator[Synced]:
+def _sync_each(runs: Sequence[Path], store: str, *, rewrite: bool) -> Iterator[SyncedRun]:
     for run in runs:
         target = parse_target(store, run.resolve().parent)
         try:
-            yield Synced(run=run, store=target.display, copied=sync_run(run, target, rewrite=again))
+            yield SyncedRun(run=run, store=target.display, result=sync_run(run, target, rewrite=rewrite))
         except TrueloopError as error:
             if isinstance(error, StoreUnavailable) and not isinstance(error, StoreRejected):
                 raise
-            yield Synced(run=run, store=target.display, copied=None, problem=" ".join((error.what, error.fix)).strip())
+            yield SyncedRun(run=run, store=target.display, result=None, problem=" ".join((error.what, error.fix)).strip())

@@ -8,22 +8,22 @@ from pathlib import Path
 from subprocess import SubprocessError
 from typing import Any, Final
 
-from trueloop.app.lab_address import address, started
-from trueloop.app.sanitizer.rank_reports import Ranks
+from trueloop.app.lab_address import read_address, start_lab
+from trueloop.app.sanitizer.rank_reports import RankReports
 from trueloop.core.findings import ExplainedError, Finding, Report
 from trueloop.reporting.excerpt import excerpts
 from trueloop.reporting.json_report import finding_to_json, to_json
 from trueloop.reporting.summary import shown
 from trueloop.runs.live.folder import live_folder
 from trueloop.runs.live.writer import LiveWriter
-from trueloop.sanitizer.launch import Launched
-from trueloop.sanitizer.run_program import Program
+from trueloop.sanitizer.launch import LaunchResult
+from trueloop.sanitizer.run_program import ProgramCommand
 from trueloop.version import __version__
 
 WORDS: Final = 400  # characters of a command line that are told
 
 
-class Broadcast:
+class LiveFeed:
     """One program's feed; whatever goes wrong with it is a problem that the report names, and nothing else.
 
     Args:
@@ -36,7 +36,7 @@ class Broadcast:
         OSError: nothing can be written there.
     """
 
-    def __init__(self, program: Program, environment: Mapping[str, str], *, base: Path, rank: int | None) -> None:
+    def __init__(self, program: ProgramCommand, environment: Mapping[str, str], *, base: Path, rank: int | None) -> None:
         self._base = base
         target = f"-m {program.target}" if program.module else program.target
         about = {
@@ -55,7 +55,7 @@ class Broadcast:
         """What the lab calls this run."""
         return self.audience.name
 
-    def found(self, finding: Finding) -> None:
+    def on_finding(self, finding: Finding) -> None:
         """Tell of a finding, with the lines of source it speaks of."""
         if not self.problem:
             try:
@@ -103,7 +103,7 @@ class Broadcast:
         ]
 
 
-class InLab:
+class LabSession:
     """A run as the lab shows it; without a lab, or where nothing can be written, the program runs all the same.
 
     Args:
@@ -112,26 +112,26 @@ class InLab:
         trouble: what went wrong so far, for the report.
     """
 
-    def __init__(self, feed: Broadcast | None, where: str, trouble: tuple[str, ...] = ()) -> None:
+    def __init__(self, feed: LiveFeed | None, where: str, trouble: tuple[str, ...] = ()) -> None:
         self._feed, self.where, self._trouble = feed, where, trouble
         self.audience = feed and feed.audience
 
     @classmethod
-    def open(cls, program: Program, environment: Mapping[str, str], *, base: Path, group: Ranks | None) -> InLab:
+    def open(cls, program: ProgramCommand, environment: Mapping[str, str], *, base: Path, group: RankReports | None) -> LabSession:
         """Begin to tell, and find the lab or start one; nobody waits until it has started.
 
         Raises:
             MissingExtra: a lab would have to be started, and what it needs is not installed.
         """
         try:
-            feed = Broadcast(program, environment, base=base, rank=group and group.rank)
+            feed = LiveFeed(program, environment, base=base, rank=group and group.rank)
         except OSError as error:
             words = f"the lab hears nothing of this run: {error}"
             return cls(None, words, (words,))
         if group is not None and group.local:
             return cls(feed, "")
         try:
-            lab = address(environment) or started(environment, base / "runs")
+            lab = read_address(environment) or start_lab(environment, base / "runs")
         except (OSError, SubprocessError) as error:
             return cls(feed, f"no lab could be started: {error}")
         return cls(feed, f"this run in the lab: {lab}/#/watch?runs=live/{feed.name}")
@@ -141,17 +141,17 @@ class InLab:
         """What went wrong, for the report."""
         return (*self._trouble, *filter(None, [self._feed.problem if self._feed else ""]))
 
-    def besides(self, tell: Callable[[Finding], None]) -> Callable[[Finding], None]:
+    def also_to_lab(self, tell: Callable[[Finding], None]) -> Callable[[Finding], None]:
         """Return a function that tells the lab of a finding, too."""
 
         def both(finding: Finding) -> None:
             tell(finding)
             if self._feed is not None:
-                self._feed.found(finding)
+                self._feed.on_finding(finding)
 
         return both
 
-    def end(self, ended: Launched) -> None:
+    def end(self, ended: LaunchResult) -> None:
         """Tell how the program ended."""
         if self._feed is not None:
             self._feed.end(ended.report, ended.code, ended.nothing)

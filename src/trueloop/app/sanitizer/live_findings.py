@@ -18,7 +18,7 @@ MOST: Final = 10  # lines of a program that has everything wrong; the report has
 COLOURS: Final = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 
 
-class Live:
+class LiveFindings:
     """Tells errors and warnings, each code once for each line of the program.
 
     Args:
@@ -31,7 +31,7 @@ class Live:
         self._told: set[tuple[str, SourceLocation | None]] = set()
         self._usual = sys.stderr
 
-    def tell(self, finding: Finding) -> None:
+    def print_finding(self, finding: Finding) -> None:
         """Tell one finding; never raises, and does nothing where nobody can read it."""
         key = (finding.code, finding.location)
         if finding.severity == Severity.NOTE or key in self._told or len(self._told) > MOST:

@@ -27,7 +27,7 @@ HASTE_S: Final = 3.0  # that anybody waits where something failed: torchrun shal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
+class RankReports:
     """The processes of one run on this machine, seen from one of them."""
 
     rank: int
@@ -37,7 +37,7 @@ class Ranks:
     """Processes on this machine."""
     folder: Path
 
-    def enter(self) -> None:
+    def write_marker(self) -> None:
         """Say that this process lives, and remove what one with its number has left behind."""
         self.folder.mkdir(mode=0o700, exist_ok=True)
         if self.folder.stat().st_uid != getattr(os, "getuid", lambda: 0)():
@@ -46,7 +46,7 @@ class Ranks:
             (self.folder / name).unlink(missing_ok=True)
         self._put(f"{self.local}.pid", str(os.getpid()))
 
-    def report(self, own: Report, *, failed: bool, tell: Callable[[Report], None]) -> None:
+    def merged_report(self, own: Report, *, failed: bool, tell: Callable[[Report], None]) -> None:
         """Bring this process's report to where it is told once.
 
         Args:
@@ -119,7 +119,7 @@ class Ranks:
         return True
 
 
-def ranks(environment: Mapping[str, str]) -> Ranks | None:
+def rank_reports(environment: Mapping[str, str]) -> RankReports | None:
     """Read from torchrun's variables which process this is; None = the only one on its machine, or not under it."""
     names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     numbers = [environment.get(name, "") for name in names]
@@ -129,4 +129,4 @@ def ranks(environment: Mapping[str, str]) -> Ranks | None:
     run = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
     owner = getattr(os, "getuid", lambda: 0)()
     key = re.sub(r"[^\w-]+", "_", "-".join(environment.get(name, "") for name in run))
-    return Ranks(rank=rank, local=local, size=size, folder=Path(tempfile.gettempdir()) / f"trueloop-{owner}-{key}")
+    return RankReports(rank=rank, local=local, size=size, folder=Path(tempfile.gettempdir()) / f"trueloop-{owner}-{key}")

@@ -51,20 +51,20 @@ def page(report: Report, *, base: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
+class ReportFiles:
     """Where a report is to be written; None = not."""
 
     json: Path | None = None
     html: Path | None = None
     sarif: Path | None = None
 
-    def checked(self) -> Files:
+    def checked_paths(self) -> ReportFiles:
         """Return the same places, whatever folder the program will change to.
 
         Raises:
             InvalidConfig: nothing can be written there; better said before a run of hours than after it.
         """
-        return Files(
+        return ReportFiles(
             json=self.json and writable(self.json, "report"),
             html=self.html and writable(self.html, "report"),
             sarif=self.sarif and writable(self.sarif, "report"),

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from trueloop.app.sanitizer.live_findings import Live
-from trueloop.app.sanitizer.rank_reports import Ranks, ranks
-from trueloop.app.sanitizer.report_output import Files, print_page
+from trueloop.app.sanitizer.live_findings import LiveFindings
+from trueloop.app.sanitizer.rank_reports import RankReports, rank_reports
+from trueloop.app.sanitizer.report_output import ReportFiles, print_page
 from trueloop.core.findings import Finding, Report, Severity
 from trueloop.failures.selection import select_failures
-from trueloop.sanitizer.launch import FOUND, Launched, launch
-from trueloop.sanitizer.run_program import Program
+from trueloop.sanitizer.launch import FINDINGS_EXIT_CODE, LaunchResult, launch
+from trueloop.sanitizer.run_program import ProgramCommand
 
 if TYPE_CHECKING:
-    from trueloop.app.sanitizer.lab_feed import InLab
+    from trueloop.app.sanitizer.lab_feed import LabSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class RunOptions:
     """What the user asks for, as options of the command line."""
 
     json: Path | None = None
@@ -48,7 +48,7 @@ class Wishes:
     """Show the run in the lab while it goes on, and print the page's address; a lab is started where none runs."""
 
 
-def sanitize(program: Program, wishes: Wishes) -> int:
+def sanitize(program: ProgramCommand, wishes: RunOptions) -> int:
     """Run a program under the watch, tell what was found, and return the exit code.
 
     Raises:
@@ -57,9 +57,9 @@ def sanitize(program: Program, wishes: Wishes) -> int:
         RunFolderError: a file could not be written at the end; the report was printed.
     """
     base = Path.cwd()
-    files = Files(json=wishes.json, html=wishes.html, sarif=wishes.sarif).checked()
+    files = ReportFiles(json=wishes.json, html=wishes.html, sarif=wishes.sarif).checked_paths()
     choice = select_failures(wishes.select, wishes.ignore, folder=base)
-    group, trouble = _enter(ranks(os.environ))
+    group, trouble = _enter(rank_reports(os.environ))
     page = _in_lab(program, base, group) if wishes.lab else None
     if page is not None and not (wishes.quiet or (group is not None and group.local)):
         _say(page.where)
@@ -67,9 +67,9 @@ def sanitize(program: Program, wishes: Wishes) -> int:
     ended = launch(
         program,
         choice,
-        found=page.besides(tell_live) if page else tell_live,
+        on_finding=page.also_to_lab(tell_live) if page else tell_live,
         stop_on_error=wishes.stop_on_error,
-        audience=page.audience if page else None,
+        observer=page.audience if page else None,
     )
     if ended.forked:
         return ended.code
@@ -89,40 +89,40 @@ def sanitize(program: Program, wishes: Wishes) -> int:
     report = replace(ended.report, problems=(*ended.report.problems, *trouble))
     try:
         if group is not None:
-            group.report(report, failed=ended.code != 0, tell=tell)
+            group.merged_report(report, failed=ended.code != 0, tell=tell)
     except OSError:  # the disk is full, or the folder is gone: each one for itself
         group = None
     if group is None:
         tell(report)
-    return FOUND if wishes.strict and found and ended.code == 0 else ended.code
+    return FINDINGS_EXIT_CODE if wishes.strict and found and ended.code == 0 else ended.code
 
 
-def _in_lab(program: Program, base: Path, group: Ranks | None) -> InLab:
-    from trueloop.app.sanitizer.lab_feed import InLab
+def _in_lab(program: ProgramCommand, base: Path, group: RankReports | None) -> LabSession:
+    from trueloop.app.sanitizer.lab_feed import LabSession
 
-    return InLab.open(program, os.environ, base=base, group=group)
+    return LabSession.open(program, os.environ, base=base, group=group)
 
 
-def _enter(group: Ranks | None) -> tuple[Ranks | None, tuple[str, ...]]:
+def _enter(group: RankReports | None) -> tuple[RankReports | None, tuple[str, ...]]:
     """Join the other ranks; where that fails, each one reports for itself."""
     try:
         if group is not None:
-            group.enter()
+            group.write_marker()
     except OSError as error:
         return None, (f"the reports of the ranks are not merged: {error}",)
     return group, ()
 
 
-def _teller(base: Path, group: Ranks | None, wishes: Wishes) -> Callable[[Finding], None]:
+def _teller(base: Path, group: RankReports | None, wishes: RunOptions) -> Callable[[Finding], None]:
     def silent(finding: Finding) -> None:
         return
 
     if wishes.quiet or (group is not None and group.local):
         return silent
-    return Live(base, rank=group and group.rank).tell
+    return LiveFindings(base, rank=group and group.rank).print_finding
 
 
-def _print(ended: Launched, report: Report, base: Path) -> None:
+def _print(ended: LaunchResult, report: Report, base: Path) -> None:
     if ended.nothing:
         _say(ended.nothing)
     else:

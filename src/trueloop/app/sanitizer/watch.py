@@ -10,14 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from trueloop.app.sanitizer.live_findings import Live
+from trueloop.app.sanitizer.live_findings import LiveFindings
 from trueloop.app.sanitizer.report_output import page, print_page, text
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import Finding, Report, Severity
 from trueloop.failures.load import known_errors
 from trueloop.failures.selection import select_failures
 from trueloop.reporting.summary import headline
-from trueloop.sanitizer.finding_bus import pass_on
+from trueloop.sanitizer.finding_bus import publish
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def watch(
     *parts: nn.Module | Optimizer | DataLoader[Any], select: Iterable[str] = (), ignore: Iterable[str] = ()
-) -> Watching:
+) -> WatchSession:
     """Watch this program for silent failures, from now on.
 
     As a context manager it watches the block: ``with trueloop.watch() as report: ...``, and ``report`` has the
@@ -44,14 +44,14 @@ def watch(
         InvalidConfig: a part that is none of these, or a word that is not in the catalogue.
     """
     folder = Path.cwd()
-    return Watching(parts, select=select, ignore=ignore, folder=folder)
+    return WatchSession(parts, select=select, ignore=ignore, folder=folder)
 
 
-class Watching:
+class WatchSession:
     """A watched stretch of the program: what was found so far, and, once it has ended, what was found."""
 
     def __init__(self, parts: Iterable[Any], *, select: Iterable[str], ignore: Iterable[str], folder: Path) -> None:
-        from trueloop.sanitizer.dispatch import Watched
+        from trueloop.sanitizer.dispatch import WatchedFailure
         from trueloop.sanitizer.watch import Watch
 
         parts = tuple(parts)
@@ -59,16 +59,16 @@ class Watching:
         choice = select_failures(_words(select), _words(ignore), folder=folder)
         self._base = folder
         self._process = os.getpid()
-        self._live = Live(folder)
+        self._live = LiveFindings(folder)
         self._ended: Report | None = None
         self._watch = Watch(
-            [Watched(entry.failure, entry.slug) for entry in choice.entries()],
-            found=self._take,
-            silenced=choice.is_suppressed,
+            [WatchedFailure(entry.failure, entry.slug) for entry in choice.entries()],
+            on_finding=self._take,
+            is_suppressed=choice.is_suppressed,
             errors=known_errors(),
         )
         for model in models:
-            self._watch.know(model)
+            self._watch.name_parameters(model)
         self._watch.start()
         atexit.register(self._at_exit)
 
@@ -99,20 +99,20 @@ class Watching:
             atexit.unregister(self._at_exit)
         return self._ended
 
-    def tell_error(self, error: BaseException) -> bool:
+    def report_error(self, error: BaseException) -> bool:
         """Have an exception explained that has left the program; true where it could be."""
         if isinstance(error, Exception) and self._ended is None:
-            self._watch.tell_error(error)
+            self._watch.report_error(error)
         return self.report.error is not None
 
-    def __enter__(self) -> Watching:
+    def __enter__(self) -> WatchSession:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self.tell_error(error)
+            self.report_error(error)
         self.stop()
 
     def __str__(self) -> str:
@@ -125,14 +125,14 @@ class Watching:
         return page(self.report, base=self._base)
 
     def _take(self, finding: Finding) -> None:
-        pass_on(finding)
-        self._live.tell(finding)
+        publish(finding)
+        self._live.print_finding(finding)
 
     def _at_exit(self) -> None:
         if os.getpid() == self._process:
             error = getattr(sys, "last_value", None)  # what Python has printed before it came here
             if isinstance(error, BaseException) and not hasattr(sys, "ps1"):
-                self.tell_error(error)
+                self.report_error(error)
             print_page(self.stop(), file=sys.stderr, base=self._base)
 
 

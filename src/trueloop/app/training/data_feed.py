@@ -18,13 +18,13 @@ from trueloop.training.distributed.processes import SINGLE_PROCESS, Processes
 Sampler = Literal["random", "sequential", "weighted"]
 
 
-class Feed:
+class DataFeed:
     """Loaders for one run.
 
     Args:
         config: batch sizes, seed, workers.
         collate: samples -> batch, for datasets.
-        pin: page-locked memory, which only pays on the way to a CUDA device.
+        pin_memory: page-locked memory, which only pays on the way to a CUDA device.
         processes: those that share each window.
     """
 
@@ -33,20 +33,20 @@ class Feed:
         config: TrainConfig,
         *,
         collate: Callable[[list[Any]], Any] | None,
-        pin: bool,
+        pin_memory: bool,
         processes: Processes = SINGLE_PROCESS,
     ) -> None:
         self._config = config
         self._processes = processes
-        _check_shares(config, processes)
+        _check_process_count(config, processes)
         self._collate = collate
-        self._pin = pin
+        self._pin = pin_memory
         self._datasets: dict[str, Any] = {}
         self._plan: dict[str, Any] = {}
         self._order: dict[str, Any] = {}
-        self._sampled: dict[str, Any] = {}
+        self._ready_data: dict[str, Any] = {}
 
-    def training(
+    def training_source(
         self, data: Any, *, sampler: Sampler = "random", labels: Any = None, accumulate: int = 1
     ) -> BatchSource:
         """Return the training source.
@@ -56,15 +56,15 @@ class Feed:
             InvalidData: nothing to train on.
         """
         if not is_dataset(data):
-            self._refuse_order(data, sampler=sampler, labels=labels)
+            self._refuse_order_options(data, sampler=sampler, labels=labels)
             if self._config.epochs > 1:
-                _refuse_iterator("train", data)
+                _refuse_one_pass_iterator("train", data)
             source = IterableSource(
                 data, accumulate=accumulate, processes=self._processes.size, rank=self._processes.rank
             )
             self._plan = {"accumulate": accumulate, "updates_per_epoch": source.updates_per_epoch}
             self._order = {"batches": self._plan}
-            self._sampled["train"] = data
+            self._ready_data["train"] = data
             return source
         if accumulate != 1:
             raise InvalidConfig(
@@ -82,11 +82,11 @@ class Feed:
         self._datasets["train"] = data
         self._order = {"sampler": sampler}
         if labels is not None:
-            self._sampled["labels"] = labels
+            self._ready_data["labels"] = labels
         if isinstance(data, Shards):
             self._order["batches"] = {"interleave": data.interleave, "buffer": data.buffer}
-        order = class_weights(_labels(labels)) if sampler == "weighted" else sampler
-        loader = self._loader(data, order, self._processes)
+        order = class_weights(_require_labels(labels)) if sampler == "weighted" else sampler
+        loader = self._make_loader(data, order, self._processes)
         self._plan = {
             "effective_batch": self._config.effective_batch,
             "micro_batch": self._config.micro_batch or self._config.effective_batch,
@@ -94,22 +94,22 @@ class Feed:
         }
         return loader
 
-    def held_out(self, split: str, data: Any, processes: Processes = SINGLE_PROCESS) -> Iterable[Any]:
+    def evaluation_batches(self, split: str, data: Any, processes: Processes = SINGLE_PROCESS) -> Iterable[Any]:
         """Return batches to evaluate on, in order, every item once over all processes; iterable again and again."""
         if not is_dataset(data):
             if split != "test":  # which is measured once
-                _refuse_iterator(split, data)
-            _refuse_repeated(split, data, self._processes.size)
-            self._sampled[split] = data
+                _refuse_one_pass_iterator(split, data)
+            _refuse_distributed_sampler(split, data, self._processes.size)
+            self._ready_data[split] = data
             size, rank = processes.size, processes.rank
-            return Batches(IterableSource(data, accumulate=size, processes=size, rank=rank))
+            return SourceBatches(IterableSource(data, accumulate=size, processes=size, rank=rank))
         self._datasets[split] = data
-        return Batches(self._loader(data, "sequential", processes, drop_last=False))
+        return SourceBatches(self._make_loader(data, "sequential", processes, drop_last=False))
 
     def facts(self) -> dict[str, Any]:
         """Return sizes, fingerprints and the plan, JSON-ready."""
         return {
-            "sizes": {split: _size(data) for split, data in self._datasets.items() if _size(data) is not None},
+            "sizes": {split: _dataset_size(data) for split, data in self._datasets.items() if _dataset_size(data) is not None},
             "data": self._fingerprints,
             "plan": self._plan,
         }
@@ -119,17 +119,17 @@ class Feed:
 
         Of ready batches: those of a list, or the dataset behind a DataLoader; a generator shows nothing beforehand.
         """
-        given = {name: getattr(data, "dataset", data) for name, data in self._sampled.items()}
+        given = {name: getattr(data, "dataset", data) for name, data in self._ready_data.items()}
         seen = {name: fingerprint(data) for name, data in given.items() if _has_length(data)}
         return {**self._fingerprints, **seen, **self._order}
 
     @property
-    def readers(self) -> list[object]:
+    def shard_readers(self) -> list[object]:
         """What the samples of shards come out of, where they are trained on or decide which weights are best."""
         used = [self._datasets.get(split) for split in ("train", "val")]
         return [thing for data in used if isinstance(data, Shards) for thing in (data.read, data.shards[0])]
 
-    def _refuse_order(self, data: Any, *, sampler: str, labels: Any) -> None:
+    def _refuse_order_options(self, data: Any, *, sampler: str, labels: Any) -> None:
         """Ready batches come in their own order and shape: nothing that asks for another one may be passed over."""
         given = [
             name
@@ -151,11 +151,11 @@ class Feed:
     def _fingerprints(self) -> dict[str, str]:
         return {split: fingerprint(data) for split, data in self._datasets.items()}
 
-    def _loader(
+    def _make_loader(
         self, data: Any, order: Any, processes: Processes, *, drop_last: bool | None = None
     ) -> Loader | ShardLoader:
         config = self._config
-        return _cut(
+        return _make_loader(
             data,
             order,
             effective_batch=config.effective_batch,
@@ -170,14 +170,14 @@ class Feed:
         )
 
 
-def batches_of(data: Any, *, batch: int, collate: Callable[[list[Any]], Any] | None) -> Iterable[Any]:
+def evaluation_batches(data: Any, *, batch: int, collate: Callable[[list[Any]], Any] | None) -> Iterable[Any]:
     """Return batches to evaluate on, in order: those of a dataset, or ``data`` itself where it yields batches."""
     if not is_dataset(data):
-        return Batches(IterableSource(data))
-    return Batches(_cut(data, "sequential", effective_batch=batch, workers=0, collate=collate))
+        return SourceBatches(IterableSource(data))
+    return SourceBatches(_make_loader(data, "sequential", effective_batch=batch, workers=0, collate=collate))
 
 
-class Batches:
+class SourceBatches:
     """The micro-batches of a source's first epoch; iterable again and again."""
 
     def __init__(self, loader: BatchSource) -> None:
@@ -215,7 +215,7 @@ def is_dataset(data: Any) -> bool:
     )
 
 
-def _cut(data: Any, order: Any, **settings: Any) -> Loader | ShardLoader:
+def _make_loader(data: Any, order: Any, **settings: Any) -> Loader | ShardLoader:
     """Cut a dataset into windows, by the loader that fits it."""
     if not isinstance(data, Shards):
         return Loader(data, order=order, **settings)
@@ -227,7 +227,7 @@ def _cut(data: Any, order: Any, **settings: Any) -> Loader | ShardLoader:
     return ShardLoader(data, shuffle=order == "random", **settings)
 
 
-def _check_shares(config: TrainConfig, processes: Processes) -> None:
+def _check_process_count(config: TrainConfig, processes: Processes) -> None:
     if config.effective_batch < processes.size:
         raise InvalidConfig(
             f"effective_batch is {config.effective_batch}, and {processes.size} processes share it.",
@@ -236,7 +236,7 @@ def _check_shares(config: TrainConfig, processes: Processes) -> None:
         )
 
 
-def _refuse_repeated(split: str, data: Any, processes: int) -> None:
+def _refuse_distributed_sampler(split: str, data: Any, processes: int) -> None:
     if shards_across_processes(data, processes):
         raise InvalidData(
             f"The {split} data come through a DistributedSampler.",
@@ -245,7 +245,7 @@ def _refuse_repeated(split: str, data: Any, processes: int) -> None:
         )
 
 
-def _refuse_iterator(split: str, data: Any) -> None:
+def _refuse_one_pass_iterator(split: str, data: Any) -> None:
     """Say at the start what would otherwise end the run when its second epoch begins."""
     if hasattr(data, "__next__"):
         raise InvalidData(
@@ -255,7 +255,7 @@ def _refuse_iterator(split: str, data: Any) -> None:
         )
 
 
-def _size(data: Any) -> int | None:
+def _dataset_size(data: Any) -> int | None:
     return data.size if isinstance(data, Shards) else len(data)
 
 
@@ -263,7 +263,7 @@ def _has_length(data: Any) -> bool:
     return hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, IterableDataset)
 
 
-def _labels(labels: Any) -> Any:
+def _require_labels(labels: Any) -> Any:
     if labels is None:
         raise InvalidConfig(
             "The weighted sampler needs the class of every training sample.", fix="Pass labels=..., one per sample."

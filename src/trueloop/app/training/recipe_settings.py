@@ -47,19 +47,19 @@ class Setting:
         return "--" + self.key.replace("_", "-")
 
 
-def settings_of(recipe: Recipe) -> dict[str, Setting]:
+def collect_settings(recipe: Recipe) -> dict[str, Setting]:
     """Return every setting by key, in the order of the classes.
 
     Raises:
         InvalidConfig: an option of a type that no flag can carry, or options that are no dataclass.
     """
-    found = _walk(recipe.train, "")
+    found = _collect(recipe.train, "")
     if recipe.options is not None:
-        found += _walk(recipe.options, OPTIONS)
+        found += _collect(recipe.options, OPTIONS)
     return {setting.key: setting for setting in found}
 
 
-def _walk(node: Any, key: str) -> list[Setting]:
+def _collect(node: Any, key: str) -> list[Setting]:
     if not dataclasses.is_dataclass(node) or isinstance(node, type):
         raise InvalidConfig(
             f"The recipe's {key or 'train'} is {node!r}, not an instance of a dataclass.",
@@ -75,7 +75,7 @@ def _walk(node: Any, key: str) -> list[Setting]:
     for field in dataclasses.fields(node):
         value, name = getattr(node, field.name), f"{key}.{field.name}".lstrip(".")
         if dataclasses.is_dataclass(value):
-            tables += _walk(value, name)
+            tables += _collect(value, name)
             continue
         if not _has_flag(kinds[field.name]):
             raise InvalidConfig(
@@ -94,7 +94,7 @@ def _has_flag(kind: Any) -> bool:
     return kind in (bool, int, float, str, NoneType) or get_origin(kind) is Literal
 
 
-def override(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
+def apply_overrides(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
     """Return the recipe with some settings replaced.
 
     Args:
@@ -135,18 +135,18 @@ def flag_parameters(settings: Mapping[str, Setting]) -> list[inspect.Parameter]:
             group=group,
             converter=_converter(setting.kind),
             negative_iterable=("empty-",) if ... in get_args(setting.kind) else (),
-            show_default=as_text,
+            show_default=format_value,
         )
-        parameters.append(keyword(setting.key.replace(".", "__"), setting.kind, setting.value, flag))
+        parameters.append(keyword_parameter(setting.key.replace(".", "__"), setting.kind, setting.value, flag))
     return parameters
 
 
-def keyword(name: str, kind: Any, default: Any, flag: Parameter) -> inspect.Parameter:
+def keyword_parameter(name: str, kind: Any, default: Any, flag: Parameter) -> inspect.Parameter:
     """Return a keyword-only parameter that carries its flag."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, flag])
 
 
-def given_settings(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def settings_from_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `flag_parameters` let through, by key."""
     return {name.replace("__", "."): value for name, value in arguments.items()}
 
@@ -168,31 +168,31 @@ def _converter(kind: Any) -> Callable[[Any, Sequence[Token]], Any] | None:
     return convert
 
 
-def as_text(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a setting's value as the command line takes it: none, 0.9 0.999, cosine."""
     if isinstance(value, tuple):
         return " ".join(map(str, cast("tuple[Any, ...]", value))) or "empty"
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def as_flags(values: Mapping[str, Any], settings: Mapping[str, Setting]) -> list[str]:
+def format_flags(values: Mapping[str, Any], settings: Mapping[str, Setting]) -> list[str]:
     """Return the words that give these values on the command line, so that a run can be started again."""
     words: list[str] = []
     for key, value in values.items():
         flag = settings[key].flag
         if isinstance(value, bool):
-            words.append(flag if value else _prefixed(flag, "no-"))
+            words.append(flag if value else _add_prefix(flag, "no-"))
         elif isinstance(value, tuple) and ... in get_args(settings[key].kind):
             parts = cast("tuple[Any, ...]", value)
-            words += [word for part in parts for word in (flag, str(part))] or [_prefixed(flag, "empty-")]
+            words += [word for part in parts for word in (flag, str(part))] or [_add_prefix(flag, "empty-")]
         elif isinstance(value, tuple):
             words += [flag, *map(str, cast("tuple[Any, ...]", value))]
         else:
-            words += [flag, as_text(value)]
+            words += [flag, format_value(value)]
     return words
 
 
-def _prefixed(flag: str, prefix: str) -> str:
+def _add_prefix(flag: str, prefix: str) -> str:
     """Say no as the parser does: --guard.no-locate."""
     table, dot, name = flag.removeprefix("--").rpartition(".")
     return f"--{table}{dot}{prefix}{name}"

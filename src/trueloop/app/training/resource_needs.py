@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trueloop.training.config import TrainConfig
 
 
-def need_of(word: str, root: Path) -> tuple[Need, Path]:
+def find_need(word: str, root: Path) -> tuple[Need, Path]:
     """Return what a recipe or a run asks for, and the folder it is written to.
 
     Args:
@@ -35,7 +35,7 @@ def need_of(word: str, root: Path) -> tuple[Need, Path]:
 
     recipes = [listing.name for listing in registry.listings()]
     if word in recipes or (".py" in word and not is_file(Path(word) / JOURNAL_NAME)):
-        return need_of_recipe(registry.load(word)), root
+        return recipe_need(registry.load(word)), root
     try:
         run = find_run(word, root)
     except RunFolderError as error:
@@ -44,26 +44,26 @@ def need_of(word: str, root: Path) -> tuple[Need, Path]:
             why=error.what,
             fix=f"Recipes are {', '.join(recipes)}. {error.fix}",
         ) from error
-    return need_of_run(run), run
+    return run_need(run), run
 
 
-def need_of_recipe(recipe: Recipe) -> Need:
+def recipe_need(recipe: Recipe) -> Need:
     """Build a recipe, weigh its model, and read one sample."""
     from trueloop.training.seeding import prepare_generators
 
     config = recipe.train
     prepare_generators(config)
     parts = recipe.assemble(recipe.options)
-    need = need_of_settings(config)
+    need = settings_need(config)
     batch = config.micro_batch or config.effective_batch
     return replace(
         need,
-        checkpoint_bytes=state_bytes(parts.model, config),
+        checkpoint_bytes=checkpoint_size_bytes(parts.model, config),
         batch_bytes=_sample_bytes(parts.train, parts.collate) * batch or None,
     )
 
 
-def need_of_settings(config: TrainConfig) -> Need:
+def settings_need(config: TrainConfig) -> Need:
     """Return what settings alone ask for."""
     return Need(
         device=config.device,
@@ -74,7 +74,7 @@ def need_of_settings(config: TrainConfig) -> Need:
     )
 
 
-def need_of_run(run: Path) -> Need:
+def run_need(run: Path) -> Need:
     """Return what a run asked for, and the size of its newest checkpoint.
 
     Args:
@@ -83,8 +83,8 @@ def need_of_run(run: Path) -> Need:
     from trueloop.runs.journal import read_journal
 
     facts = read_journal(run).facts
-    config = _mapping(facts.get("config"))
-    kept = _mapping(config.get("checkpoint"))
+    config = _mapping_or_empty(facts.get("config"))
+    kept = _mapping_or_empty(config.get("checkpoint"))
     saved = [each for each in run.glob("checkpoints/*") if each.is_dir()]
     newest = max(saved, key=lambda each: each.stat().st_mtime, default=None)
     weighed = sum(file.stat().st_size for file in newest.rglob("*") if file.is_file()) if newest else None
@@ -99,7 +99,7 @@ def need_of_run(run: Path) -> Need:
     )
 
 
-def state_bytes(model: Any, config: TrainConfig) -> int:
+def checkpoint_size_bytes(model: Any, config: TrainConfig) -> int:
     """Return about how large a checkpoint is: weights, the optimizer's moments, the average.
 
     Args:
@@ -118,16 +118,16 @@ def _sample_bytes(data: Any, collate: Any) -> int:
 
     if not hasattr(data, "__getitem__") or not len(data):
         return 0
-    return _bytes((collate or default)([data[0]]))
+    return _batch_bytes((collate or default)([data[0]]))
 
 
-def _bytes(batch: Any) -> int:
+def _batch_bytes(batch: Any) -> int:
     if isinstance(batch, Mapping):
-        return sum(_bytes(each) for each in cast("Mapping[Any, Any]", batch).values())
+        return sum(_batch_bytes(each) for each in cast("Mapping[Any, Any]", batch).values())
     if isinstance(batch, list | tuple):
-        return sum(_bytes(each) for each in cast("list[Any]", batch))
+        return sum(_batch_bytes(each) for each in cast("list[Any]", batch))
     return int(getattr(batch, "nbytes", 0))
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping_or_empty(value: Any) -> Mapping[str, Any]:
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}

@@ -18,7 +18,7 @@ from trueloop.training.distributed.launcher_env import read_launch_info
 from trueloop.training.loop import Assembly
 from trueloop.version import __version__
 
-MOST_SOURCE: Final = 200_000  # characters of a recipe's file that are kept
+MAX_SOURCE_CHARS: Final = 200_000  # characters of a recipe's file that are kept
 
 
 def describe_run(parts: Assembly, config: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, Any]:
@@ -62,14 +62,14 @@ def git_state() -> dict[str, Any] | None:
     return {"commit": commit.decode().strip(), "dirty": bool(changes), "diff_sha256": digest}
 
 
-def source_of(function: Callable[..., Any]) -> dict[str, str]:
+def source_text(function: Callable[..., Any]) -> dict[str, str]:
     """Return the text of the file a function is from, by its name; empty where there is none."""
     try:
         path = Path(inspect.getsourcefile(inspect.unwrap(function)) or "")
         text = path.read_text(encoding="utf-8")
     except (OSError, TypeError, ValueError):
         return {}
-    return {path.name: text} if len(text) <= MOST_SOURCE else {}
+    return {path.name: text} if len(text) <= MAX_SOURCE_CHARS else {}
 
 
 def _git(*arguments: str) -> bytes | None:

@@ -29,11 +29,11 @@ from trueloop.core.fork_safety import handles_closed_after_fork
 from trueloop.runs.run_id import read_run_id
 
 # .lock is not among them: removed while it is held, it would let a second process lock a new one.
-OWN = ("journal.jsonl", "config.json", "checkpoints", "final", "curves.png", "report.html")
+RUN_FILES = ("journal.jsonl", "config.json", "checkpoints", "final", "curves.png", "report.html")
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
-_HELD = handles_closed_after_fork()  # open lock files: a forked loader process that kept one would outlive the run with it
+_OPEN_LOCKS = handles_closed_after_fork()  # open lock files: a forked loader process that kept one would outlive the run with it
 
 
 class RunFolder:
@@ -51,12 +51,12 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise self._unusable(error) from error
+            raise self._unusable_error(error) from error
         if not os.access(self.path, os.W_OK):
-            raise self._unusable(PermissionError("it is not writable"))
+            raise self._unusable_error(PermissionError("it is not writable"))
 
     @contextmanager
-    def held(self, *, fresh: bool = False) -> Generator[None]:
+    def lock(self, *, fresh: bool = False) -> Generator[None]:
         """Keep every other process from training in this folder, for the length of a ``with`` block.
 
         The kernel holds the lock and lets go of it when the process ends, however it ends; so none is ever stale.
@@ -72,17 +72,17 @@ class RunFolder:
         try:
             handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise self._unusable(error) from error
-        _HELD.add(handle)
+            raise self._unusable_error(error) from error
+        _OPEN_LOCKS.add(handle)
         try:
-            self._lock(handle)
-            self._sign(handle)
+            self._acquire(handle)
+            self._write_holder(handle)
             if fresh:
-                self._clear()
+                self._remove_run_files()
             yield
         finally:
-            if handle in _HELD:  # else this is a forked child, which has let go of it
-                _HELD.discard(handle)
+            if handle in _OPEN_LOCKS:  # else this is a forked child, which has let go of it
+                _OPEN_LOCKS.discard(handle)
                 os.close(handle)
 
     @property
@@ -119,22 +119,22 @@ class RunFolder:
         try:
             (self.path / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         except OSError as error:
-            raise self._unusable(error) from error
+            raise self._unusable_error(error) from error
 
-    def _lock(self, handle: int) -> None:
+    def _acquire(self, handle: int) -> None:
         try:
             import fcntl
 
-            _patiently(lambda: fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            _retry_briefly(lambda: fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB))
         except (BlockingIOError, PermissionError) as error:
             raise RunFolderError(
-                f"Another process is training in {str(self.path)!r}: {_holder(handle)}.",
+                f"Another process is training in {str(self.path)!r}: {_read_holder(handle)}.",
                 why="Two runs in one folder would overwrite each other's checkpoints and journal.",
                 fix="Wait for it, stop it, or choose another folder (--run-dir).",
             ) from error
         except (ImportError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in _NO_LOCKS:
-                raise self._unusable(error) from error
+                raise self._unusable_error(error) from error
             warnings.warn(
                 f"{self.path} is not locked, because its file system or this system has no file locks ({error}): do "
                 "not start a second process in it.",
@@ -142,26 +142,26 @@ class RunFolder:
                 stacklevel=2,
             )
 
-    def _sign(self, handle: int) -> None:
+    def _write_holder(self, handle: int) -> None:
         """Write down who holds the lock, for the message to a second one."""
         now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         text = f"process {os.getpid()} on {platform.node()} since {now}".encode()
         try:
             os.ftruncate(handle, os.pwrite(handle, text, 0))
         except OSError as error:
-            raise self._unusable(error) from error
+            raise self._unusable_error(error) from error
 
-    def _clear(self) -> None:
+    def _remove_run_files(self) -> None:
         try:
-            for item in (self.path / name for name in OWN):
+            for item in (self.path / name for name in RUN_FILES):
                 if item.is_dir() and not item.is_symlink():
                     shutil.rmtree(item)
                 else:
                     item.unlink(missing_ok=True)
         except OSError as error:
-            raise self._unusable(error) from error
+            raise self._unusable_error(error) from error
 
-    def _unusable(self, error: OSError) -> RunFolderError:
+    def _unusable_error(self, error: OSError) -> RunFolderError:
         return RunFolderError(
             f"The run folder {str(self.path)!r} cannot be used: {error.strerror or error}.",
             why="The run would have nowhere to save what it learned.",
@@ -169,7 +169,7 @@ class RunFolder:
         )
 
 
-def _patiently(lock: Callable[[], None]) -> None:
+def _retry_briefly(lock: Callable[[], None]) -> None:
     """Try for 0.1 s: who only looks whether a run is training (`runs list`) has the lock for microseconds."""
     for wait_s in (0.001, 0.01, 0.09):
         try:
@@ -179,7 +179,7 @@ def _patiently(lock: Callable[[], None]) -> None:
     return lock()
 
 
-def numbered(stem: Path) -> Iterator[Path]:
+def numbered_names(stem: Path) -> Iterator[Path]:
     """Yield a name, and then the same with -2, -3 ... behind it."""
     yield stem
     copy = 1
@@ -188,5 +188,5 @@ def numbered(stem: Path) -> Iterator[Path]:
         yield stem.with_name(f"{stem.name}-{copy}")
 
 
-def _holder(handle: int) -> str:
+def _read_holder(handle: int) -> str:
     return os.pread(handle, 1000, 0).decode(errors="replace") or "it has only just begun"

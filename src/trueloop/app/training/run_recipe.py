@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from trueloop.app.training.run_facts import source_of
+from trueloop.app.training.run_facts import source_text
 from trueloop.app.training.run_folder import RunFolder
-from trueloop.app.training.startup_checks import refuse_fallback
-from trueloop.app.training.tracking import check_store
+from trueloop.app.training.startup_checks import refuse_cpu_fallback
+from trueloop.app.training.tracking import validate_store
 from trueloop.app.training.trainer import Trainer
 from trueloop.core.protocols import Reporter
 from trueloop.recipes.recipe import Parts, Recipe
@@ -73,8 +73,8 @@ def run_recipe(
     """
     validate(recipe.train)
     if recipe.train.device == "auto":  # refused now rather than after the data were read, as below
-        refuse_fallback("auto", resolve_device("auto"), os.environ)
-    check_store(store, run_dir)
+        refuse_cpu_fallback("auto", resolve_device("auto"), os.environ)
+    validate_store(store, run_dir)
     if isinstance(run_dir, Path) and not smoke:
         RunFolder(run_dir)  # refused now rather than after the data were read
     prepare_generators(recipe.train)  # the model's initial weights are drawn next
@@ -155,7 +155,7 @@ def _facts(recipe: Recipe, parts: Parts) -> dict[str, Any]:
     options = {"options": _options(recipe)} if recipe.options is not None else {}
     command = {"command": list(recipe.command)} if recipe.command else {}
     named = {"recipe": recipe.name, "class_names": list(parts.class_names), **command}
-    return {**named, "source": source_of(recipe.assemble), **options}
+    return {**named, "source": source_text(recipe.assemble), **options}
 
 
 def _options(recipe: Recipe) -> dict[str, Any]:

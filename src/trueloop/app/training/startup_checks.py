@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from trueloop.app.training.resource_needs import need_of_settings, state_bytes
+from trueloop.app.training.resource_needs import settings_need, checkpoint_size_bytes
 from trueloop.core.errors import InvalidConfig
 from trueloop.doctor.machine import REQUIRE_GPU, gpu_required
 from trueloop.doctor.probe import read_machine
@@ -18,7 +18,7 @@ from trueloop.training.config import TrainConfig
 from trueloop.training.loop import Assembly
 
 
-def look_around(parts: Assembly, config: TrainConfig, folder: Path | None) -> dict[str, Any]:
+def inspect_machine(parts: Assembly, config: TrainConfig, folder: Path | None) -> dict[str, Any]:
     """Examine the machine a run starts on, as facts for its journal.
 
     Args:
@@ -33,28 +33,28 @@ def look_around(parts: Assembly, config: TrainConfig, folder: Path | None) -> di
     """
     machine = read_machine(folder or Path())
     need = replace(
-        need_of_settings(config),
+        settings_need(config),
         device=str(parts.device),
         processes=parts.parallel.processes.size,
-        checkpoint_bytes=state_bytes(parts.model, config) if folder else None,
+        checkpoint_bytes=checkpoint_size_bytes(parts.model, config) if folder else None,
     )
     found = examine(machine if folder else replace(machine, folder=None), need)
     grave = [each.as_json() for each in found if each.diagnosis.level in BAD]
     return {"line": in_one_line(machine, found), "found": grave}
 
 
-def refuse_fallback(asked: str, device: torch.device, environment: Mapping[str, str]) -> None:
+def refuse_cpu_fallback(requested: str, device: torch.device, environment: Mapping[str, str]) -> None:
     """Refuse to train on the CPU because no GPU could be used, where the environment forbids it.
 
     Args:
-        asked: the setting; "cpu" is asked for by name, and allowed.
+        requested: the setting; "cpu" is asked for by name, and allowed.
         device: the device it came to.
         environment: variables by name.
 
     Raises:
         InvalidConfig: it came to the CPU.
     """
-    if asked == "auto" and device.type == "cpu" and gpu_required(environment):
+    if requested == "auto" and device.type == "cpu" and gpu_required(environment):
         raise InvalidConfig(
             f"device is 'auto', torch can use no GPU, and {REQUIRE_GPU} is {environment[REQUIRE_GPU]!r}.",
             why="The run would go on the CPU, many times slower, without a word.",

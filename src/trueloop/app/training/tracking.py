@@ -13,22 +13,22 @@ from trueloop.runs.tracking import SyncClient, Target, parse_target
 
 
 @contextmanager
-def following(
-    journal: Journal | None, target: Target | None, *, watchers: Sequence[Reporter]
+def reporters_with_sync(
+    journal: Journal | None, target: Target | None, *, observers: Sequence[Reporter]
 ) -> Generator[list[Reporter]]:
     """Have a run's journal followed into a store, for a ``with`` block.
 
     Args:
         journal: of the run; None where nothing is written.
         target: the store; None = none.
-        watchers: those who look on; they hear of a store that is down, like the journal, and of one that is behind.
+        observers: those who look on; they hear of a store that is down, like the journal, and of one that is behind.
 
     Yields:
         The reporters to give the run: all these, and the follower behind them.
 
     Cost: at the end, up to 5 s for the store to have everything; then its process goes on alone.
     """
-    reporters = [*watchers, *([journal] if journal else [])]
+    reporters = [*observers, *([journal] if journal else [])]
     if journal is None or target is None:
         yield reporters
         return
@@ -42,11 +42,11 @@ def following(
         yield [*reporters, follower]
     finally:
         if lacking := follower.wait():  # the journal is closed by now
-            for watcher in watchers:
+            for watcher in observers:
                 watcher.report(lacking)
 
 
-def check_store(store: str | None, run_dir: object) -> None:
+def validate_store(store: str | None, run_dir: object) -> None:
     """Refuse a store that cannot be meant, before data are read.
 
     Args:

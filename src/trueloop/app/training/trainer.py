@@ -12,18 +12,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from trueloop.app.training.data_feed import Feed, Sampler, batches_of
+from trueloop.app.training.data_feed import DataFeed, Sampler, evaluation_batches
 from trueloop.app.training.run_facts import describe_run
 from trueloop.app.training.run_folder import RunFolder
-from trueloop.app.training.startup_checks import look_around, refuse_fallback
-from trueloop.app.training.tracking import check_store, following
+from trueloop.app.training.startup_checks import inspect_machine, refuse_cpu_fallback
+from trueloop.app.training.tracking import validate_store, reporters_with_sync
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import Finding
 from trueloop.core.protocols import BatchSource, Notice, Reporter
 from trueloop.reporting.json_report import finding_to_json
 from trueloop.runs import Journal, read_journal, save_curves, write_report
 from trueloop.runs.tracking import parse_target
-from trueloop.sanitizer.finding_bus import heard
+from trueloop.sanitizer.finding_bus import subscribed
 from trueloop.training.assemble import UserComponents, MakeOptimizer, MakeScheduler, assemble
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 from trueloop.training.checkpoint.mirror import Mirror
@@ -122,32 +122,32 @@ class Trainer:
             RunFolderError: it cannot be written, or another process is training in it.
             CheckpointError: what cannot be written or trusted.
         """
-        check_store(self.store, self.run_dir)
+        validate_store(self.store, self.run_dir)
         device = self._prepare()
-        processes = self._join(device)
-        feed = Feed(self.config, collate=collate, pin=device.type == "cuda", processes=processes)
-        source = feed.training(train, sampler=sampler, labels=labels, accumulate=accumulate)
+        processes = self._join_processes(device)
+        feed = DataFeed(self.config, collate=collate, pin_memory=device.type == "cuda", processes=processes)
+        source = feed.training_source(train, sampler=sampler, labels=labels, accumulate=accumulate)
         shared = evaluation_processes(self.metrics, processes)
-        held_out = {"val": feed.held_out("val", val, shared)} if val is not None else {}
-        tested = feed.held_out("test", test, shared) if test is not None else None
+        held_out = {"val": feed.evaluation_batches("val", val, shared)} if val is not None else {}
+        tested = feed.evaluation_batches("test", test, shared) if test is not None else None
         parts = self._assemble(device, source.updates_per_epoch, processes=processes)
-        identity = self._identity(parts, feed, made_by=(train, val, collate, *feed.readers))
-        folder = self._folder(identity) if processes.is_first else None
-        held = folder.held(fresh=self.fresh) if folder else nullcontext()
+        identity = self._make_identity(parts, feed, made_by=(train, val, collate, *feed.shard_readers))
+        folder = self._make_folder(identity) if processes.is_first else None
+        held = folder.lock(fresh=self.fresh) if folder else nullcontext()
         with held, self._reporting(folder, processes) as (reporters, journal):
             fit = Fit(
                 parts, self.config, source, held_out=held_out, metrics=self.metrics,
-                checkpoints=self._checkpoints(folder), reporters=reporters,
+                checkpoints=self._make_checkpoints(folder), reporters=reporters,
             )  # fmt: skip
             fit.resume(identity, allow_change=self.allow_change)
             if folder:
                 folder.write_config(asdict(self.config))
-            facts = self._facts(parts, feed, identity, folder)
-            with heard(lambda finding: _journaled(finding, fit, journal)):
+            facts = self._make_facts(parts, feed, identity, folder)
+            with subscribed(lambda finding: _journal_finding(finding, fit, journal)):
                 result = fit.run(name=self.name, facts=facts)
                 result = self._finish(fit, result, folder, tested)
             if folder:
-                _draw(folder)
+                _write_curves_and_report(folder)
             return result
 
     def smoke(self, train: Any, *, collate: Callable[[list[Any]], Any] | None = None, accumulate: int = 1) -> SmokeResult:
@@ -162,8 +162,8 @@ class Trainer:
             InvalidModel: the loss did not fall.
         """
         device = self._prepare()
-        processes = self._join(device)
-        source = Feed(self.config, collate=collate, pin=False, processes=processes).training(
+        processes = self._join_processes(device)
+        source = DataFeed(self.config, collate=collate, pin_memory=False, processes=processes).training_source(
             train, accumulate=accumulate
         )
         steady = replace(self.config, schedule=ScheduleConfig(name="constant"))
@@ -179,7 +179,7 @@ class Trainer:
             trace: where to write a trace for Chrome or Perfetto.
             data: those of `fit` named above.
         """
-        parts, source = self._ready(train, **data)
+        parts, source = self._prepare_measurement(train, **data)
         return profile_updates(parts, source, updates=updates, trace=trace)
 
     def pace(self, train: Any, *, seconds: float = 2.0, **data: Any) -> Throughput:
@@ -190,14 +190,14 @@ class Trainer:
             seconds: to measure for, after a few updates that warm up.
             data: those of `fit` named above.
         """
-        parts, source = self._ready(train, **data)
+        parts, source = self._prepare_measurement(train, **data)
         return measure_throughput(parts, source, seconds=seconds)
 
-    def _ready(self, train: Any, *, collate: Any = None, **order: Any) -> tuple[Assembly, BatchSource]:
+    def _prepare_measurement(self, train: Any, *, collate: Any = None, **order: Any) -> tuple[Assembly, BatchSource]:
         require_single_process("What is measured here")
         device = self._prepare()
-        feed = Feed(self.config, collate=collate, pin=device.type == "cuda")
-        source = feed.training(train, **order)
+        feed = DataFeed(self.config, collate=collate, pin_memory=device.type == "cuda")
+        source = feed.training_source(train, **order)
         as_given = replace(self.config, out_of_memory="stop")  # or another micro-batch would be measured than asked for
         return self._assemble(device, source.updates_per_epoch, config=as_given), source
 
@@ -208,7 +208,7 @@ class Trainer:
             data: a dataset or an iterable of batches.
             collate: samples -> batch, for a dataset.
         """
-        batches = batches_of(data, batch=self.config.micro_batch or self.config.effective_batch, collate=collate)
+        batches = evaluation_batches(data, batch=self.config.micro_batch or self.config.effective_batch, collate=collate)
         device = resolve_device(self.config.device)
         return evaluate(
             self.model.to(device),
@@ -225,10 +225,10 @@ class Trainer:
             torch.set_num_threads(self.config.threads)
         prepare_generators(self.config)
         device = resolve_device(local_device(self.config.device))
-        refuse_fallback(self.config.device, device, os.environ)
+        refuse_cpu_fallback(self.config.device, device, os.environ)
         return device
 
-    def _join(self, device: torch.device) -> Processes:
+    def _join_processes(self, device: torch.device) -> Processes:
         waiting = self.config.parallel
         return join_processes(device, timeout_s=waiting.timeout_s, keepalive_timeout_s=waiting.keepalive_timeout_s)
 
@@ -253,21 +253,21 @@ class Trainer:
             seed_process(self.config.seed, processes.rank)  # after the model, which is the same everywhere
         return parts
 
-    def _identity(self, parts: Assembly, feed: Feed, *, made_by: Sequence[object]) -> Identity:
+    def _make_identity(self, parts: Assembly, feed: DataFeed, *, made_by: Sequence[object]) -> Identity:
         users = (self.model, self.objective, self.optimizer, self.scheduler, self.counts, *made_by)
         given = {**self.identity, "data": feed.identity()}
         given["code"] = {**given.get("code", {}), **fingerprint_sources(users)}
         own_optimizer = self.optimizer is not None
         return identify(self.config, parts, objective=self.objective, extra=given, own_optimizer=own_optimizer)
 
-    def _facts(self, parts: Assembly, feed: Feed, identity: Identity, folder: RunFolder | None) -> dict[str, Any]:
+    def _make_facts(self, parts: Assembly, feed: DataFeed, identity: Identity, folder: RunFolder | None) -> dict[str, Any]:
         code = {key.removeprefix("code."): word for key, word in identity.items() if key.startswith("code.")}
         number: dict[str, Any] = {"run_id": folder.run_id()} if folder else {}
         if parts.parallel.processes.is_first:
-            number["doctor"] = look_around(parts, self.config, folder.path if folder else None)
+            number["doctor"] = inspect_machine(parts, self.config, folder.path if folder else None)
         return {**number, **describe_run(parts, asdict(self.config), code), **feed.facts(), **self.facts}
 
-    def _folder(self, identity: Identity) -> RunFolder | None:
+    def _make_folder(self, identity: Identity) -> RunFolder | None:
         if self.run_dir is None:
             return None
         return RunFolder(self.run_dir(identity) if callable(self.run_dir) else self.run_dir)
@@ -280,14 +280,14 @@ class Trainer:
         target = parse_target(self.store, folder.path.parent) if folder and self.store else None
         journal = Journal(folder.journal) if folder else None
         watchers = self.reporters if processes.is_first else ()
-        with following(journal, target, watchers=watchers) as reporters:
+        with reporters_with_sync(journal, target, watchers=watchers) as reporters:
             try:
                 yield reporters, journal
             finally:
                 for reporter in reporters:
                     reporter.close()
 
-    def _checkpoints(self, folder: RunFolder | None) -> CheckpointFolder | None:
+    def _make_checkpoints(self, folder: RunFolder | None) -> CheckpointFolder | None:
         kept, monitor = self.config.checkpoint, self.config.monitor
         if self.run_dir is None and kept.mirror:
             raise InvalidConfig(
@@ -321,7 +321,7 @@ class Trainer:
         return replace(result, run_dir=fit.parts.parallel.processes.broadcast_object(folder.path if folder else None))
 
 
-def _journaled(finding: Finding, fit: Fit, journal: Journal | None) -> None:
+def _journal_finding(finding: Finding, fit: Fit, journal: Journal | None) -> None:
     """Note what the sanitizer has found, where this run is watched."""
     if journal is not None:
         message = f"{finding.code} {finding.title}: {finding.message}"
@@ -329,7 +329,7 @@ def _journaled(finding: Finding, fit: Fit, journal: Journal | None) -> None:
         journal.report(Notice(update=fit.position.update, kind="finding", message=message, details=details))
 
 
-def _draw(folder: RunFolder) -> None:
+def _write_curves_and_report(folder: RunFolder) -> None:
     """Draw curves and report from the journal."""
     history = read_journal(folder.journal)
     save_curves(history, folder.curves)

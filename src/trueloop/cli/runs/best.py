@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Literal
 
 from trueloop.app.option_types import Flag
-from trueloop.app.runs.best_run import Answer, best_of
+from trueloop.app.runs.best_run import EvaluatedCheckpoint, find_best
 from trueloop.cli.columns import aligned, say
 from trueloop.cli.runs import Root
 from trueloop.core.errors import InvalidConfig, RunFolderError
 from trueloop.core.formatting import format_float
 from trueloop.runs.journal_lines import encode_line
-from trueloop.runs.queries.index import overviews
+from trueloop.runs.queries.index import load_overviews
 from trueloop.runs.queries.overview import Overview
-from trueloop.runs.queries.ranking import mode_of
+from trueloop.runs.queries.ranking import require_mode
 
 
 def best_command(
@@ -38,24 +38,24 @@ def best_command(
         json: Print one JSON object and nothing else.
     """
     runs = _runs(root, recipe)
-    found = best_of(runs, metric, mode or mode_of(metric, runs))
+    found = find_best(runs, metric, mode or require_mode(metric, runs))
     if json:
-        offered = found.offered.as_json() if found.offered else None
+        offered = found.alternative.as_json() if found.alternative else None
         print(
-            encode_line({"metric": metric, "mode": found.mode, "best": found.answer.as_json(), "offered": offered}), end=""
+            encode_line({"metric": metric, "mode": found.mode, "best": found.best.as_json(), "offered": offered}), end=""
         )
     else:
-        _print(metric, found.answer)
-        if found.offered:
+        _print(metric, found.best)
+        if found.alternative:
             say("\nThe best one whose checkpoint is whole:\n")
-            _print(metric, found.offered)
-        elif found.answer.problem:
+            _print(metric, found.alternative)
+        elif found.best.problem:
             say("\nNo other evaluation of this metric has a whole checkpoint either.")
-    return 0 if not found.answer.problem or found.offered else 1
+    return 0 if not found.best.problem or found.alternative else 1
 
 
 def _runs(root: Path, recipe: str | None) -> list[Overview]:
-    found = overviews(root)
+    found = load_overviews(root)
     if not found:
         raise RunFolderError(f"There are no runs in {str(root)!r}.", fix="Say where they are with --root.")
     runs = [run for run in found if recipe in (None, run.recipe)]
@@ -65,7 +65,7 @@ def _runs(root: Path, recipe: str | None) -> list[Overview]:
     return runs
 
 
-def _print(metric: str, answer: Answer) -> None:
+def _print(metric: str, answer: EvaluatedCheckpoint) -> None:
     rows = [
         [metric, format_float(answer.point.value, 6)],
         ["run", answer.run.name],

@@ -12,10 +12,10 @@ from trueloop.cli.runs import Root
 from trueloop.core.errors import InvalidConfig
 from trueloop.runs.journal import read_journal
 from trueloop.runs.journal_lines import encode_line
-from trueloop.runs.queries.comparison import Difference, Measured, differences, measured, modes_of
-from trueloop.runs.queries.overview import Overview, overview, require
-from trueloop.runs.queries.pages import point_text, save_html, save_png, value_text
-from trueloop.runs.queries.ranking import Mode, direction
+from trueloop.runs.queries.comparison import Difference, MetricComparison, find_differences, compare_metrics, metric_modes
+from trueloop.runs.queries.overview import Overview, read_overview, require_readable
+from trueloop.runs.queries.pages import format_point, save_html, save_png, format_value
+from trueloop.runs.queries.ranking import Mode, metric_mode
 from trueloop.runs.queries.resolve import find_run
 
 
@@ -33,11 +33,11 @@ def compare_command(
     """
     if len(runs) < 2:
         raise InvalidConfig("There is nothing to compare.", fix="Name two runs: trueloop runs compare A B.")
-    seen = [require(overview(find_run(word, root))) for word in runs]
+    seen = [require_readable(read_overview(find_run(word, root))) for word in runs]
     histories = [read_journal(run.path) for run in seen]
-    differ = differences(histories)
-    named: dict[str, Mode | None] = {name: direction(name, seen) for run in seen for name in run.metrics}
-    told = measured(histories, {**named, **modes_of(histories)})
+    differ = find_differences(histories)
+    named: dict[str, Mode | None] = {name: metric_mode(name, seen) for run in seen for name in run.metrics}
+    told = compare_metrics(histories, {**named, **metric_modes(histories)})
     drawn = dict(zip(labels_of(seen), histories, strict=True))
     if png:
         save_png(drawn, png)
@@ -53,7 +53,7 @@ def compare_command(
 
 
 def _record(
-    seen: list[Overview], differ: list[Difference], told: list[Measured], *, files: list[Path | None]
+    seen: list[Overview], differ: list[Difference], told: list[MetricComparison], *, files: list[Path | None]
 ) -> dict[str, Any]:
     def points(found: Any) -> list[Any]:
         return [point and point._asdict() for point in found]
@@ -66,16 +66,16 @@ def _record(
     }
 
 
-def _print(labels: list[str], differ: list[Difference], told: list[Measured]) -> None:
+def _print(labels: list[str], differ: list[Difference], told: list[MetricComparison]) -> None:
     columns = width()
     rows = [
-        [each.metric, word, *map(point_text, found)]
+        [each.metric, word, *map(format_point, found)]
         for each in told
         for word, found in (("best", each.best), ("last", each.last))
     ]
     say("\n".join(aligned(["metric", "", *labels], rows, most=columns)) + "\n")
     for group in dict.fromkeys(each.group for each in differ):
-        rows = [[each.name, *map(value_text, each.values)] for each in differ if each.group == group]
+        rows = [[each.name, *map(format_value, each.values)] for each in differ if each.group == group]
         say("\n".join(aligned([group, *labels], rows, most=columns)) + "\n")
     if not differ:
         say("Nothing differs in settings, code, data or environment.")

@@ -14,8 +14,8 @@ from trueloop.cli.runs import Root
 from trueloop.core.errors import InvalidConfig, RunFolderError
 from trueloop.runs.history import History
 from trueloop.runs.journal import read_journal
-from trueloop.runs.queries.export import as_csv, as_json
-from trueloop.runs.queries.overview import overview, require
+from trueloop.runs.queries.export import write_csv, write_json
+from trueloop.runs.queries.overview import read_overview, require_readable
 from trueloop.runs.queries.resolve import find_run
 
 
@@ -38,12 +38,12 @@ def export_command(
         raise InvalidConfig(
             "How to export is not clear.", fix="Say either --csv FILE (- for standard output) or --json."
         )
-    seen = require(overview(find_run(run, root)))
+    seen = require_readable(read_overview(find_run(run, root)))
     history = read_journal(seen.path)
     if json:
-        as_json(seen, history, sys.stdout)
+        write_json(seen, history, sys.stdout)
     elif csv == "-":
-        as_csv(history, sys.stdout)
+        write_csv(history, sys.stdout)
     else:
         say(f"csv  {_written(history, Path(str(csv)))}")
 
@@ -52,7 +52,7 @@ def _written(history: History, path: Path) -> Path:
     beside = path.with_name(path.name + ".part")
     try:
         with beside.open("w", encoding="utf-8", newline="") as file:
-            as_csv(history, file)
+            write_csv(history, file)
         beside.replace(path)
     except OSError as error:
         raise RunFolderError(

@@ -6,12 +6,12 @@ import json as json_format
 from pathlib import Path
 
 from trueloop.app.option_types import Count, Flag
-from trueloop.app.runs.cleanup import Plan, Wishes, look, remove
+from trueloop.app.runs.cleanup import CleanupPlan, CleanupOptions, plan_cleanup, clean_up
 from trueloop.cli.columns import aligned, say, width
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import format_count, replace_unprintable, format_size
-from trueloop.runs.queries.index import overviews
-from trueloop.runs.queries.overview import overview
+from trueloop.runs.queries.index import load_overviews
+from trueloop.runs.queries.overview import read_overview
 from trueloop.runs.queries.resolve import find_run
 
 
@@ -38,27 +38,27 @@ def gc_command(
         root: Where the runs lie.
         json: Print one JSON object and nothing else.
     """
-    wishes = Wishes(keep_best=keep_best, unfinished=unfinished, older_than_days=older_than)
+    wishes = CleanupOptions(keep_best=keep_best, unfinished=unfinished, older_than_days=older_than)
     wishes.check()
-    seen = [overview(path) for path in dict.fromkeys(find_run(word, root) for word in runs)] or overviews(root)
-    plan = (remove if yes else look)(seen, root, wishes)
+    seen = [read_overview(path) for path in dict.fromkeys(find_run(word, root) for word in runs)] or load_overviews(root)
+    plan = (clean_up if yes else plan_cleanup)(seen, root, wishes)
     if json:
         record = {
             "removed": yes,
             "bytes": sum(item.bytes for item in plan.items),
             "items": [item.as_json() for item in plan.items],
-            "spared": [{"path": str(path), "reason": reason} for path, reason in plan.spared],
+            "spared": [{"path": str(path), "reason": reason} for path, reason in plan.skipped],
         }
         print(json_format.dumps(record))
         return
     _print(plan, done=yes)
 
 
-def _print(plan: Plan, *, done: bool) -> None:
+def _print(plan: CleanupPlan, *, done: bool) -> None:
     rows = [[item.kind, format_size(item.bytes), str(item.path), item.reason] for item in plan.items]
     if rows:
         say("\n".join(aligned(["what", "size", "path", "why"], rows, right={1}, whole={2}, most=width())))
-    for path, reason in plan.spared:
+    for path, reason in plan.skipped:
         say(replace_unprintable(f"left alone  {path}: {reason}"))
     told = f"{format_count(len(rows), 'thing')}, {format_size(sum(item.bytes for item in plan.items))}"
     if done:

@@ -14,8 +14,8 @@ from trueloop.cli.run_cells import best, progress, text, time, when
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import format_count
 from trueloop.runs.journal_lines import encode_line
-from trueloop.runs.queries.filters import FIELDS, chosen, condition, in_state, ordered, reader
-from trueloop.runs.queries.index import overviews
+from trueloop.runs.queries.filters import FIELDS, filter_runs, parse_condition, state_condition, sort_runs, field_getter
+from trueloop.runs.queries.index import load_overviews
 from trueloop.runs.queries.overview import Overview
 
 SHOWN = 50  # rows of a table without --limit
@@ -42,19 +42,19 @@ def list_command(
         root: Where the runs lie.
         json: Print one JSON list and nothing else.
     """
-    conditions = [condition(text) for text in filters or ()]
+    conditions = [parse_condition(text) for text in filters or ()]
     names = [sort, *(each.name for each in conditions)]
-    runs = overviews(root, facts=any(name.startswith(("config.", "options.")) for name in names))
+    runs = load_overviews(root, facts=any(name.startswith(("config.", "options.")) for name in names))
     if state is not None:
-        conditions.append(in_state(state, runs))
-    found = ordered(chosen(runs, conditions), sort, reverse=reverse) if runs else []
+        conditions.append(state_condition(state, runs))
+    found = sort_runs(filter_runs(runs, conditions), sort, reverse=reverse) if runs else []
     most = limit if limit is not None else 0 if json else SHOWN
     shown = found[:most] if most > 0 else found
     if json:
         print(encode_line([run.as_json() for run in shown]), end="")
         return
     asked = [name for name in dict.fromkeys(names) if name not in FIELDS]
-    _print(shown, {name: [text(reader(name, runs)(run)) for run in shown] for name in asked})
+    _print(shown, {name: [text(field_getter(name, runs)(run)) for run in shown] for name in asked})
     beside = f" {format_count(len(found) - len(shown), 'more run')}: --limit 0." if len(found) > len(shown) else ""
     say(f"{format_count(len(shown), 'run')} of {len(runs)} in {root}.{beside}")
 

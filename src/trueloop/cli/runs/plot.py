@@ -12,8 +12,8 @@ from trueloop.cli.sparks import ASCII, BLOCKS, drawn
 from trueloop.core.errors import InvalidConfig
 from trueloop.runs.journal import read_journal
 from trueloop.runs.journal_lines import encode_line
-from trueloop.runs.queries.overview import overview, require
-from trueloop.runs.queries.pages import save_html, save_png, shown_panels
+from trueloop.runs.queries.overview import read_overview, require_readable
+from trueloop.runs.queries.pages import save_html, save_png, run_panels
 from trueloop.runs.queries.resolve import find_run
 
 
@@ -33,14 +33,14 @@ def plot_command(
         raise InvalidConfig(
             "No run is named.", fix="trueloop runs plot RUN; `trueloop runs list` shows which there are."
         )
-    seen = [require(overview(find_run(word, root))) for word in runs]
+    seen = [require_readable(read_overview(find_run(word, root))) for word in runs]
     histories = dict(zip(labels_of(seen), (read_journal(run.path) for run in seen), strict=True))
     if png:
         save_png(histories, png)
     if html:
         save_html(histories, html)
     files = {word: str(file) for word, file in (("png", png), ("html", html)) if file}
-    panels = shown_panels(histories)
+    panels = run_panels(histories)
     if json:
         shown = [
             {

@@ -13,9 +13,9 @@ from trueloop.core.formatting import format_count, replace_unprintable, format_f
 from trueloop.runs.history import History
 from trueloop.runs.journal import read_journal
 from trueloop.runs.journal_lines import encode_line
-from trueloop.runs.queries.overview import Overview, dotted, overview, require, settings_of
-from trueloop.runs.queries.pages import value_text
-from trueloop.runs.queries.ranking import direction
+from trueloop.runs.queries.overview import Overview, flatten, read_overview, require_readable, flat_settings
+from trueloop.runs.queries.pages import format_value
+from trueloop.runs.queries.ranking import metric_mode
 from trueloop.runs.queries.resolve import find_run
 from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder
 
@@ -31,7 +31,7 @@ def show_command(run: str, *, root: Root = Path("runs"), json: Flag = False) -> 
         root: Where a run lies that is named without a path.
         json: Print one JSON object and nothing else.
     """
-    seen = require(overview(find_run(run, root)))
+    seen = require_readable(read_overview(find_run(run, root)))
     history = read_journal(seen.path)
     folder = CheckpointFolder(seen.path / "checkpoints", writing=False)
     checkpoints, problems = folder.checkpoints(), folder.problems()
@@ -47,13 +47,13 @@ def show_command(run: str, *, root: Root = Path("runs"), json: Flag = False) -> 
     for problem in problems:
         say(f"  {replace_unprintable(problem)}")
     _table("Notes", ["update", "", ""], [[str(n.update), n.kind, n.message] for n in history.notes[-NOTES:]])
-    _table("Settings", ["", ""], _pairs(settings_of(history)))
-    rest = dotted({name: value for name, value in history.facts.items() if name not in APART})
+    _table("Settings", ["", ""], _pairs(flat_settings(history)))
+    rest = flatten({name: value for name, value in history.facts.items() if name not in APART})
     _table("Code, data, environment", ["", ""], _pairs(rest))
 
 
 def _pairs(facts: dict[str, Any]) -> list[list[str]]:
-    return [[name, value_text(value)] for name, value in facts.items()]
+    return [[name, format_value(value)] for name, value in facts.items()]
 
 
 def _table(title: str, head: list[str], rows: list[list[str]]) -> None:
@@ -77,7 +77,7 @@ def _head(seen: Overview, history: History) -> list[list[str]]:
 
 
 def _metric(seen: Overview, name: str) -> list[str]:
-    mode = direction(name, [seen])
+    mode = metric_mode(name, [seen])
     return [name, at(seen.best(name, mode)) if mode else "", at(seen.last(name))]
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from trueloop.app.option_types import Flag
-from trueloop.app.runs.sync import Synced, sync_runs
+from trueloop.app.runs.sync import SyncedRun, sync_runs
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import format_count, replace_unprintable
 
@@ -36,12 +36,12 @@ def sync_command(
         root: Where the runs lie.
         json: Print one JSON object and nothing else.
     """
-    done: list[Synced] = []
-    for synced in sync_runs(runs, root, store or os.environ.get("TRUELOOP_STORE"), again=again):
+    done: list[SyncedRun] = []
+    for synced in sync_runs(runs, root, store or os.environ.get("TRUELOOP_STORE"), rewrite=again):
         done.append(synced)
         if not json:
             print(replace_unprintable(_line(synced)), flush=True)
-    failed = [each for each in done if each.copied is None]
+    failed = [each for each in done if each.result is None]
     if json:
         print(json_format.dumps({"store": done[0].store, "runs": [_record(each) for each in done]}))
     elif len(done) > 1:
@@ -50,15 +50,15 @@ def sync_command(
     return 1 if failed else 0
 
 
-def _line(synced: Synced) -> str:
-    if synced.copied is None:
+def _line(synced: SyncedRun) -> str:
+    if synced.result is None:
         return f"{synced.run}  could not be copied: {synced.problem}"
-    copied = synced.copied
+    copied = synced.result
     lines = f", {format_count(copied.lines, 'line')}" if copied.lines else ""
     state = f", {copied.state}" if copied.state else ""
     return f"{synced.run}  {_SAID[copied.outcome]}{lines}{state}"
 
 
-def _record(synced: Synced) -> dict[str, object]:
-    told = asdict(synced.copied) if synced.copied else {"outcome": "failed", "state": "", "lines": 0}
+def _record(synced: SyncedRun) -> dict[str, object]:
+    told = asdict(synced.result) if synced.result else {"outcome": "failed", "state": "", "lines": 0}
     return {"run": str(synced.run), **told, "problem": synced.problem or None}

@@ -46,7 +46,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.failures.teaching_script import Piece, changing
+from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import NO_REFS, Event, Ref, Refs, StateDictCreated, StateDictUsed, StepTaken
 
 
@@ -190,5 +190,5 @@ model.load_state_dict(best_state)
     fix="Copy when you capture: copy.deepcopy(model.state_dict()).",
     rule=RULE,
     detector=Detector,
-    inject=changing(Piece.KEEP_BEST, "copy.deepcopy(model.state_dict())", "model.state_dict()"),
+    inject=replacement_injector(Piece.KEEP_BEST, "copy.deepcopy(model.state_dict())", "model.state_dict()"),
 )

@@ -42,10 +42,10 @@ from __future__ import annotations
 import weakref
 from typing import ClassVar
 
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.evaluation_passes import HeldOutMeasured
+from trueloop.tracing.evaluation_passes import HeldOutEvaluated
 from trueloop.tracing.events import (
     Event,
     LoadersOverlap,
@@ -60,7 +60,7 @@ MIN_DUPLICATE_RATIO = 4  # rows that two tables overlap, per row that is repeate
 class Detector(failure.Detector):
     """Compares each loader that is iterated without a backward with the loader that trained last."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, LoadersOverlap, HeldOutMeasured)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, LoadersOverlap, HeldOutEvaluated)
 
     def __init__(self) -> None:
         self._made_at: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
@@ -69,7 +69,7 @@ class Detector(failure.Detector):
         self._overlaps: list[LoadersOverlap] = []
         self._reported: set[Ref] = set()
 
-    def observe(self, event: LoaderStarted | LoadersOverlap | HeldOutMeasured) -> Evidence | None:
+    def observe(self, event: LoaderStarted | LoadersOverlap | HeldOutEvaluated) -> Evidence | None:
         """Return evidence at the end of an evaluation pass over training samples."""
         if isinstance(event, LoaderStarted):
             if not event.epoch or event.loader not in self._made_at:
@@ -79,7 +79,7 @@ class Detector(failure.Detector):
         elif isinstance(event, LoadersOverlap):
             self._overlaps = [*self._overlaps[-63:], event]
         else:
-            return self._on_held_out_pass(event.loader, event.trainer)
+            return self._on_held_out_pass(event.loader, event.training_loader)
         return None
 
     def _on_held_out_pass(self, held_out: Ref, trainer: Ref) -> Evidence | None:
@@ -98,12 +98,14 @@ class Detector(failure.Detector):
         in_part = overlap.shared < trained and overlap.shared < measured
         # Two tables with the same content may be one, or a copy: the program measures on its training data on purpose.
         certain = in_part and overlap.matched_by == "index"
-        certain |= in_part and overlap.shared >= MIN_EQUAL_ROWS and overlap.shared > MIN_DUPLICATE_RATIO * overlap.duplicates
+        certain |= (
+            in_part and overlap.shared >= MIN_EQUAL_ROWS and overlap.shared > MIN_DUPLICATE_RATIO * overlap.duplicates
+        )
         inside = overlap.remainder is not None and overlap.shared == measured < trained
         if inside and overlap.remainder not in self._datasets and self._passes[held_out] > 1:
             return self._evidence(
-                f"The model is trained on all {trained} samples and measured on {measured} of them: the training subset with the "
-                f"other {trained - measured} samples is never used.",
+                f"The model is trained on all {trained} samples and measured on {measured} of them: the training "
+                f"subset with the other {trained - measured} samples is never used.",
                 trainer,
                 held_out,
                 "the held-out loader",

@@ -52,8 +52,8 @@ from trueloop.tracing.events import (
     Event,
     LoaderStarted,
     OptimizerCreated,
-    SampleOrderRecorded,
     Ref,
+    SampleOrderRecorded,
     StateLoaded,
     StepTaken,
 )
@@ -90,7 +90,9 @@ class Detector(failure.Detector):
         self._generation = 0
         self._compared = False
 
-    def observe(self, event: LoaderStarted | SampleOrderRecorded | StepTaken | OptimizerCreated | StateLoaded) -> Evidence | None:
+    def observe(
+        self, event: LoaderStarted | SampleOrderRecorded | StepTaken | OptimizerCreated | StateLoaded
+    ) -> Evidence | None:
         """Return evidence as soon as the order is known and an optimizer has stepped in both epochs."""
         if isinstance(event, StepTaken):
             return self._on_step(event.optimizer, event.loader)
@@ -147,7 +149,11 @@ class Detector(failure.Detector):
         if order.seeded_at is not None:
             related = ((order.location, "the epoch starts here"),) if order.location else ()
             return Evidence(message=message, location=order.seeded_at, related=related)
-        return Evidence(message=message, location=order.made_at or order.location, fix="Seed the generator of the loader once, before the first epoch.")
+        return Evidence(
+            message=message,
+            location=order.made_at or order.location,
+            fix="Seed the generator of the loader once, before the first epoch.",
+        )
 
     def inconclusive(self) -> str:
         """Return a reason where no two epochs could be compared."""
@@ -181,7 +187,9 @@ def _find_seeding(source: SourceFile, start: Op, loader: AbstractValue) -> Itera
         made = {id(each) for each in own.ancestors() if each.kind is ValueKind.TENSOR}
         seeds = [each for each in inside if each.name.endswith(".manual_seed") and id(each.subject) in made]
     first = [each for each in seeds if each.index < start.index] or (seeds if (loop.trip_count() or 3) > 2 else [])
-    always = all(each.always_in(loop) and each.loops == start.loops and _is_constant_seed(source, each, loop) for each in seeds)
+    always = all(
+        each.always_in(loop) and each.loops == start.loops and _is_constant_seed(source, each, loop) for each in seeds
+    )
     if first and always and not any(source.calls(*STATES)):
         yield Hit(
             message="Every iteration of the loop sets the same seed, so "

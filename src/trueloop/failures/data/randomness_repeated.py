@@ -96,14 +96,16 @@ class Detector(failure.Detector):
             return None
         found = [self._seed_evidence(self._seeds.pop(loader))] if loader in self._seeds else []
         copies = self._copies.get(loader, [])
-        certain = [copy for copy in copies if copy.workers > 1 or (loader in self._repeated_epochs and not copy.persistent)]
+        certain = [
+            copy for copy in copies if copy.workers > 1 or (loader in self._repeated_epochs and not copy.persistent)
+        ]
         self._copies[loader] = [copy for copy in copies if copy not in certain]
         return [*found, *map(self._copy_evidence, certain)]
 
     def _seed_evidence(self, event: SeedRepeated) -> Evidence:
         return Evidence(
-            message=f"The generator of {event.generator} was seeded with {event.seed} {event.times} times in {event.batches} "
-            "batches while samples were loaded: every sample gets the same random numbers.",
+            message=f"The generator of {event.generator} was seeded with {event.seed} {event.times} times in "
+            f"{event.batches} batches while samples were loaded: every sample gets the same random numbers.",
             location=event.location,
         )
 

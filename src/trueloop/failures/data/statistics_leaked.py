@@ -37,16 +37,16 @@ from __future__ import annotations
 import weakref
 from typing import ClassVar
 
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.failures.teaching_script import Piece, changing
-from trueloop.tracing.evaluation_passes import HeldOutMeasured
+from trueloop.failures.teaching_script import Piece, replacement_injector
+from trueloop.tracing.evaluation_passes import HeldOutEvaluated
 from trueloop.tracing.events import (
     Event,
+    JointlyStandardised,
     LoaderStarted,
     Ref,
-    JointlyStandardised,
 )
 
 MIN_MEAN_OFFSET = 1e-3  # of a deviation; a hundred times the rounding error
@@ -55,7 +55,7 @@ MIN_MEAN_OFFSET = 1e-3  # of a deviation; a hundred times the rounding error
 class Detector(failure.Detector):
     """Reports an evaluation pass over samples that were scaled together with the training samples."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, JointlyStandardised, HeldOutMeasured)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, JointlyStandardised, HeldOutEvaluated)
 
     def __init__(self) -> None:
         self._made_at: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
@@ -63,7 +63,7 @@ class Detector(failure.Detector):
         self._reported: set[Ref] = set()
         self._compared = False
 
-    def observe(self, event: LoaderStarted | JointlyStandardised | HeldOutMeasured) -> Evidence | None:
+    def observe(self, event: LoaderStarted | JointlyStandardised | HeldOutEvaluated) -> Evidence | None:
         """Return evidence at the end of the first such pass."""
         if isinstance(event, LoaderStarted):
             self._made_at[event.loader] = event.made_at or event.location
@@ -71,7 +71,7 @@ class Detector(failure.Detector):
             self._scaled = [*self._scaled[-15:], event]
         else:
             self._compared = True
-            return self._compare(event.trainer, event.loader)
+            return self._compare(event.training_loader, event.loader)
         return None
 
     def _compare(self, trainer: Ref, held_out: Ref) -> Evidence | None:
@@ -84,8 +84,9 @@ class Detector(failure.Detector):
             self._reported.add(trainer)
             held_out_location = self._made_at.get(held_out)
             return Evidence(
-                message=f"Together the {scaled.samples} training and held-out samples have mean 0 and deviation 1 exactly, but "
-                f"the mean of the training samples is off by {offset:.2g}: held-out samples were included in the scaling.",
+                message=f"Together the {scaled.samples} training and held-out samples have mean 0 and deviation 1 "
+                f"exactly, but the mean of the training samples is off by {offset:.2g}: held-out samples were included in "
+                "the scaling.",
                 location=self._made_at.get(trainer),
                 related=((held_out_location, "the held-out loader"),) if held_out_location is not None else (),
             )
@@ -145,5 +146,7 @@ with torch.no_grad():
 """,
     fix="Split first, compute mean and deviation on the training part, and apply them to both parts.",
     detector=Detector,
-    inject=changing(Piece.DATA, "points[~held_out].mean(0), points[~held_out].std(0)", "points.mean(0), points.std(0)"),
+    inject=replacement_injector(
+        Piece.DATA, "points[~held_out].mean(0), points[~held_out].std(0)", "points.mean(0), points.std(0)"
+    ),
 )

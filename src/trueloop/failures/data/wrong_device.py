@@ -40,7 +40,7 @@ from typing import Any, ClassVar
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import BackwardEnded, Event, BackwardLosses, ModelCalled, Refs
+from trueloop.tracing.events import BackwardEnded, BackwardLosses, Event, ModelCalled, Refs
 
 MIN_BACKWARDS = 3  # in a row
 
@@ -86,8 +86,8 @@ class Detector(failure.Detector):
         if self._count != MIN_BACKWARDS:
             return None
         return Evidence(
-            message=f"In {MIN_BACKWARDS} backward passes in a row the output of the model was on {self._output[0]} and its loss was "
-            "computed on the CPU.",
+            message=f"In {MIN_BACKWARDS} backward passes in a row the output of the model was on "
+            f"{self._output[0]} and its loss was computed on the CPU.",
             location=suspect.location,
         )
 

@@ -47,15 +47,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import Event, LoaderStarted, ModelReplicated, RanksCompared, Ref
 
-FEWEST: Final = 4  # rounds: the first few may be a warm-up, or a check that both compute the same
-FEWEST_INPUTS: Final = 3  # different ones: fewer are a batch that is overfitted
-MOST_LOADERS: Final = 64
+MIN_UPDATES: Final = 4  # the first few may be a warm-up, or a check that both ranks compute the same
+MIN_DISTINCT_INPUTS: Final = 3  # fewer are a batch that is overfitted
+MAX_LOADERS: Final = 64
 
 
 @dataclass(slots=True)
@@ -65,63 +65,63 @@ class _Model:
     wrapped_at: CodePosition | None
     compared: int = 0
     inputs: set[tuple[float, ...]] = field(default_factory=set[tuple[float, ...]])
-    over: bool = False
-    """It was told, or two ranks did different things."""
+    decided: bool = False
+    """Reported, or two ranks differed."""
 
 
 class Detector(failure.Detector):
-    """Counts the different inputs for which two ranks found one gradient."""
+    """Counts the different inputs for which two ranks computed equal gradients."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, RanksCompared, LoaderStarted)
 
     def __init__(self) -> None:
         self._models: dict[Ref, _Model] = {}
         self._made_at: dict[Ref, CodePosition | None] = {}
-        self._largest = 0
+        self._max_group_size = 0
 
     def observe(self, event: ModelReplicated | RanksCompared | LoaderStarted) -> Evidence | None:
-        """Return evidence once two ranks did the same in every round compared, and that often enough."""
+        """Return evidence once two ranks were equal in every update compared, for enough different inputs."""
         if isinstance(event, ModelReplicated):
             self._models[event.wrapper] = _Model(event.location)
-            self._largest = max(self._largest, event.group_size)
+            self._max_group_size = max(self._max_group_size, event.group_size)
         elif isinstance(event, RanksCompared):
-            return self._compared(event)
-        elif len(self._made_at) < MOST_LOADERS:
+            return self._on_comparison(event)
+        elif len(self._made_at) < MAX_LOADERS:
             self._made_at[event.loader] = event.made_at
         return None
 
-    def _compared(self, event: RanksCompared) -> Evidence | None:
+    def _on_comparison(self, event: RanksCompared) -> Evidence | None:
         model = self._models.setdefault(event.wrapper, _Model(None))
         if event.input_digest is None:
             return None
         model.compared += 1
-        model.over |= not event.same_inputs_and_gradients
+        model.decided |= not event.same_inputs_and_gradients
         model.inputs.add(event.input_digest)
-        if model.over or model.compared < FEWEST or len(model.inputs) < FEWEST_INPUTS:
+        if model.decided or model.compared < MIN_UPDATES or len(model.inputs) < MIN_DISTINCT_INPUTS:
             return None
-        model.over = True
-        return self._tell(event, model)
+        model.decided = True
+        return self._evidence(event, model)
 
-    def _tell(self, event: RanksCompared, model: _Model) -> Evidence:
+    def _evidence(self, event: RanksCompared, model: _Model) -> Evidence:
         loader = None if event.loader is None else self._made_at.get(event.loader)
         first, second = sorted(event.ranks)
-        place = loader or model.wrapped_at or event.location
-        related = [(model.wrapped_at, "the model is wrapped here"), (event.location, "stepped here")]
+        location = loader or model.wrapped_at or event.location
+        related = [(model.wrapped_at, "the model is wrapped here"), (event.location, "the optimizer steps here")]
         return Evidence(
-            message=f"Ranks {first} and {second} train on the same batches: in all {format_count(model.compared, 'update')} "
-            f"that were compared, the latest being number {event.compared_update}, they gave the model the same, and each found the "
-            "same gradient before it was averaged.",
-            location=place,
-            related=tuple((where, words) for where, words in related if where is not None and where != place),
+            message=f"Ranks {first} and {second} train on the same batches: in all "
+            f"{format_count(model.compared, 'update')} that were compared, the latest being number "
+            f"{event.compared_update}, their inputs and their gradients before averaging were equal.",
+            location=location,
+            related=tuple((where, words) for where, words in related if where is not None and where != location),
             dedup_key=event.wrapper,
             first_update=max(0, event.compared_update - 1),
         )
 
     def inconclusive(self) -> str:
-        """Say so where nothing was compared."""
+        """Return a reason where no two ranks were compared."""
         if any(model.compared for model in self._models.values()):
             return ""
-        return "no two ranks could be compared" if self._largest > 1 else "there was one process only"
+        return "no two ranks could be compared" if self._max_group_size > 1 else "there was only one process"
 
 
 BAD = """
@@ -135,8 +135,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-def train(rank, meeting):
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+def train(rank, rendezvous):
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
     torch.manual_seed(0)
     x = torch.randn(256, 6)
     data = TensorDataset(x, x.sum(1, keepdim=True))
@@ -151,10 +151,10 @@ def train(rank, meeting):
     dist.destroy_process_group()
 
 if __name__ == "__main__":
-    meeting = os.path.join(tempfile.mkdtemp(), "meeting")
-    other = mp.get_context("fork").Process(target=train, args=(1, meeting))
+    rendezvous = os.path.join(tempfile.mkdtemp(), "rendezvous")
+    other = mp.get_context("fork").Process(target=train, args=(1, rendezvous))
     other.start()
-    train(0, meeting)
+    train(0, rendezvous)
     other.join()
 """
 

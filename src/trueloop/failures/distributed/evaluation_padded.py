@@ -40,74 +40,74 @@ from __future__ import annotations
 import weakref
 from typing import Any, ClassVar, NamedTuple
 
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.evaluation_passes import Sweep, SweepsEnded
+from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 from trueloop.tracing.events import Event, LoaderStarted, Ref
 
 
-class _Shared(NamedTuple):
-    """How a set is shared out among processes."""
+class _Sharding(NamedTuple):
+    """How a dataset is divided among processes."""
 
     samples: int
-    given: int
-    """To all of them together."""
+    yielded: int
+    """Samples that all processes get together."""
     processes: int
     made_at: CodePosition | None
 
 
 class Detector(failure.Detector):
-    """Counts what each held-out loader's processes are given."""
+    """Counts the samples that the processes of each held-out loader get."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, SweepsEnded)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, EvaluationPassesEnded)
 
     def __init__(self) -> None:
-        self._shared: weakref.WeakKeyDictionary[Ref, _Shared] = weakref.WeakKeyDictionary()
-        self._seen = 0
+        self._shardings: weakref.WeakKeyDictionary[Ref, _Sharding] = weakref.WeakKeyDictionary()
+        self._pass_count = 0
 
-    def observe(self, event: LoaderStarted | SweepsEnded) -> list[Evidence]:
+    def observe(self, event: LoaderStarted | EvaluationPassesEnded) -> list[Evidence]:
         """Return evidence when the next update begins, or the run ends."""
         if isinstance(event, LoaderStarted):
-            shared = _shared(event) if event.sampler == "DistributedSampler" else None
-            if shared is not None:
-                self._shared[event.loader] = shared
+            sharding = _sharding(event) if event.sampler == "DistributedSampler" else None
+            if sharding is not None:
+                self._shardings[event.loader] = sharding
             return []
-        self._seen += len(event.sweeps)
-        return [evidence for sweep in event.sweeps if (evidence := self._judge(sweep)) is not None]
+        self._pass_count += len(event.passes)
+        return [evidence for sweep in event.passes if (evidence := self._evidence(sweep)) is not None]
 
     def inconclusive(self) -> str:
-        """Return a reason where there was no sweep."""
-        return "" if self._seen else "no loader was swept without training"
+        """Return a reason where there was no evaluation pass."""
+        return "" if self._pass_count else "no loader was iterated without training"
 
-    def _judge(self, sweep: Sweep) -> Evidence | None:
-        shared = self._shared.get(sweep.loader)
-        if shared is None or not all(call.all_eval for call in sweep.calls):
+    def _evidence(self, sweep: EvaluationPass) -> Evidence | None:
+        sharding = self._shardings.get(sweep.loader)
+        if sharding is None or not all(call.all_eval for call in sweep.calls):
             return None
-        off = shared.given - shared.samples
-        what = f"{off} of them twice" if off > 0 else f"and leaves {-off} out"
+        repeated = sharding.yielded - sharding.samples
+        what = f"{repeated} of them twice" if repeated > 0 else f"and omits {-repeated}"
         return Evidence(
-            message=f"The DistributedSampler of this held-out loader gives {shared.processes} processes {shared.given} "
-            f"samples of {shared.samples}, {what}.",
-            location=shared.made_at,
+            message=f"The DistributedSampler of this held-out loader yields {sharding.yielded} samples of {sharding.samples} to "
+            f"{sharding.processes} processes, {what}.",
+            location=sharding.made_at,
             related=((sweep.calls[0].location, "measured here"),) if sweep.calls[0].location else (),
             first_update=sweep.update,
         )
 
 
-def _shared(event: LoaderStarted) -> _Shared | None:
-    """Return how a set is shared out; None where each sample is given once."""
+def _sharding(event: LoaderStarted) -> _Sharding | None:
+    """Return how a dataset is divided; None where each sample is yielded once."""
     sampler: Any = getattr(event.live_loader.batch_sampler, "sampler", event.live_loader.sampler)
-    given, processes = getattr(sampler, "total_size", None), getattr(sampler, "num_replicas", None)
-    if not isinstance(given, int) or not isinstance(processes, int):  # another class of this name
+    yielded, processes = getattr(sampler, "total_size", None), getattr(sampler, "num_replicas", None)
+    if not isinstance(yielded, int) or not isinstance(processes, int):  # another class of this name
         return None
     samples = len(sampler.dataset)
-    return None if given == samples else _Shared(samples, given, processes, event.made_at or event.location)
+    return None if yielded == samples else _Sharding(samples, yielded, processes, event.made_at or event.location)
 
 
 FAILURE = Failure(
     code="DST004",
-    title="Held-out samples are counted twice",
+    title="DistributedSampler repeats held-out samples",
     severity=Severity.NOTE,
     doc=__doc__ or "",
     bad="""
@@ -162,6 +162,6 @@ for epoch in range(2):
         errors = torch.cat([model(a) - b for a, b in held_out])
     print(errors.square().mean().item(), len(errors))
 """,
-    fix="Share held-out samples out without repeating any, and add sums and counts up over the processes.",
+    fix="Divide held-out samples without repeating any, and add up sums and counts over the processes.",
     detector=Detector,
 )

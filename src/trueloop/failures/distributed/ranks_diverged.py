@@ -48,53 +48,57 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import Event, ModelReplicated, RanksCompared
 
-NAMED: Final = 3  # parameters that a message names
+MAX_NAMES: Final = 3  # parameters that a message lists
 
 
 class Detector(failure.Detector):
-    """Waits for two ranks that hold different values of one parameter."""
+    """Reports two ranks that hold different values of one parameter."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, RanksCompared)
 
     def __init__(self) -> None:
         self._compared = 0
-        self._largest = 0
+        self._max_group_size = 0
 
     def observe(self, event: ModelReplicated | RanksCompared) -> Evidence | None:
         """Return evidence where something differs by more than rounding."""
         if isinstance(event, ModelReplicated):
-            self._largest = max(self._largest, event.group_size)
+            self._max_group_size = max(self._max_group_size, event.group_size)
             return None
         self._compared += 1
         if not event.differing:
             return None
         first, second = sorted(event.ranks)
-        names = ", ".join(name for name, _ in event.differing[:NAMED])
-        more = len(event.differing) - NAMED
+        names = ", ".join(name for name, _ in event.differing[:MAX_NAMES])
+        more = len(event.differing) - MAX_NAMES
         rest = f" and {more} more" if more > 0 else ""
-        since = "" if event.last_equal_update is None else f"; after {format_count(event.last_equal_update, 'update')} they were equal"
+        since = (
+            ""
+            if event.last_equal_update is None
+            else f"; after {format_count(event.last_equal_update, 'update')} they were equal"
+        )
         return Evidence(
             message=f"After {format_count(event.compared_update, 'update')} ranks {first} and {second} hold different values of "
-            f"{names}{rest} ({len(event.differing)} of {event.parameters} parameters, {_far(event.differing[0][1])}){since}.",
+            f"{names}{rest} ({len(event.differing)} of {event.parameters} parameters, {_difference_text(event.differing[0][1])}){since}.",
             location=event.location,
             dedup_key=event.wrapper,
             first_update=max(0, event.compared_update - 1),
         )
 
     def inconclusive(self) -> str:
-        """Say so where nothing was compared."""
+        """Return a reason where no two ranks were compared."""
         if self._compared:
             return ""
-        return "no two ranks could be compared" if self._largest > 1 else "there was one process only"
+        return "no two ranks could be compared" if self._max_group_size > 1 else "there was only one process"
 
 
-def _far(share: float) -> str:
-    return f"by up to {share:.1%} of their size" if math.isfinite(share) else "which are not finite on one of them"
+def _difference_text(share: float) -> str:
+    return f"by up to {share:.1%} of their size" if math.isfinite(share) else "not finite on one of them"
 
 
 FAILURE = Failure(
     code="DST001",
-    title="The ranks of a run hold different parameters",
+    title="Ranks hold different parameters",
     severity=Severity.ERROR,
     doc=__doc__ or "",
     bad="""
@@ -107,11 +111,11 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-def train(rank, meeting):
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+def train(rank, rendezvous):
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
     torch.manual_seed(rank)
     model = DistributedDataParallel(nn.Linear(6, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * (rank + 1))  # each rank at a rate of its own
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * (rank + 1))  # another learning rate on each rank
     for step in range(16):
         x = torch.randn(16, 6)
         optimizer.zero_grad()
@@ -121,10 +125,10 @@ def train(rank, meeting):
     dist.destroy_process_group()
 
 if __name__ == "__main__":
-    meeting = os.path.join(tempfile.mkdtemp(), "meeting")
-    other = mp.get_context("fork").Process(target=train, args=(1, meeting))
+    rendezvous = os.path.join(tempfile.mkdtemp(), "rendezvous")
+    other = mp.get_context("fork").Process(target=train, args=(1, rendezvous))
     other.start()
-    train(0, meeting)
+    train(0, rendezvous)
     other.join()
 """,
     good="""
@@ -137,8 +141,8 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-def train(rank, meeting):
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+def train(rank, rendezvous):
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
     torch.manual_seed(rank)
     model = DistributedDataParallel(nn.Linear(6, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -151,12 +155,12 @@ def train(rank, meeting):
     dist.destroy_process_group()
 
 if __name__ == "__main__":
-    meeting = os.path.join(tempfile.mkdtemp(), "meeting")
-    other = mp.get_context("fork").Process(target=train, args=(1, meeting))
+    rendezvous = os.path.join(tempfile.mkdtemp(), "rendezvous")
+    other = mp.get_context("fork").Process(target=train, args=(1, rendezvous))
     other.start()
-    train(0, meeting)
+    train(0, rendezvous)
     other.join()
 """,
-    fix="Load weights, step and choose rates on every rank alike; all-reduce what one rank alone would decide by.",
+    fix="Load weights, step and set learning rates on every rank alike; all-reduce values that decide.",
     detector=Detector,
 )

@@ -51,25 +51,25 @@ from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import DistributedEpochStarted, Event, OptimizerCreated, Ref, StateLoaded, StepTaken
 
-FEWEST: Final = 2  # batches of an epoch that one optimizer has stepped on
-MOST_DATASETS: Final = 64
+MIN_BATCHES: Final = 2  # of an epoch that one optimizer has stepped on
+MAX_DATASETS: Final = 64
 
 
 @dataclass(slots=True)
 class _Epoch:
-    drawn: DistributedEpochStarted
-    life: int
-    """Grows when an optimizer is built or weights are loaded."""
+    start: DistributedEpochStarted
+    generation: int
+    """Count of optimizers built and weights loaded so far."""
     batches: dict[Ref, set[int]] = field(default_factory=dict[Ref, set[int]])
     """Optimizer -> the first batches it has stepped on."""
 
-    def trained(self) -> set[Ref]:
-        """Return the optimizers it was for."""
-        return {optimizer for optimizer, batches in self.batches.items() if len(batches) >= FEWEST}
+    def trained_optimizers(self) -> set[Ref]:
+        """Return the optimizers that have stepped often enough in this epoch."""
+        return {optimizer for optimizer, batches in self.batches.items() if len(batches) >= MIN_BATCHES}
 
 
 class Detector(failure.Detector):
-    """Compares what each epoch's order is made from with that of the one before."""
+    """Compares the epoch and seed of the sampler with those of the previous epoch."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (
         DistributedEpochStarted, StepTaken, OptimizerCreated, StateLoaded
@@ -78,94 +78,108 @@ class Detector(failure.Detector):
     def __init__(self) -> None:
         self._epochs: dict[Ref, tuple[_Epoch | None, _Epoch]] = {}
         self._key: dict[Ref, Ref] = {}
-        self._life = 0
-        self._drawn = self._compared = False
+        self._generation = 0
+        self._used = self._compared = False
 
     def observe(self, event: DistributedEpochStarted | StepTaken | OptimizerCreated | StateLoaded) -> Evidence | None:
         """Return evidence once an optimizer has stepped in both epochs."""
         if isinstance(event, StepTaken):
-            return self._stepped(event)
+            return self._on_step(event)
         if isinstance(event, DistributedEpochStarted):
-            self._begin(event)
+            self._on_epoch_started(event)
         elif isinstance(event, OptimizerCreated):
-            self._life += 1
+            self._generation += 1
         else:
-            self._life += event.what == "model"
+            self._generation += event.what == "model"
         return None
 
-    def _begin(self, event: DistributedEpochStarted) -> None:
-        self._drawn = True
-        if len(self._epochs) > MOST_DATASETS:
+    def _on_epoch_started(self, event: DistributedEpochStarted) -> None:
+        self._used = True
+        if len(self._epochs) > MAX_DATASETS:
             self._epochs.clear()
             self._key.clear()
         key = self._key[event.loader] = event.dataset or event.loader
         before = self._epochs.get(key)
-        self._epochs[key] = (before[1] if before else None, _Epoch(event, self._life))
+        self._epochs[key] = (before[1] if before else None, _Epoch(event, self._generation))
 
-    def _stepped(self, event: StepTaken) -> Evidence | None:
+    def _on_step(self, event: StepTaken) -> Evidence | None:
         key = None if event.loader is None else self._key.get(event.loader)
         if key not in self._epochs:
             return None
         before, now = self._epochs[key]
-        seen = now.batches.setdefault(event.optimizer, set())
-        if len(seen) >= FEWEST:
+        batches = now.batches.setdefault(event.optimizer, set())
+        if len(batches) >= MIN_BATCHES:
             return None
-        seen.add(event.batch)
-        if before is None or before.life != now.life or before.trained().isdisjoint(now.trained()):
+        batches.add(event.batch)
+        if (
+            before is None
+            or before.generation != now.generation
+            or before.trained_optimizers().isdisjoint(now.trained_optimizers())
+        ):
             return None
         self._compared = True
-        return self._tell(now.drawn) if before.drawn.order == now.drawn.order else None
+        return self._evidence(now.start) if before.start.order == now.start.order else None
 
-    def _tell(self, drawn: DistributedEpochStarted) -> Evidence:
-        epoch, seed, processes, _ = drawn.order
-        change = SuggestedChange(drawn.location.source_location, "loader.sampler.set_epoch(epoch)") if drawn.location else None
+    def _evidence(self, start: DistributedEpochStarted) -> Evidence:
+        epoch, seed, processes, _ = start.order
+        change = (
+            SuggestedChange(start.location.source_location, "loader.sampler.set_epoch(epoch)")
+            if start.location
+            else None
+        )
         return Evidence(
-            message=f"Two epochs in a row have one order: their DistributedSampler (seed {seed}, {processes} replicas) "
-            f"stands at epoch {epoch} in both.",
-            location=drawn.location or drawn.made_at,
-            related=((drawn.made_at, "the loader is built here"),) if drawn.location and drawn.made_at else (),
+            message=f"Two epochs in a row have the same order: their DistributedSampler (seed {seed}, {processes} replicas) "
+            f"is at epoch {epoch} in both.",
+            location=start.location or start.made_at,
+            related=((start.made_at, "the loader is built here"),) if start.location and start.made_at else (),
             change=change,
-            dedup_key=drawn.dataset or drawn.loader,
+            dedup_key=start.dataset or start.loader,
         )
 
     def inconclusive(self) -> str:
-        """Say so where no two epochs could be compared."""
+        """Return a reason where no two epochs could be compared."""
         if self._compared:
             return ""
-        return "no two epochs of one shuffling loader were trained on" if self._drawn else "no such sampler was used"
+        return (
+            "no two epochs of one shuffling loader were trained on"
+            if self._used
+            else "no shuffling DistributedSampler was used"
+        )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the loops over a loader with such a sampler, in a loop over epochs, where nothing sets the epoch."""
-    told = source.ops(OpKind.SET_EPOCH)
-    if len({id(each.node) for each in told}) < source.text.source.count("set_epoch"):
-        return  # somewhere it is called on what the text does not show
+    """Yield each batch loop within a loop over epochs whose DistributedSampler never gets the epoch."""
+    calls = source.ops(OpKind.SET_EPOCH)
+    if len({id(each.node) for each in calls}) < source.text.source.count("set_epoch"):
+        return  # it is called on an object that the text does not show
     for start, loader in epochs(source):
         sampler = next((each for each in loader.sources[1:] if each.kind is ValueKind.SAMPLER), None)
-        if sampler is None or not all(_shuffles(each) for each in sampler.alternatives()):
+        if sampler is None or not all(_has_constant_seed(each) for each in sampler.alternatives()):
             continue
-        if any(each.subject.may_be(sampler) or each.subject.may_be(loader) for each in told):
+        if any(each.subject.may_be(sampler) or each.subject.may_be(loader) for each in calls):
             continue
         run = source.ops_of_run(start)
         if not source.escapes(sampler, run) and not source.escapes(loader, run):
             yield Hit(
-                message="Every turn of the loop trains in the order of the first: nothing sets the epoch of the "
-                "DistributedSampler.",
+                message="Every iteration of the epoch loop trains in the same order: `set_epoch()` of the "
+                "DistributedSampler is never called.",
                 node=start.node,
                 related=((sampler.node, "the sampler is built here"),),
-                fix=_told(source, start, loader),
+                fix=_insert_set_epoch(source, start, loader),
             )
 
 
-def _shuffles(sampler: AbstractValue) -> bool:
+def _has_constant_seed(sampler: AbstractValue) -> bool:
     shuffle = sampler.arguments.get("shuffle") or sampler.arguments.get("3")
     seed = sampler.arguments.get("seed") or sampler.arguments.get("4")
     torchs = sampler.name.startswith("torch.") and sampler.name.endswith(".DistributedSampler")
-    return torchs and (shuffle is None or shuffle.constant() is True) and (seed is None or seed.kind is ValueKind.CONSTANT)
+    return (
+        torchs and (shuffle is None or shuffle.constant() is True) and (seed is None or seed.kind is ValueKind.CONSTANT)
+    )
 
 
-def _told(source: SourceFile, start: Op, loader: AbstractValue) -> Fix | None:
-    """Return the fix that sets the epoch in front of the loop over batches, where that and the epoch have names."""
+def _insert_set_epoch(source: SourceFile, start: Op, loader: AbstractValue) -> Fix | None:
+    """Return the fix that sets the epoch before the batch loop; None where the loader or the epoch has no name."""
     loop, over = start.loops[-1].node, start.node.iter
     while isinstance(over, ast.Call) and over.args:  # enumerate(tqdm(loader, desc=...))
         over = over.args[0]
@@ -182,7 +196,7 @@ RULE = Rule(required_words=("DistributedSampler", "DataLoader", "step("), find=f
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Shuffle by a DistributedSampler that nobody tells the epoch."""
+    """Shuffle with a DistributedSampler whose epoch is never set."""
     loop.imports.append("from torch.utils.data import DistributedSampler")
     sampler = "sampler=DistributedSampler(train_set, num_replicas=1, rank=0)"
     loop.replace(Piece.LOADERS, "shuffle=True", sampler)
@@ -207,7 +221,7 @@ for epoch in range(3):
 
 FAILURE = Failure(
     code="DST003",
-    title="A DistributedSampler is never told the epoch",
+    title="DistributedSampler.set_epoch is never called",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad=BAD,

@@ -35,19 +35,28 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import NO_REFS, BackwardEnded, Event, ModelCalled, ModelReplicated, Ref, Refs, ReplicaStepped
+from trueloop.tracing.events import (
+    NO_REFS,
+    BackwardEnded,
+    Event,
+    ModelCalled,
+    ModelReplicated,
+    Ref,
+    Refs,
+    ReplicaStepped,
+)
 
-TIMES: Final = 2  # once may be a trial
-MOST_CALLS: Final = 64  # of different models between two steps
+MIN_STEPS: Final = 2  # once may be a trial
+MAX_CALLS: Final = 64  # of different models between two steps
 
 
 class Detector(failure.Detector):
-    """Counts the steps of replicated parameters whose gradients came from calls past the wrapper, and stayed here."""
+    """Counts steps that used gradients of replicated parameters that no rank reduced."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelReplicated, ModelCalled, BackwardEnded, ReplicaStepped)
     activated_by: ClassVar[tuple[type[Event], ...]] = (ModelReplicated,)
@@ -55,25 +64,25 @@ class Detector(failure.Detector):
     def __init__(self) -> None:
         self._wrapped: dict[Ref, ModelReplicated] = {}
         self._calls: dict[Ref, ModelCalled] = {}
-        """The latest call of each model that made a graph, since the latest step of a replicated one."""
+        """Latest call of each model that built a graph, since the latest step of a replicated model."""
         self._received: Refs = NO_REFS
-        self._times: dict[Ref, int] = {}
+        self._unreduced_steps: dict[Ref, int] = {}
         self._steps = 0
 
     def observe(self, event: ModelReplicated | ModelCalled | BackwardEnded | ReplicaStepped) -> Evidence | None:
-        """Return evidence at the second step that used what was never reduced."""
+        """Return evidence at the second step that used unreduced gradients."""
         if isinstance(event, ModelReplicated):
             self._wrapped[event.wrapper] = event
         elif isinstance(event, ModelCalled):
-            if event.has_graph and not event.recomputed and len(self._calls) < MOST_CALLS:
+            if event.has_graph and not event.recomputed and len(self._calls) < MAX_CALLS:
                 self._calls[event.model] = event
         elif isinstance(event, BackwardEnded):
             self._received |= event.reached_parameters
         else:
-            return self._stepped(event)
+            return self._on_step(event)
         return None
 
-    def _stepped(self, event: ReplicaStepped) -> Evidence | None:
+    def _on_step(self, event: ReplicaStepped) -> Evidence | None:
         wrapped = self._wrapped.get(event.wrapper)
         used, calls = event.parameters & self._received, list(self._calls.values())
         self._received -= event.parameters
@@ -81,33 +90,35 @@ class Detector(failure.Detector):
         self._steps += 1
         if wrapped is None or not used or event.forwards or event.collectives != 0:
             return None
-        self._times[event.wrapper] = times = self._times.get(event.wrapper, 0) + 1
-        if times < TIMES:
+        self._unreduced_steps[event.wrapper] = count = self._unreduced_steps.get(event.wrapper, 0) + 1
+        if count < MIN_STEPS:
             return None
-        past = [each for each in calls if each.parameters & used]
-        return self._tell(event, wrapped, past[-1] if past else None, len(used))
+        own_calls = [each for each in calls if each.parameters & used]
+        return self._evidence(event, wrapped, own_calls[-1] if own_calls else None, len(used))
 
-    def _tell(self, event: ReplicaStepped, wrapped: ModelReplicated, past: ModelCalled | None, used: int) -> Evidence:
-        alone = "; with one process that makes no difference yet" if wrapped.group_size == 1 else ""
-        place: CodePosition | None = past.location if past is not None and past.location is not None else event.location
-        related = [(wrapped.location, "it is wrapped here"), (event.location, "stepped here")]
+    def _evidence(
+        self, event: ReplicaStepped, wrapped: ModelReplicated, call: ModelCalled | None, used: int
+    ) -> Evidence:
+        note = " (no difference yet with one process)" if wrapped.group_size == 1 else ""
+        location: CodePosition | None = (call.location if call is not None else None) or event.location
+        related = [(wrapped.location, "the model is wrapped here"), (event.location, "the optimizer steps here")]
         return Evidence(
-            message=f"{wrapped.module.name} is called past its {wrapped.wrapper.kind} in training: the gradients of "
-            f"{format_count(used, 'parameter')} were stepped without being averaged over its "
-            f"{format_count(wrapped.group_size, 'process')}{alone}.",
-            location=place,
-            related=tuple((where, words) for where, words in related if where is not None and where != place),
+            message=f"Training calls {wrapped.module.name} instead of its {wrapped.wrapper.kind} wrapper: the gradients of "
+            f"{format_count(used, 'parameter')} were not averaged over {format_count(wrapped.group_size, 'process')} "
+            f"before the step{note}.",
+            location=location,
+            related=tuple((where, words) for where, words in related if where is not None and where != location),
             dedup_key=event.wrapper,
         )
 
     def inconclusive(self) -> str:
-        """Say so where no step of a wrapped model was seen."""
+        """Return a reason where no step of a wrapped model was traced."""
         if self._steps:
             return ""
-        return "no step of a wrapped model was watched" if self._wrapped else "no model was wrapped"
+        return "no step of a wrapped model was traced" if self._wrapped else "no model was wrapped"
 
 
-WRAPPED: Final = """
+WRAPPING: Final = """
 
 if not dist.is_initialized():
     alone = {} if "WORLD_SIZE" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
@@ -117,17 +128,17 @@ replicated = DistributedDataParallel(model)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Wrap the model, and go on calling it by its old name."""
+    """Wrap the model, and continue to call the plain model."""
     loop.imports += [
         "import os", "import torch.distributed as dist", "from torch.nn.parallel import DistributedDataParallel",
     ]  # fmt: skip
-    loop.replace(Piece.MODEL, "model = Network()", f"model = Network(){WRAPPED.rstrip()}")
-    loop.closing = f"{loop.closing}\ndel replicated\ndist.destroy_process_group()".strip()
+    loop.replace(Piece.MODEL, "model = Network()", f"model = Network(){WRAPPING.rstrip()}")
+    loop.after_training = f"{loop.after_training}\ndel replicated\ndist.destroy_process_group()".strip()
 
 
 FAILURE = Failure(
     code="DST002",
-    title="The model is called past its DistributedDataParallel",
+    title="Training calls model.module instead of the DDP wrapper",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -166,7 +177,7 @@ for step in range(16):
 del model
 dist.destroy_process_group()
 """,
-    fix="Call the wrapper, model(x), wherever gradients are wanted.",
+    fix="Call the wrapper, model(x), wherever a backward follows.",
     detector=Detector,
     inject=inject,
 )

@@ -131,8 +131,8 @@ RULE = Rule(required_words=("detect_anomaly",), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.require(not loop.around, "Another failure has put something around the loop.")
-    loop.around = "with torch.autograd.set_detect_anomaly(True):"
+    loop.require(not loop.epoch_context_head, "Another failure has put something around the loop.")
+    loop.epoch_context_head = "with torch.autograd.set_detect_anomaly(True):"
 
 
 FAILURE = Failure(

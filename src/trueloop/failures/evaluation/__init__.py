@@ -1,1 +1,1 @@
-"""Held-out numbers that mean something else."""
+"""Failures of evaluation: reported metrics that do not measure the model."""

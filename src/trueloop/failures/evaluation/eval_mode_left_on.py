@@ -67,7 +67,7 @@ from trueloop.tracing.events import (
     StepTaken,
     TracingGap,
 )
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 
 MIN_UPDATES = 3
 
@@ -102,7 +102,7 @@ class Detector(failure.Detector):
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModeSet, ModelCalled, BackwardStarted, StepTaken, TracingGap)
 
     def __init__(self) -> None:
-        self._models = Facts[Ref, _Model]()
+        self._models = WeakIdDict[Ref, _Model]()
         self._waiting = dict[_Model, tuple[Refs, bool, bool]]()
         """Calls before the next update: parameters, all modules in eval mode, dropout or normalisation active."""
         self._no_backward = list[_Model]()
@@ -110,7 +110,7 @@ class Detector(failure.Detector):
     def observe(self, event: ModeSet | ModelCalled | BackwardStarted | StepTaken | TracingGap) -> Evidence | None:
         """Return evidence at an update."""
         if isinstance(event, StepTaken):
-            return self._step(event)
+            return self._check_step(event)
         if isinstance(event, ModelCalled):
             self._record_call(event)
         elif isinstance(event, ModeSet):
@@ -141,7 +141,7 @@ class Detector(failure.Detector):
     def _record_call(self, event: ModelCalled) -> None:
         model = self._models.get(event.model) or self._models.put(event.model, _Model(event.model.name))
         model.parameters = event.parameters
-        for parent in () if event.has_graph else self._models.facts():
+        for parent in () if event.has_graph else self._models.values():
             is_candidate = (parent.fresh or parent.sampled) and parent is not model
             if is_candidate and event.parameters <= parent.parameters:
                 parent.sampled = parent.fresh  # between two updates the call is part of the training
@@ -155,7 +155,7 @@ class Detector(failure.Detector):
         else:
             self._waiting.pop(model, None)
 
-    def _step(self, event: StepTaken) -> Evidence | None:
+    def _check_step(self, event: StepTaken) -> Evidence | None:
         found = None
         for model, (parameters, all_eval, is_active) in list(self._waiting.items()):
             if parameters.isdisjoint(event.with_gradient):
@@ -192,7 +192,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             or frozen(source, model)
         ):
             continue
-        found = _stepped_before(source, mode)
+        found = _find_earlier_step(source, mode)
         mode_matters = has_mode_dependent_layers(source, model) if found else False
         starts_in_eval = mode_matters is None and model.name.startswith("transformers.")
         if found is None or mode_matters is False or starts_in_eval or unread(source, "train"):
@@ -209,7 +209,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         )
 
 
-def _stepped_before(source: SourceFile, mode: Op) -> tuple[Loop, Op] | None:
+def _find_earlier_step(source: SourceFile, mode: Op) -> tuple[Loop, Op] | None:
     """Return the innermost loop that updates a model in train mode before it sets eval mode, and the step."""
     model = mode.subject
     for loop in reversed([each for each in mode.loops if not each.runs_at_most_once()]):

@@ -39,29 +39,29 @@ from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.evaluation_passes import Sweep, SweepsEnded
+from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 from trueloop.tracing.events import Event
 
 
 class Detector(failure.Detector):
     """Checks every evaluation pass for unused graphs."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (SweepsEnded,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (EvaluationPassesEnded,)
 
     def __init__(self) -> None:
         self._passes = 0
 
-    def observe(self, event: SweepsEnded) -> list[Evidence]:
+    def observe(self, event: EvaluationPassesEnded) -> list[Evidence]:
         """Return evidence at the start of the next update or the end of the run."""
-        self._passes += len(event.sweeps)
-        return [evidence for sweep in event.sweeps if (evidence := _check(sweep)) is not None]
+        self._passes += len(event.passes)
+        return [evidence for sweep in event.passes if (evidence := _check(sweep)) is not None]
 
     def inconclusive(self) -> str:
         """Return the reason if there was no evaluation pass."""
         return "" if self._passes else "no evaluation pass over a DataLoader was traced"
 
 
-def _check(sweep: Sweep) -> Evidence | None:
+def _check(sweep: EvaluationPass) -> Evidence | None:
     first = sweep.calls[0]
     if len(sweep.calls) < 2 or sweep.graph_used:
         return None

@@ -10,8 +10,9 @@ Why it happens
 Fix
     Sum over samples and divide by their number, or weight each batch mean by the batch size:
 
-        losses = [F.mse_loss(model(a), b, reduction="sum").item() for a, b in loader]
-        loss = sum(losses) / len(loader.dataset)
+        for a, b in loader:
+            total += F.mse_loss(model(a), b, reduction="sum").item()
+        loss = total / len(loader.dataset)
 
 When this is fine
     - All batches have the same size: ``drop_last=True``, or a batch size that divides the data.

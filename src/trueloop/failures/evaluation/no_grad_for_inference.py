@@ -14,8 +14,8 @@ Fix
         with torch.inference_mode():  # faster
 
 When this is fine
-    - The results are used with gradients later, where an inference tensor would raise: targets of a loss, averaged or
-      changed weights, tensors that a module stores.
+    - The results are used with gradients later, where an inference tensor raises: targets, averaged weights.
+    - A module stores the results.
 
 How it is detected
     It is found in the text only, and only if this rule is selected: ``trueloop lint`` notes a block or function that

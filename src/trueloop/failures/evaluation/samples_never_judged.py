@@ -11,8 +11,8 @@ Why it happens
 Fix
     Use ``drop_last=False``, the default, for validation and test loaders:
 
-        held_out = DataLoader(held_out_set, batch_size=16, drop_last=True)  # wrong
-        held_out = DataLoader(held_out_set, batch_size=16)  # right
+        val_loader = DataLoader(val_set, batch_size=16, drop_last=True)  # wrong
+        val_loader = DataLoader(val_set, batch_size=16)  # right
 
     If a compiled model needs a fixed shape, pad the last batch and mask it.
 
@@ -48,7 +48,7 @@ from trueloop.core.source_text import Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.evaluation_passes import Sweep, SweepsEnded
+from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 from trueloop.tracing.events import Event, LoaderStarted, Ref
 
 
@@ -60,47 +60,47 @@ class _Dropped(NamedTuple):
     batch_size: int
     shuffles: bool
     made_at: CodePosition | None
-    place: CodePosition | None
+    location: CodePosition | None
 
 
 class Detector(failure.Detector):
     """Counts the samples that each evaluation loader leaves out."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, SweepsEnded)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, EvaluationPassesEnded)
 
     def __init__(self) -> None:
-        self._dropping: weakref.WeakKeyDictionary[Ref, _Dropped] = weakref.WeakKeyDictionary()
+        self._incomplete: weakref.WeakKeyDictionary[Ref, _Dropped] = weakref.WeakKeyDictionary()
         self._passes = 0
 
-    def observe(self, event: LoaderStarted | SweepsEnded) -> list[Evidence]:
+    def observe(self, event: LoaderStarted | EvaluationPassesEnded) -> list[Evidence]:
         """Return evidence at the start of the next update or the end of the run."""
         if isinstance(event, LoaderStarted):
-            dropped = _dropped(event, event.batch_size) if event.drop_last and event.batch_size else None
+            dropped = _count_dropped(event, event.batch_size) if event.drop_last and event.batch_size else None
             if dropped is not None:
-                self._dropping[event.loader] = dropped
+                self._incomplete[event.loader] = dropped
             return []
-        self._passes += len(event.sweeps)
-        return [evidence for sweep in event.sweeps if (evidence := self._check(sweep)) is not None]
+        self._passes += len(event.passes)
+        return [evidence for sweep in event.passes if (evidence := self._check(sweep)) is not None]
 
     def inconclusive(self) -> str:
         """Return the reason if there was no evaluation pass."""
         return "" if self._passes else "no evaluation pass over a DataLoader was traced"
 
-    def _check(self, sweep: Sweep) -> Evidence | None:
-        dropped = self._dropping.get(sweep.loader)
+    def _check(self, sweep: EvaluationPass) -> Evidence | None:
+        dropped = self._incomplete.get(sweep.loader)
         if dropped is None or not all(call.all_eval for call in sweep.calls):
             return None
         which = f"{dropped.left} other samples in each pass" if dropped.shuffles else f"always the last {dropped.left}"
         return Evidence(
             message=f"{sweep.calls[0].model.name} was evaluated on {dropped.samples - dropped.left} of "
             f"{dropped.samples} held-out samples: `drop_last=True` leaves out {which}.",
-            location=dropped.made_at or dropped.place,
+            location=dropped.made_at or dropped.location,
             related=((sweep.calls[0].location, "evaluated here"),) if sweep.calls[0].location else (),
             first_update=sweep.update,
         )
 
 
-def _dropped(event: LoaderStarted, batch_size: int) -> _Dropped | None:
+def _count_dropped(event: LoaderStarted, batch_size: int) -> _Dropped | None:
     """Return the samples that a loader leaves out; None if there are none or their number is unknown."""
     sampler: Any = event.live_loader.sampler
     if event.shuffles is None or not hasattr(type(sampler), "__len__"):

@@ -56,28 +56,28 @@ from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.evaluation_passes import Sweep, SweepsEnded
+from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 from trueloop.tracing.events import Event, Ref
 
 
 class Detector(failure.Detector):
     """Checks the mode of the model in every evaluation pass."""
 
-    subscribes_to: ClassVar[tuple[type[Event], ...]] = (SweepsEnded,)
+    subscribes_to: ClassVar[tuple[type[Event], ...]] = (EvaluationPassesEnded,)
 
     def __init__(self) -> None:
         self._normalised: Counter[Ref] = Counter()
         self._passes = 0
 
-    def observe(self, event: SweepsEnded) -> list[Evidence]:
+    def observe(self, event: EvaluationPassesEnded) -> list[Evidence]:
         """Return evidence at the start of the next update or the end of the run."""
-        sweeps = event.sweeps
+        sweeps = event.passes
         self._passes += len(sweeps)
         in_eval = {call.model for sweep in sweeps for call in sweep.calls if not call.training}
-        to_check = [sweep for sweep in sweeps if not sweep.again and sweep.calls[0].model not in in_eval]
+        to_check = [sweep for sweep in sweeps if not sweep.repeated and sweep.calls[0].model not in in_eval]
         return [evidence for sweep in to_check if (evidence := self._check(sweep)) is not None]
 
-    def _check(self, sweep: Sweep) -> Evidence | None:
+    def _check(self, sweep: EvaluationPass) -> Evidence | None:
         calls = [call for call in sweep.calls if call.model is sweep.calls[0].model]
         first = calls[0]
         dropout = all(call.dropout_active for call in calls)

@@ -38,7 +38,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import NO_REFS, Event, Ref, Refs, StepTaken, WatchEnded
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 
 MIN_UPDATES = 64  # from the first to the last one whose gradients were read
 MIN_READ = 16  # updates whose gradients were read
@@ -62,7 +62,7 @@ class Detector(failure.Detector):
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken, WatchEnded)
 
     def __init__(self) -> None:
-        self._states = Facts[Ref, _OptimizerState]()
+        self._states = WeakIdDict[Ref, _OptimizerState]()
         self._pending: dict[Ref, _OptimizerState] = {}
         """Optimizers with always-zero gradients that are not reported yet, including optimizers that were deleted."""
         self._stepped = self._read = self._enough = False

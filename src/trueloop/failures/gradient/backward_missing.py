@@ -51,7 +51,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NO_REFS, Event, ModelCalled, Ref, Refs, StepTaken, WatchEnded
-from trueloop.tracing.parameter_snapshot import glimpsed
+from trueloop.tracing.parameter_snapshot import snapshot_parameters
 from trueloop.tracing.program_text.step_calls import gradients_used
 
 MIN_STEPS = 8  # of one optimizer, while the run continues
@@ -90,7 +90,7 @@ class Detector(failure.Detector):
 
     def _compare_weights(self, event: ModelCalled) -> None:
         names = {ref.name for ref in sorted(event.parameters, key=lambda ref: ref.name)[:MAX_COMPARED]}
-        values = glimpsed(event.live_module, names)
+        values = snapshot_parameters(event.live_module, names)
         self._ruled_out = self._values.get(event.model, values) != values
         self._values[event.model] = values
 

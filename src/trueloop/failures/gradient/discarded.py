@@ -47,7 +47,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, Event, GradientsCleared, Ref, StepTaken, TracingGap
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 
 MIN_WINDOWS = 5  # all windows so far, with the same pattern: batches skipped because of their loss are less regular
 MAX_DISCARDED = 4096  # backwards in a row that are remembered; a loop without an optimizer never steps
@@ -67,7 +67,7 @@ class Detector(failure.Detector):
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardEnded, GradientsCleared, StepTaken, TracingGap)
 
     def __init__(self) -> None:
-        self._effective = Facts[Ref, bool]()  # optimizers that found gradients
+        self._effective = WeakIdDict[Ref, bool]()  # optimizers that found gradients
         self._empty: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._unused: tuple[Any, int] | None = None  # line and batch of the latest backward until used or cleared
         self._discarded: list[_Discarded] = []

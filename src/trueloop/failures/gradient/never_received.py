@@ -39,7 +39,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import NO_REFS, Event, LoaderExhausted, Ref, Refs, StepTaken, WatchEnded
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 
 MIN_UPDATES = 64  # if no dataloader ends an epoch before
 MIN_TRACED = 8  # updates whose gradients were traced
@@ -68,7 +68,7 @@ class Detector(failure.Detector):
     def __init__(self) -> None:
         self._received: weakref.WeakSet[Ref] = weakref.WeakSet()
         """Parameters that had a gradient in optimizers that were deleted."""
-        self._states = Facts[Ref, _OptimizerState](lambda state: self._received.update(state.received))
+        self._states = WeakIdDict[Ref, _OptimizerState](lambda state: self._received.update(state.received))
         self._pending: dict[Ref, _OptimizerState] = {}
         """Optimizers with parameters that still lack a gradient, including optimizers that were deleted."""
         self._enough = False
@@ -84,7 +84,7 @@ class Detector(failure.Detector):
                 state.received or event.backward_count - state.backwards >= MIN_TRACED
             ):
                 del self._pending[optimizer]  # its next step adds it again if it is not reported
-                missing = state.missing.difference(*(each.received for each in self._states.facts()))
+                missing = state.missing.difference(*(each.received for each in self._states.values()))
                 if missing := frozenset(ref for ref in missing if ref not in self._received):
                     found.append(self._evidence(optimizer, state, missing))
         return found

@@ -37,7 +37,7 @@ from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import BackwardLosses, Event, LossRecord, ModelCalled, Ref
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 
 MAX_CHECKS = 64  # losses whose targets are read: those of the first windows
 
@@ -63,7 +63,7 @@ class Detector(failure.Detector):
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (ModelCalled, BackwardLosses)
 
     def __init__(self) -> None:
-        self._models = Facts[Ref, frozenset[Vocabulary]]()
+        self._models = WeakIdDict[Ref, frozenset[Vocabulary]]()
         self._vocabularies: frozenset[Vocabulary] = frozenset()
         self._lengths: set[int] = set()
         self._checks = 0

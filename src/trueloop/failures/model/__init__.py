@@ -1,1 +1,1 @@
-"""Layers that are not trained as they seem to be."""
+"""Failures of the model: layers and weights that are not trained as the code suggests."""

@@ -31,9 +31,9 @@ How it is detected
 
 References
     torch.nn.LSTM, https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html
-    pytorch/pytorch#1538: a digit classifier trained on images whose rows were taken for a batch
-    salesforce/cove#10: an encoder made without ``batch_first`` that gets batch-first inputs
-    facebookresearch/fairseq#2449: the same in a tutorial
+    pytorch/pytorch#1538, a digit classifier, https://github.com/pytorch/pytorch/issues/1538
+    salesforce/cove#10, an encoder without ``batch_first``, https://github.com/salesforce/cove/issues/10
+    facebookresearch/fairseq#2449, the same in a tutorial, https://github.com/facebookresearch/fairseq/issues/2449
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import Event, LoaderStarted, RecurrentLayerCalled, Ref
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 
 
 class _Sizes(NamedTuple):
@@ -61,8 +61,8 @@ class Detector(failure.Detector):
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, RecurrentLayerCalled)
 
     def __init__(self) -> None:
-        self._loaders = Facts[Ref, _Sizes | None]()
-        self._matches = Facts[Ref, frozenset[int]]()
+        self._loaders = WeakIdDict[Ref, _Sizes | None]()
+        self._matches = WeakIdDict[Ref, frozenset[int]]()
         """Layer -> the batch sizes that its first dimension was equal to; empty once it was equal to none."""
         self._checked = False
 

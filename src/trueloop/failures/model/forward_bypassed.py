@@ -63,7 +63,7 @@ class Detector(failure.Detector):
 
     def __init__(self) -> None:
         self._waiting: dict[Ref, ForwardBypassed] = {}
-        self._times: dict[Ref, int] = {}
+        self._trained_times: dict[Ref, int] = {}
         self._backwards = 0
 
     def observe(self, event: ForwardBypassed | BackwardEnded) -> list[Evidence] | None:
@@ -80,8 +80,8 @@ class Detector(failure.Detector):
         reached = [each for each in self._waiting.values() if each.parameters & event.reached_parameters]
         for each in reached:
             del self._waiting[each.model]
-            self._times[each.model] = self._times.get(each.model, 0) + 1
-        return [self._evidence(each) for each in reached if self._times[each.model] >= MIN_BACKWARDS]
+            self._trained_times[each.model] = self._trained_times.get(each.model, 0) + 1
+        return [self._evidence(each) for each in reached if self._trained_times[each.model] >= MIN_BACKWARDS]
 
     def _evidence(self, event: ForwardBypassed) -> Evidence:
         hooks = " and ".join(event.hooks)
@@ -103,7 +103,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         model = call.subject
         if model.kind is not ValueKind.MODEL or any(first <= call.node.lineno <= last for first, last in classes):
             continue
-        skipped = _skipped(source, call) if call.grad is not False and _is_trained(source, call) else None
+        skipped = _find_skipped(source, call) if call.grad is not False and _is_trained(source, call) else None
         node: Any = call.node
         effect = "" if skipped is None else f", which skips {skipped[1]}"
         yield Hit(
@@ -134,7 +134,7 @@ def _is_trained(source: SourceFile, call: Op) -> bool:
     )
 
 
-def _skipped(source: SourceFile, call: Op) -> tuple[Op, str] | None:
+def _find_skipped(source: SourceFile, call: Op) -> tuple[Op, str] | None:
     """Return a hook or wrapper that the model has whenever the call is made, with its description."""
     for each in source.operations[: call.index]:
         if each.entry_point not in (0, call.entry_point) or each.branches != call.branches[: len(each.branches)]:

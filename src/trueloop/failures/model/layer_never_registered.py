@@ -46,7 +46,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, OptimizerCreated, Ref, Refs, StepTaken, UnregisteredModuleCalled
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 
 MIN_UPDATES = 3  # a second optimizer may be created after the first update
 
@@ -59,7 +59,7 @@ class Detector(failure.Detector):
     def __init__(self) -> None:
         self._unregistered: list[UnregisteredModuleCalled] = []
         self._optimized: weakref.WeakSet[Ref] = weakref.WeakSet()
-        self._parameters = Facts[Ref, Refs]()
+        self._parameters = WeakIdDict[Ref, Refs]()
         self._updates = 0
 
     def observe(self, event: OptimizerCreated | UnregisteredModuleCalled | StepTaken) -> Evidence | None:

@@ -10,11 +10,11 @@ Why it happens
     row that attends to nothing is zeros and not NaN.
 
 Fix
-    Invert the mask, or use the built-in causal masks:
+    Invert the mask, or pass ``is_causal=True``; for the layers, use ``generate_square_subsequent_mask``:
 
-        F.scaled_dot_product_attention(q, k, v, attn_mask=torch.ones(T, T).triu().bool())  # wrong: sees the future
-        F.scaled_dot_product_attention(q, k, v, is_causal=True)  # right
-        nn.Transformer.generate_square_subsequent_mask(T)  # right, for the layers
+        mask = torch.ones(T, T).triu().bool()  # wrong: attends to the future
+        mask = torch.ones(T, T).tril().bool()  # right
+        F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 When this is fine
     - ``tril`` for ``scaled_dot_product_attention``, ``triu(diagonal=1)`` for the layers, or the other one inverted.

@@ -87,7 +87,7 @@ def inject(loop: TeachingLoop) -> None:
     loop.require(bool(loop.settings["hidden"]), "There is no hidden layer to freeze.", hidden=(16,))
     drifts = loop.settings["optimizer"] in {"momentum", "nesterov", "adam", "adamw"}
     loop.require(drifts, "This optimizer does not move parameters with a zero gradient.", optimizer="momentum")
-    loop.replace(Piece.CLEAR, "zero_grad()", "zero_grad(set_to_none=False)")
+    loop.replace(Piece.ZERO_GRAD, "zero_grad()", "zero_grad(set_to_none=False)")
     loop.pieces[Piece.TRAIN_MODE] += "\nif epoch == 1:\n    model.layers.requires_grad_(False)"
 
 

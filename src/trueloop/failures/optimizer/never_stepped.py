@@ -52,7 +52,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, OptimizerCreated, Ref, SchedulerStepped, StepMissing, WatchEnded
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.program_text.step_calls import Texts, Uses, bound_to, changed_by_hand, gradients_used, steps, uses
 
 THIS_FILE = "this file"
@@ -65,11 +65,11 @@ class Detector(failure.Detector):
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StepMissing, SchedulerStepped, WatchEnded)
 
     def __init__(self) -> None:
-        self._built = Facts[Ref, tuple[SourceLocation | None, str]]()
+        self._built = WeakIdDict[Ref, tuple[SourceLocation | None, str]]()
         """Where each optimizer was built, and its class."""
         self._schedules = set[CodePosition | None]()
         """Lines that advance schedules of optimizers that have not stepped."""
-        self._reported = Facts[Ref, bool]()
+        self._reported = WeakIdDict[Ref, bool]()
         self._undecided = self._stepped = False
         """Whether an optimizer has not stepped for an unknown reason, and whether any optimizer has stepped."""
 
@@ -213,7 +213,7 @@ RULE = Rule(required_words=("backward(", "torch.optim|optim.|ptimizer("), find=f
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.leave_out(Piece.UPDATE)
+    loop.leave_out(Piece.OPTIMIZER_STEP)
 
 
 FAILURE = Failure(

@@ -63,8 +63,8 @@ from trueloop.tracing.events import (
     StepTaken,
     TracingGap,
 )
-from trueloop.tracing.object_facts import Facts
-from trueloop.tracing.parameter_snapshot import glimpsed, name_in
+from trueloop.tracing.object_facts import WeakIdDict
+from trueloop.tracing.parameter_snapshot import snapshot_parameters, local_name
 
 MIN_UPDATES = 4  # with unused gradients; by then all other optimizers have been built and have stepped
 
@@ -85,7 +85,7 @@ class _ModelState:
 
     def index_of(self, parameter: Ref) -> int:
         """Return the index of a parameter in the model; -1 = it has another name."""
-        return self.order.get(name_in(self.order, parameter.name), -1)
+        return self.order.get(local_name(self.order, parameter.name), -1)
 
 
 class Detector(failure.Detector):
@@ -100,12 +100,12 @@ class Detector(failure.Detector):
     )
 
     def __init__(self) -> None:
-        self._models = Facts[Ref, _ModelState]()
+        self._models = WeakIdDict[Ref, _ModelState]()
         self._all_held = False
         """Whether every parameter of every model is in an optimizer."""
         self._held: weakref.WeakSet[Ref] = weakref.WeakSet()
-        self._groups = Facts[Ref, Refs]()
-        self._built = Facts[Ref, CodePosition | None]()
+        self._groups = WeakIdDict[Ref, Refs]()
+        self._built = WeakIdDict[Ref, CodePosition | None]()
         self._received: Refs = NO_REFS
         self._backward_at: CodePosition | None = None
         self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
@@ -133,7 +133,7 @@ class Detector(failure.Detector):
             self._groups.put(optimizer, parameters)
             self._held.update(parameters)
             self._all_held = False
-            for known in self._models.facts():
+            for known in self._models.values():
                 known.unheld = None
 
     def _observe_call(self, event: ModelCalled) -> None:
@@ -146,7 +146,7 @@ class Detector(failure.Detector):
             known = self._models.put(event.model, _ModelState(event.parameters, order))
             self._all_held = False
         if known.missing and not known.changed:
-            values = glimpsed(event.live_module, {ref.name for ref in known.missing})
+            values = snapshot_parameters(event.live_module, {ref.name for ref in known.missing})
             known.changed = any(known.values.get(name, value) != value for name, value in values.items())
             known.values = values
 
@@ -184,7 +184,7 @@ class Detector(failure.Detector):
         stepped = known.parameters.intersection(self._held)
         first = min((known.index_of(ref) for ref in event.with_gradient & known.parameters), default=-1)
         last_missing = max(known.index_of(ref) for ref in known.missing)
-        in_models = NO_REFS.union(*(other.parameters for other in self._models.facts()))
+        in_models = NO_REFS.union(*(other.parameters for other in self._models.values()))
         unknown = event.parameters - in_models - event.with_gradient
         return len(stepped) > len(known.missing) and 0 <= first < last_missing and not unknown
 

@@ -46,7 +46,7 @@ from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.failures.teaching_script import Piece, adding
+from trueloop.failures.teaching_script import Piece, line_injector
 from trueloop.tracing.events import (
     NO_REFS,
     BackwardEnded,
@@ -58,8 +58,8 @@ from trueloop.tracing.events import (
     StepTaken,
     TracingGap,
 )
-from trueloop.tracing.object_facts import Facts
-from trueloop.tracing.parameter_snapshot import glimpsed
+from trueloop.tracing.object_facts import WeakIdDict
+from trueloop.tracing.parameter_snapshot import snapshot_parameters
 
 MIN_UPDATES = 3
 
@@ -85,10 +85,10 @@ class Detector(failure.Detector):
     )
 
     def __init__(self) -> None:
-        self._models = Facts[Ref, _CalledModel]()
+        self._models = WeakIdDict[Ref, _CalledModel]()
         self._latest: Refs = NO_REFS
         """Parameters of the model called last."""
-        self._steps = Facts[Ref, list[int]]()
+        self._steps = WeakIdDict[Ref, list[int]]()
         """Updates made before the two latest steps of each optimizer."""
         self._since: dict[Ref, Refs] = {}
         """Optimizer -> parameters that got gradients since its latest step; cleared by every gap."""
@@ -125,7 +125,7 @@ class Detector(failure.Detector):
         else:
             known.parameters, known.update = event.parameters, event.update
         if self._missing and not self._missing.isdisjoint(event.parameters):
-            before, self._values = self._values, glimpsed(event.live_module, {ref.name for ref in self._missing})
+            before, self._values = self._values, snapshot_parameters(event.live_module, {ref.name for ref in self._missing})
             self._changed.update(name for name, value in self._values.items() if before.get(name, value) != value)
 
     def _observe_step(self, event: StepTaken) -> Evidence | None:
@@ -138,7 +138,7 @@ class Detector(failure.Detector):
 
     def _compare(self, event: StepTaken, received: Refs, since: int) -> Evidence | None:
         optimizer = event.optimizer
-        in_models = NO_REFS.union(*(each.parameters for each in self._models.facts() if each.update >= since))
+        in_models = NO_REFS.union(*(each.parameters for each in self._models.values() if each.update >= since))
         if event.parameters <= in_models or optimizer in self._reported:
             return None
         self._held.update(event.parameters)
@@ -269,5 +269,5 @@ for step in range(10):
     fix="Build the optimizer after the last change of the model's parameters.",
     rule=RULE,
     detector=Detector,
-    inject=adding(Piece.OPTIMIZER, "model.head = nn.Linear(model.head.in_features, model.head.out_features)"),
+    inject=line_injector(Piece.OPTIMIZER, "model.head = nn.Linear(model.head.in_features, model.head.out_features)"),
 )

@@ -53,7 +53,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.failures.teaching_script import Piece, repeating
+from trueloop.failures.teaching_script import Piece, repetition_injector
 from trueloop.tracing.events import (
     BackwardStarted,
     Event,
@@ -263,5 +263,5 @@ for epoch in range(5):
     fix="Build the optimizer once, before the first epoch.",
     rule=RULE,
     detector=Detector,
-    inject=repeating(Piece.OPTIMIZER, at=Piece.TRAIN_MODE),
+    inject=repetition_injector(Piece.OPTIMIZER, at=Piece.TRAIN_MODE),
 )

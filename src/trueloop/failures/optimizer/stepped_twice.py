@@ -53,7 +53,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NO_REFS, Event, ModelCalled, Ref, Refs, StepTaken
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 
 MIN_TIMES: Final = 2  # once might be a probe
 MAX_STEPS: Final = 4  # latest steps that are kept: two rounds of two optimizers
@@ -78,7 +78,7 @@ class Detector(failure.Detector):
         self._repeats: Counter[CodePosition | None] = Counter()
         self._latest: deque[tuple[tuple[Ref, ...], tuple[float, ...]]] = deque(maxlen=MAX_STEPS)
         """Parameters and the norms of their gradients at the latest steps."""
-        self._models = Facts[Any, Refs]()
+        self._models = WeakIdDict[Any, Refs]()
         """Parameters of each model that was called and still exists."""
 
     def observe(self, event: ModelCalled | StepTaken) -> Evidence | None:
@@ -95,7 +95,7 @@ class Detector(failure.Detector):
         if moved and event.parameter_norms:
             moved -= self._changed_gradients(event)
         if moved:
-            called = NO_REFS.union(*self._models.facts())
+            called = NO_REFS.union(*self._models.values())
             moved &= called if called & event.parameters else moved  # parameters of no model: OPT002
         self._latest.append((event.norm_parameters, event.parameter_norms))
         if not moved:
@@ -161,7 +161,7 @@ RULE = Rule(required_words=("backward(", ".step("), find=find)
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
     step = "scaler.update()" if loop.settings["precision"] == "float16" else "optimizer.step()"
-    loop.replace(Piece.UPDATE, step, f"{step}\noptimizer.step()")
+    loop.replace(Piece.OPTIMIZER_STEP, step, f"{step}\noptimizer.step()")
 
 
 FAILURE = Failure(

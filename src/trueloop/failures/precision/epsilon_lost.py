@@ -54,8 +54,8 @@ class Detector(failure.Detector):
         if event.underflowing_eps is None:
             return None
         return Evidence(
-            message=f"{event.optimizer.kind} updates float16 weights with eps = {event.underflowing_eps:g}, which rounds "
-            "to zero in float16: a small gradient leads to a division by zero.",
+            message=f"{event.optimizer.kind} updates float16 weights with eps = {event.underflowing_eps:g}, which "
+            "rounds to zero in float16: a small gradient leads to a division by zero.",
             location=event.location,
         )
 

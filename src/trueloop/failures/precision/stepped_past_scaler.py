@@ -165,7 +165,7 @@ def inject(loop: TeachingLoop) -> None:
     wanted = {"precision": "float16", "clip": 0.0, "optimizer": "adam"}  # other optimizers explode immediately
     possible = all(loop.settings[name] == value for name, value in wanted.items())
     loop.require(possible, "There is no GradScaler, or gradients are unscaled to be clipped.", **wanted)
-    loop.replace(Piece.UPDATE, "scaler.step(optimizer)\nscaler.update()", "optimizer.step()")
+    loop.replace(Piece.OPTIMIZER_STEP, "scaler.step(optimizer)\nscaler.update()", "optimizer.step()")
 
 
 FAILURE = Failure(

@@ -48,7 +48,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, Event, ModelCalled, Ref, Refs, StepTaken
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 
 DROPS_CASTS: Final = frozenset((
     "half", "bfloat16", "from_pretrained", "clear_autocast_cache", "compile", "script", "trace", "fully_shard",
@@ -74,7 +74,7 @@ class Detector(failure.Detector):
 
     def __init__(self) -> None:
         self._order: int | None = None
-        self._steps = Facts[Ref, _LatestStep]()
+        self._steps = WeakIdDict[Ref, _LatestStep]()
         """The latest step of each optimizer."""
 
     def observe(self, event: BackwardEnded | StepTaken | ModelCalled) -> Evidence | None:
@@ -86,7 +86,7 @@ class Detector(failure.Detector):
                 self._stepped(event, self._order)
         elif event.autocast_parameter is not None and event.grad_mode and not event.recomputed:
             weight, made = event.autocast_parameter
-            for step in self._steps.facts():
+            for step in self._steps.values():
                 if weight in step.parameters and made <= step.order:
                     return Evidence(
                         message=f"{weight.name} was cast to {event.autocast} before this step, and the forward after "
@@ -166,9 +166,9 @@ def inject(loop: TeachingLoop) -> None:
     precision = loop.settings["precision"]
     loop.require(precision in ("bfloat16", "float16"), "There is no autocast.", precision="bfloat16")
     head = f'with torch.autocast("cpu", dtype=torch.{precision}):'
-    loop.require(not loop.around, "Another failure already wraps the loop.")
+    loop.require(not loop.epoch_context_head, "Another failure already wraps the loop.")
     loop.unwrap(Piece.FORWARD, head)
-    loop.around = head
+    loop.epoch_context_head = head
 
 
 FAILURE = Failure(

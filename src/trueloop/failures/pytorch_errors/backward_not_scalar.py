@@ -17,17 +17,19 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     if root is None:
         what = "A tensor of more than one number was given to backward()."
     else:
-        what = f"{root.display_name.capitalize()} has the shape {root.shape_text}, and backward() starts from one number."
+        what = (
+            f"{root.display_name.capitalize()} has the shape {root.shape_text}, and backward() starts from one number."
+        )
     reducing = root is not None and root.created_by.endswith(("_loss", "cross_entropy", "criterion"))
     fix = "Make one number of it first: call .mean() on it" + (
         ', or leave reduction="none" out of the loss.' if reducing else " (or .sum()), and backward() on that."
     )
-    return Explanation(meaning=what, fix=fix, made=root)
+    return Explanation(meaning=what, fix=fix, tensor=root)
 
 
 ERROR = KnownError(
     title="backward() was called on more than one number",
-    types=frozenset({"RuntimeError"}),
-    texts=(r"grad can be implicitly created only for scalar outputs",),
+    exception_types=frozenset({"RuntimeError"}),
+    message_patterns=(r"grad can be implicitly created only for scalar outputs",),
     explain=explain,
 )

@@ -20,19 +20,19 @@ _SECOND = (
 
 def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     """Say what the two have in common, and name the first."""
-    past, root = raised.past, raised.backward_roots[0] if raised.backward_roots else None
+    past, root = raised.recent, raised.backward_roots[0] if raised.backward_roots else None
     line = f" on line {past.last_backward.line}" if past.last_backward else ""
     called = root.display_name if root else "this loss"
     related: tuple[tuple[SourceLocation, str], ...] = ()
     if past.last_backward is not None and past.last_backward != raised.location:
         related = ((past.last_backward, "this backward freed it"),)
-    if raised.again == "same":
+    if raised.freed_graph == "same":
         what = f"backward() has already run from {called}{line}, and that freed the graph."
-        return Explanation(meaning=what, fix=_SECOND, made=root, related=related)
-    if raised.again == "all" or (raised.again == "part" and not past.forward_after_backward):
+        return Explanation(meaning=what, fix=_SECOND, tensor=root, related=related)
+    if raised.freed_graph == "all" or (raised.freed_graph == "part" and not past.forward_after_backward):
         what = f"Part of {called}'s graph is also that of the loss whose backward ran{line}, which freed it."
-        return Explanation(meaning=what, fix=_SECOND, made=root, related=related)
-    if raised.again == "part":
+        return Explanation(meaning=what, fix=_SECOND, tensor=root, related=related)
+    if raised.freed_graph == "part":
         what = (
             f"The graph of {called} reaches back past the latest backward{line}, through {raised.freed_operation}: a tensor from "
             "before it still carries its graph, and that part is freed."
@@ -52,7 +52,7 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
 
 ERROR = KnownError(
     title="A second backward through a graph that is freed",
-    types=frozenset({"RuntimeError"}),
-    texts=(r"Trying to backward through the graph a second time",),
+    exception_types=frozenset({"RuntimeError"}),
+    message_patterns=(r"Trying to backward through the graph a second time",),
     explain=explain,
 )

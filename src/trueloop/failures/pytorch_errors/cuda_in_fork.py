@@ -24,8 +24,8 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
 
 ERROR = KnownError(
     title="CUDA was used in a forked process",
-    types=frozenset({"RuntimeError"}),
-    texts=(
+    exception_types=frozenset({"RuntimeError"}),
+    message_patterns=(
         r"Cannot re-initialize CUDA in forked subprocess",
         r"(?P<worker>Caught RuntimeError in DataLoader worker process \d+)\..*Cannot re-initialize CUDA in forked",
     ),

@@ -23,7 +23,7 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
 
 ERROR = KnownError(
     title="A check failed on the accelerator",
-    types=frozenset({"RuntimeError", "AcceleratorError"}),
-    texts=(r"CUDA error: device-side assert triggered",),
+    exception_types=frozenset({"RuntimeError", "AcceleratorError"}),
+    message_patterns=(r"CUDA error: device-side assert triggered",),
     explain=explain,
 )

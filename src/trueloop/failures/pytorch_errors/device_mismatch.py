@@ -24,7 +24,7 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     other = next(each for each in tensors if each.device != stray.device)
     listed = f"{stray.display_name} on {stray.device}, and {other.display_name} on {other.device}"
     return Explanation(
-        meaning=f"The operation was given {listed}.{_within(raised)}", fix=_fix(stray, other), made=stray
+        meaning=f"The operation was given {listed}.{_within(raised)}", fix=_fix(stray, other), tensor=stray
     )
 
 
@@ -68,13 +68,15 @@ def _within(raised: RaisedError) -> str:
 
 
 def _of_model(raised: RaisedError) -> str:
-    return f"The input of {raised.running_module} is not on the device of its parameters." if raised.running_module else ""
+    return (
+        f"The input of {raised.running_module} is not on the device of its parameters." if raised.running_module else ""
+    )
 
 
 ERROR = KnownError(
     title="Tensors on different devices",
-    types=frozenset({"RuntimeError"}),
-    texts=(
+    exception_types=frozenset({"RuntimeError"}),
+    message_patterns=(
         r"Expected all tensors to be on the same device",
         r"Tensor on device \S+ is not on the expected device \S+!",
         r"Input type \((?!torch\.cuda)[\w.]+\) and (?:weight|bias) type \(torch\.cuda\.\w+\) should be the same",

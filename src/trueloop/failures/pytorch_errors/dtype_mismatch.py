@@ -23,7 +23,11 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
         return _classes(raised)
     kinds = {each.dtype for each in raised.tensors}
     if len(kinds) < 2:
-        what = f"The input of {raised.running_module} has" if raised.running_module else "The operation was given tensors of"
+        what = (
+            f"The input of {raised.running_module} has"
+            if raised.running_module
+            else "The operation was given tensors of"
+        )
         return Explanation(
             meaning=f"{what} another type of number than its parameters, as torch says above."
             if raised.running_module
@@ -34,7 +38,7 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     other = next(each for each in raised.tensors if each.dtype != stray.dtype)
     listed = f"{stray.display_name} is {stray.dtype}, and {other.display_name} is {other.dtype}"
     where = f", in {raised.running_module}" if raised.running_module and raised.running_module.path else ""
-    return Explanation(meaning=f"{listed[0].upper()}{listed[1:]}{where}.", fix=_fix(stray, wanted), made=stray)
+    return Explanation(meaning=f"{listed[0].upper()}{listed[1:]}{where}.", fix=_fix(stray, wanted), tensor=stray)
 
 
 def _classes(raised: RaisedError) -> Explanation:
@@ -47,7 +51,7 @@ def _classes(raised: RaisedError) -> Explanation:
         meaning=f"Class numbers and indices must be whole numbers (int64){is_of}.",
         fix=f"Convert them where they are made: {_name(target)} = {_name(target)}.long(). If the targets are "
         "probabilities, they need the shape of the model's output.",
-        made=target,
+        tensor=target,
     )
 
 
@@ -74,8 +78,8 @@ def _name(tensor: TensorDescription | None) -> str:
 
 ERROR = KnownError(
     title="Tensors of different types of number",
-    types=frozenset({"RuntimeError", "ValueError"}),
-    texts=(
+    exception_types=frozenset({"RuntimeError", "ValueError"}),
+    message_patterns=(
         r"mat1 and mat2 must have the same dtype",
         r"expected m1 and m2 to have the same dtype",
         r"self and mat2 must have the same dtype",

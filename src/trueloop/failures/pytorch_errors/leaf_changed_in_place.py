@@ -19,13 +19,13 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
         "requires_grad=True): it must not be overwritten while gradients are recorded.",
         fix="For an update or an initialisation by hand: with torch.no_grad(). For a value that belongs to the "
         "forward: y = x + 1 instead of x += 1.",
-        made=leaf,
+        tensor=leaf,
     )
 
 
 ERROR = KnownError(
     title="A parameter was changed in place while gradients are recorded",
-    types=frozenset({"RuntimeError"}),
-    texts=(r"a (?:view of a )?leaf Variable that requires grad is being used in an in-place operation",),
+    exception_types=frozenset({"RuntimeError"}),
+    message_patterns=(r"a (?:view of a )?leaf Variable that requires grad is being used in an in-place operation",),
     explain=explain,
 )

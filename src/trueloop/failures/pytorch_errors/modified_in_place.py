@@ -45,7 +45,7 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
 
 def _stepped(raised: RaisedError, shape: tuple[int, ...], version: int, times: str) -> Explanation | None:
     """Find the parameter a step has changed: of this shape, or saved transposed, and changed as often as torch says."""
-    past = raised.past
+    past = raised.recent
     fitting = [each for each in raised.leaves if each.version == version and shape in (each.shape, each.shape[::-1])]
     if not fitting or not fitting[0].name or past.last_step is None:
         return None
@@ -60,7 +60,7 @@ def _stepped(raised: RaisedError, shape: tuple[int, ...], version: int, times: s
 
 ERROR = KnownError(
     title="A tensor that backward needs was changed in place",
-    types=frozenset({"RuntimeError"}),
-    texts=(_TEXT,),
+    exception_types=frozenset({"RuntimeError"}),
+    message_patterns=(_TEXT,),
     explain=explain,
 )

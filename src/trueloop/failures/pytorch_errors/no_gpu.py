@@ -42,7 +42,7 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
 
 ERROR = KnownError(
     title="No GPU that torch can use",
-    types=frozenset({"RuntimeError", "AssertionError", "AcceleratorError"}),
-    texts=tuple(_REASONS),
+    exception_types=frozenset({"RuntimeError", "AssertionError", "AcceleratorError"}),
+    message_patterns=tuple(_REASONS),
     explain=explain,
 )

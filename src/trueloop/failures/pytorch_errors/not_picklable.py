@@ -28,8 +28,8 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation | None:
 
 ERROR = KnownError(
     title="Something of the dataset cannot be sent to a worker",
-    types=frozenset({"AttributeError", "PicklingError", "TypeError"}),
-    texts=(
+    exception_types=frozenset({"AttributeError", "PicklingError", "TypeError"}),
+    message_patterns=(
         r"Can't (?:pickle|get) local object (?P<what>.*)",
         r"Can't pickle (?P<what><function .*?>|<class .*?>)",
         r"cannot pickle (?P<what>'[\w.]+') object",

@@ -33,13 +33,15 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     """Say which of these it is, as far as something was seen."""
     index = int(match["index"])
     root = raised.backward_roots[index] if index < len(raised.backward_roots) else None
-    what = f"{root.display_name.capitalize() if root else 'The tensor'} leads back to no parameter that wants a gradient"
+    what = (
+        f"{root.display_name.capitalize() if root else 'The tensor'} leads back to no parameter that wants a gradient"
+    )
     why, fix = _why(raised, root)
-    return Explanation(meaning=f"{what}{why}.", fix=fix, made=root, related=_related(raised))
+    return Explanation(meaning=f"{what}{why}.", fix=fix, tensor=root, related=_related(raised))
 
 
 def _why(raised: RaisedError, root: TensorDescription | None) -> tuple[str, str]:
-    past = raised.past
+    past = raised.recent
     if past.grad_mode is False:
         which = "torch.inference_mode()" if past.inference_mode else "torch.no_grad()"
         return (
@@ -47,7 +49,10 @@ def _why(raised: RaisedError, root: TensorDescription | None) -> tuple[str, str]
             "Take the training forward out of it, and leave it around the evaluation only.",
         )
     if root is not None and root.created_by in _CUTS:
-        return f": {_CUTS[root.created_by]}", "Compute the loss from the tensors themselves, and take numbers out later."
+        return (
+            f": {_CUTS[root.created_by]}",
+            "Compute the loss from the tensors themselves, and take numbers out later.",
+        )
     if past.frozen_model:
         return (
             f": no parameter of {past.frozen_model} has requires_grad set",
@@ -57,13 +62,17 @@ def _why(raised: RaisedError, root: TensorDescription | None) -> tuple[str, str]
 
 
 def _related(raised: RaisedError) -> tuple[tuple[SourceLocation, str], ...]:
-    past = raised.past
-    return ((past.last_forward, "this forward ran without gradients"),) if past.last_forward and past.grad_mode is False else ()
+    past = raised.recent
+    return (
+        ((past.last_forward, "this forward ran without gradients"),)
+        if past.last_forward and past.grad_mode is False
+        else ()
+    )
 
 
 ERROR = KnownError(
     title="The loss has no graph to go back through",
-    types=frozenset({"RuntimeError"}),
-    texts=(r"element (?P<index>\d+) of tensors does not require grad and does not have a grad_fn",),
+    exception_types=frozenset({"RuntimeError"}),
+    message_patterns=(r"element (?P<index>\d+) of tensors does not require grad and does not have a grad_fn",),
     explain=explain,
 )

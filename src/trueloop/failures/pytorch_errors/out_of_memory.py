@@ -30,14 +30,14 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     what = f"{asked[1]} were asked for" if asked else "More was asked for than there is"
     if free:
         what += f", and {free[2]} of {free[1]} are free"
-    first = "It was the first update: " if raised.past.update == 0 else ""
+    first = "It was the first update: " if raised.recent.update == 0 else ""
     what += f". {first}The batch and the model do not fit together." if first else "."
     fix = _IN_ORDER
-    if "MEM001" in raised.past.found_codes:
+    if "MEM001" in raised.recent.found_codes:
         what += " Graphs of past updates are kept in memory: MEM001, below, says by what."
         fix = f"Stop keeping graphs first (MEM001). {_IN_ORDER}"
-    elif raised.past.update > 0:
-        what += f" {raised.past.update} updates went well before: a larger batch than those, or memory that grows."
+    elif raised.recent.update > 0:
+        what += f" {raised.recent.update} updates went well before: a larger batch than those, or memory that grows."
     if (reserved := _RESERVED.search(raised.message)) and reserved[2] == "GiB" and float(reserved[1]) >= 1:
         fix += f" {reserved[1]} GiB are reserved but not in use: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."
     return Explanation(meaning=what, fix=fix)
@@ -45,7 +45,10 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
 
 ERROR = KnownError(
     title="Out of memory",
-    types=frozenset({"OutOfMemoryError", "RuntimeError"}),
-    texts=(r"(?:CUDA|HIP|XPU|MPS backend) out of memory", r"\[enforce fail at alloc_cpu.*can't allocate memory"),
+    exception_types=frozenset({"OutOfMemoryError", "RuntimeError"}),
+    message_patterns=(
+        r"(?:CUDA|HIP|XPU|MPS backend) out of memory",
+        r"\[enforce fail at alloc_cpu.*can't allocate memory",
+    ),
     explain=explain,
 )

@@ -26,10 +26,12 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
     if not listed:
         meaning, fix = _by_its_words(raised.message)
         return Explanation(meaning=f"{meaning}{where}", fix=fix)
-    last = max((e for e in seen if e.created_at), key=lambda each: each.created_at.line if each.created_at else 0, default=None)
+    last = max(
+        (e for e in seen if e.created_at), key=lambda each: each.created_at.line if each.created_at else 0, default=None
+    )
     related = tuple((e.created_at, f"{e.display_name} is made here") for e in seen if e.created_at and e is not last)
     listed = listed[0].upper() + listed[1:]
-    return Explanation(meaning=f"{listed}.{where}", fix=_fix(raised, seen), made=last, related=related)
+    return Explanation(meaning=f"{listed}.{where}", fix=_fix(raised, seen), tensor=last, related=related)
 
 
 _FIX = "Print the shapes before this line, and bring the two into one order of dimensions (batch, channel, ...)."
@@ -83,7 +85,10 @@ def _fix(raised: RaisedError, seen: list[TensorDescription]) -> str:
     if len(seen) == 2 and shapes[0] == shapes[1]:
         longer, shorter = sorted(seen, key=lambda each: -len(each.shape))
         place = next((n for n, size in enumerate(longer.shape) if size == 1), -1)
-        names = [each.expression if each.expression.isidentifier() else each.argument_name or "x" for each in (longer, shorter)]
+        names = [
+            each.expression if each.expression.isidentifier() else each.argument_name or "x"
+            for each in (longer, shorter)
+        ]
         return f"They differ by a dimension of 1: {names[0]}.squeeze({place}), or {names[1]}.unsqueeze({place})."
     return _FIX
 
@@ -97,14 +102,14 @@ def _into(module: ModuleDescription, expects: str, given: TensorDescription, rai
     what = f"{_called(module)} expects {expects}={wanted}, and {given.display_name} has the shape {given.shape_text}"
     related = ((module.created_at, "the layer is made here"),) if module.created_at else ()
     if got is None or got == wanted:
-        return Explanation(meaning=f"{what}.", fix=_FIX, made=given, related=related)
+        return Explanation(meaning=f"{what}.", fix=_FIX, tensor=given, related=related)
     if expects == "in_features" and given.shape_text and _count(given.shape[1:]) == wanted:
         fix = f"{called} has {wanted} numbers per sample once it is flattened: torch.flatten(x, 1) before this layer."
     elif wanted in given.shape:
         fix = f"The {wanted} stands in another place of the shape: if that is it, move it with transpose or permute."
     else:
         fix = f"Build the layer with {expects}={got}, or change what comes before it so that {wanted} arrive."
-    return Explanation(meaning=f"{what}: {got} where {wanted} belongs.", fix=fix, made=given, related=related)
+    return Explanation(meaning=f"{what}: {got} where {wanted} belongs.", fix=fix, tensor=given, related=related)
 
 
 def _called(module: ModuleDescription) -> str:
@@ -120,8 +125,8 @@ def _count(shape: tuple[int, ...]) -> int:
 
 ERROR = KnownError(
     title="Shapes that do not fit together",
-    types=frozenset({"RuntimeError", "ValueError", "AssertionError"}),
-    texts=(
+    exception_types=frozenset({"RuntimeError", "ValueError", "AssertionError"}),
+    message_patterns=(
         r"mat1 and mat2 shapes cannot be multiplied",
         r"size mismatch, got ",
         r"The size of tensor a \(\d+\) must match the size of tensor b",

@@ -29,8 +29,8 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
 
 ERROR = KnownError(
     title="A tensor could not be passed between processes",
-    types=frozenset({"RuntimeError", "OSError"}),
-    texts=(
+    exception_types=frozenset({"RuntimeError", "OSError"}),
+    message_patterns=(
         r"unable to (?:write to file|open shared memory object|resize file|mmap \d+ bytes from file) <",
         r"unable to allocate shared memory ?\(shm\)",
         r"received \d+ items of ancdata",

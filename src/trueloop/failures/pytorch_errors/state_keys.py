@@ -67,7 +67,7 @@ def _fix(prefix: str, where: str) -> str:
 
 ERROR = KnownError(
     title="A checkpoint of another model",
-    types=frozenset({"RuntimeError"}),
-    texts=(r"Error\(s\) in loading state_dict for ",),
+    exception_types=frozenset({"RuntimeError"}),
+    message_patterns=(r"Error\(s\) in loading state_dict for ",),
     explain=explain,
 )

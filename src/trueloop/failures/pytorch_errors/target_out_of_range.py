@@ -31,7 +31,7 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
         meaning=what,
         fix=f"Look at {called.strip('`')}.min() and .max(): num_embeddings is the largest index + 1, special tokens "
         "and padding included.",
-        made=indices,
+        tensor=indices,
         related=related,
     )
 
@@ -50,12 +50,12 @@ def _target(raised: RaisedError, target: int) -> Explanation:
         fix = f"If the labels count from 1, subtract 1; otherwise make the last layer {target + 1} wide."
     elif target < 0:
         fix = f"If {target} stands for padding, say so: ignore_index={target}."
-    return Explanation(meaning=what, fix=fix, made=targets)
+    return Explanation(meaning=what, fix=fix, tensor=targets)
 
 
 ERROR = KnownError(
     title="A class or an index beyond the end",
-    types=frozenset({"IndexError"}),
-    texts=(r"Target (?P<target>-?\d+) is out of bounds", r"index out of range in self"),
+    exception_types=frozenset({"IndexError"}),
+    message_patterns=(r"Target (?P<target>-?\d+) is out of bounds", r"index out of range in self"),
     explain=explain,
 )

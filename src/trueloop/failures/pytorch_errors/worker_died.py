@@ -41,8 +41,8 @@ def explain(raised: RaisedError, match: re.Match[str]) -> Explanation | None:
 
 ERROR = KnownError(
     title="A worker of the DataLoader died",
-    types=frozenset({"RuntimeError"}),
-    texts=(
+    exception_types=frozenset({"RuntimeError"}),
+    message_patterns=(
         r"DataLoader worker \(pid \d+\) is killed by signal: ",
         r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly",
     ),

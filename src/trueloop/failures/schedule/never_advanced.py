@@ -200,7 +200,7 @@ RULE = Rule(required_words=("lr_scheduler|get_linear_schedule|get_cosine_schedul
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.leave_out(Piece.SCHEDULE)
+    loop.leave_out(Piece.SCHEDULER_STEP)
 
 
 FAILURE = Failure(

@@ -42,7 +42,7 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, Ref, SchedulerStepped, StepTaken
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 
 NEAR_ZERO: Final = 1e-12  # of the highest rate; float32 resolves 1e-7 of a weight
 MIN_UPDATES_NEAR_ZERO: Final = 16  # updates close to zero; a decay may end in fewer
@@ -58,7 +58,7 @@ class Detector(failure.Detector):
         self._zero: weakref.WeakKeyDictionary[Ref, int] = weakref.WeakKeyDictionary()
         self._highest: weakref.WeakKeyDictionary[Ref, float] = weakref.WeakKeyDictionary()
         """The highest rate of each scheduler so far."""
-        self._training = Facts[Ref, bool]()
+        self._training = WeakIdDict[Ref, bool]()
         """Whether the latest update of each optimizer had a rate above zero."""
         self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
 

@@ -197,7 +197,7 @@ RULE = Rule(required_words=("lr_scheduler", "backward(", ".step("), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.move(Piece.SCHEDULE, before=Piece.UPDATE)
+    loop.move(Piece.SCHEDULER_STEP, before=Piece.OPTIMIZER_STEP)
 
 
 FAILURE = Failure(

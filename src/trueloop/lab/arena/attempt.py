@@ -21,8 +21,8 @@ from trueloop.lab.arena.job import Job
 from trueloop.lab.arena.script import reference, script
 from trueloop.lab.arena.tracks import track_named
 from trueloop.lab.arena.trial import End, Found, Point, Trial
-from trueloop.sanitizer.launch import FOUND, Launched, launch
-from trueloop.sanitizer.run_program import Program, run
+from trueloop.sanitizer.launch import FINDINGS_EXIT_CODE, LaunchResult, launch
+from trueloop.sanitizer.run_program import ProgramCommand, run_program
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,7 +51,7 @@ def attempt(job: Job, folder: Path, tell: Tell, trouble: Callable[[], str]) -> T
     path = folder / f"{job.track}.py"
     path.write_text(script(track, job.entry, job.seed, practice=job.practice), encoding="utf-8")
     with _following(tell):
-        launched = launch(Program(target=str(path)), FailureSelection(), stop_on_error=True)
+        launched = launch(ProgramCommand(target=str(path)), FailureSelection(), stop_on_error=True)
     trial = _judged(job.seed, launched, trouble)
     if job.once or trial.end != End.REACHED:
         return trial
@@ -64,7 +64,7 @@ def attempt(job: Job, folder: Path, tell: Tell, trouble: Callable[[], str]) -> T
     return replace(trial, time=times)
 
 
-def _judged(seed: int, launched: Launched, trouble: Callable[[], str]) -> Trial:
+def _judged(seed: int, launched: LaunchResult, trouble: Callable[[], str]) -> Trial:
     names = vars(sys.modules["__main__"])
     curve = cast("list[Point]", names.get("curve", []))
     update, examples, accuracy = curve[-1] if curve else (0, 0, 0.0)
@@ -88,7 +88,7 @@ def _judged(seed: int, launched: Launched, trouble: Callable[[], str]) -> Trial:
         return replace(
             trial, why=launched.nothing or f"It was not watched in full: {to_single_line(launched.report.problems[0])}"
         )
-    if launched.code not in (0, FOUND):
+    if launched.code not in (0, FINDINGS_EXIT_CODE):
         return replace(trial, why=f"It ended with exit code {launched.code}: {to_single_line(trouble())}")
     end = End.REACHED if names["reached"] else End.NOT_REACHED
     return replace(trial, end=end.value, digest=_digest(names["model"]))
@@ -104,7 +104,7 @@ def _timed(path: Path, beside: Path) -> tuple[float | None, Mapping[str, Any]]:
     for turn in range(TURNS):
         for each in (beside, path):
             if turn == 0 or seconds[each] < ENOUGH_S:
-                run(Program(target=str(each)))
+                run_program(ProgramCommand(target=str(each)))
                 ran = vars(sys.modules["__main__"])
                 seconds[each] += ran["train_s"]
                 examples[each] += ran["examples"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from trueloop.failures.teaching_script import CannotBreak, TeachingLoop
+from trueloop.failures.teaching_script import CannotInject, TeachingLoop
 from trueloop.lab.teaching.datasets import Added
 from trueloop.lab.teaching.script import teaching_loop
 from trueloop.lab.teaching.simulation import Simulation
@@ -45,8 +45,8 @@ def fitted(simulation: Simulation, injects: Sequence[Inject], added: Sequence[Ad
     for _ in range(2 * len(injects) + 1):
         try:
             return written(simulation, injects, added)
-        except CannotBreak as lack:
+        except CannotInject as lack:
             if not lack.settings or replace(simulation, **lack.settings) == simulation:
                 raise
             simulation = replace(simulation, **lack.settings)
-    raise CannotBreak("These failures need settings that rule each other out.")
+    raise CannotInject("These failures need settings that rule each other out.")

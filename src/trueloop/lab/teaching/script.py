@@ -75,11 +75,11 @@ def teaching_loop(simulation: Simulation | None = None, added: Sequence[Added] =
         title=f"A small network learns {datasets.SAID[given.dataset]}.",
         imports=list(_imports(given)),
         pieces=_before(given, added) | _during(given),
-        batches="for number, (inputs, targets) in enumerate(train_loader):"
+        batch_loop_head="for number, (inputs, targets) in enumerate(train_loader):"
         if windows
         else "for inputs, targets in train_loader:",
-        closes="if (number + 1) % window == 0 or number + 1 == len(train_loader):" if windows else "",
-        closing="model.load_state_dict(best_weights)" if given.keep_best else "",
+        window_condition="if (number + 1) % window == 0 or number + 1 == len(train_loader):" if windows else "",
+        after_training="model.load_state_dict(best_weights)" if given.keep_best else "",
         settings=asdict(given),
     )
 
@@ -169,16 +169,16 @@ def _during(given: Simulation) -> dict[Piece, str]:
         Piece.TRAIN_MODE: "model.train()",
         Piece.FORWARD: forward,
         Piece.LOSS: "loss = criterion(outputs, targets)",
-        Piece.KEEP: "losses.append(loss.item())",
-        Piece.SHARE: SHARE.strip() if given.accumulation > 1 else "",
+        Piece.RECORD_LOSS: "losses.append(loss.item())",
+        Piece.DIVIDE_LOSS: SHARE.strip() if given.accumulation > 1 else "",
         Piece.BACKWARD: "scaler.scale(loss).backward()" if halved else "loss.backward()",
         Piece.UNSCALE: "scaler.unscale_(optimizer)" if halved and given.clip else "",
         Piece.CLIP: f"norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm={given.clip!r})"
         if given.clip
         else "",
-        Piece.UPDATE: "scaler.step(optimizer)\nscaler.update()" if halved else "optimizer.step()",
-        Piece.SCHEDULE: "" if given.schedule == "constant" else "scheduler.step()",
-        Piece.CLEAR: "optimizer.zero_grad()",
+        Piece.OPTIMIZER_STEP: "scaler.step(optimizer)\nscaler.update()" if halved else "optimizer.step()",
+        Piece.SCHEDULER_STEP: "" if given.schedule == "constant" else "scheduler.step()",
+        Piece.ZERO_GRAD: "optimizer.zero_grad()",
         Piece.EVALUATE: EVALUATE.strip(),
         Piece.KEEP_BEST: KEEP_BEST.strip() if given.keep_best else "",
     }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from trueloop.core.axis_ticks import suits_log_scale
 from trueloop.core.formatting import format_float
-from trueloop.failures.teaching_script import Broken
+from trueloop.failures.teaching_script import ChangedLine
 from trueloop.lab.teaching.inject import Inject, fitted
 from trueloop.lab.teaching.simulation import Simulation
 
@@ -59,7 +59,7 @@ class Pair(NamedTuple):
     """What it trains; changed from `BASE` as far as the failure needs it."""
     healthy: str
     broken: str
-    lines: Sequence[Broken]
+    lines: Sequence[ChangedLine]
     """Of the broken one, that differ."""
 
     def key(self, *versions: str) -> str:
@@ -76,7 +76,7 @@ def pair(inject: Inject, seed: int = 0) -> Pair:
     """
     loop, simulation = fitted(replace(BASE, seed=seed), [inject])
     whole = fitted(simulation, []).loop
-    return Pair(simulation, whole.text(), loop.text(), loop.broken())
+    return Pair(simulation, whole.text(), loop.text(), loop.changed_lines())
 
 
 @dataclass(slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from trueloop.app.web.wire_format import plain
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import Bounds
 from trueloop.failures.load import Entry, find_failure
-from trueloop.failures.teaching_script import CannotBreak
+from trueloop.failures.teaching_script import CannotInject
 from trueloop.lab.disk_cache import Kept, cache_folder
 from trueloop.lab.highlight import highlighted
 from trueloop.lab.teaching.signatures import SEEDS, Pair, Recording, pair, plots, record, recording
@@ -51,7 +51,7 @@ def answer(asked: Asked) -> dict[str, Any]:
         return {"code": entry.code, "curves": None}
     try:
         both = pair(entry.failure.inject)
-    except CannotBreak as error:
+    except CannotInject as error:
         return {"code": entry.code, "curves": None, "why": error.what}
     kept = Kept(cache_folder(os.environ) / "signatures")
     known = kept.get(key := _key(entry, both))
@@ -133,11 +133,11 @@ def _new(entry: Entry, both: Pair, kept: Kept) -> _Seed:
 
 def _run(entry: Entry, both: Pair) -> _Seed:
     """Run both scripts, the broken one watched for this failure."""
-    from trueloop.sanitizer.dispatch import Watched
+    from trueloop.sanitizer.dispatch import WatchedFailure
     from trueloop.sanitizer.watch import Watch
 
     healthy = _healthy(both.healthy, both.simulation)
-    watch = Watch([Watched(entry.failure, entry.slug)])
+    watch = Watch([WatchedFailure(entry.failure, entry.slug)])
     broken = record(both.broken, both.simulation, partial(_watched, watch))
     found = next((finding for finding in watch.report().findings if finding.code == entry.code), None)
     return _Seed(healthy, broken, finding_to_json(replace(found, related=())) if found else None)

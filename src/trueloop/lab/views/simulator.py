@@ -11,7 +11,7 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import Bounds
 from trueloop.failures.load import Entry, catalogue
 from trueloop.failures.page import join_wrapped_lines, split_sections
-from trueloop.failures.teaching_script import CannotBreak
+from trueloop.failures.teaching_script import CannotInject
 from trueloop.lab.highlight import highlighted
 from trueloop.lab.teaching.inject import Inject, fitted
 from trueloop.lab.teaching.scenarios import SCENARIOS, Scenario
@@ -36,12 +36,12 @@ def answer(asked: Asked) -> dict[str, Any]:
     chosen = [_injectable(code) for code in dict.fromkeys(asked.bugs)]
     try:
         loop, config = fitted(asked.config, _injects(chosen))
-    except CannotBreak as lack:
+    except CannotInject as lack:
         raise InvalidConfig(lack.what, why=lack.why, fix=lack.fix) from None
     return {
         "config": asdict(config),
         "script": highlighted(loop.text()),
-        "broken": [broken._asdict() for broken in loop.broken()],
+        "broken": [broken._asdict() for broken in loop.changed_lines()],
         "bugs": [_bug(entry, chosen, asked.config) for entry in INJECTABLE],
         "scenarios": [_experiment(name, scenario) for name, scenario in SCENARIOS.items()],
     }
@@ -63,7 +63,7 @@ def _bug(entry: Entry, chosen: Sequence[Entry], config: Simulation) -> dict[str,
         before = fitted(config, _injects(rest)).simulation
         after = asdict(fitted(config, _injects([*rest, entry])).simulation)
         changes = {name: after[name] for name, value in asdict(before).items() if after[name] != value}
-    except CannotBreak as lack:
+    except CannotInject as lack:
         against = " ".join(filter(None, (lack.what, lack.fix)))
     except InvalidConfig as error:  # what it needs cannot be trained with the rest
         against = error.what

@@ -1,1 +1,1 @@
-"""Runs while they go on: what a watched program tells, what a journal grows by, and how a page shows both."""
+"""Follow runs while they are in progress: write and read live feeds, tail journals, and lay out both for a page."""

@@ -1,4 +1,4 @@
-"""Norms by layer as they are read back: a row for each layer, a column for each update, never too many of either."""
+"""Collect gradient norms by layer for a heat map: one row per layer, one column per update, both bounded."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from trueloop.core.downsampling import DownsampledSeries
 
 MAX_COLUMNS: Final = 240
 MAX_LAYERS: Final = 256
-MAX_NAME_CHARS: Final = 120  # of a layer's name
-MAX_CELLS: Final = 12_000  # of a heat map that is shown; of many layers it has fewer columns
+MAX_NAME_CHARS: Final = 120  # of a layer name
+MAX_CELLS: Final = 12_000  # of a rendered heat map; more layers mean fewer columns
 MAX_SHADE: Final = 255
-_MIN_NORM: Final = 1e-30  # norms below are shown as zero
+_MIN_NORM: Final = 1e-30  # smaller norms count as zero
 
 
 class LayerNorms:
-    """Takes a column after the other; a layer's row is found by its name."""
+    """Norms by layer and update; rows are looked up by layer name."""
 
     def __init__(self) -> None:
         self.layers: list[str] = []
         self.columns: DownsampledSeries[dict[int, float]] = DownsampledSeries(MAX_COLUMNS)
-        """For each update the norms by row."""
+        """For each update, the norms by row index."""
         self._rows: dict[str, int] = {}
 
     def add(self, update: int, layers: Sequence[str], norms: Sequence[Any]) -> None:
-        """Take in the norms at one update; None is a layer that was not stepped.
+        """Add the norms at one update; None means that the layer was not stepped.
 
         Raises:
-            ValueError, TypeError: something is no norm.
+            ValueError, TypeError: a norm is not a number.
         """
         column: dict[int, float] = {}
         for layer, norm in zip(layers, norms, strict=False):
@@ -38,11 +38,11 @@ class LayerNorms:
         self.columns.add(update, column)
 
     def to_heatmap(self) -> dict[str, Any] | None:
-        """Lay them out for a heat map; None where there is nothing.
+        """Return the data of a heat map; None if there is none.
 
         Returns:
-            "updates", "layers"; "norms", for each layer one for each update (None: not stepped then); in their places
-            "shades" from 0 to 255 by the logarithm (-1: not finite); "low" and "high", the norms at both ends.
+            "updates"; "layers"; "norms", per layer one value per update (None: not stepped); "shades", of the same
+            shape, from 0 to 255 on a log scale (-1: not finite); "low" and "high", the norms of shades 0 and 255.
         """
         stride = max(1, -(-len(self.columns.values) * len(self.layers) // MAX_CELLS))
         columns = self.columns.values[::stride]

@@ -1,4 +1,4 @@
-"""A watched program's feed followed while it runs, in bounded memory; see `live.writer` for who writes it."""
+"""Read the feed of a watched program while it runs, in bounded memory; see `live.writer` for the writer."""
 
 from __future__ import annotations
 
@@ -13,62 +13,62 @@ from trueloop.core.errors import InvalidData
 from trueloop.core.json_text import parse_json
 from trueloop.runs.live.columns import LayerNorms
 from trueloop.runs.live.folder import FEED_NAME
-from trueloop.runs.live.position_file import read_position, is_running
+from trueloop.runs.live.position_file import is_running, read_position
 from trueloop.runs.live.tail import Tail
 from trueloop.runs.live.writer import MAX_FINDINGS, SCHEMA
 
-MAX_SERIES: Final = 24  # names of series that are kept
+MAX_SERIES: Final = 24  # further series are ignored
 MAX_POINTS: Final = 4096
 MAX_COUNT: Final = 2**53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramStatus:
-    """Where a watched program is."""
+    """The current status of a watched program."""
 
     seconds: float
-    """Since it began."""
+    """Seconds since the program started."""
     updates: int
     state: str
-    """"running", "finished", "failed" (its exit code is not 0) or "killed"."""
+    """"running", "finished", "failed" (exit code not 0) or "killed"."""
     code: int | None
     timing: Mapping[str, float] | None
     """Seconds of an update, and the shares of it by part."""
 
 
 class FeedReader:
-    """What a watched program has told so far.
+    """Reads the feed of one watched program incrementally.
 
     Args:
-        folder: the program's.
+        folder: the program's folder below the live folder.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.tail = Tail(folder / FEED_NAME)
         self.problem = ""
-        """Why nothing is read any more, in words."""
+        """Why reading stopped; empty while the feed is readable."""
         self.about: dict[str, Any] = {}
         self.started_at = 0.0
-        """Seconds since 1970."""
+        """When the program started, in seconds since 1970."""
         self.series: dict[str, DownsampledSeries[float]] = {}
         self.layers = LayerNorms()
         self.findings: deque[dict[str, Any]] = deque(maxlen=MAX_FINDINGS)
         self.report: dict[str, Any] | None = None
-        """What the program was told at its end."""
+        """The sanitizer's report, written at the end of the program."""
         self.excerpts: list[Any] = []
-        """The lines of source that the error that ended it speaks of."""
+        """Source excerpts of the error that ended the program."""
         self.end_summary = ""
         self._names: list[str] = []
         self._read_something = False
 
     @property
     def has_more(self) -> bool:
-        """More can be had by calling `poll` again, at once."""
+        """True if another `poll` will read more immediately."""
         return not self.problem and self._read_something and self.tail.remaining > 0
 
     def poll(self) -> bool:
-        """Take in what is new, or a piece of it; return whether there was anything. What is wrong is in ``problem``.
+        """Read new lines, at most one chunk; return whether there were any. Errors end up in ``problem``.
 
         Cost: 0.1 s at most.
         """
@@ -85,11 +85,11 @@ class FeedReader:
         except OSError as error:
             self.problem = f"The feed cannot be read: {error.strerror or error}."
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            self.problem = f"The feed makes no sense: {str(error)[:200] or type(error).__name__}."
+            self.problem = f"The feed is invalid: {str(error)[:200] or type(error).__name__}."
         return self._read_something
 
     def status(self) -> ProgramStatus:
-        """Look where the program is. What cannot be read says nothing."""
+        """Read the current status of the program; unreadable values fall back to defaults."""
         told = read_position(self.folder)
         code = _int_or_none(told.get("ended"))
         if code is not None:
@@ -102,7 +102,9 @@ class FeedReader:
             updates=_int_or_none(told.get("updates")) or 0,
             state=state,
             code=code,
-            timing={str(k): _float_or_zero(v) for k, v in list(timing.items())[:8]} if isinstance(timing, dict) else None,
+            timing={str(k): _float_or_zero(v) for k, v in list(timing.items())[:8]}
+            if isinstance(timing, dict)
+            else None,
         )
 
     def _add_record(self, record: dict[str, Any]) -> None:
@@ -123,10 +125,10 @@ class FeedReader:
                 self.excerpts = cast("list[Any]", excerpts) if isinstance(excerpts, list) else []
                 self.end_summary = str(record.get("nothing") or "")
             case _:
-                return  # of a newer trueloop
+                return  # written by a newer trueloop
 
     def _take_report(self, report: Mapping[str, Any]) -> None:
-        """The report has every series as a whole, also those of a program too short for a second write."""
+        """Replace series by those of the report, which are complete even if the program was too short for a write."""
         series: Mapping[str, Any] = report.get("series") or {}
         self.series = {name: each for name, each in self.series.items() if name not in series}
         self._take_numbers({"series": {name: [each["updates"], each["values"]] for name, each in series.items()}})
@@ -155,7 +157,7 @@ class FeedReader:
 
 def _parse_update(value: Any) -> int:
     if not abs(int(value)) < MAX_COUNT:
-        raise ValueError("an update that no program comes to")
+        raise ValueError("an update number out of range")
     return int(value)
 
 

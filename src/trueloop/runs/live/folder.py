@@ -1,7 +1,7 @@
-"""Where watched programs tell how they are: one folder each, below one that only their user can read.
+"""Manage the live folder, private to its user, in which every watched program has a folder of its own.
 
-LIVE/20261121-220301-4711/feed.jsonl   what happened, line by line
-LIVE/20261121-220301-4711/now          where the program is right now, in one line behind its checksum
+LIVE/20261121-220301-4711/feed.jsonl   the events, line by line
+LIVE/20261121-220301-4711/now          the current position, one line preceded by its checksum
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from time import gmtime, strftime
 from typing import Final
 
 FEED_NAME, POSITION_NAME = "feed.jsonl", "now"
-MAX_ENDED_PROGRAMS: Final = 32  # folders of programs that have ended; older ones go when another begins
+MAX_ENDED_PROGRAMS: Final = 32  # older folders are removed when another program starts
 _NAME: Final = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9]{1,10}(-r[0-9]{1,6})?")
 
 
 def live_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder of a user's watched programs on this machine; it may not exist yet."""
-    for runtime in (environment.get("XDG_RUNTIME_DIR", ""), f"/run/user/{_user()}"):  # in memory, most often
+    """Return the live folder of this user on this machine; it may not exist yet."""
+    for runtime in (environment.get("XDG_RUNTIME_DIR", ""), f"/run/user/{_user()}"):  # usually in memory
         if runtime and os.access(runtime, os.W_OK | os.X_OK) and Path(runtime).is_dir():
             return Path(runtime) / "trueloop"
     return Path(tempfile.gettempdir()) / f"trueloop-{_user()}-live"
 
 
 def ensure_private_folder(folder: Path) -> None:
-    """Make a folder that only this user can read, or see that it is one.
+    """Create a folder that only this user can read, or check that an existing one is private.
 
     Raises:
-        OSError: it cannot be made, or is somebody else's, a link, or open to others.
+        OSError: the folder cannot be created, is a link, belongs to another user, or is accessible to others.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not stat.S_ISDIR(folder.lstat().st_mode):
         raise NotADirectoryError(f"{folder} is not a folder.")
     if not is_private_folder(folder):
-        raise PermissionError(f"{folder} belongs to somebody else, or others can read it.")
+        raise PermissionError(f"{folder} belongs to another user, or others can read it.")
 
 
 def is_private_folder(folder: Path) -> bool:
-    """True for a folder, no link to one, that belongs to this user, and that nobody else can read or write to.
+    """True for a folder, not a link, that belongs to this user and is not accessible to others.
 
-    Where a folder for everybody's files is all there is, anybody can have made the one that we look for.
+    Below a shared temporary folder, any other user may have created a folder of this name first.
     """
     try:
         seen = folder.lstat()
@@ -55,17 +55,17 @@ def is_private_folder(folder: Path) -> bool:
 
 
 def new_program_name(now: float, *, rank: int | None) -> str:
-    """Name the folder of this process: when it began, its number, and its rank where there are several."""
+    """Return a folder name for this process: start time, process id, and rank if there are several."""
     return strftime("%Y%m%d-%H%M%S", gmtime(now)) + f"-{os.getpid()}" + ("" if rank is None else f"-r{rank}")
 
 
 def is_program_name(word: str) -> bool:
-    """True for what `new_program_name` returns: nothing in it leads elsewhere."""
+    """True for names that `new_program_name` returns, which cannot lead out of the folder."""
     return _NAME.fullmatch(word) is not None
 
 
 def program_names(folder: Path) -> list[str]:
-    """List the programs that have told something, the newest first; none of a folder that is not ours."""
+    """List the folder names of all programs, newest first; empty if the live folder is not private."""
     if not is_private_folder(folder):
         return []
     try:
@@ -76,13 +76,15 @@ def program_names(folder: Path) -> list[str]:
     return sorted(found, reverse=True)
 
 
-def remove_ended_programs(folder: Path, is_running: Callable[[Path], bool] = lambda path: False, keep: int = MAX_ENDED_PROGRAMS) -> None:
-    """Remove all but the newest of the programs that have ended; what is not ours in a folder keeps it there.
+def remove_ended_programs(
+    folder: Path, is_running: Callable[[Path], bool] = lambda path: False, keep: int = MAX_ENDED_PROGRAMS
+) -> None:
+    """Remove the folders of all but the newest ended programs; a folder with foreign files is kept.
 
     Args:
-        folder: of all programs.
-        is_running: whether the program of a folder still does.
-        keep: how many stay.
+        folder: the live folder.
+        is_running: whether the program of a folder is still running.
+        keep: number of folders to keep.
     """
     for name in program_names(folder)[keep:]:
         if is_running(folder / name):

@@ -1,7 +1,6 @@
-"""A journal followed while its run goes on, in bounded memory and a bounded piece at a time.
+"""Read a journal while its run is in progress, in bounded memory and a bounded amount at a time.
 
-`store.journal.read` reads a whole journal and trusts the one who asks; here a page asks, again and again, about files
-that anybody may have written.
+`runs.journal.read_journal` reads a complete journal and trusts it; here a page polls files from untrusted sources.
 """
 
 from __future__ import annotations
@@ -17,29 +16,29 @@ from trueloop.core.json_text import parse_json
 from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded, RunStarted, UpdateRow
 from trueloop.runs.history import TimeSplit
 from trueloop.runs.journal import JOURNAL_NAME
-from trueloop.runs.journal_lines import READABLE_SCHEMAS, SCHEMA, UPDATE_EVENTS, parse_event, group_rates, expand_column
+from trueloop.runs.journal_lines import READABLE_SCHEMAS, SCHEMA, UPDATE_EVENTS, expand_column, group_rates, parse_event
 from trueloop.runs.live.columns import LayerNorms
 from trueloop.runs.live.rows import Rows, row_of_update
 from trueloop.runs.live.tail import Tail
 
-MAX_UPDATES_PER_POLL: Final = 40_000  # updates taken in by one call; 0.1 s
-MAX_ROWS_PER_LINE: Final = 100_000  # updates of one line; a run writes ten lines a second
+MAX_UPDATES_PER_POLL: Final = 40_000  # 0.1 s
+MAX_ROWS_PER_LINE: Final = 100_000  # a run writes ten lines a second
 MAX_COUNT: Final = 2**53
-MAX_METRICS: Final = 48  # names of metrics that are kept
-MAX_SPLITS: Final = 8  # names of splits: each is a curve of each metric
-MAX_NAME_CHARS: Final = 200  # letters of either
+MAX_METRICS: Final = 48  # further metrics are ignored
+MAX_SPLITS: Final = 8  # each split is a curve of each metric
+MAX_NAME_CHARS: Final = 200  # of a metric or split
 MAX_EVALUATIONS: Final = 4000
-MAX_LISTED: Final = 500  # notes, findings and checkpoints: the newest
-MAX_TEXT_CHARS: Final = 2000  # of a text that a page shows
-_MAX_GROUPS: Final = 16  # parameter groups with rates of their own
+MAX_LISTED: Final = 500  # the newest notes, findings and checkpoints
+MAX_TEXT_CHARS: Final = 2000  # of a text on a page
+_MAX_GROUPS: Final = 16  # parameter groups whose learning rates are read
 _COLUMNS: Final = ("epoch", "loss", "grad_norm", "lr", "examples", "wait_s", "total_s", "skipped")
 
 
 class JournalReader:
-    """What a run's journal has said so far.
+    """Reads the journal of one run incrementally.
 
     Args:
-        run_dir: the run's folder.
+        run_dir: the run folder.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -52,14 +51,14 @@ class JournalReader:
 
     def _reset(self) -> None:
         self.problem = ""
-        """Why nothing is read any more, in words."""
+        """Why reading stopped; empty while the journal is readable."""
         self.started: RunStarted | None = None
         self.started_at = 0.0
         self.processes = 0
         self.epoch = 0
         self.rows = Rows()
         self.rates: list[DownsampledSeries[float]] = []
-        """Of every parameter group from the second on, where they are not all alike."""
+        """Learning rates of the parameter groups from the second on, where they differ."""
         self.memory: DownsampledSeries[float] = DownsampledSeries()
         self.evaluations: list[Evaluated] = []
         self.checkpoints: deque[CheckpointSaved] = deque(maxlen=MAX_LISTED)
@@ -74,24 +73,24 @@ class JournalReader:
 
     @property
     def has_more(self) -> bool:
-        """More can be had by calling `poll` again, at once."""
+        """True if another `poll` will read more immediately."""
         return bool(self._pending) or (not self.problem and self.tail.remaining > 0 and self._read_something)
 
     @property
     def update(self) -> int:
-        """The newest update that counts."""
+        """The newest update that was not superseded."""
         if self.rows.rows:
             return self.rows.rows[-1].update
         return self.started.start_update if self.started else 0
 
     def time_split(self) -> TimeSplit:
-        """Add the seconds up by what they were spent on."""
+        """Sum the seconds by activity."""
         waiting = sum(row.wait_s for row in self.rows.rows)
         total = sum(row.total_s for row in self.rows.rows)
         return TimeSplit(computing=max(0.0, total - waiting), waiting=waiting, **self._spent)
 
     def poll(self) -> bool:
-        """Take in what is new, or a piece of it; return whether there was anything. What is wrong is in ``problem``.
+        """Read new lines, at most one chunk; return whether there were any. Errors end up in ``problem``.
 
         Cost: 0.1 s at most.
         """
@@ -116,7 +115,7 @@ class JournalReader:
         return self._read_something
 
     def _reopen_if_replaced(self) -> bool:
-        """A journal that was damaged may have been written anew since."""
+        """Start over if the damaged journal was replaced by another file; return whether it was."""
         if not self.tail.was_replaced():
             return False
         self.tail = Tail(self.run_dir / JOURNAL_NAME)
@@ -134,7 +133,7 @@ class JournalReader:
             left -= self._add_line(self._pending.pop())
 
     def _add_line(self, line: bytes) -> int:
-        """Take one line in; return what it cost, in updates."""
+        """Add one line; return its cost, in updates."""
         record: Any = parse_json(line)
         if not isinstance(record, dict):
             raise TypeError("not an object")
@@ -177,7 +176,7 @@ class JournalReader:
     def _add_event(self, record: Mapping[str, Any]) -> None:
         event = parse_event(record)
         if any(type(value) is int and abs(value) >= MAX_COUNT for value in record.values()):
-            raise ValueError("a count that no run comes to")
+            raise ValueError("a count out of range")
         match event:
             case RunStarted():
                 self._add_start(event, float(record["time"]))
@@ -202,7 +201,7 @@ class JournalReader:
             if len(name) <= MAX_NAME_CHARS and (name in self._metrics or len(self._metrics) < MAX_METRICS):
                 self._metrics.add(name)
                 metrics[name] = value
-        if len(self.evaluations) >= MAX_EVALUATIONS:  # every second one goes, but for the best
+        if len(self.evaluations) >= MAX_EVALUATIONS:  # keep every second one, and the best
             self.evaluations = [each for k, each in enumerate(self.evaluations) if k % 2 == 0 or each.best]
             del self.evaluations[: -(MAX_EVALUATIONS - 1)]
         self.evaluations.append(
@@ -218,7 +217,7 @@ class JournalReader:
         )
 
     def _add_start(self, event: RunStarted, at: float) -> None:
-        """A resume supersedes what a killed process did beyond the checkpoint it starts from; a fresh start, all."""
+        """Drop everything after the checkpoint that this process starts from; a fresh start drops everything."""
         done = event.start_update
         if done == 0 or self.started is None:
             self.started_at, self.processes = at, 0
@@ -237,8 +236,15 @@ class JournalReader:
 def _update_row(update: int, values: Sequence[Any]) -> UpdateRow:
     epoch, loss, norm, lr, examples, wait_s, total_s, skipped = values
     if not abs(int(examples)) < MAX_COUNT or not abs(int(epoch)) < MAX_COUNT:
-        raise ValueError("more examples or epochs than any run comes to")
+        raise ValueError("a number of examples or epochs out of range")
     return UpdateRow(
-        update, int(epoch), float(loss), float(norm), float(lr), int(examples), float(wait_s), float(total_s),
-        bool(skipped),
-    )  # fmt: skip
+        update=update,
+        epoch=int(epoch),
+        loss=float(loss),
+        grad_norm=float(norm),
+        lr=float(lr),
+        examples=int(examples),
+        wait_s=float(wait_s),
+        total_s=float(total_s),
+        skipped=bool(skipped),
+    )

@@ -1,4 +1,4 @@
-"""A followed run as a page shows it: plain JSON values, every list bounded, texts as they are, to be escaped."""
+"""Lay out a run in progress for a page: plain JSON values, bounded lists, texts that the page must escape."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from trueloop.runs.live.feed import FeedReader
 from trueloop.runs.live.journal import MAX_TEXT_CHARS, JournalReader
 from trueloop.runs.live.plots import feed_panels, run_panels
 from trueloop.runs.panels import Panel
-from trueloop.runs.queries.running import held
+from trueloop.runs.queries.running import is_training
 from trueloop.runs.report import OUTCOMES
 from trueloop.runs.report_sections import FINDING_KIND, TIME_LABELS
 
 MAX_SETTINGS: Final = 200
-MAX_ITEMS: Final = 100  # notes, findings and checkpoints: the newest
-MAX_EXCERPT_LINES: Final = 60  # of a finding's excerpt
-MAX_CHECKPOINT_NAMES: Final = 2000  # names looked at in a run's folder
+MAX_ITEMS: Final = 100  # the newest notes, findings and checkpoints
+MAX_EXCERPT_LINES: Final = 60  # of an excerpt of a finding
+MAX_CHECKPOINT_NAMES: Final = 2000  # read from a run folder
 NO_NORMS_MESSAGES: Final = {
-    "trained": "This run's journal holds no norms by layer.",
-    "watched": "No norm by layer was read yet: where gradients lie on an accelerator, reading them would make it wait.",
+    "trained": "This run's journal has no gradient norms by layer.",
+    "watched": "No gradient norms by layer yet: reading gradients on an accelerator would make it wait.",
 }
 
 
@@ -78,14 +78,14 @@ def feed_page(feed: FeedReader) -> dict[str, Any]:
     shares["other"] = max(0.0, 1 - sum(shares.values()))
     tone = {"running": "good", "finished": "good"}.get(now.state, "bad")
     headline = _text(report.get("headline")) or feed.end_summary
-    words = {"running": "Running.", "killed": "It ended without a word: killed, or left by os._exit."}
+    summaries = {"running": "Running.", "killed": "The program ended without a report: killed, or os._exit."}
     return {
         "kind": "watched",
         "name": _text(feed.about.get("name")),
         "what": _text(feed.about.get("command")),
         "state": now.state,
         "tone": "warn" if tone == "good" and feed.findings else tone,
-        "words": headline or words.get(now.state, f"Ended with exit code {now.code}."),
+        "words": headline or summaries.get(now.state, f"Ended with exit code {now.code}."),
         "began": feed.started_at,
         "seconds": now.seconds,
         "update": now.updates,
@@ -114,7 +114,7 @@ def feed_page(feed: FeedReader) -> dict[str, Any]:
 
 
 def panel_json(panel: Panel) -> dict[str, Any]:
-    """Return a panel as JSON, with as many digits as a plot can show; values that are not finite were left out."""
+    """Convert a panel to JSON with five significant digits; non-finite values were dropped already."""
     told = asdict(panel)
     for curve in told["curves"]:
         curve["y"] = [float(f"{value:.5g}") for value in curve["y"]]
@@ -132,7 +132,7 @@ def _read_progress(run: JournalReader | FeedReader) -> dict[str, Any]:
 
 
 def run_state(run: JournalReader) -> str:
-    """Return a run's state in a word, as its reports and lists have it."""
+    """Return the state of a run in one word, as in its report and in lists."""
     return _describe_state(run)[0]
 
 
@@ -146,7 +146,7 @@ def _describe_state(run: JournalReader) -> tuple[str, str, str]:
         reason = _text(run.end.reason)
         tone, _ = OUTCOMES.get(reason, ("warn", reason))
         return reason, tone, f"{far} in {format_duration(run.end.seconds)}."
-    training = held(run.run_dir)
+    training = is_training(run.run_dir)
     if training:
         return "running", "good", f"{far} so far."
     state = "unknown" if training is None else "killed"
@@ -154,12 +154,12 @@ def _describe_state(run: JournalReader) -> tuple[str, str, str]:
 
 
 def _checkpoints(run: JournalReader) -> list[dict[str, Any]]:
-    """List the newest checkpoints; of those whose folder is still in the run's own it is said that they are there."""
+    """List the newest checkpoints, and whether their folders still exist in the run folder."""
     there: set[str] = set()
     try:
         with os.scandir(run.run_dir / "checkpoints") as entries:
             there = {entry.name for entry, _ in zip(entries, range(MAX_CHECKPOINT_NAMES), strict=False)}
-    except OSError:  # none was saved
+    except OSError:  # no checkpoint was saved
         there = set()
     return [
         {
@@ -184,7 +184,7 @@ def _settings(facts: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _feed_findings(feed: FeedReader) -> list[dict[str, Any]]:
-    """Return a feed's findings; once it has ended, with how often each was seen."""
+    """List the findings of a feed; once the program has ended, with their final counts."""
     seen = {
         _identity(each): cast("dict[str, Any]", each)
         for each in _list(feed.report or {}, "findings")
@@ -218,7 +218,7 @@ def _finding(told: Mapping[str, Any], excerpts: list[Any]) -> dict[str, Any]:
 
 
 def _error(feed: FeedReader) -> dict[str, Any] | None:
-    """Return the error of torch's that ended a program, explained."""
+    """Return the explanation of the PyTorch error that ended a program."""
     error = (feed.report or {}).get("error")
     if not isinstance(error, dict):
         return None
@@ -263,4 +263,4 @@ def _text(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(_text(each) for each in list(cast("Iterable[object]", value))[:20])
     lines = str(value)[:MAX_TEXT_CHARS].expandtabs(4).split("\n")
-    return "\n".join(map(replace_unprintable, lines))  # what turns the direction of writing shows other code than there is
+    return "\n".join(map(replace_unprintable, lines))  # bidirectional controls could disguise code

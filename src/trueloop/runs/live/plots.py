@@ -1,4 +1,4 @@
-"""What there is to plot of a run that is followed: the same panels as of one that is read back, out of merged rows."""
+"""Build the panels of a run in progress from merged rows: the same panels as in its report."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from trueloop.core.protocols import Evaluated
 from trueloop.runs.live.feed import FeedReader
 from trueloop.runs.live.journal import JournalReader
 from trueloop.runs.panels import GROUP_ROLES, Curve, Panel, Role
-from trueloop.runs.series import envelope, default_span, smooth
+from trueloop.runs.series import default_span, envelope, smooth
 
 SPLIT_ROLES: Final[Mapping[str, Role]] = {"train": "train", "val": "val", "test": "test"}
-MAX_MARKS: Final = 200  # updates marked under a plot; more cannot be told apart
-MAX_POINTS: Final = 400  # of a curve: it is sent again and again while the run goes on
+MAX_MARKS: Final = 200  # updates marked under a plot; more are indistinguishable
+MAX_POINTS: Final = 400  # of a curve, which is sent repeatedly while the run is in progress
 SERIES_TITLES: Final[Mapping[str, tuple[str, Role]]] = {
     "lr": ("Learning rate", "rate"),
     "memory_mib": ("Memory (MiB)", "memory"),
@@ -27,7 +27,7 @@ SERIES_TITLES: Final[Mapping[str, tuple[str, Role]]] = {
 
 
 def run_panels(run: JournalReader) -> list[Panel]:
-    """Lay out a journal's plots: loss, each metric, learning rate, gradient norm, speed, waiting, memory."""
+    """Build the panels of a journal: loss, each metric, learning rate, gradient norm, speed, waiting, memory."""
     drawn = [
         _loss_panel(run), *_metric_panels(run), _rate_panel(run), _norm_panel(run), *_speed_panels(run),
         _series_panel("memory_mib", run.memory),
@@ -36,7 +36,7 @@ def run_panels(run: JournalReader) -> list[Panel]:
 
 
 def feed_panels(feed: FeedReader) -> list[Panel]:
-    """Lay out a feed's plots: loss, learning rate, gradient norm, speed, memory, graphs."""
+    """Build the panels of a feed: loss, learning rate, gradient norm, speed, memory, graphs."""
     series = feed.series
     drawn = [
         _sampled_panel("loss", "Loss", "train", series.get("loss")),
@@ -73,7 +73,13 @@ def _metric_panels(run: JournalReader) -> Iterator[Panel]:
     for name in names:
         curves, words = _evaluation_curves(run.evaluations, name), name.replace("_", " ")
         title = words[:1].upper() + words[1:]
-        yield Panel(name=f"metric_{name}", title=title, caption=_newest_caption(curves), curves=curves, best=_best_point(run, name))
+        yield Panel(
+            name=f"metric_{name}",
+            title=title,
+            caption=_newest_caption(curves),
+            curves=curves,
+            best=_best_point(run, name),
+        )
 
 
 def _rate_panel(run: JournalReader) -> Panel:
@@ -91,7 +97,12 @@ def _norm_panel(run: JournalReader) -> Panel:
     rows = run.rows.rows
     at = [row.update for row in rows]
     curves = [
-        _range_curve("norm, every update", "norm", at, [(_positive_or_nan(row.norm_low), _positive_or_nan(row.norm_high)) for row in rows]),
+        _range_curve(
+            "norm, every update",
+            "norm",
+            at,
+            [(_positive_or_nan(row.norm_low), _positive_or_nan(row.norm_high)) for row in rows],
+        ),
         _curve("norm", "norm", at, smooth([_positive_or_nan(row.norm) for row in rows], default_span(len(rows)))),
     ]
     return Panel(
@@ -112,11 +123,15 @@ def _speed_panels(run: JournalReader) -> Iterator[Panel]:
     yield Panel(name="throughput", title="Examples per second", caption=_range_caption(curves), curves=curves)
     waits = smooth([100 * min(1.0, row.wait_s / row.total_s) for row in rows], span)
     curves = [_curve("share", "wait", at, waits)]
-    yield Panel(name="waiting", title="Time spent waiting for data", caption=_range_caption(curves), curves=curves, percent=True)
+    yield Panel(
+        name="waiting", title="Time spent waiting for data", caption=_range_caption(curves), curves=curves, percent=True
+    )
 
 
-def _sampled_panel(name: str, title: str, role: Role, series: DownsampledSeries[float] | None, *, log: bool = False) -> Panel:
-    """Lay out a series that was read in bursts; what was not finite is marked."""
+def _sampled_panel(
+    name: str, title: str, role: Role, series: DownsampledSeries[float] | None, *, log: bool = False
+) -> Panel:
+    """Build the panel of a series that was sampled in bursts; non-finite values are marked."""
     at, values = (series.updates, series.values) if series else ([], [])
     shown = [_positive_or_nan(value) for value in values] if log else values
     line = smooth(shown, default_span(len(shown)))
@@ -125,7 +140,14 @@ def _sampled_panel(name: str, title: str, role: Role, series: DownsampledSeries[
     lost = [update for update, value in zip(at, values, strict=True) if not math.isfinite(value)]
     words = f" {format_count(len(lost), 'value')} not finite, marked below." if lost else ""
     log = log or _suits_log_scale(line)
-    return Panel(name=name, title=title, caption=_newest_caption(curves[1:]) + words, curves=curves, log=log, marks=_subsample(lost))
+    return Panel(
+        name=name,
+        title=title,
+        caption=_newest_caption(curves[1:]) + words,
+        curves=curves,
+        log=log,
+        marks=_subsample(lost),
+    )
 
 
 def _series_panel(name: str, series: DownsampledSeries[float] | None) -> Panel:
@@ -147,7 +169,7 @@ def _curve(label: str, role: Role, at: Sequence[float], values: Sequence[float],
 
 
 def _range_curve(label: str, role: Role, at: Sequence[int], ends: Sequence[tuple[float, float]]) -> Curve:
-    """Draw what several updates in one row lay between."""
+    """Build the curve of the range that merged updates spanned."""
     merged = any(low != high for low, high in ends if not math.isnan(low))
     xs = [update for update in at for _ in (0, 1)] if merged else at
     ys = [end for both in ends for end in both] if merged else [low for low, _ in ends]
@@ -181,13 +203,13 @@ def _range_caption(curves: Sequence[Curve]) -> str:
 
 
 def _suits_log_scale(values: Sequence[float]) -> bool:
-    """True where a linear axis would show the end as zero."""
+    """True if a linear axis would show the last values as zero."""
     finite = [value for value in values if math.isfinite(value)]
     return bool(finite) and suits_log_scale(min(finite), max(finite))
 
 
 def _positive_or_nan(value: float) -> float:
-    return value if value > 0 else math.nan  # a log axis has no place for 0
+    return value if value > 0 else math.nan  # a log axis cannot show 0
 
 
 def _subsample(updates: Sequence[int]) -> list[int]:

@@ -1,6 +1,6 @@
-"""Where a watched program is right now: one line behind its checksum, overwritten in place.
+"""Read and write the current position of a watched program: one line preceded by its checksum, overwritten in place.
 
-A file renamed over another would be whole for every reader, too, and takes ext4 a hundred times as long.
+Renaming a new file over the old one would also be safe for readers, but takes a hundred times as long on ext4.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from trueloop.runs.journal_lines import encode_line
 from trueloop.runs.live.folder import POSITION_NAME
 from trueloop.runs.live.process_alive import is_alive
 
-LINE_BYTES: Final = 1024  # bytes of the line
-MAX_READ_ATTEMPTS: Final = 4  # at reading it while it is written
+LINE_BYTES: Final = 1024  # the checksum and padding included
+MAX_READ_ATTEMPTS: Final = 4  # the writer may be in the middle of a write
 _CLOSED, _NO_LINK = getattr(os, "O_CLOEXEC", 0), getattr(os, "O_NOFOLLOW", 0)
 
 
 def encode_position(position: Mapping[str, Any]) -> bytes:
-    """Write a record behind its checksum, always as long."""
+    """Encode a position as a line of fixed length, preceded by its checksum."""
     text = encode_line(position).encode().strip()
     return b"%08x %s\n" % (zlib.crc32(text), text.ljust(LINE_BYTES - 10))
 
 
 def decode_position(data: bytes) -> bytes | None:
-    """Return the record that was sealed; None where it was being written just now."""
+    """Return the JSON of an encoded position; None if its checksum does not match because a write is in progress."""
     seal, _, text = data.partition(b" ")
     text = text.strip()
     return text if seal == b"%08x" % zlib.crc32(text) else None
 
 
 def write_position(folder: Path, position: Mapping[str, Any]) -> None:
-    """Say where the program of a folder is.
+    """Write the current position of a program into its folder.
 
     Raises:
-        OSError: as the system says.
+        OSError: the file cannot be written.
     """
     file = os.open(folder / POSITION_NAME, os.O_WRONLY | os.O_CREAT | _CLOSED | _NO_LINK, 0o600)
     try:
@@ -48,7 +48,7 @@ def write_position(folder: Path, position: Mapping[str, Any]) -> None:
 
 
 def read_position(folder: Path) -> dict[str, Any]:
-    """Return what a program says of where it is; nothing where that cannot be read."""
+    """Read the current position of a program; empty if it cannot be read."""
     text = None
     try:
         file = os.open(folder / POSITION_NAME, os.O_RDONLY | _CLOSED | _NO_LINK | getattr(os, "O_NONBLOCK", 0))
@@ -64,6 +64,6 @@ def read_position(folder: Path) -> dict[str, Any]:
 
 
 def is_running(position: Mapping[str, Any]) -> bool:
-    """True where a program has not said that it has ended, and its process is there."""
+    """True if a program has not recorded its end and its process is alive."""
     pid = position.get("pid")
     return position.get("ended") is None and type(pid) is int and is_alive(pid, str(position.get("mark") or ""))

@@ -1,4 +1,4 @@
-"""Whether a process still lives, told from another one that was given its number since."""
+"""Check whether a process is alive, and not another one that was assigned its id since."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import Final
 
-_START_TICKS_FIELD: Final = 19  # place in /proc/PID/stat behind the name: clock ticks from the machine's start to the process's
+_START_TICKS_FIELD: Final = 19  # index in /proc/PID/stat after the name: clock ticks from boot to process start
 
 
 def process_start_ticks(pid: int) -> str:
-    """Return what tells this process from others with its number; "" where the system does not say."""
+    """Return the start time of a process in clock ticks, which distinguishes reused ids; "" if it is unknown."""
     try:
         line = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
         return line.rpartition(")")[2].split()[_START_TICKS_FIELD]
@@ -19,20 +19,20 @@ def process_start_ticks(pid: int) -> str:
 
 
 def is_alive(pid: int, start_ticks: str) -> bool:
-    """True while the process with this number and mark runs."""
+    """True while the process with this id and start time runs."""
     if pid <= 0:
         return False
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # it is somebody else's
+    except OSError:  # it belongs to another user
         return not start_ticks
     return not start_ticks or process_start_ticks(pid) == start_ticks
 
 
 def memory_mib() -> float | None:
-    """Return what this process holds in memory; None where the system does not say. Cost: 10 us."""
+    """Return the resident memory of this process; None if the system does not report it. Cost: 10 us."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     except (OSError, IndexError, ValueError):

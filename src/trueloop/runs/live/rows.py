@@ -1,4 +1,4 @@
-"""The updates of a run of any length in bounded memory: neighbours are merged once there are many."""
+"""Keep the updates of a run of any length in bounded memory: neighbouring rows are merged when there are too many."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from typing import Final, NamedTuple
 
 from trueloop.core.protocols import UpdateRow
 
-MAX_ROWS: Final = 4096  # rows; four times what a plot can show
+MAX_ROWS: Final = 4096  # four times the points of a plot
 
 
 class Row(NamedTuple):
-    """One update, or several neighbours together."""
+    """One update, or several consecutive updates merged."""
 
     update: int
-    """The last of them."""
+    """The last update of this row."""
     updates: int
+    """Number of updates in this row."""
     loss: float
-    """The mean of those that were finite and stepped; nan where none was."""
+    """Mean loss of the finite updates that were not skipped; nan if there are none."""
     loss_low: float
     loss_high: float
     norm: float
-    """The mean of those that were finite."""
+    """Mean of the finite gradient norms."""
     norm_low: float
     norm_high: float
     lr: float
-    """Of the last of them."""
+    """Learning rate of the last update."""
     wait_s: float
     total_s: float
     examples: int
     skipped: int
     loss_count: int
-    """Updates that the mean loss is of."""
+    """Number of updates in the mean loss."""
 
 
 def row_of_update(row: UpdateRow) -> Row:
@@ -42,14 +43,26 @@ def row_of_update(row: UpdateRow) -> Row:
     kept = not row.skipped and not math.isnan(loss)
     mean = loss if kept else math.nan
     return Row(
-        row.update, 1, mean, loss, loss, norm, norm, norm, row.lr, row.wait_s, row.total_s, row.examples,
-        int(row.skipped), int(kept),
-    )  # fmt: skip
+        update=row.update,
+        updates=1,
+        loss=mean,
+        loss_low=loss,
+        loss_high=loss,
+        norm=norm,
+        norm_low=norm,
+        norm_high=norm,
+        lr=row.lr,
+        wait_s=row.wait_s,
+        total_s=row.total_s,
+        examples=row.examples,
+        skipped=int(row.skipped),
+        loss_count=int(kept),
+    )
 
 
 @dataclass(slots=True)
 class Rows:
-    """Rows in order of update, at most `MAX_ROWS` of them; each stands for ``stride`` updates but for the newest."""
+    """At most `MAX_ROWS` rows in order of update; each merges ``stride`` updates, the newest at most as many."""
 
     rows: list[Row] = field(default_factory=list[Row])
     stride: int = 1
@@ -67,7 +80,7 @@ class Rows:
         self.rows.append(row)
 
     def drop_after(self, update: int) -> None:
-        """Drop what a resume has superseded, to the whole row."""
+        """Drop the rows that end after ``update``, which a resume has superseded."""
         while self.rows and self.rows[-1].update > update:
             self.rows.pop()
 

@@ -1,11 +1,11 @@
-"""A line about each run, for a list, from the ends of its journal: nothing is read whole, and nothing is written."""
+"""List runs from the first and last bytes of their journals, without reading or writing anything else."""
 
 from __future__ import annotations
 
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -14,18 +14,18 @@ from trueloop.core.json_text import parse_json
 from trueloop.runs.journal import JOURNAL_NAME
 from trueloop.runs.live.feed import FeedReader
 from trueloop.runs.live.folder import FEED_NAME, program_names
-from trueloop.runs.live.position_file import read_position, is_running
-from trueloop.runs.queries.running import held
+from trueloop.runs.live.position_file import is_running, read_position
+from trueloop.runs.queries.running import is_training
 
-FIRST_LINE_BYTES: Final = 2**16  # bytes of a first line that are read; where it is longer, its beginning tells enough
+FIRST_LINE_BYTES: Final = 2**16  # the beginning of a longer line is enough
 TAIL_BYTES: Final = 2**14  # bytes at the end
 MAX_TEXT_CHARS: Final = 120
-MAX_COUNT: Final = 2**52  # seconds, or updates, that are believed
+MAX_COUNT: Final = 2**52  # larger times and updates are ignored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunListing:
-    """One run in a list."""
+    """One entry of a list of runs."""
 
     id: str
     kind: str
@@ -35,24 +35,21 @@ class RunListing:
     """The recipe, or the command line."""
     state: str
     changed: float
-    """When something was last heard of it, seconds since 1970."""
+    """Time of the last change, in seconds since 1970."""
     update: int | None
 
     def matches(self, search: str) -> bool:
-        """True where a search leaves it."""
+        """True if every word of a search occurs in this entry."""
         words = f"{self.id} {self.name} {self.what} {self.state}".lower()
         return all(word in words for word in search.lower().split())
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {
-            "id": self.id, "kind": self.kind, "name": self.name, "what": self.what, "state": self.state,
-            "changed": self.changed, "update": self.update,
-        }  # fmt: skip
+        """Return the fields by name."""
+        return asdict(self)
 
 
 def read_feed_listing(folder: Path) -> RunListing:
-    """Tell of a watched program."""
+    """Read the entry of a watched program."""
     first = _parse_object(_read_bytes(folder / FEED_NAME, 0, FIRST_LINE_BYTES).partition(b"\n")[0])
     now, told = FeedReader(folder).status(), read_position(folder)
     began, s = first.get("time"), told.get("s")
@@ -69,21 +66,21 @@ def read_feed_listing(folder: Path) -> RunListing:
 
 
 def any_running(folder: Path) -> bool:
-    """True while a watched program of this folder runs."""
+    """True while any program of a live folder runs."""
     return any(is_running(read_position(folder / name)) for name in program_names(folder))
 
 
 def list_runs(root: Path, search: str, max_listed: int, *, only: str = "") -> tuple[list[RunListing], int]:
-    """List the newest runs of a folder.
+    """List the newest runs below a folder.
 
     Args:
-        root: its folders with a journal are the runs; links and hidden ones are not.
-        search: words that must stand in a run's name, recipe or state; "" = all.
-        max_listed: of them.
-        only: the one run that may be shown; "" = all.
+        root: each folder in it with a journal is a run; links and hidden folders are not.
+        search: words that must occur in the name, recipe or state of a run; "" = all runs.
+        max_listed: upper bound of the entries.
+        only: name of the only run that may be listed; "" = all.
 
     Returns:
-        The newest that the search leaves, and how many there are; beyond ``max_listed``, only names are searched.
+        The newest matching runs, and the number of all matches; beyond ``max_listed``, only names are searched.
     """
     seen = {name: stamp for name, stamp in _journal_stats(root).items() if only in ("", name)}
     stamps = sorted(seen.items(), key=lambda item: -item[1][0])
@@ -109,7 +106,7 @@ def _read_run_listing(run_dir: Path, changed: float, size: int) -> RunListing:
     update, end = None, ""
     for line in reversed(_read_bytes(run_dir / JOURNAL_NAME, max(0, size - TAIL_BYTES), TAIL_BYTES).split(b"\n")):
         told = _parse_object(line)
-        if told.get("event") == "run_started" and not end:  # it goes on
+        if told.get("event") == "run_started" and not end:  # resumed
             break
         end = end or (_text(told.get("reason")) if told.get("event") == "run_ended" else "")
         if type(told.get("update")) is int:
@@ -121,19 +118,19 @@ def _read_run_listing(run_dir: Path, changed: float, size: int) -> RunListing:
         kind="trained",
         name=run_dir.name,
         what=_text(recipe or record.get("name")),
-        state=end or {True: "running", False: "killed"}.get(cast("bool", held(run_dir)), "unknown"),
+        state=end or {True: "running", False: "killed"}.get(cast("bool", is_training(run_dir)), "unknown"),
         changed=changed,
         update=update,
     )
 
 
 def _journal_stats(root: Path) -> dict[str, tuple[float, int]]:
-    """Return when each journal was last written, and its size."""
+    """Return the modification time and size of each journal."""
     found: dict[str, tuple[float, int]] = {}
     try:
         with os.scandir(root) as entries:
             folders = [e.name for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)]
-    except OSError:  # it does not exist yet
+    except OSError:  # the folder does not exist yet
         return found
     for name in folders:
         try:

@@ -1,4 +1,4 @@
-"""The whole lines of a file that somebody else appends to, a bounded piece at a time."""
+"""Read complete lines of a growing file, a bounded chunk at a time."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from typing import Final
 from trueloop.core.errors import InvalidData
 from trueloop.runs.tracking.journal_file import checksum_before
 
-CHUNK_BYTES: Final = 2**20  # bytes read at once; 50 ms of parsing
-MAX_LINE_BYTES: Final = 2**22  # bytes of a line; the longest ones hold a recipe's source and every package
+CHUNK_BYTES: Final = 2**20  # 50 ms of parsing
+MAX_LINE_BYTES: Final = 2**22  # the longest lines hold a recipe's source and all packages
 
 
 class Tail:
-    """Reads on from where it stopped.
+    """Reads a growing file from where the previous read stopped.
 
     Args:
-        path: of a regular file; a link is not followed.
+        path: a regular file; a link is not followed.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.offset = 0
-        """Bytes read so far, all of them whole lines."""
+        """Bytes read so far, all of them complete lines."""
         self.size = 0
-        """Bytes of the file when it was last looked at."""
+        """Size of the file in bytes at the last read."""
         self.changed_at = 0.0
-        """When it was last written to, seconds since 1970."""
+        """Modification time at the last read, in seconds since 1970."""
         self.restarts = 0
-        """Times it was found to be another file, and read from its beginning again."""
+        """How often the file was replaced and read from its beginning again."""
         self._inode = 0
         self._checksum = ""
 
     @property
     def remaining(self) -> int:
-        """Bytes that are left to read, a torn last line among them."""
+        """Bytes not read yet, including a torn last line."""
         return max(0, self.size - self.offset)
 
     def read_lines(self, chunk: int = CHUNK_BYTES) -> list[bytes]:
-        """Return the next whole lines, about so many bytes; none where there are none.
+        """Return the next complete lines, about ``chunk`` bytes; empty if there are none.
 
         Raises:
-            InvalidData: a line is longer than any that a run writes, or this is no regular file.
-            OSError: as the system says.
+            InvalidData: a line is longer than `MAX_LINE_BYTES`, or the path is not a regular file.
+            OSError: the file cannot be read.
         """
         flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         with FileIO(os.open(self._path, flags), "r") as file:
@@ -53,7 +53,9 @@ class Tail:
             if not stat.S_ISREG(seen.st_mode):
                 raise InvalidData(f"{self._path.name} is not a regular file.")
             self.size, self.changed_at = seen.st_size, seen.st_mtime
-            if self.offset and (seen.st_ino != self._inode or seen.st_size < self.offset or not self._is_same_file(file)):
+            if self.offset and (
+                seen.st_ino != self._inode or seen.st_size < self.offset or not self._is_same_file(file)
+            ):
                 self.offset, self.restarts = 0, self.restarts + 1
             self._inode = seen.st_ino
             block = self._read_block(file, chunk)
@@ -62,7 +64,7 @@ class Tail:
         return [line + b"\n" for line in block.split(b"\n")[:-1]]
 
     def was_replaced(self) -> bool:
-        """True where another file has taken the place of the one that was read, or it was written anew."""
+        """True if the file that was read was replaced or rewritten."""
         try:
             seen = self._path.lstat()
         except OSError:
@@ -73,7 +75,7 @@ class Tail:
         return checksum_before(file, self.offset) == self._checksum
 
     def _read_block(self, file: FileIO, piece: int) -> bytes:
-        """Read whole lines; a line that is longer than a piece is read as a whole."""
+        """Read complete lines; a line longer than a chunk is read completely."""
         while True:
             file.seek(self.offset)
             block = file.read(piece) or b""
@@ -83,6 +85,6 @@ class Tail:
             if piece >= MAX_LINE_BYTES:
                 raise InvalidData(
                     f"{self._path.name} has a line of more than {MAX_LINE_BYTES // 2**20} MiB.",
-                    why="No run writes one, so the rest cannot be trusted.",
+                    why="No run writes such lines, so the rest may be wrong as well.",
                 )
             piece = min(2 * piece, MAX_LINE_BYTES)

@@ -1,10 +1,10 @@
-"""What a watched program tells while it runs: an append-only file of bounded size, and one with where it is now.
+"""Write the live feed of a watched program: an append-only file of bounded size, and its current position.
 
-Nothing stays open between two writes: a program that closes every file it did not open, or forks, is not disturbed and
-does not disturb. Nothing waits for a reader, and nothing for the disk.
+No file stays open between two writes, so programs that fork or close unknown files are safe. No write waits for a
+reader or for the disk.
 
-Each line of the feed is an object with an "event": "begun", "numbers", "finding", "ended". JSON knows no NaN: numbers
-that are not finite are "nan", "inf" and "-inf".
+Each line of the feed is an object with an "event": "started", "numbers", "finding" or "ended". JSON has no NaN:
+non-finite numbers are the strings "nan", "inf" and "-inf".
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from typing import Any, Final, Protocol
 
 from trueloop.core.downsampling import DownsampledSeries
 from trueloop.runs.journal_lines import encode_line
-from trueloop.runs.live.folder import FEED_NAME, remove_ended_programs, ensure_private_folder, new_program_name
-from trueloop.runs.live.position_file import read_position, is_running, write_position
-from trueloop.runs.live.process_alive import process_start_ticks, memory_mib
+from trueloop.runs.live.folder import FEED_NAME, ensure_private_folder, new_program_name, remove_ended_programs
+from trueloop.runs.live.position_file import is_running, read_position, write_position
+from trueloop.runs.live.process_alive import memory_mib, process_start_ticks
 
 SCHEMA: Final = 1
-WRITE_INTERVAL_S: Final = 0.4  # between two writes: as fast as a page asks
-TIMING_INTERVAL_S: Final = 1.0  # between two looks at where the time goes, which take longer
-MAX_FEED_BYTES: Final = 16 * 2**20  # bytes of a feed; thinned series stay far below for days
+WRITE_INTERVAL_S: Final = 0.4  # the polling interval of a page
+TIMING_INTERVAL_S: Final = 1.0  # computing the time shares takes longer
+MAX_FEED_BYTES: Final = 16 * 2**20  # downsampled series stay far below this for days
 MAX_FINDINGS: Final = 200
-MAX_COLUMNS: Final = 240  # updates with norms by layer
+MAX_COLUMNS: Final = 240  # updates with gradient norms by layer
 _CLOSED, _NO_LINK = getattr(os, "O_CLOEXEC", 0), getattr(os, "O_NOFOLLOW", 0)
 
 Column = tuple[int, Sequence[str], Sequence[float | None]]
-"""Update, layers, norms."""
+"""An update, the layer names, and their gradient norms."""
 
 
 class RunStatus(Protocol):
-    """Where a watched run is, as the watch tells it."""
+    """The status of a watched run that the sanitizer provides."""
 
     @property
     def updates(self) -> int:
-        """Steps of optimizers so far."""
+        """Number of optimizer steps so far."""
         ...
 
     def timing(self) -> Any:
         """Return the seconds of an update and their parts as a `core.findings.UpdateTiming`; or None."""
         ...
 
-    def newest_layers(self) -> Column | None:
-        """Return the newest norms by layer."""
+    def newest_layer_norms(self) -> Column | None:
+        """Return the newest gradient norms by layer."""
         ...
 
 
 class LiveWriter:
-    """Writes one program's feed.
+    """Writes the feed of one program.
 
     Args:
-        folder: of all feeds; see `live_folder`.
-        about: what the program is: "name", "command", "folder", and whatever else a page shall tell.
-        rank: of this process among several.
+        folder: the live folder; see `live_folder`.
+        about: the program's "name", "command", "folder", and further fields to display.
+        rank: rank of this process if there are several.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the feed cannot be written.
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any], *, rank: int | None = None) -> None:
@@ -83,7 +83,7 @@ class LiveWriter:
         self._write_position(0)
 
     def add_value(self, series: str, update: int, value: float) -> None:
-        """Take in the newest value of a series; it is written with the next look, unless the series is long by then.
+        """Add the newest value of a series, which is downsampled; it is written by the next `write_if_due`.
 
         Cost: 0.3 us.
         """
@@ -96,29 +96,29 @@ class LiveWriter:
             points[1].append(value)
 
     def write_if_due(self, status: RunStatus) -> None:
-        """Write what is new, at most every `WRITE_INTERVAL_S`.
+        """Write new values, at most every `WRITE_INTERVAL_S`.
 
         Cost: 0.1 us; when it writes, 0.2 ms.
 
         Raises:
-            OSError: the disk is full, or the folder has gone.
+            OSError: the disk is full, or the folder was removed.
         """
         if perf_counter() >= self._due_s:
             self._write(status)
 
     def write_finding(self, finding: Mapping[str, Any]) -> None:
-        """Write a finding, at once; the first `MAX_FINDINGS` of them."""
+        """Write a finding immediately; only the first `MAX_FINDINGS` are written."""
         self._findings += 1
         if self._findings <= MAX_FINDINGS:
             self._append("finding", **finding)
 
     def write_end(self, updates: int, code: int, report: Mapping[str, Any]) -> None:
-        """Write how the program ended.
+        """Write the end of the program.
 
         Args:
-            updates: steps of optimizers in all.
-            code: what it exits with.
-            report: its report.
+            updates: total number of optimizer steps.
+            code: exit code.
+            report: the sanitizer's report.
         """
         self._append("ended", code=code, updates=updates, **report)
         self._write_position(updates, ended=code)
@@ -140,7 +140,7 @@ class LiveWriter:
         self._due_s = perf_counter() + WRITE_INTERVAL_S
 
     def _norms_column(self, now: RunStatus) -> dict[str, Any]:
-        newest = now.newest_layers()
+        newest = now.newest_layer_norms()
         if newest is None:
             return {}
         update, layers, norms = newest
@@ -162,7 +162,7 @@ class LiveWriter:
             while rest:
                 rest = rest[os.write(file, rest) :]
             self._size += len(line)
-        except OSError:  # what follows a torn line could not be read
+        except OSError:  # lines after a torn one would be unreadable
             os.ftruncate(file, os.fstat(file).st_size - (len(line) - len(rest)))
             raise
         finally:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trueloop.runs.history import History
-from trueloop.runs.queries.overview import Point, dotted, monitor_of, points
-from trueloop.runs.queries.ranking import ranked_points
+from trueloop.runs.queries.overview import Point, flatten, metric_points, monitored_metric
+from trueloop.runs.queries.ranking import rank_points
 
 Group = Literal["config", "code", "data", "model", "environment"]
 ABSENT = "absent"
@@ -34,7 +34,7 @@ _GROUPS: Mapping[str, Group] = {
     "model": "model",
     "optimizer": "model",
 }
-_NO_DIFFERENCE = ("run_id", "command", "store", "restart", "doctor")
+_IGNORED_FACTS = ("run_id", "command", "store", "restart", "doctor")
 """Facts that differ between any two runs, or only say how one was asked for, or what the machine had left then."""
 
 
@@ -49,7 +49,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MetricComparison:
     """One metric of several runs; None where a run did not measure it, or nothing was finite."""
 
     metric: str
@@ -58,7 +58,7 @@ class Measured:
     last: Sequence[Point | None]
 
 
-def differences(histories: Sequence[History]) -> list[Difference]:
+def find_differences(histories: Sequence[History]) -> list[Difference]:
     """List every fact that is not the same in all runs, by group."""
     facts = [_facts(history) for history in histories]
     names = dict.fromkeys(name for each in facts for name in each)
@@ -71,38 +71,40 @@ def differences(histories: Sequence[History]) -> list[Difference]:
     return sorted(found, key=lambda each: groups.index(each.group))
 
 
-def measured(histories: Sequence[History], modes: Mapping[str, Literal["min", "max"] | None]) -> list[Measured]:
+def compare_metrics(
+    histories: Sequence[History], modes: Mapping[str, Literal["min", "max"] | None]
+) -> list[MetricComparison]:
     """Lay the metrics of several runs side by side.
 
     Args:
         histories: of the runs.
         modes: whether less or more of a metric is better; None where that is not known.
     """
-    told = [points(history.evaluations) for history in histories]
+    told = [metric_points(history.evaluations) for history in histories]
     return [
-        Measured(
+        MetricComparison(
             metric=name,
-            best=[_best(history, name, modes.get(name)) for history in histories],
+            best=[_best_point(history, name, modes.get(name)) for history in histories],
             last=[each[name][-1] if name in each else None for each in told],
         )
         for name in dict.fromkeys(name for each in told for name in each)
     ]
 
 
-def modes_of(histories: Sequence[History]) -> dict[str, Literal["min", "max"]]:
+def metric_modes(histories: Sequence[History]) -> dict[str, Literal["min", "max"]]:
     """Say which way each monitored metric is better, as the runs themselves say."""
-    return dict(monitor_of(history.facts) for history in histories)
+    return dict(monitored_metric(history.facts) for history in histories)
 
 
-def _best(history: History, name: str, mode: Literal["min", "max"] | None) -> Point | None:
+def _best_point(history: History, name: str, mode: Literal["min", "max"] | None) -> Point | None:
     if mode is None:
-        found = points(history.evaluations).get(name)
+        found = metric_points(history.evaluations).get(name)
         return found[-1] if found else None
-    return next(iter(ranked_points(history, name, mode)), None)
+    return next(iter(rank_points(history, name, mode)), None)
 
 
 def _facts(history: History) -> dict[str, Any]:
-    facts = dotted({key: value for key, value in history.facts.items() if key not in _NO_DIFFERENCE})
+    facts = flatten({key: value for key, value in history.facts.items() if key not in _IGNORED_FACTS})
     return {name: _digest(value) if name.startswith("source.") else value for name, value in facts.items()}
 
 

@@ -18,10 +18,10 @@ from trueloop.runs.history import History, UpdateColumns
 from trueloop.runs.journal_lines import encode_line
 from trueloop.runs.queries.overview import Overview
 
-_FORMULA = ("=", "+", "-", "@")  # a spreadsheet would execute a title that begins like this
+_FORMULA_STARTS = ("=", "+", "-", "@")  # a spreadsheet would execute a title that begins like this
 
 
-def as_csv(history: History, file: TextIO) -> None:
+def write_csv(history: History, file: TextIO) -> None:
     """Write updates and evaluations as one table; see the module for its columns."""
     columns = _columns(history.updates)
     names = dict.fromkeys(f"{each.split}/{name}" for each in history.evaluations for name in each.metrics)
@@ -31,10 +31,10 @@ def as_csv(history: History, file: TextIO) -> None:
         writer.writerow([*(_cell(value) for value in row), *(_cell(metrics.get(name)) for name in names)])
 
 
-def as_json(seen: Overview, history: History, file: TextIO) -> None:
+def write_json(overview: Overview, history: History, file: TextIO) -> None:
     """Write everything a run's journal tells as one line of strict JSON, an update at a time."""
     columns = _columns(history.updates)
-    head = {"run": seen.as_json(), "started": asdict(history.started)}
+    head = {"run": overview.as_json(), "started": asdict(history.started)}
     file.write(f'{encode_line(head)[:-2]},"updates":[')
     for number, row in enumerate(zip(*columns.values(), strict=True)):
         file.write(("," if number else "") + encode_line(dict(zip(columns, row, strict=True)))[:-1])
@@ -72,7 +72,7 @@ def _rows(history: History, columns: Mapping[str, Sequence[Any]]) -> Iterator[tu
 
 def _title(name: str) -> str:
     shown = replace_unprintable(name)
-    return f"'{shown}" if shown.startswith(_FORMULA) else shown
+    return f"'{shown}" if shown.startswith(_FORMULA_STARTS) else shown
 
 
 def _cell(value: Any) -> Any:

@@ -14,10 +14,10 @@ from typing import Any
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.runs.queries.overview import STATES, Overview
-from trueloop.runs.queries.ranking import direction
+from trueloop.runs.queries.ranking import metric_mode
 
 _CONDITION = re.compile(r"(?P<name>[^<>=!]+?)\s*(?P<sign><=|>=|!=|==|=|<|>)\s*(?P<value>.*)", re.DOTALL)
-_SIGNS: dict[str, Callable[[Any, Any], bool]] = {
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
@@ -47,7 +47,7 @@ class Condition:
     value: str
 
 
-def condition(text: str) -> Condition:
+def parse_condition(text: str) -> Condition:
     """Read one filter.
 
     Raises:
@@ -61,8 +61,8 @@ def condition(text: str) -> Condition:
         )
     name, value = match["name"].strip(), match["value"]
     if name == "started":
-        value = _seconds(value)
-    if match["sign"] in _SIGNS and _number(value) is None:
+        value = _parse_date(value)
+    if match["sign"] in _OPERATORS and _parse_number(value) is None:
         raise InvalidConfig(
             f"The filter {text!r} compares with {value!r}, which is not a number.",
             fix="Compare text with = or !=; a start with a date: 'started>=2026-01-31'.",
@@ -70,7 +70,7 @@ def condition(text: str) -> Condition:
     return Condition(name=name, sign=match["sign"], value=value)
 
 
-def chosen(runs: Sequence[Overview], conditions: Iterable[Condition]) -> list[Overview]:
+def filter_runs(runs: Sequence[Overview], conditions: Iterable[Condition]) -> list[Overview]:
     """Return the runs that meet all conditions; one that does not have what is asked for does not meet it.
 
     Args:
@@ -82,12 +82,12 @@ def chosen(runs: Sequence[Overview], conditions: Iterable[Condition]) -> list[Ov
     """
     left = list(runs)
     for each in conditions:
-        ask = reader(each.name, runs)
+        ask = field_getter(each.name, runs)
         left = [run for run in left if _meets(ask(run), each)]
     return left
 
 
-def in_state(state: str, runs: Sequence[Overview]) -> Condition:
+def state_condition(state: str, runs: Sequence[Overview]) -> Condition:
     """Return the condition for a state, a shell pattern of one, or what some run said of its end.
 
     Raises:
@@ -102,7 +102,7 @@ def in_state(state: str, runs: Sequence[Overview]) -> Condition:
     return Condition(name="state", sign="=", value=state)
 
 
-def ordered(runs: Sequence[Overview], by: str, *, reverse: bool = False) -> list[Overview]:
+def sort_runs(runs: Sequence[Overview], by: str, *, reverse: bool = False) -> list[Overview]:
     """Sort runs: newest first by "started", best first by a metric, else upwards; those without a value come last.
 
     Args:
@@ -113,16 +113,16 @@ def ordered(runs: Sequence[Overview], by: str, *, reverse: bool = False) -> list
     Raises:
         InvalidConfig: no run has it.
     """
-    ask = reader(by, runs)
+    ask = field_getter(by, runs)
     keyed = [(ask(run), run) for run in runs]
-    present = [pair for pair in keyed if not _missing(pair[0])]
-    downwards = by == "started" or (by not in FIELDS and direction(by.removeprefix(_LAST), runs) == "max")
+    present = [pair for pair in keyed if not _is_missing(pair[0])]
+    downwards = by == "started" or (by not in FIELDS and metric_mode(by.removeprefix(_LAST), runs) == "max")
     texts = any(isinstance(value, str) or not isinstance(value, int | float) for value, _ in present)
     present.sort(key=lambda pair: str(pair[0]) if texts else pair[0], reverse=downwards != reverse)
-    return [run for _, run in present] + [run for value, run in keyed if _missing(value)]
+    return [run for _, run in present] + [run for value, run in keyed if _is_missing(value)]
 
 
-def reader(name: str, runs: Sequence[Overview]) -> Callable[[Overview], Any]:
+def field_getter(name: str, runs: Sequence[Overview]) -> Callable[[Overview], Any]:
     """Return what reads a field, a metric or a setting of a run, None where the run does not have it.
 
     Raises:
@@ -132,16 +132,16 @@ def reader(name: str, runs: Sequence[Overview]) -> Callable[[Overview], Any]:
         return FIELDS[name]
     metric = name.removeprefix(_LAST)
     if any(metric in run.record.get("last", ()) for run in runs):
-        mode = direction(metric, runs)
+        mode = metric_mode(metric, runs)
         if name.startswith(_LAST) or mode is None:
-            return lambda run: _value(run.last(metric))
-        return lambda run: _value(run.best(metric, mode))
+            return lambda run: _value_or_none(run.last(metric))
+        return lambda run: _value_or_none(run.best(metric, mode))
     if not runs or any(name in run.facts for run in runs):
         return lambda run: run.facts.get(name)
-    raise unknown(name, runs)
+    raise unknown_name_error(name, runs)
 
 
-def unknown(name: str, runs: Sequence[Overview]) -> InvalidConfig:
+def unknown_name_error(name: str, runs: Sequence[Overview]) -> InvalidConfig:
     """Say that no run has a field, metric or setting of that name, and which there are."""
     metrics = dict.fromkeys(metric for run in runs for metric in run.metrics)
     settings = dict.fromkeys(setting for run in runs for setting in run.facts)
@@ -153,30 +153,30 @@ def unknown(name: str, runs: Sequence[Overview]) -> InvalidConfig:
     )
 
 
-def _missing(value: Any) -> bool:
+def _is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _value(point: Any) -> float | None:
+def _value_or_none(point: Any) -> float | None:
     return point.value if point else None
 
 
-def _meets(found: Any, asked: Condition) -> bool:
+def _meets(found: Any, wanted: Condition) -> bool:
     if found is None:
         return False
-    number = _number(asked.value)
-    if asked.sign in _SIGNS:
-        told = None if isinstance(found, str | bool) else _number(found)
-        return told is not None and _SIGNS[asked.sign](told, number)
+    number = _parse_number(wanted.value)
+    if wanted.sign in _OPERATORS:
+        told = None if isinstance(found, str | bool) else _parse_number(found)
+        return told is not None and _OPERATORS[wanted.sign](told, number)
     if isinstance(found, int | float) and not isinstance(found, bool) and number is not None:
         same = found == number or (math.isnan(found) and math.isnan(number))
     else:
         text = str(found).lower() if isinstance(found, bool) else str(found)
-        same = fnmatchcase(text, asked.value)
-    return same == (asked.sign != "!=")
+        same = fnmatchcase(text, wanted.value)
+    return same == (wanted.sign != "!=")
 
 
-def _seconds(date: str) -> str:
+def _parse_date(date: str) -> str:
     """Turn a date, in the time of this machine, into seconds since 1970; what is none stays as it is."""
     try:
         return str(datetime.fromisoformat(date).timestamp())
@@ -184,7 +184,7 @@ def _seconds(date: str) -> str:
         return date
 
 
-def _number(value: Any) -> float | None:
+def _parse_number(value: Any) -> float | None:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):

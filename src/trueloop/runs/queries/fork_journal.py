@@ -15,7 +15,7 @@ from trueloop.runs.journal_lines import UPDATE_EVENTS, encode_line, event_record
 from trueloop.runs.queries.overview import ROLLED_BACK
 
 
-def branch(source: Path, target: Path, *, update: int, run_id: str, note: Notice, lies_in: Path) -> None:
+def fork_journal(source: Path, target: Path, *, update: int, run_id: str, note: Notice, final_dir: Path) -> None:
     """Write the journal of a run that starts where another one was.
 
     What the source did up to the update is copied line by line, with its times; how it went on and ended is not. What
@@ -27,22 +27,22 @@ def branch(source: Path, target: Path, *, update: int, run_id: str, note: Notice
         update: the last one to copy.
         run_id: of the new run.
         note: the last line: where all this comes from.
-        lies_in: the folder the new run will lie in, to name its checkpoints.
+        final_dir: the folder the new run will lie in, to name its checkpoints.
 
     Raises:
         RunFolderError: the journal cannot be read or written.
     """
     try:
         with (source / JOURNAL_NAME).open("rb") as lines, (target / JOURNAL_NAME).open("x", encoding="utf-8") as file:
-            for record in _kept(lines, update):
-                file.write(encode_line(_renamed(record, run_id, lies_in)))
+            for record in _records_up_to(lines, update):
+                file.write(encode_line(_with_new_identity(record, run_id, final_dir)))
             file.write(encode_line(event_record(note, time.time())))
             file.flush()
     except OSError as error:
         raise RunFolderError(f"The journal of {source} cannot be copied: {error.strerror or error}.") from error
 
 
-def rolled_back(*, source: Path, run_id: str, update: int) -> Notice:
+def rollback_note(*, source: Path, run_id: str, update: int) -> Notice:
     """Return the note that says where a run comes from."""
     message = f"Starts where {source} was after update {update}."
     return Notice(
@@ -53,7 +53,7 @@ def rolled_back(*, source: Path, run_id: str, update: int) -> Notice:
     )
 
 
-def _kept(lines: Iterable[bytes], update: int) -> Iterator[dict[str, Any]]:
+def _records_up_to(lines: Iterable[bytes], update: int) -> Iterator[dict[str, Any]]:
     for line in lines:
         if not line.endswith(b"\n"):  # torn, or being written right now
             return
@@ -68,9 +68,9 @@ def _kept(lines: Iterable[bytes], update: int) -> Iterator[dict[str, Any]]:
             yield record
 
 
-def _renamed(record: Mapping[str, Any], run_id: str, lies_in: Path) -> dict[str, Any]:
+def _with_new_identity(record: Mapping[str, Any], run_id: str, final_dir: Path) -> dict[str, Any]:
     if record["event"] == "run_started":
         return {**record, "facts": {**record["facts"], "run_id": run_id}}
     if record["event"] == "checkpoint_saved":
-        return {**record, "path": str(lies_in / "checkpoints" / PurePath(record["path"]).name)}
+        return {**record, "path": str(final_dir / "checkpoints" / PurePath(record["path"]).name)}
     return dict(record)

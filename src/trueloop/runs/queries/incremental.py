@@ -12,15 +12,15 @@ from typing import Any
 from trueloop.core.json_text import parse_json
 from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded
 from trueloop.runs.journal import JOURNAL_NAME
-from trueloop.runs.journal_lines import READABLE_SCHEMAS, SCHEMA, UPDATE_EVENTS, parse_event, expand_column
+from trueloop.runs.journal_lines import READABLE_SCHEMAS, SCHEMA, UPDATE_EVENTS, expand_column, parse_event
 from trueloop.runs.queries.overview import ROLLED_BACK
 
-LARGE = 2**20  # bytes; below, reading a journal from its start takes 40 ms at most
-_TAIL = 2**20  # bytes: the longest lines hold a confusion matrix
-_MARK = 512  # bytes before the place up to which it was read, which tell whether it is still the same journal
+MIN_INCREMENTAL_BYTES = 2**20  # bytes; below, reading a journal from its start takes 40 ms at most
+_TAIL_BYTES = 2**20  # bytes: the longest lines hold a confusion matrix
+_HASHED_BYTES = 512  # bytes before the place up to which it was read, which tell whether it is still the same journal
 
 
-def place(run_dir: Path) -> list[Any]:
+def journal_position(run_dir: Path) -> list[Any]:
     """Say up to which byte a journal has whole lines right now, with a hash of what is before it.
 
     Raises:
@@ -29,17 +29,19 @@ def place(run_dir: Path) -> list[Any]:
     """
     with (run_dir / JOURNAL_NAME).open("rb") as file:
         end = file.seek(0, os.SEEK_END)
-        file.seek(max(0, end - _TAIL))
-        whole = end - _TAIL + file.read().rindex(b"\n") + 1 if end > _TAIL else file.read().rindex(b"\n") + 1
-        return [whole, _mark(file, whole)]
+        file.seek(max(0, end - _TAIL_BYTES))
+        whole = (
+            end - _TAIL_BYTES + file.read().rindex(b"\n") + 1 if end > _TAIL_BYTES else file.read().rindex(b"\n") + 1
+        )
+        return [whole, _tail_hash(file, whole)]
 
 
-def extended(run_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
+def extend_record(run_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
     """Bring a record up to date.
 
     Args:
         run_dir: with a journal that was only appended to since.
-        record: of the journal as it was, with its `place` under "read".
+        record: of the journal as it was, with its `journal_position` under "read".
 
     Returns:
         What `record_of` would, to the rounding of its seconds; None where only reading all of it can tell: it was
@@ -48,40 +50,40 @@ def extended(run_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
     if record.get("problem") or "read" not in record:
         return None
     start, mark = record["read"]
-    grown = _Growth(record)
+    grown = _RecordUpdater(record)
     try:
-        now = place(run_dir)
+        now = journal_position(run_dir)
         with (run_dir / JOURNAL_NAME).open("rb") as file:
-            if now[0] < start or _mark(file, start) != mark:
+            if now[0] < start or _tail_hash(file, start) != mark:
                 return None
             file.seek(start)
             for line in file:
-                if line.endswith(b"\n") and not grown.take(parse_json(line)):
+                if line.endswith(b"\n") and not grown.add_line(parse_json(line)):
                     return None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return {**grown.record, "read": now}
 
 
-class _Growth:
+class _RecordUpdater:
     """Takes lines; one that was already counted, because it was written while the record was made, is passed over."""
 
     def __init__(self, record: Mapping[str, Any]) -> None:
         self.record: dict[str, Any] = {**record, **{kind: dict(record[kind]) for kind in ("last", "lowest", "highest")}}
         self.record["end"] = record["end"] if record["end"] != ROLLED_BACK else ""
 
-    def take(self, line: dict[str, Any]) -> bool:
+    def add_line(self, line: dict[str, Any]) -> bool:
         """Take one line; False where it changes what came before."""
         if line.get("schema", SCHEMA) not in READABLE_SCHEMAS:
             return False
         if line["event"] in UPDATE_EVENTS:
-            self._updates(line)
+            self._add_updates(line)
             return True
         event = parse_event(line)
         if isinstance(event, Evaluated):
-            self._evaluated(event)
+            self._add_evaluation(event)
         elif isinstance(event, CheckpointSaved):
-            self._saved(event)
+            self._add_checkpoint(event)
         elif isinstance(event, RunEnded):
             self.record["end"] = str(event.reason)
             if self.record["processes"] == 1:
@@ -90,7 +92,7 @@ class _Growth:
             isinstance(event, Notice) and event.kind != ROLLED_BACK
         )
 
-    def _updates(self, line: dict[str, Any]) -> None:
+    def _add_updates(self, line: dict[str, Any]) -> None:
         first, count = int(line["update"]), int(line.get("rows", 1))
         columns = [expand_column(line[name], count) for name in ("total_s", "wait_s", "skipped", "epoch")]
         for update, (total_s, wait_s, skipped, epoch) in enumerate(zip(*columns, strict=True), first):
@@ -99,7 +101,7 @@ class _Growth:
                 self.record["duration_s"] += max(float(total_s), float(wait_s))
                 self.record["skipped"] += bool(skipped)
 
-    def _evaluated(self, event: Evaluated) -> None:
+    def _add_evaluation(self, event: Evaluated) -> None:
         last, metric, new = self.record["last"], self.record["monitor"][0], False
         for name, value in event.metrics.items():
             name, point = f"{event.split}/{name}", [value, event.update, event.epoch]  # noqa: PLW2901
@@ -115,7 +117,7 @@ class _Growth:
                         self.record["best_checkpoint"] = folder if saved == event.update else None
         self.record["duration_s"] += event.seconds if new else 0.0
 
-    def _saved(self, event: CheckpointSaved) -> None:
+    def _add_checkpoint(self, event: CheckpointSaved) -> None:
         folder = f"checkpoints/{PurePath(event.path).name}"
         if event.update < self.record["saved"][0] or self.record["saved"] == [event.update, folder]:
             return
@@ -127,6 +129,6 @@ class _Growth:
         self.record["duration_s"] += event.seconds
 
 
-def _mark(file: Any, end: int) -> str:
-    file.seek(max(0, end - _MARK))
-    return hashlib.sha256(file.read(min(end, _MARK))).hexdigest()[:16]
+def _tail_hash(file: Any, end: int) -> str:
+    file.seek(max(0, end - _HASHED_BYTES))
+    return hashlib.sha256(file.read(min(end, _HASHED_BYTES))).hexdigest()[:16]

@@ -20,12 +20,12 @@ from trueloop.core.errors import RunFolderError
 from trueloop.core.json_text import parse_json
 from trueloop.runs.journal import JOURNAL_NAME
 from trueloop.runs.journal_lines import encode_line
-from trueloop.runs.queries.incremental import LARGE, extended, place
-from trueloop.runs.queries.overview import Overview, as_overview, record_of
+from trueloop.runs.queries.incremental import MIN_INCREMENTAL_BYTES, extend_record, journal_position
+from trueloop.runs.queries.overview import Overview, make_overview, read_record
 
 INDEX_NAME = ".index.sqlite"
 SCHEMA = 1  # raised whenever what `record_of` returns changes
-_WAIT_S = 5.0  # for another process that writes the index; it takes milliseconds
+_LOCK_TIMEOUT_S = 5.0  # for another process that writes the index; it takes milliseconds
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS runs"
     " (name BLOB PRIMARY KEY, mtime_ns INTEGER, size INTEGER, record TEXT, facts TEXT) WITHOUT ROWID"
@@ -36,7 +36,7 @@ Row = tuple[Stamp, str, str]
 """Modification time in ns and size in bytes of the journal; record and facts as JSON."""
 
 
-def overviews(root: Path, *, facts: bool = False) -> list[Overview]:
+def load_overviews(root: Path, *, facts: bool = False) -> list[Overview]:
     """Return the overview of every run that lies in a folder, by name.
 
     Args:
@@ -48,30 +48,32 @@ def overviews(root: Path, *, facts: bool = False) -> list[Overview]:
 
     Cost: a look at each journal, and reading those that changed since; 0.2 s for 10,000 runs that did not.
     """
-    with _collector_paused():
-        return _overviews(root, _stamps(root), facts=facts)
+    with _gc_paused():
+        return _load_overviews(root, _stamps(root), facts=facts)
 
 
-def _overviews(root: Path, stamps: Mapping[str, Stamp], *, facts: bool) -> list[Overview]:
+def _load_overviews(root: Path, stamps: Mapping[str, Stamp], *, facts: bool) -> list[Overview]:
     if not stamps:
         return []
     known = _load(root)
     kept = {name: row for name, row in (known or {}).items() if stamps.get(name) == row[0]}
-    read = _parsed(kept, facts=facts)
+    read = _parse_rows(kept, facts=facts)
     if read is None:  # a row is no JSON, so the index cannot be trusted
         known, kept, read = None, {}, {}
     fresh = {
-        name: _row(root / name, stamp, (known or {}).get(name)) for name, stamp in stamps.items() if name not in kept
+        name: _read_row(root / name, stamp, (known or {}).get(name))
+        for name, stamp in stamps.items()
+        if name not in kept
     }
     if fresh or known is None or len(kept) < len(known):
         _save(root, fresh, gone=(known or {}).keys() - stamps.keys(), anew=known is None)
-    read |= _parsed(fresh, facts=facts) or {}
+    read |= _parse_rows(fresh, facts=facts) or {}
     parent = "" if str(root) == "." else f"{root}/"
-    return [as_overview(parent + name, *read[name]) for name in stamps]
+    return [make_overview(parent + name, *read[name]) for name in stamps]
 
 
 @contextmanager
-def _collector_paused() -> Generator[None]:
+def _gc_paused() -> Generator[None]:
     """Half a million objects are made here that stay: looking for garbage among them takes a quarter of the time."""
     running = gc.isenabled()
     gc.disable()
@@ -82,7 +84,7 @@ def _collector_paused() -> Generator[None]:
             gc.enable()
 
 
-def names(root: Path) -> list[str]:
+def run_names(root: Path) -> list[str]:
     """List the runs below a folder.
 
     Raises:
@@ -113,23 +115,23 @@ def _stamps(root: Path) -> dict[str, Stamp]:
     return found
 
 
-def _row(run_dir: Path, stamp: Stamp, before: Row | None) -> Row:
+def _read_row(run_dir: Path, stamp: Stamp, before: Row | None) -> Row:
     """Read a journal, or of a long one that has grown only what is new."""
-    if stamp[1] < LARGE:
-        record, facts = record_of(run_dir)
+    if stamp[1] < MIN_INCREMENTAL_BYTES:
+        record, facts = read_record(run_dir)
         return stamp, encode_line(record), encode_line(facts)
     try:
-        grown = extended(run_dir, parse_json(before[1])) if before else None
+        grown = extend_record(run_dir, parse_json(before[1])) if before else None
         if before and grown:
             return stamp, encode_line(grown), before[2]
-        read_to = place(run_dir)
+        read_to = journal_position(run_dir)
     except (OSError, ValueError, TypeError, AttributeError, KeyError):  # whatever it is, reading all of it will say so
         read_to = None
-    record, facts = record_of(run_dir)
+    record, facts = read_record(run_dir)
     return stamp, encode_line({**record, "read": read_to} if read_to else record), encode_line(facts)
 
 
-def _parsed(rows: Mapping[str, Row], *, facts: bool) -> dict[str, tuple[Any, Any]] | None:
+def _parse_rows(rows: Mapping[str, Row], *, facts: bool) -> dict[str, tuple[Any, Any]] | None:
     """Read all rows at once, which takes a third of the time of one by one."""
     try:
         records = parse_json(f"[{','.join(row[1] for row in rows.values())}]")
@@ -147,7 +149,7 @@ def _load(root: Path) -> dict[str, Row] | None:
     if path.is_symlink() or not path.is_file():
         return None
     try:
-        with closing(sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None)) as index:
+        with closing(sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, isolation_level=None)) as index:
             if index.execute("PRAGMA user_version").fetchone() != (SCHEMA,):
                 return None
             rows = index.execute("SELECT name, mtime_ns, size, record, facts FROM runs").fetchall()
@@ -176,7 +178,7 @@ def _save(root: Path, fresh: Mapping[str, Row], *, gone: Iterable[str], anew: bo
 
 
 def _write(path: Path, fresh: Mapping[str, Row], gone: Iterable[str]) -> None:
-    with closing(sqlite3.connect(path, timeout=_WAIT_S, isolation_level=None)) as index:
+    with closing(sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, isolation_level=None)) as index:
         index.execute("PRAGMA synchronous = OFF")  # after a power cut it may be corrupt, and is made anew
         index.execute("BEGIN IMMEDIATE")
         index.execute(_TABLE)

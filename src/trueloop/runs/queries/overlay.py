@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from trueloop.core.formatting import format_float
 from trueloop.runs.history import History
 from trueloop.runs.panels import Curve, Kind, Panel
-from trueloop.runs.queries.overview import points
-from trueloop.runs.series import envelope, default_span, smooth
+from trueloop.runs.queries.overview import metric_points
+from trueloop.runs.series import default_span, envelope, smooth
 
 Series = tuple[Sequence[float], Sequence[float]]
 """Updates and values."""
 
 
-def overlay(histories: Mapping[str, History]) -> list[Panel]:
+def overlay_panels(histories: Mapping[str, History]) -> list[Panel]:
     """Lay out training loss, every metric, learning rate, gradient norm and speed of several runs.
 
     Args:
@@ -24,13 +24,13 @@ def overlay(histories: Mapping[str, History]) -> list[Panel]:
     Returns:
         Panels on which something is to be seen; of each curve `Curve.run` says whose it is.
     """
-    return [panel for panel in _all(histories) if panel.curves]
+    return [panel for panel in _all_panels(histories) if panel.curves]
 
 
-def _all(histories: Mapping[str, History]) -> Iterator[Panel]:
+def _all_panels(histories: Mapping[str, History]) -> Iterator[Panel]:
     trained = {label: _smoothed(history, history.updates.loss) for label, history in histories.items()}
     yield _panel("train_loss", "Training loss, smoothed", "line", trained)
-    measured = {label: points(history.evaluations) for label, history in histories.items()}
+    measured = {label: metric_points(history.evaluations) for label, history in histories.items()}
     for metric in dict.fromkeys(name for each in measured.values() for name in each):
         values = {
             label: ([p.update for p in found], [p.value for p in found])
@@ -48,7 +48,7 @@ def _all(histories: Mapping[str, History]) -> Iterator[Panel]:
 
 def _panel(name: str, title: str, kind: Kind, series: Mapping[str, Series], *, log: bool = False) -> Panel:
     curves: list[Curve] = []
-    log = log or ("loss" in name and _spans(series))
+    log = log or ("loss" in name and _suits_log_scale(series))
     for run, (label, (xs, ys)) in enumerate(series.items()):  # one without a value still has its colour
         drawn = [y if y > 0 else math.nan for y in ys] if log else ys  # a log axis has no place for 0
         x, y = envelope(xs, drawn)
@@ -58,7 +58,7 @@ def _panel(name: str, title: str, kind: Kind, series: Mapping[str, Series], *, l
     return Panel(name=name, title=title, caption=f"At the end: {ends or 'nothing finite'}.", curves=curves, log=log)
 
 
-def _spans(series: Mapping[str, Series]) -> bool:
+def _suits_log_scale(series: Mapping[str, Series]) -> bool:
     """True where a linear axis would show the end of a loss as zero."""
     finite = [y for _, ys in series.values() for y in ys if math.isfinite(y)]
     return bool(finite) and min(finite) > 0 and max(finite) > 30 * min(finite)

@@ -13,7 +13,7 @@ from trueloop.core.json_text import parse_json
 from trueloop.core.protocols import CheckpointSaved, Evaluated
 from trueloop.runs.history import History, iter_leaves
 from trueloop.runs.journal import JOURNAL_NAME, read_journal
-from trueloop.runs.queries.running import held
+from trueloop.runs.queries.running import is_training
 from trueloop.runs.run_id import read_run_id
 
 ROLLED_BACK = "rolled_back"
@@ -27,7 +27,14 @@ STATES = (
 locks do not work; "rolled_back" until it goes on; "damaged" and "empty" where the journal does not tell."""
 
 
-_WITHIN = ("lowest", "highest", "last", "end", "saved", "read")  # of a record: told in another form, or not at all
+_INTERNAL_KEYS = (
+    "lowest",
+    "highest",
+    "last",
+    "end",
+    "saved",
+    "read",
+)  # of a record: told in another form, or not at all
 
 
 class Point(NamedTuple):
@@ -40,7 +47,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """One run; see `record_of` for what is kept in the index."""
+    """One run; see `read_record` for what is kept in the index."""
 
     folder: str
     """The run's; as text, since 10,000 paths take 50 ms."""
@@ -104,15 +111,15 @@ class Overview:
         """Everything, as `--json` tells it."""
         metric, mode = self.monitor
         best = self.record.get("lowest" if mode == "min" else "highest", {}).get(metric)
-        known = {key: value for key, value in self.record.items() if key not in _WITHIN}
+        known = {key: value for key, value in self.record.items() if key not in _INTERNAL_KEYS}
         return {
             "name": self.name,
             "path": self.folder,
             "state": self.state,
             **known,
             "monitor": {"metric": metric, "mode": mode},
-            "best": best and {"metric": metric, **_named(best)},
-            "last": {name: _named(point) for name, point in self.record.get("last", {}).items()},
+            "best": best and {"metric": metric, **_point_json(best)},
+            "last": {name: _point_json(point) for name, point in self.record.get("last", {}).items()},
         }
 
     def _point(self, of: str, metric: str) -> Point | None:
@@ -120,18 +127,18 @@ class Overview:
         return Point(float(found[0]), found[1], found[2]) if found else None
 
 
-def overview(run_dir: Path) -> Overview:
+def read_overview(run_dir: Path) -> Overview:
     """Read a run's journal for its overview; a damaged one is told by `Overview.problem`, never by an exception."""
-    record, facts = record_of(run_dir)
-    return as_overview(str(run_dir), record, facts)
+    record, facts = read_record(run_dir)
+    return make_overview(str(run_dir), record, facts)
 
 
-def as_overview(folder: str, record: Mapping[str, Any], facts: Mapping[str, Any]) -> Overview:
+def make_overview(folder: str, record: Mapping[str, Any], facts: Mapping[str, Any]) -> Overview:
     """Join what the journal said with what holds right now."""
     return Overview(folder=folder, record=record, facts=facts, state=_state(folder, record))
 
 
-def record_of(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_record(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read a run's journal for what does not change unless the journal does: its record and its settings.
 
     Returns:
@@ -141,7 +148,7 @@ def record_of(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """
     try:
         history = read_journal(run_dir / JOURNAL_NAME)
-        return _record(run_dir, history), settings_of(history)
+        return _make_record(run_dir, history), flat_settings(history)
     except InvalidData as error:
         return {"end": "damaged", "problem": error.what}, {}
     except RunFolderError as error:
@@ -151,17 +158,17 @@ def record_of(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"end": "damaged", "problem": f"{run_dir / JOURNAL_NAME} makes no sense: {error!r}."}, {}
 
 
-def settings_of(history: History) -> dict[str, Any]:
+def flat_settings(history: History) -> dict[str, Any]:
     """Lay the settings and the recipe's options out by dotted name: {"config.optim.lr": 0.001, "options.width": 8}."""
-    return dotted({name: history.facts.get(name) or {} for name in ("config", "options")})
+    return flatten({name: history.facts.get(name) or {} for name in ("config", "options")})
 
 
-def dotted(tree: Mapping[str, Any]) -> dict[str, Any]:
+def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten nested mappings into one with dotted names; an empty one is left out."""
     return dict(iter_leaves(tree))
 
 
-def monitor_of(facts: Mapping[str, Any]) -> tuple[str, Literal["min", "max"]]:
+def monitored_metric(facts: Mapping[str, Any]) -> tuple[str, Literal["min", "max"]]:
     """Find the monitored metric and its mode in a run's facts; ("val/loss", "min") where they do not say."""
     config = facts.get("config")
     monitor = config.get("monitor") if isinstance(config, Mapping) else None
@@ -171,7 +178,7 @@ def monitor_of(facts: Mapping[str, Any]) -> tuple[str, Literal["min", "max"]]:
     return str(told.get("metric") or "val/loss"), "max" if told.get("mode") == "max" else "min"
 
 
-def points(evaluations: Iterable[Evaluated]) -> dict[str, list[Point]]:
+def metric_points(evaluations: Iterable[Evaluated]) -> dict[str, list[Point]]:
     """Sort evaluations by metric ("val/loss"), each in order of update."""
     found: dict[str, list[Point]] = {}
     for each in evaluations:
@@ -180,11 +187,11 @@ def points(evaluations: Iterable[Evaluated]) -> dict[str, list[Point]]:
     return found
 
 
-def _record(run_dir: Path, history: History) -> dict[str, Any]:
+def _make_record(run_dir: Path, history: History) -> dict[str, Any]:
     facts, end, updates = history.facts, history.end, history.updates
-    measured = points(history.evaluations)
+    measured = metric_points(history.evaluations)
     finite = {name: [each for each in some if math.isfinite(each.value)] for name, some in measured.items()}
-    metric, mode = monitor_of(facts)
+    metric, mode = monitored_metric(facts)
     lowest = {name: min(some, key=lambda each: each.value) for name, some in finite.items() if some}
     highest = {name: max(some, key=lambda each: each.value) for name, some in finite.items() if some}
     best = (lowest if mode == "min" else highest).get(metric)
@@ -205,23 +212,23 @@ def _record(run_dir: Path, history: History) -> dict[str, Any]:
         "last": {name: some[-1] for name, some in measured.items()},
         "lowest": lowest,
         "highest": highest,
-        "best_checkpoint": _folder(history.checkpoints, best.update) if best else None,
-        "last_checkpoint": _folder(history.checkpoints),
-        "saved": _saved(history.checkpoints),
+        "best_checkpoint": _checkpoint_folder(history.checkpoints, best.update) if best else None,
+        "last_checkpoint": _checkpoint_folder(history.checkpoints),
+        "saved": _newest_checkpoint(history.checkpoints),
         "skipped": len(history.skipped),
     }
 
 
-def _named(point: Sequence[Any]) -> dict[str, Any]:
+def _point_json(point: Sequence[Any]) -> dict[str, Any]:
     return {"value": point[0], "update": point[1], "epoch": point[2]}
 
 
-def _saved(checkpoints: Sequence[CheckpointSaved]) -> list[Any]:
+def _newest_checkpoint(checkpoints: Sequence[CheckpointSaved]) -> list[Any]:
     """Return update and folder of the newest recorded checkpoint."""
-    return [checkpoints[-1].update, _folder(checkpoints)] if checkpoints else [-1, None]
+    return [checkpoints[-1].update, _checkpoint_folder(checkpoints)] if checkpoints else [-1, None]
 
 
-def _folder(checkpoints: Sequence[CheckpointSaved], update: int | None = None) -> str | None:
+def _checkpoint_folder(checkpoints: Sequence[CheckpointSaved], update: int | None = None) -> str | None:
     """Name the folder of a recorded checkpoint below the run; where the journal says it lies is never followed."""
     found = [each for each in checkpoints if update is None or each.update == update]
     return f"checkpoints/{PurePath(found[-1].path).name}" if found else None
@@ -231,25 +238,25 @@ def _state(folder: str, record: Mapping[str, Any]) -> str:
     end = record.get("end", "")
     if end and end not in (ROLLED_BACK, "empty"):
         return str(end)
-    training = held(Path(folder))
+    training = is_training(Path(folder))
     if training:
         return "running"
     return str(end) or ("unknown" if training is None else "killed")
 
 
-def require(seen: Overview) -> Overview:
+def require_readable(overview: Overview) -> Overview:
     """Return an overview that tells something.
 
     Raises:
         TrueloopError: its journal does not; says why.
     """
-    if not seen.problem:
-        return seen
-    error: type[TrueloopError] = InvalidData if seen.state == "damaged" else RunFolderError
-    raise error(seen.problem, why="A run is told from its journal; this one cannot be.")
+    if not overview.problem:
+        return overview
+    error: type[TrueloopError] = InvalidData if overview.state == "damaged" else RunFolderError
+    raise error(overview.problem, why="A run is told from its journal; this one cannot be.")
 
 
-def monitored(run_dir: Path) -> list[tuple[str, Literal["min", "max"]]]:
+def all_monitored_metrics(run_dir: Path) -> list[tuple[str, Literal["min", "max"]]]:
     """Return every metric, with its mode, that any process of a run monitored.
 
     Raises:
@@ -261,7 +268,7 @@ def monitored(run_dir: Path) -> list[tuple[str, Literal["min", "max"]]]:
         with (run_dir / JOURNAL_NAME).open("rb") as file:
             for line in file:
                 if b'"run_started"' in line[:40] and line.endswith(b"\n"):
-                    found[monitor_of(parse_json(line)["facts"])] = None
+                    found[monitored_metric(parse_json(line)["facts"])] = None
     except OSError as error:
         raise RunFolderError(f"The journal of {run_dir} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -9,23 +9,23 @@ from typing import Any
 from trueloop.core.errors import RunFolderError
 from trueloop.core.formatting import format_count, format_float
 from trueloop.core.html import Markup, element, section, table
-from trueloop.runs.curves import RUN_COLOURS, css_colour, save_panels, render_svg
+from trueloop.runs.curves import RUN_COLOURS, css_colour, render_svg, save_panels
 from trueloop.runs.history import History
 from trueloop.runs.html_page import render_page
 from trueloop.runs.panels import Panel, build_panels
-from trueloop.runs.queries.comparison import Difference, Measured
-from trueloop.runs.queries.overlay import overlay
+from trueloop.runs.queries.comparison import Difference, MetricComparison
+from trueloop.runs.queries.overlay import overlay_panels
 from trueloop.runs.queries.overview import Point
 
 
-def shown_panels(histories: Mapping[str, History]) -> list[Panel]:
+def run_panels(histories: Mapping[str, History]) -> list[Panel]:
     """Return every plot of one run, or the plots of several over each other."""
-    return build_panels(next(iter(histories.values()))) if len(histories) == 1 else overlay(histories)
+    return build_panels(next(iter(histories.values()))) if len(histories) == 1 else overlay_panels(histories)
 
 
 def save_png(histories: Mapping[str, History], path: Path) -> None:
     """Draw runs, by label, into a PNG; see `save_panels` for what is raised."""
-    save_panels(shown_panels(histories), _title(histories), path)
+    save_panels(run_panels(histories), _title(histories), path)
 
 
 def save_html(
@@ -33,7 +33,7 @@ def save_html(
     path: Path,
     *,
     differences: Sequence[Difference] = (),
-    measured: Sequence[Measured] = (),
+    measured: Sequence[MetricComparison] = (),
 ) -> None:
     """Write a page of curves, and of what differs; written beside and renamed, so never half there.
 
@@ -57,14 +57,14 @@ def save_html(
         raise RunFolderError(f"The page cannot be written to {path}: {error.strerror or error}.") from error
 
 
-def value_text(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Write the value of a fact as people read it."""
     if value is None or isinstance(value, bool):
         return "none" if value is None else str(value).lower()
     return str(value)
 
 
-def point_text(point: Point | None) -> str:
+def format_point(point: Point | None) -> str:
     """Write a value with the update it was measured after; empty where there is none."""
     return f"{format_float(point.value, 4)} @ {point.update}" if point else ""
 
@@ -89,22 +89,24 @@ def _header(histories: Mapping[str, History]) -> Markup:
     return element("header", element("p", "trueloop runs", class_="kicker"), element("h1", _title(histories)), legend)
 
 
-def _tables(labels: Sequence[str], differences: Sequence[Difference], measured: Sequence[Measured]) -> Iterator[Markup]:
+def _tables(
+    labels: Sequence[str], differences: Sequence[Difference], measured: Sequence[MetricComparison]
+) -> Iterator[Markup]:
     if measured:
         rows = [
-            [each.metric, word, *map(point_text, found)]
+            [each.metric, word, *map(format_point, found)]
             for each in measured
             for word, found in (("best", each.best), ("last", each.last))
         ]
         yield section("Metrics", table(["", "", *labels], rows, class_="numbers left"))
     for group in dict.fromkeys(each.group for each in differences):
-        rows = [[each.name, *map(value_text, each.values)] for each in differences if each.group == group]
+        rows = [[each.name, *map(format_value, each.values)] for each in differences if each.group == group]
         yield section(f"What differs: {group}", table(["", *labels], rows, class_="numbers left"))
 
 
 def _curves(histories: Mapping[str, History]) -> Markup:
     drawn = (
         element("figure", element("h3", panel.title), Markup(render_svg(panel)), element("figcaption", panel.caption))
-        for panel in shown_panels(histories)
+        for panel in run_panels(histories)
     )
     return section("Curves", element("div", *drawn, class_="curves"))

@@ -10,25 +10,25 @@ from typing import Literal, NamedTuple
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.runs.history import History
-from trueloop.runs.queries.overview import Overview, Point, points
+from trueloop.runs.queries.overview import Overview, Point, metric_points
 
 Mode = Literal["min", "max"]
 
 # By the last word of a metric's name, where no run monitors it.
-_LESS = re.compile(r"(^|[/_\W])(loss|error|err|mae|mse|rmse|nll|perplexity|ppl|wer|cer)$", re.IGNORECASE)
-_MORE = re.compile(
+_LOWER_IS_BETTER = re.compile(r"(^|[/_\W])(loss|error|err|mae|mse|rmse|nll|perplexity|ppl|wer|cer)$", re.IGNORECASE)
+_HIGHER_IS_BETTER = re.compile(
     r"(^|[/_\W])(accuracy|acc|f1|auc|auroc|precision|recall|bleu|rouge|iou|dice|map|r2|top[_-]?\d+)$", re.IGNORECASE
 )
 
 
-class Ranked(NamedTuple):
+class RankedRun(NamedTuple):
     """One evaluation of one run."""
 
     run: Overview
     point: Point
 
 
-def direction(metric: str, runs: Sequence[Overview]) -> Mode | None:
+def metric_mode(metric: str, runs: Sequence[Overview]) -> Mode | None:
     """Say whether less or more of a metric is better: as the runs that monitor it say, else by its name.
 
     Returns:
@@ -39,18 +39,18 @@ def direction(metric: str, runs: Sequence[Overview]) -> Mode | None:
         return "max" if "max" in modes else "min"
     if modes:
         return None
-    return "min" if _LESS.search(metric) else "max" if _MORE.search(metric) else None
+    return "min" if _LOWER_IS_BETTER.search(metric) else "max" if _HIGHER_IS_BETTER.search(metric) else None
 
 
-def mode_of(metric: str, runs: Sequence[Overview]) -> Mode:
-    """Do as `direction` does, and insist on an answer.
+def require_mode(metric: str, runs: Sequence[Overview]) -> Mode:
+    """Do as `metric_mode` does, and insist on an answer.
 
     Raises:
         InvalidConfig: there is none, or no run has measured it.
     """
     if not any(run.last(metric) for run in runs):
-        raise _never_measured(metric, runs)
-    mode = direction(metric, runs)
+        raise _never_measured_error(metric, runs)
+    mode = metric_mode(metric, runs)
     if mode is None:
         raise InvalidConfig(
             f"Whether less or more of {metric!r} is better cannot be told from its name or from what the runs monitor.",
@@ -59,27 +59,27 @@ def mode_of(metric: str, runs: Sequence[Overview]) -> Mode:
     return mode
 
 
-def ranked(runs: Sequence[Overview], metric: str, mode: Mode) -> list[Ranked]:
+def rank_runs(runs: Sequence[Overview], metric: str, mode: Mode) -> list[RankedRun]:
     """Return the best evaluation of each run that has one, best first; of equals the run that began earlier.
 
     Raises:
         InvalidConfig: no run has measured it; names what was measured.
     """
-    found = [Ranked(run, best) for run in runs if (best := run.best(metric, mode))]
+    found = [RankedRun(run, best) for run in runs if (best := run.best(metric, mode))]
     if not found:
-        raise _never_measured(metric, runs)
+        raise _never_measured_error(metric, runs)
     sign = 1 if mode == "min" else -1
     return sorted(found, key=lambda each: (sign * each.point.value, each.run.started_at, each.run.name))
 
 
-def ranked_points(history: History, metric: str, mode: Mode) -> list[Point]:
+def rank_points(history: History, metric: str, mode: Mode) -> list[Point]:
     """Return every finite value of a metric in one run, best first; of equals the earlier one."""
-    finite = [point for point in points(history.evaluations).get(metric, ()) if abs(point.value) < float("inf")]
+    finite = [point for point in metric_points(history.evaluations).get(metric, ()) if abs(point.value) < float("inf")]
     sign = 1 if mode == "min" else -1
     return sorted(finite, key=lambda point: (sign * point.value, point.update))
 
 
-def _never_measured(metric: str, runs: Sequence[Overview]) -> InvalidConfig:
+def _never_measured_error(metric: str, runs: Sequence[Overview]) -> InvalidConfig:
     names = dict.fromkeys(name for run in runs for name in run.metrics)
     if metric in names:
         return InvalidConfig(f"No value of {metric!r} was finite in any run.", fix="Choose another metric.")

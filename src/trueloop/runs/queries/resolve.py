@@ -9,9 +9,9 @@ from pathlib import Path
 from trueloop.core.errors import RunFolderError
 from trueloop.core.paths import is_file
 from trueloop.runs.journal import JOURNAL_NAME
-from trueloop.runs.queries.index import names, overviews
+from trueloop.runs.queries.index import load_overviews, run_names
 
-_ID_DIGITS = 4  # fewer would find some run by chance
+_MIN_ID_DIGITS = 4  # fewer would find some run by chance
 
 
 def find_run(word: str, root: Path) -> Path:
@@ -25,22 +25,22 @@ def find_run(word: str, root: Path) -> Path:
         RunFolderError: there is no such run, or several; or the word, taken as a name, leads out of the root.
     """
     if not word or "\0" in word:
-        raise _unknown(word, root)
+        raise _unknown_run_error(word, root)
     is_path = Path(word).is_absolute() or any(sep in word for sep in (os.sep, os.altsep) if sep) or word in (".", "..")
     if is_path and _is_run(Path(word)):
         return Path(word)
-    if _lies_in(root / word, root, word) and _is_run(root / word):
+    if _is_inside(root / word, root, word) and _is_run(root / word):
         return root / word
     if not is_path and _is_run(Path(word)):
         return Path(word)
-    return _by_beginning(word, root)
+    return _find_by_prefix(word, root)
 
 
 def _is_run(path: Path) -> bool:
     return is_file(path / JOURNAL_NAME)
 
 
-def _lies_in(path: Path, root: Path, word: str) -> bool:
+def _is_inside(path: Path, root: Path, word: str) -> bool:
     """See that a name stays below the root, links followed.
 
     Raises:
@@ -59,14 +59,14 @@ def _lies_in(path: Path, root: Path, word: str) -> bool:
     )
 
 
-def _by_beginning(word: str, root: Path) -> Path:
-    found = {name for name in names(root) if name.startswith(word)}
-    if len(word) >= _ID_DIGITS and all(char in "0123456789abcdef" for char in word):
-        found |= {seen.name for seen in overviews(root) if seen.run_id.startswith(word)}
+def _find_by_prefix(word: str, root: Path) -> Path:
+    found = {name for name in run_names(root) if name.startswith(word)}
+    if len(word) >= _MIN_ID_DIGITS and all(char in "0123456789abcdef" for char in word):
+        found |= {seen.name for seen in load_overviews(root) if seen.run_id.startswith(word)}
     if len(found) == 1:
         return root / found.pop()
     if not found:
-        raise _unknown(word, root)
+        raise _unknown_run_error(word, root)
     shown = sorted(found)
     more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
     raise RunFolderError(
@@ -74,8 +74,8 @@ def _by_beginning(word: str, root: Path) -> Path:
     )
 
 
-def _unknown(word: str, root: Path) -> RunFolderError:
-    known = names(root)
+def _unknown_run_error(word: str, root: Path) -> RunFolderError:
+    known = run_names(root)
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if near:
         fix = f"Did you mean {near[0]!r}?"

@@ -8,7 +8,7 @@ from pathlib import Path
 LOCK_NAME = ".lock"
 
 
-def held(run_dir: Path) -> bool | None:
+def is_training(run_dir: Path) -> bool | None:
     """Say whether another process holds RUN/.lock; None where the file system, or this system, does not tell.
 
     Only a shared lock is tried, for some microseconds, so that two who look do not see each other; nothing is made.

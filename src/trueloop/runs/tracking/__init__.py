@@ -1,16 +1,25 @@
-"""Runs copied from their journals into a database that answers questions over many: MLflow, TensorBoard, W&B.
+"""Sync run journals to experiment trackers: MLflow, TensorBoard, W&B.
 
-The journal is the truth. A process of its own follows it and writes to the store, so that training neither waits for a
-database nor imports one; what it missed, `copy_run` repairs.
+The journal is the source of truth. A separate process tails it and writes to the store, so that training neither waits
+for a database nor imports one; `sync_run` adds what that process missed.
 
-    trainer -> journal.jsonl -> follow.py -> copying.py -> survey.py       which lines still count
-                                                           translation.py  what they are in a store
-                                                           *_sink.py       how each store takes it
+    trainer -> journal.jsonl -> sync_process.py -> sync_journal.py -> journal_index.py  which lines are current
+                                                                      translation.py    journal -> store records
+                                                                      *_sink.py         store records -> store
 """
 
-from trueloop.runs.tracking.sink import StoreUnavailable, StoreError, StoreRejected
+from trueloop.runs.tracking.sink import StoreError, StoreRejected, StoreUnavailable
 from trueloop.runs.tracking.sync_client import SyncClient
 from trueloop.runs.tracking.sync_journal import SyncResult, sync_run
 from trueloop.runs.tracking.target import Target, parse_target
 
-__all__ = ["SyncResult", "SyncClient", "StoreUnavailable", "StoreError", "StoreRejected", "Target", "sync_run", "parse_target"]
+__all__ = [
+    "StoreError",
+    "StoreRejected",
+    "StoreUnavailable",
+    "SyncClient",
+    "SyncResult",
+    "Target",
+    "parse_target",
+    "sync_run",
+]

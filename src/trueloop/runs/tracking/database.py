@@ -1,4 +1,4 @@
-"""A database before MLflow opens it: does it answer, and is nobody else laying out its tables right now?"""
+"""Prepare a database before MLflow opens it: check the connection, and serialise the creation of its tables."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 
 def check_connection(address: str) -> None:
-    """Connect once: MLflow itself would try for a hundred seconds before it says that nobody answers.
+    """Connect once: MLflow itself would retry for a hundred seconds before it reports an error.
 
     Args:
-        address: of a database; anything else is left to MLflow.
+        address: URL of a database; other addresses are not checked.
 
     Raises:
-        Exception: as the driver says.
+        Exception: the error of the database driver.
     """
     if address.startswith(("http://", "https://")):
         return
@@ -34,10 +34,10 @@ def check_connection(address: str) -> None:
 
 @contextmanager
 def setup_lock(display: str) -> Generator[None]:
-    """Let one process of this user at a time lay out the tables: two at once would break the layout.
+    """Let only one process of this user create the tables at a time: two would corrupt the schema.
 
     Args:
-        display: the store, without its password.
+        display: the address of the store without its password.
     """
     try:
         import fcntl

@@ -1,4 +1,4 @@
-"""The journal as a file that somebody else writes: whole lines from any place, one copier at a time."""
+"""Read complete lines of a journal that another process writes, and lock it against concurrent syncs."""
 
 from __future__ import annotations
 
@@ -9,48 +9,53 @@ from contextlib import contextmanager
 from io import FileIO
 
 BLOCK_BYTES = 1 << 20
-_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF}  # the last one: NFS locks no file for a reader
+_NO_LOCKS = {
+    errno.ENOLCK,
+    errno.ENOSYS,
+    errno.EOPNOTSUPP,
+    errno.EBADF,
+}  # EBADF: NFS does not lock files opened for reading
 
 
 def complete_lines(file: FileIO, start: int, upto: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Yield the whole lines from a place on, each with where it begins; a torn last one is left.
+    """Yield complete lines from ``start`` on, each with its byte offset; a torn last line is not yielded.
 
     Args:
-        file: unbuffered, because what was read of a torn line may since have been cut off and written anew.
-        start: bytes; the beginning of a line.
-        upto: no line is begun here or later; None = as far as it goes.
+        file: unbuffered, because a torn line that was read may have been truncated and rewritten since.
+        start: byte offset of the beginning of a line.
+        upto: only lines that start before this offset are yielded; None = all.
     """
-    place, rest = start, b""
+    offset, rest = start, b""
     file.seek(start)
     while block := file.read(BLOCK_BYTES):
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
-            if upto is not None and place >= upto:
+            if upto is not None and offset >= upto:
                 return
-            yield place, line + b"\n"
-            place += len(line) + 1
-        file.seek(place + len(rest))
+            yield offset, line + b"\n"
+            offset += len(line) + 1
+        file.seek(offset + len(rest))
 
 
-def checksum_before(file: FileIO, place: int) -> str:
-    """Return a checksum of what stands before a place, to know it again: "" at the beginning or where none is."""
-    start = max(0, place - 4096)
+def checksum_before(file: FileIO, offset: int) -> str:
+    """Return a checksum of up to 4096 bytes before an offset; "" if no complete line ends there."""
+    start = max(0, offset - 4096)
     file.seek(start)
-    before = file.read(place - start) or b""
-    return f"{zlib.crc32(before):08x}" if len(before) == place - start and before.endswith(b"\n") else ""
+    before = file.read(offset - start) or b""
+    return f"{zlib.crc32(before):08x}" if len(before) == offset - start and before.endswith(b"\n") else ""
 
 
 @contextmanager
 def journal_lock(file: FileIO) -> Generator[bool]:
-    """Keep other copiers from a journal for a ``with`` block; yields whether that could be done.
+    """Lock a journal against other syncs for a ``with`` block; yield whether the lock was acquired.
 
-    The lock is on the file itself: nothing is left behind, and a run that starts over has a new one.
+    The lock is on the file itself, so no lock file remains, and a run that starts over has a new lock.
     """
-    taken = _lock(file)
+    acquired = _lock(file)
     try:
-        yield taken
+        yield acquired
     finally:
-        if taken:
+        if acquired:
             _unlock(file)
 
 
@@ -59,7 +64,7 @@ def _lock(file: FileIO) -> bool:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # a system without such locks: a store takes what is written twice only once
+    except ImportError:  # no file locks on this system: stores ignore duplicate writes
         return True
     except OSError as error:
         return error.errno in _NO_LOCKS

@@ -1,4 +1,4 @@
-"""Which lines of a journal still count: a resume supersedes what was done beyond the checkpoint it starts from."""
+"""Index a journal to know which lines are current: a resume supersedes those after the checkpoint it starts from."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import re
 from bisect import bisect_right
 from io import FileIO
+from itertools import accumulate
 from typing import Any
 
 from trueloop.core.errors import InvalidData, RunFolderError
@@ -22,32 +23,32 @@ Key = tuple[int, str]
 
 
 class JournalIndex:
-    """Looks over a journal as far as it is written; in memory it keeps what is not an update row.
+    """An index of the lines of a journal; update rows are not kept in memory.
 
     Args:
         file: the journal, open for reading.
-        synced_bytes: what was superseded before this place was so already when the store was written.
-        stored_bytes: what lies before this place may be in the store; None = all there is.
+        synced_bytes: the store already accounts for lines superseded before this offset.
+        stored_bytes: lines before this offset may be in the store; None = all lines.
 
     Cost: half a second per 10**6 updates.
     """
 
     def __init__(self, file: FileIO, *, synced_bytes: int = 0, stored_bytes: int | None = 0) -> None:
         self.size = 0
-        """Bytes looked over, whole lines only."""
+        """Bytes indexed, complete lines only."""
         self.newest_start: RunStarted | None = None
-        """The start that counts."""
+        """The start event of the newest process."""
         self.started_s = 0.0
-        """When the first process of the run began, seconds since 1970."""
+        """When the first process of the run started, in seconds since 1970."""
         self.end = ""
-        """How the newest process said the run ended; "rolled_back" where none has gone on since; "" where none said."""
+        """End reason of the newest process; "rolled_back" if a rollback was not continued yet; "" if there is none."""
         self.stale = False
-        """Whether something may be in the store that counts no longer."""
+        """Whether the store may contain superseded lines."""
         self.first_line = b""
         self._file = file
         self._synced_bytes = synced_bytes
         self._stored_bytes = math.inf if stored_bytes is None else stored_bytes
-        self._stored_update = self._newest_update = self._last_row = 0  # newest update: taken, that counts, in a row
+        self._stored_update = self._newest_update = self._last_row = 0  # newest update in the store; current; in a row
         self._starts: list[int] = []
         self._start_updates: list[int] = []
         self._min_later_start: list[int] = []
@@ -55,37 +56,39 @@ class JournalIndex:
         self._evaluated_ms: dict[int, int] = {}
 
     def extend(self, upto: int | None = None) -> None:
-        """Look over what was written since.
+        """Index the lines written since the previous call.
 
         Args:
-            upto: bytes; None = to the end.
+            upto: byte offset to stop at; None = the end.
 
         Raises:
-            InvalidData: a whole line is not what a journal holds.
-            RunFolderError: another schema of journal.
+            InvalidData: a complete line is invalid.
+            RunFolderError: the journal has another schema.
         """
-        for place, line in complete_lines(self._file, self.size, upto):
+        for offset, line in complete_lines(self._file, self.size, upto):
             try:
                 self._index_line(line)
             except (ValueError, KeyError, TypeError, OverflowError) as error:
-                raise damaged_line_error(self._file.name, place, error) from error
-            self.size = place + len(line)
-        least = math.inf
-        self._min_later_start = [int(least := min(least, done)) for done in reversed(self._start_updates)][::-1]
+                raise damaged_line_error(self._file.name, offset, error) from error
+            self.size = offset + len(line)
+        minimum = math.inf
+        self._min_later_start = [
+            int(minimum := min(minimum, start_update)) for start_update in reversed(self._start_updates)
+        ][::-1]
 
     def mark_synced(self) -> None:
-        """Take note that the store now holds all that counts of what was looked over."""
+        """Record that the store now contains all current lines of the index."""
         self._synced_bytes = self._stored_bytes = self.size
         self._stored_update = self._newest_update
         self.stale = False
 
     def is_current(self, offset: int, update: int, key: Key | None = None) -> bool:
-        """Say whether a line counts.
+        """Return whether a line was not superseded.
 
         Args:
-            offset: where it begins, in bytes.
-            update: the one it is about.
-            key: of an evaluation or a checkpoint, of which the last one with that key counts; see `event_key`.
+            offset: byte offset of the line.
+            update: update of the line.
+            key: for an evaluation or a checkpoint, whose last line is the current one; see `event_key`.
         """
         after = bisect_right(self._starts, offset)
         if after < len(self._min_later_start) and update > self._min_later_start[after]:
@@ -93,78 +96,78 @@ class JournalIndex:
         return key is None or self._offsets.get(key) == offset
 
     def evaluated_ms(self, update: int) -> int | None:
-        """Say when an update was evaluated, since 1970; of several splits, the first. None where it was not."""
+        """Return when an update was first evaluated, in ms since 1970; None if it was not."""
         return self._evaluated_ms.get(update)
 
     def _index_line(self, line: bytes) -> None:
-        place = self.size
+        offset = self.size
         self.first_line = self.first_line or line
         self.end = "" if self.end == ROLLED_BACK else self.end
         if rows := _ROWS.match(line):
-            self._index_rows(place, int(rows[1]), int(rows[2]))
+            self._index_rows(offset, int(rows[1]), int(rows[2]))
             return
         record = parse_line(line, self._file.name)
         if record["event"] in UPDATE_EVENTS:
-            self._index_rows(place, int(record["update"]), int(record.get("rows", 1)))
+            self._index_rows(offset, int(record["update"]), int(record.get("rows", 1)))
             return
         event = parse_event(record)
         if isinstance(event, RunStarted):
-            self._index_start(place, event, float(record["time"]))
+            self._index_start(offset, event, float(record["time"]))
             return
         if isinstance(event, RunEnded):
             self.end = event.reason
             return
-        self._record_update(place, event.update)
+        self._record_update(offset, event.update)
         if isinstance(event, Notice) and event.kind == ROLLED_BACK:
             self.end = ROLLED_BACK
         if isinstance(event, Evaluated | CheckpointSaved):
             key = event_key(event)
-            if self._offsets.get(key, math.inf) < self._stored_bytes and place >= self._synced_bytes:
+            if self._offsets.get(key, math.inf) < self._stored_bytes and offset >= self._synced_bytes:
                 self.stale = True
-            self._offsets[key] = place
+            self._offsets[key] = offset
         if isinstance(event, Evaluated):
             self._evaluated_ms.setdefault(event.update, int(float(record["time"]) * 1000))
 
-    def _index_rows(self, place: int, first: int, count: int) -> None:
+    def _index_rows(self, offset: int, first: int, count: int) -> None:
         if first <= self._last_row or count < 1:
             raise ValueError(f"update {first} after update {self._last_row}: two processes wrote at once")
         self._last_row = first + count - 1
-        self._record_update(place, self._last_row)
+        self._record_update(offset, self._last_row)
 
-    def _record_update(self, place: int, update: int) -> None:
+    def _record_update(self, offset: int, update: int) -> None:
         self._newest_update = max(self._newest_update, update)
-        if place < self._stored_bytes:
+        if offset < self._stored_bytes:
             self._stored_update = max(self._stored_update, update)
 
-    def _index_start(self, place: int, event: RunStarted, at: float) -> None:
-        done = event.start_update
-        if done < self._stored_update and place >= self._synced_bytes:
+    def _index_start(self, offset: int, event: RunStarted, time_s: float) -> None:
+        start_update = event.start_update
+        if start_update < self._stored_update and offset >= self._synced_bytes:
             self.stale = True
-        if done == 0 or self.newest_start is None:
-            self.started_s = at
-        self._stored_update = min(self._stored_update, done)
-        self._newest_update, self._last_row = min(self._newest_update, done), min(self._last_row, done)
-        self._offsets = {key: where for key, where in self._offsets.items() if key[0] <= done}
-        self._evaluated_ms = {update: ms for update, ms in self._evaluated_ms.items() if update <= done}
-        self._starts.append(place)
-        self._start_updates.append(done)
+        if start_update == 0 or self.newest_start is None:
+            self.started_s = time_s
+        self._stored_update = min(self._stored_update, start_update)
+        self._newest_update, self._last_row = min(self._newest_update, start_update), min(self._last_row, start_update)
+        self._offsets = {key: offset for key, offset in self._offsets.items() if key[0] <= start_update}
+        self._evaluated_ms = {update: ms for update, ms in self._evaluated_ms.items() if update <= start_update}
+        self._starts.append(offset)
+        self._start_updates.append(start_update)
         self.newest_start, self.end = event, ""
 
 
 def event_key(event: Evaluated | CheckpointSaved) -> Key:
-    """Return what makes an evaluation or a checkpoint the same one again."""
+    """Return the identity of an evaluation or a checkpoint within a run."""
     return event.update, f"split {event.split}" if isinstance(event, Evaluated) else f"path {event.path}"
 
 
 def parse_line(line: bytes, name: object) -> dict[str, Any]:
-    """Read one line as the record it holds.
+    """Parse one line into a record.
 
     Raises:
-        ValueError, TypeError: it is none.
-        RunFolderError: of another schema.
+        ValueError, TypeError: the line is not a JSON object.
+        RunFolderError: the record has another schema.
     """
     record: Any = parse_json(line)
-    if b"\\ud" in line:  # of names that are no UTF-8: no store takes half a pair of surrogates
+    if b"\\ud" in line:  # from names that are not UTF-8: no store accepts lone surrogates
         record = parse_json(json.dumps(record, ensure_ascii=False).encode(errors="replace"))
     if not isinstance(record, dict):
         raise TypeError("not an object")
@@ -177,9 +180,9 @@ def parse_line(line: bytes, name: object) -> dict[str, Any]:
 
 
 def damaged_line_error(name: object, offset: int, error: Exception) -> InvalidData:
-    """Return the error that names a line which is not a journal's."""
+    """Return the error for an invalid line."""
     return InvalidData(
         f"The line at byte {offset} of {name} is not a journal line: {error!r}.",
-        why="The file was changed from outside or the disk is failing, so the rest cannot be trusted blindly.",
-        fix="Restore the file from a copy, or delete that line if it can be spared.",
+        why="The file was changed by another program or the disk is failing, so the rest may be wrong as well.",
+        fix="Restore the file from a copy, or delete that line if you do not need it.",
     )

@@ -1,4 +1,4 @@
-"""MLflow as a store, spoken to by its client: a database file, PostgreSQL, or a server."""
+"""Write runs to MLflow through its client: a database file, PostgreSQL, or a server."""
 
 from __future__ import annotations
 
@@ -14,19 +14,27 @@ from typing import Any, cast
 
 from trueloop.runs.tracking.database import check_connection, setup_lock
 from trueloop.runs.tracking.run_metadata import truncate
-from trueloop.runs.tracking.sink import StoreBatch, RunMetadata, SyncCursor, SavedCheckpoint, StoreUnavailable, StoreError, StoreRejected
+from trueloop.runs.tracking.sink import (
+    RunMetadata,
+    SavedCheckpoint,
+    StoreBatch,
+    StoreError,
+    StoreRejected,
+    StoreUnavailable,
+    SyncCursor,
+)
 from trueloop.runs.tracking.target import Target
 
-RUN_ID, CURSOR, STATE, RUN_DIR = "trueloop.run_id", "trueloop.mark", "trueloop.state", "trueloop.folder"
+RUN_ID, CURSOR, STATE, RUN_DIR = "trueloop.run_id", "trueloop.cursor", "trueloop.state", "trueloop.folder"
 CHECKPOINT = "trueloop.checkpoint"
-MAX_METRICS_PER_REQUEST, MAX_TAGS_PER_REQUEST = 1000, 100  # the most a server takes in one request
+MAX_METRICS_PER_REQUEST, MAX_TAGS_PER_REQUEST = 1000, 100  # limits of an MLflow server
 MAX_NAME_CHARS = 250  # characters
-MAX_NOTES = 200  # further ones are in the journal
+MAX_NOTES = 200  # further notes are only in the journal
 _STATUS = {"finished": "FINISHED", "early_stop": "FINISHED", "failed": "FAILED"}
 _UNFINISHED_STATUS = {"running": "RUNNING", "unknown": "RUNNING", "rolled_back": "SCHEDULED"}
 _INVALID_IN_NAME = re.compile(r"[^\w\-. :/]", re.ASCII)
-_RETRYABLE_STATUS = (409, 429, 499)  # a conflict with another writer, too many requests, given up
-_SETTINGS = {  # a store that is away must be heard of within seconds; a user's own settings are kept
+_RETRYABLE_STATUS = (409, 429, 499)  # conflict with another writer, too many requests, client gave up
+_SETTINGS = {  # an unreachable store must be reported within seconds; the user's own settings take precedence
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
@@ -36,16 +44,16 @@ _SETTINGS = {  # a store that is away must be heard of within seconds; a user's 
 
 
 class MlflowSink:
-    """Runs in MLflow: one run per trueloop run, found by its tag; a checkpoint is a logged model.
+    """A `Sink` with one MLflow run per trueloop run, found by its tag; checkpoints are logged models.
 
     Args:
         target: the database or the server.
 
     Raises:
-        StoreDown: it does not answer, or refuses to (`StoreRefused`).
-        StoreError: its schema is another MLflow's.
+        StoreUnavailable: the store does not answer, or rejects the request (`StoreRejected`).
+        StoreError: the database has the schema of another MLflow version.
 
-    Cost: two seconds to import; a new database takes some more to be laid out.
+    Cost: two seconds to import; creating a new database takes a few more.
     """
 
     is_idempotent = True
@@ -60,14 +68,14 @@ class MlflowSink:
         with self._translated_errors():
             from mlflow import MlflowClient
 
-            for name in ("mlflow", "alembic", "sqlalchemy"):  # what they have to say is raised, and told by us
+            for name in ("mlflow", "alembic", "sqlalchemy"):  # trueloop reports their errors
                 logging.getLogger(name).setLevel(logging.CRITICAL + 1)
             check_connection(target.address)
             with setup_lock(target.display):
                 self._client = MlflowClient(tracking_uri=target.address, registry_uri=target.address)
 
     def find_cursor(self, run: RunMetadata) -> SyncCursor | None:
-        """Find the run by its tag; of two, made by two writers at once, neither is trusted."""
+        """Find the run by its tag; if two writers created it simultaneously, trust neither."""
         with self._translated_errors():
             runs = self._search_runs(run)
         if len(runs) != 1:
@@ -76,7 +84,7 @@ class MlflowSink:
         return SyncCursor.parse(self._run.data.tags.get(CURSOR))
 
     def open_run(self, run: RunMetadata) -> None:
-        """Make the run, or open it again; its params and tags are those of the newest process."""
+        """Create or reopen the run; its params and tags are those of the newest process."""
         from mlflow.entities import Param, RunTag
 
         with self._translated_errors():
@@ -85,14 +93,16 @@ class MlflowSink:
             run_id = self._run.info.run_id
             self._client.update_run(run_id, status="RUNNING", name=run.name)
             params = [Param(key, value) for key, value in _with_valid_names(run.params).items()]
-            for some in _chunks(params, MAX_TAGS_PER_REQUEST):
-                self._client.log_batch(run_id, params=some)
+            for chunk in _chunks(params, MAX_TAGS_PER_REQUEST):
+                self._client.log_batch(run_id, params=chunk)
             tags = {**run.tags, STATE: "running", RUN_DIR: run.name}
-            for some in _chunks([RunTag(key, value) for key, value in _with_valid_names(tags).items()], MAX_TAGS_PER_REQUEST):
-                self._client.log_batch(run_id, tags=some)
+            for chunk in _chunks(
+                [RunTag(key, value) for key, value in _with_valid_names(tags).items()], MAX_TAGS_PER_REQUEST
+            ):
+                self._client.log_batch(run_id, tags=chunk)
 
     def write(self, batch: StoreBatch, cursor: SyncCursor) -> None:
-        """Write metrics, checkpoints and remarks, then the mark."""
+        """Write metrics, checkpoints and notes, then the cursor."""
         from mlflow.entities import Metric, RunTag
 
         metrics = [
@@ -100,27 +110,27 @@ class MlflowSink:
             for point in batch.points
             for key, value in _with_valid_names(point.values).items()
         ]
-        kept = [remark for remark in batch.notes if remark.number <= MAX_NOTES]
+        notes = [note for note in batch.notes if note.number <= MAX_NOTES]
         tags = [
             RunTag(
                 f"trueloop.note.{each.number:03d}", f"update {each.step}, {each.kind}: {truncate(each.message, 4000)}"
             )
-            for each in kept
+            for each in notes
         ]
         if batch.notes:
             tags.append(RunTag("trueloop.notes", str(batch.notes[-1].number)))
         with self._translated_errors():
             run_id = self._run.info.run_id
-            for some in _chunks(metrics, MAX_METRICS_PER_REQUEST):
-                self._client.log_batch(run_id, metrics=some)
+            for chunk in _chunks(metrics, MAX_METRICS_PER_REQUEST):
+                self._client.log_batch(run_id, metrics=chunk)
             for saved in batch.checkpoints:
                 self._log_checkpoint(saved)
-            for some in _chunks(tags, MAX_TAGS_PER_REQUEST):
-                self._client.log_batch(run_id, tags=some)
+            for chunk in _chunks(tags, MAX_TAGS_PER_REQUEST):
+                self._client.log_batch(run_id, tags=chunk)
             self._client.set_tag(run_id, CURSOR, cursor.to_json())
 
     def finish_run(self, state: str, time_ms: int, cursor: SyncCursor) -> None:
-        """Set the state; a run that was told to stop, or was killed, is KILLED to MLflow."""
+        """Set the state; a run that was interrupted or killed is KILLED in MLflow."""
         with self._translated_errors():
             run_id = self._run.info.run_id
             self._client.set_tag(run_id, STATE, state)
@@ -130,65 +140,67 @@ class MlflowSink:
                 self._client.set_terminated(run_id, status=_STATUS.get(state, "KILLED"), end_time=time_ms)
             self._client.set_tag(run_id, CURSOR, cursor.to_json())
 
-    def delete_run(self, card: RunMetadata) -> bool:
-        """Delete the run and its logged models, as MLflow deletes: `mlflow gc` removes them for good."""
+    def delete_run(self, run: RunMetadata) -> bool:
+        """Mark the run and its logged models as deleted; `mlflow gc` removes them permanently."""
         with self._translated_errors():
-            runs = self._search_runs(card)
-            for run in runs:
-                self._client.delete_run(run.info.run_id)
-            for model in self._search_logged_models(f"tags.`{RUN_ID}` = '{card.run_id}'"):
+            runs = self._search_runs(run)
+            for each in runs:
+                self._client.delete_run(each.info.run_id)
+            for model in self._search_logged_models(f"tags.`{RUN_ID}` = '{run.run_id}'"):
                 self._client.delete_logged_model(model.model_id)
         self._run = self._models = None
         return bool(runs)
 
     def close(self) -> None:
-        """Let go of nothing: the client holds no connection of its own."""
+        """Do nothing: the client keeps no connection open."""
 
-    def _search_runs(self, card: RunMetadata) -> list[Any]:
-        wanted = f"tags.`{RUN_ID}` = '{card.run_id}'"  # 32 hex digits, see `run_id`
+    def _search_runs(self, run: RunMetadata) -> list[Any]:
+        filter_string = f"tags.`{RUN_ID}` = '{run.run_id}'"  # 32 hex digits, see `run_id`
         experiments = self._experiment_ids()
-        found: Callable[[Any], Any] = lambda token: self._client.search_runs(experiments, wanted, page_token=token)  # noqa: E731
-        return list(_pages(found)) if experiments else []
+        search: Callable[[Any], Any] = lambda token: self._client.search_runs(
+            experiments, filter_string, page_token=token
+        )  # noqa: E731
+        return list(_pages(search)) if experiments else []
 
     def _experiment_ids(self) -> list[str]:
         return [each.experiment_id for each in _pages(lambda token: self._client.search_experiments(page_token=token))]
 
-    def _search_logged_models(self, wanted: str) -> list[Any]:
+    def _search_logged_models(self, filter_string: str) -> list[Any]:
         experiments = self._experiment_ids()
         return list(
-            _pages(lambda token: self._client.search_logged_models(experiments, wanted, page_token=token))
-        )  # fmt: skip
-
-    def _create_run(self, card: RunMetadata) -> Any:
-        run = self._client.create_run(
-            self._experiment_id(card.group), start_time=card.started_ms, run_name=card.name, tags={RUN_ID: card.run_id}
+            _pages(lambda token: self._client.search_logged_models(experiments, filter_string, page_token=token))
         )
-        if len(self._search_runs(card)) > 1:
-            self._client.delete_run(run.info.run_id)
-            raise StoreUnavailable(f"Another process began to write this run to {self._target.display} at the same moment.")
-        return run
+
+    def _create_run(self, run: RunMetadata) -> Any:
+        created = self._client.create_run(
+            self._experiment_id(run.group), start_time=run.started_ms, run_name=run.name, tags={RUN_ID: run.run_id}
+        )
+        if len(self._search_runs(run)) > 1:
+            self._client.delete_run(created.info.run_id)
+            raise StoreUnavailable(f"Another process created this run in {self._target.display} at the same time.")
+        return created
 
     def _experiment_id(self, group: str) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or group
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
             return self._client.create_experiment(name, artifact_location=_artifact_location(self._target.address))
-        if found.lifecycle_stage != "active":
+        if experiment.lifecycle_stage != "active":
             raise StoreError(
                 f"The experiment {name!r} of {self._target.display} was deleted.",
-                why="MLflow keeps the name, so that no other can be made by it.",
-                fix=f"mlflow experiments restore -x {found.experiment_id}, or name another: MLFLOW_EXPERIMENT_NAME.",
+                why="MLflow keeps the name of a deleted experiment reserved.",
+                fix=f"mlflow experiments restore -x {experiment.experiment_id}, or set MLFLOW_EXPERIMENT_NAME.",
             )
-        return found.experiment_id
+        return experiment.experiment_id
 
     def _log_checkpoint(self, saved: SavedCheckpoint) -> None:
-        """Make a checkpoint a logged model, with its metrics; one that is ready is whole."""
+        """Log a checkpoint as a model with its metrics; status READY means that it is complete."""
         from mlflow.entities import LoggedModelOutput, LoggedModelStatus, Metric
 
         run_id, name = self._run.info.run_id, re.sub(r"[^\w-]", "_", PurePath(saved.path).name) or "checkpoint"
         if self._models is None:
-            mine = self._search_logged_models(f"tags.`{RUN_ID}` = '{self._run.data.tags[RUN_ID]}'")
-            self._models = {model.name: model for model in mine if model.source_run_id == run_id}
+            models = self._search_logged_models(f"tags.`{RUN_ID}` = '{self._run.data.tags[RUN_ID]}'")
+            self._models = {model.name: model for model in models if model.source_run_id == run_id}
         model = self._models.get(name)
         if model is not None and model.status == LoggedModelStatus.READY:
             return
@@ -216,9 +228,9 @@ class MlflowSink:
 
     @contextmanager
     def _translated_errors(self) -> Generator[None]:
-        """Turn what MLflow, its database driver and its HTTP client raise, of kinds without number, into ours.
+        """Convert every exception of MLflow, its database driver and its HTTP client to a `StoreError`.
 
-        What they warn of is between themselves: no user of a run could act on it.
+        Their warnings are suppressed: no user of a run could act on them.
         """
         try:
             with warnings.catch_warnings():
@@ -226,54 +238,54 @@ class MlflowSink:
                 yield
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - raised as ours, without the original, which may hold the password
+        except Exception as error:  # noqa: BLE001 - re-raised without the original, which may contain the password
             raise self._store_error(error) from None
 
     def _store_error(self, error: Exception) -> StoreError:
-        said = re.split(r"\[SQL:|\(Background on this error", str(error))[0]  # neither statements nor links
-        text = self._target.hide(f"{type(error).__name__}: {said}")
+        message = re.split(r"\[SQL:|\(Background on this error", str(error))[0]  # drop statements and links
+        text = self._target.hide(f"{type(error).__name__}: {message}")
         if "out-of-date database schema" in text or "Can't locate revision" in text:
             from mlflow.version import VERSION
 
             return StoreError(
-                f"The database {self._target.display} has the schema of another MLflow than the {VERSION} that is "
-                f"installed: {truncate(text, 300)}",
-                why="To write into tables laid out otherwise could damage them, so nothing was written.",
-                fix="Install the MLflow that made the database, or back it up and run `mlflow db upgrade`; the "
-                "journals are whole, and `trueloop runs sync` copies them then.",
+                f"The database {self._target.display} has the schema of another MLflow version than the installed "
+                f"{VERSION}: {truncate(text, 300)}",
+                why="Writing to tables of another schema could damage them, so nothing was written.",
+                fix="Install the MLflow that created the database, or back it up and run `mlflow db upgrade`; the "
+                "journals are complete, and `trueloop runs sync` copies them afterwards.",
             )
-        refused = _is_rejection(error)
-        kind, how = (StoreRejected, "refuses what was sent") if refused else (StoreUnavailable, "does not answer")
+        rejected = _is_rejection(error)
+        kind, how = (StoreRejected, "rejected the request") if rejected else (StoreUnavailable, "does not answer")
         return kind(
             f"The store {self._target.display} {how}: {truncate(' '.join(text.split()), 300)}",
-            why="The journals are whole; only their copy there is not.",
-            fix=f"When {'that is mended' if refused else 'the store is back'}: trueloop runs sync.",
+            why="The journals are complete; only their copy there is not.",
+            fix=f"When {'that is fixed' if rejected else 'the store is back'}: trueloop runs sync.",
         )
 
 
 def _is_rejection(error: Exception) -> bool:
-    """Say whether this is an answer that blames the request (HTTP 4xx), and not one that asks to wait."""
-    raised: Any = sys.modules.get("mlflow.exceptions")  # not imported here: the error may be that MLflow cannot be
-    if raised is None or not isinstance(error, raised.MlflowException):
+    """Return whether an error is a response that blames the request (HTTP 4xx) and cannot be retried."""
+    exceptions: Any = sys.modules.get("mlflow.exceptions")  # not imported here: the error may be an ImportError
+    if exceptions is None or not isinstance(error, exceptions.MlflowException):
         return False
     status: int = cast("Any", error).get_http_status_code()
     return 400 <= status < 500 and status not in _RETRYABLE_STATUS
 
 
 def _artifact_location(address: str) -> str | None:
-    """Say where MLflow would put files: beside a database file; a server and PostgreSQL decide for themselves."""
+    """Return the artifact location next to a database file; None for a server and PostgreSQL, which have defaults."""
     return (
         Path(address.removeprefix("sqlite:///")).with_name("mlartifacts").as_uri() if "sqlite" in address[:6] else None
     )
 
 
 def _with_valid_names(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Give everything a name that MLflow takes; of two that become one, the last counts."""
+    """Replace all names by valid MLflow names; if two collide, the last one wins."""
     return {_valid_name(key): value for key, value in values.items()}
 
 
 def _valid_name(key: str) -> str:
-    """Return a name of its characters that leads, read as a path, to where it says: no "//", no "..", no "/" around."""
+    """Return a valid MLflow name: allowed characters, and a normalised path without "//", ".." or outer "/"."""
     parts = _INVALID_IN_NAME.sub("_", key).split("/")
     plain = "/".join("_" * max(1, len(part)) if part in ("", ".") or part.startswith("..") else part for part in parts)
     return plain if len(plain) <= MAX_NAME_CHARS else plain[:MAX_NAME_CHARS].rstrip("/.")

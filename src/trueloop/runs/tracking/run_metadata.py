@@ -1,4 +1,4 @@
-"""Who a run is, from the facts it was started with: flat settings, and what else a person would search for."""
+"""Derive the metadata of a run for a store from its start event: flat params and searchable tags."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from trueloop.runs.history import iter_leaves
 from trueloop.runs.run_id import parse_run_id
 from trueloop.runs.tracking.sink import SCHEMA, RunMetadata
 
-MAX_PARAM_CHARS = 500  # what every MLflow server since 1.0 takes
+MAX_PARAM_CHARS = 500  # the limit of MLflow servers since 1.0
 MAX_TAG_CHARS = 5000
-MAX_NESTED_TAGS = 30  # entries of a mapping that become tags of their own; of a longer one, such as all packages, the text does
+MAX_NESTED_TAGS = 30  # entries of a mapping that become separate tags; a larger one, such as all packages, is one tag
 _NOT_TAGS = frozenset({"config", "options", "class_names", "run_id", "source", "command"})
 
 
 def make_run_metadata(started: RunStarted, *, folder: str, started_s: float, first_line: bytes) -> RunMetadata:
-    """Read the card of a run.
+    """Build the metadata of a run.
 
     Args:
-        started: of the process that counts.
-        folder: the run folder's name.
-        started_s: when the first process began, seconds since 1970.
-        first_line: of the journal: it names the run, or stands in for a name that an older trueloop did not give.
+        started: start event of the newest process.
+        folder: name of the run folder.
+        started_s: when the first process started, in seconds since 1970.
+        first_line: first line of the journal, which identifies the run.
     """
     facts = started.facts
     params = dict(_flat("", facts.get("config", {}))) | dict(_flat("options.", facts.get("options", {})))
@@ -53,7 +53,7 @@ def _tags(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     commit = facts.get("git")
     commit = commit.get("commit") if isinstance(commit, Mapping) else commit
     if isinstance(commit, str):
-        yield "mlflow.source.git.commit", commit.rstrip("+")  # what its own pages show
+        yield "mlflow.source.git.commit", commit.rstrip("+")  # the tag that MLflow's pages show
     yield from _nested("trueloop.", {key: value for key, value in facts.items() if key not in _NOT_TAGS})
 
 
@@ -70,5 +70,5 @@ def _text(value: object) -> str:
 
 
 def truncate(text: str, length: int) -> str:
-    """Cut a text to a length, and show that it was."""
+    """Truncate a text to a length, with an ellipsis."""
     return text if len(text) <= length else text[: length - 1] + "…"

@@ -1,4 +1,4 @@
-"""The seam to a store: what is handed over, and the protocol that MLflow, TensorBoard and W&B are spoken to by."""
+"""Define the store protocol that MLflow, TensorBoard and W&B implement, and the records passed to it."""
 
 from __future__ import annotations
 
@@ -12,69 +12,69 @@ from trueloop.core.errors import TrueloopError
 from trueloop.core.json_text import parse_json
 
 SCHEMA = 1
-"""Of what is written into a store; a store that says a later one is left alone."""
+"""Version of the records in a store; a store with a later version is not modified."""
 
 
 class StoreError(TrueloopError):
-    """A store that will not take runs until somebody changes something."""
+    """A store that cannot accept runs until its user changes something."""
 
 
 class StoreUnavailable(StoreError):
-    """A store that does not answer now; the same may work later."""
+    """A store that does not answer now; a retry may succeed."""
 
 
 class StoreRejected(StoreUnavailable):
-    """A store that answers, and will not have this of one run; begun anew the same may work, as after a deletion."""
+    """A store that rejects a request for one run; a full rewrite may succeed, for example after a deletion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMetadata:
-    """Who a run is."""
+    """The identity and settings of a run."""
 
     run_id: str
-    """32 hex digits, the same over all processes of the run."""
+    """32 hex digits, the same for all processes of the run."""
     name: str
-    """Of its folder."""
+    """Name of the run folder."""
     group: str
-    """The name it was started by, a recipe's for one: an experiment of MLflow, a project of W&B."""
+    """Name of the recipe or Trainer: the MLflow experiment, or the W&B project."""
     started_ms: int
-    """When the first process began, since 1970 (UTC)."""
+    """When the first process started, in ms since 1970 (UTC)."""
     params: Mapping[str, str]
     """Configuration and options, flat."""
     tags: Mapping[str, str]
-    """Where it runs, on what, from which code and data."""
+    """Machine, versions, code and data."""
     fingerprint: str
-    """A fingerprint of what a store cannot change afterwards: the start, the params, and which tags there are."""
+    """Hash of what a store cannot change afterwards: start time, params, and the names of the tags."""
 
 
 class MetricPoint(NamedTuple):
-    """Values of one moment."""
+    """Metric values at one update."""
 
     step: int
     """The update."""
     time_ms: int
-    """Since 1970, told from the journal alone: the same however often it is copied."""
+    """Time in ms since 1970, derived from the journal only, so that every sync yields the same."""
     values: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
-    """A checkpoint, with the metric row it belongs to."""
+    """A checkpoint with the metrics of its update."""
 
     path: str
     step: int
     epoch: int
     time_ms: int
     values: Mapping[str, float]
-    """{"val/loss": 0.1}; empty where nothing was measured at this update."""
+    """{"val/loss": 0.1}; empty if nothing was evaluated at this update."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNote:
-    """Something a person should read."""
+    """A message for the user."""
 
     number: int
-    """From 1."""
+    """Running number, from 1."""
     step: int
     time_ms: int
     kind: str
@@ -83,7 +83,7 @@ class RunNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreBatch:
-    """What some lines of a journal hold, in their order."""
+    """The store records of some journal lines, in order."""
 
     points: Sequence[MetricPoint] = ()
     checkpoints: Sequence[SavedCheckpoint] = ()
@@ -92,26 +92,26 @@ class StoreBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncCursor:
-    """How far a journal has come into a store; the store keeps it beside the run."""
+    """How much of a journal is in a store; the store keeps the cursor with the run."""
 
     journal_bytes: int
-    """All that counts up to here is in the store."""
+    """Offset in the journal; all current lines before it are in the store."""
     checksum: str
-    """A checksum of the last line before that place, to know the journal again."""
+    """Checksum of the bytes before that offset, to recognise the journal."""
     fingerprint: str
-    """See `Card.fingerprint`."""
+    """See `RunMetadata.fingerprint`."""
     state: str
-    """How the run ended; empty while it is being written: then more than ``journal_bytes`` may be there."""
+    """How the run ended; empty during a sync, when the store may contain lines after ``journal_bytes``."""
     translator_state: Mapping[str, float]
-    """What must be known to read on from there."""
+    """State of the translator at that offset."""
 
     def to_json(self) -> str:
-        """Write it as one line of JSON."""
+        """Encode the cursor as one line of JSON."""
         return json.dumps({"schema": SCHEMA, **asdict(self)})
 
     @staticmethod
     def parse(text: str | None) -> SyncCursor | None:
-        """Read it back; None where there is none, or nothing that could have been one.
+        """Parse a cursor; None if there is none or it is invalid.
 
         Raises:
             StoreError: a later trueloop wrote it.
@@ -124,57 +124,57 @@ class SyncCursor:
         if schema > SCHEMA:
             raise StoreError(
                 f"A later trueloop wrote this run into the store: schema {schema}, this one knows {SCHEMA}.",
-                why="To write on would mix the two.",
+                why="Continuing would mix two schemas.",
                 fix="Use the trueloop that wrote it, or a newer one.",
             )
         try:
-            memory = {str(name): float(value) for name, value in record["memory"].items()}
-            if not all(map(math.isfinite, memory.values())):
+            state = {str(name): float(value) for name, value in record["translator_state"].items()}
+            if not all(map(math.isfinite, state.values())):
                 return None
             return SyncCursor(
                 journal_bytes=int(record["journal_bytes"]),
-                checksum=str(record["seal"]),
-                fingerprint=str(record["shape"]),
+                checksum=str(record["checksum"]),
+                fingerprint=str(record["fingerprint"]),
                 state=str(record["state"]),
-                translator_state=memory,
+                translator_state=state,
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
 
 
 class Sink(Protocol):
-    """A store, spoken to about one run at a time. Every method blocks, and raises `StoreUnavailable` or `StoreError`."""
+    """A store, used for one run at a time. Every method blocks, and may raise `StoreUnavailable` or `StoreError`."""
 
     @property
     def is_idempotent(self) -> bool:
-        """Whether what is handed over twice is there once."""
+        """Whether writing the same records twice stores them once."""
         ...
 
     @property
     def can_append(self) -> bool:
-        """Whether a run that another process closed can be written on."""
+        """Whether a run that another process closed can be continued."""
         ...
 
     def find_cursor(self, run: RunMetadata) -> SyncCursor | None:
-        """Say how far the run is in the store; None where it is not, or in a way that cannot be trusted."""
+        """Return the cursor of a run in the store; None if the run is absent or its content cannot be trusted."""
         ...
 
     def open_run(self, run: RunMetadata) -> None:
-        """Make the run where it is not there yet, and say who it is."""
+        """Create the run if it does not exist, and write its metadata."""
         ...
 
     def write(self, batch: StoreBatch, cursor: SyncCursor) -> None:
-        """Write a batch, and only then the mark."""
+        """Write a batch, and only then the cursor."""
         ...
 
     def finish_run(self, state: str, time_ms: int, cursor: SyncCursor) -> None:
-        """Say how the run ended, and only then write the mark."""
+        """Write how the run ended, and only then the cursor."""
         ...
 
-    def delete_run(self, card: RunMetadata) -> bool:
-        """Remove all that trueloop wrote about this run, and nothing else; say whether there was anything."""
+    def delete_run(self, run: RunMetadata) -> bool:
+        """Delete everything that trueloop wrote about a run, and nothing else; return whether there was anything."""
         ...
 
     def close(self) -> None:
-        """Let go; harmless twice."""
+        """Release the store; closing twice is harmless."""
         ...

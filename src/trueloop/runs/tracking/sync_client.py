@@ -1,4 +1,4 @@
-"""The process that follows a journal, as the process that trains sees it: started, let go, listened to."""
+"""Start and monitor the process that syncs a journal to a store, from the training process."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from trueloop.core.fork_safety import handles_closed_after_fork
 from trueloop.core.protocols import Notice, RunEnded, RunEvent, UpdatesDone
 from trueloop.runs.tracking.target import Target
 
-DRAIN_TIMEOUT_S = 5.0  # at the end of training, for the store to have everything; it goes on alone after that
+DRAIN_TIMEOUT_S = 5.0  # wait for the store at the end of training; the process continues alone after that
 
-_PIPES = handles_closed_after_fork()  # a forked loader process that kept one would hide from the follower that we are gone
+_PIPES = (
+    handles_closed_after_fork()
+)  # a copy in a forked loader process would hide the end of training from the sync process
 
 
 class SyncClient:
-    """A process of its own that copies this run's journal into a store; a `Reporter`, to be told last.
+    """A `Reporter`, to be called last, that runs a separate process which syncs the journal to a store.
 
     Args:
-        run_dir: the run's folder.
+        run_dir: the run folder.
         target: the store.
-        on_problem: hears the one warning, where the store is down, slow or refuses.
+        on_problem: called at most once, if the store is down, slow, or rejects the run.
 
-    Cost: starting it takes some milliseconds; an event, one comparison.
+    Cost: some milliseconds to start; one comparison per event.
     """
 
     def __init__(self, run_dir: Path, target: Target, on_problem: Callable[[Notice], None]) -> None:
@@ -43,26 +45,26 @@ class SyncClient:
         self._start()
 
     def report(self, event: RunEvent) -> None:
-        """Look whether the follower has met a problem, and pass it on once."""
+        """Report a problem of the sync process, once."""
         if isinstance(event, UpdatesDone):
             self._update = event.rows[-1].update if event.rows else self._update
         elif isinstance(event, RunEnded):
             self._update = event.update
-            self.close()  # it finishes while curves are drawn; and nothing is journaled behind the end
+            self.close()  # it finishes while curves are drawn; nothing may be journaled after the end
             return
         if self._problem and not self._reported and self._pipe in _PIPES:
             self._reported = True
             self._on_problem(self._make_note("store_down", self._problem))
 
     def close(self) -> None:
-        """Let the follower finish what the journal holds; closing twice is harmless."""
+        """Let the sync process finish the journal and end; closing twice is harmless."""
         if self._pipe in _PIPES:
             _PIPES.discard(self._pipe)
             os.close(self._pipe)
         self._pipe = -1
 
     def wait(self, seconds: float = DRAIN_TIMEOUT_S) -> Notice | None:
-        """Wait a little for the store to have everything; returns what it lacks, where nobody was told yet."""
+        """Wait briefly for the sync to finish; return a note if it is incomplete and this was not reported yet."""
         self.close()
         if self._listener and not self._problem:
             self._listener.join(seconds)
@@ -70,11 +72,11 @@ class SyncClient:
             return None
         if self._problem:
             return self._make_note("store_down", self._problem)
-        number = self._process.pid if self._process else 0
+        pid = self._process.pid if self._process else 0
         return self._make_note(
             "store_behind",
-            f"The store {self._target.display} is still being written: process {number} goes on alone. "
-            f"Should it be cut off: {self._target.sync_command(self._run_dir)}",
+            f"The store {self._target.display} is still being written: process {pid} continues in the background. "
+            f"If it is interrupted: {self._target.sync_command(self._run_dir)}",
         )
 
     def _start(self) -> None:
@@ -83,17 +85,17 @@ class SyncClient:
         reading, self._pipe = os.pipe()
         _PIPES.add(self._pipe)
         try:
-            self._process = subprocess.Popen(  # noqa: S603 - our own module
+            self._process = subprocess.Popen(  # noqa: S603 - a module of trueloop
                 [*command, "--store", "-"],
                 stdin=reading,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env=environment,
-                start_new_session=True,  # Ctrl-C is for the trainer, which decides
+                start_new_session=True,  # Ctrl-C goes to the trainer only
             )
             os.write(
                 self._pipe, f"{json.dumps(self._target.url)}\n".encode()
-            )  # one line, whatever a folder is called
+            )  # JSON is one line, even if a folder name contains a newline
         except OSError as error:
             self._problem = (
                 f"The store {self._target.display} is not written: no process can be started ({error}). "
@@ -106,24 +108,24 @@ class SyncClient:
         self._listener.start()
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
-        """Hear what the follower says, on a thread that sleeps until it does."""
+        """Handle the messages of the sync process, on a thread that blocks until there is one."""
         assert process.stdout is not None
-        with process.stdout as said:
-            for line in said:
+        with process.stdout as messages:
+            for line in messages:
                 with suppress(ValueError):
                     self._handle_message(json.loads(line))
         code = process.wait()
         if not self._done and not self._problem:
-            again = self._target.sync_command(self._run_dir)
+            command = self._target.sync_command(self._run_dir)
             self._problem = (
                 f"The process that writes the store {self._target.display} ended early (exit code {code}). "
-                f"The journal is whole; {again} copies what is missing."
+                f"The journal is complete; {command} copies what is missing."
             )
 
     def _handle_message(self, record: dict[str, Any]) -> None:
-        if record.get("said") == "done":
+        if record.get("event") == "done":
             self._done = True
-        elif record.get("said") in ("down", "failed"):
+        elif record.get("event") in ("down", "failed"):
             self._problem = self._target.hide(str(record.get("message", "")))
 
     def _make_note(self, kind: str, message: str) -> Notice:

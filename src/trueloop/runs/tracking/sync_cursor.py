@@ -1,4 +1,4 @@
-"""The mark of a store that is files: one small JSON file beside them, replaced whole."""
+"""Keep the sync cursor of a file-based store in a small JSON file, replaced atomically."""
 
 from __future__ import annotations
 
@@ -7,61 +7,61 @@ from pathlib import Path
 from typing import Any, cast
 
 from trueloop.core.json_text import parse_json
-from trueloop.runs.tracking.sink import SyncCursor, StoreError
+from trueloop.runs.tracking.sink import StoreError, SyncCursor
 
 
 class CursorFile:
-    """Says whose files lie in its folder and how far they go.
+    """The cursor file of one run, which also identifies the run that owns its folder.
 
     Args:
-        path: need not exist.
-        run_id: the run that it is asked about, and written for.
+        path: the file; it need not exist.
+        run_id: the run whose cursor is read and written.
     """
 
     def __init__(self, path: Path, run_id: str) -> None:
         self.path, self._run_id = path, run_id
         self.extra: dict[str, Any] = {}
-        """What else the sink wants to know again, JSON-ready."""
+        """Further JSON-ready state of the sink."""
 
     @property
     def folder(self) -> Path:
-        """The folder it lies in."""
+        """The folder that contains the file."""
         return self.path.parent
 
     @property
     def belongs_to_run(self) -> bool:
-        """Whether it is there, and this run's."""
+        """Whether the file exists and belongs to this run."""
         return self._record().get("run_id") == self._run_id
 
     def read(self) -> SyncCursor | None:
-        """Read the mark of this run; None where there is none."""
+        """Read the cursor of this run; None if there is none."""
         record = self._record()
         if record.get("run_id") != self._run_id:
             return None
-        about = record.get("about")
-        self.extra = cast("dict[str, Any]", about) if isinstance(about, dict) else {}
-        return SyncCursor.parse(str(record.get("mark", "")))
+        extra = record.get("extra")
+        self.extra = cast("dict[str, Any]", extra) if isinstance(extra, dict) else {}
+        return SyncCursor.parse(str(record.get("cursor", "")))
 
     def write(self, cursor: SyncCursor | None) -> None:
-        """Replace it.
+        """Replace the file.
 
         Args:
-            cursor: None = the files here are this run's, and nothing is known of how far they go.
+            cursor: None = the files here belong to this run, but their extent is unknown.
 
         Raises:
-            StoreError: it cannot be written.
+            StoreError: the file cannot be written.
         """
-        record = {"run_id": self._run_id, "mark": cursor.to_json() if cursor else "", "about": self.extra}
-        beside = self.path.with_name(self.path.name + ".part")
+        record = {"run_id": self._run_id, "cursor": cursor.to_json() if cursor else "", "extra": self.extra}
+        partial = self.path.with_name(self.path.name + ".part")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            beside.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-            beside.replace(self.path)
+            partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            partial.replace(self.path)
         except OSError as error:
             raise StoreError(f"{self.path} cannot be written: {error.strerror or error}.") from error
 
     def remove(self) -> None:
-        """Delete it."""
+        """Delete the file."""
         self.path.unlink(missing_ok=True)
 
     def _record(self) -> dict[str, Any]:

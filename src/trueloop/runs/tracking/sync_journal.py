@@ -1,4 +1,4 @@
-"""Copies one journal into one store: what is missing there, each thing once, and nothing that counts no longer."""
+"""Sync one journal to one store: add missing records, and rewrite the run if stored lines were superseded."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from typing import Literal
 
 from trueloop.core.errors import RunFolderError
 from trueloop.runs.journal import JOURNAL_NAME
-from trueloop.runs.queries.running import held as in_training
-from trueloop.runs.tracking.journal_file import journal_lock, checksum_before, complete_lines
+from trueloop.runs.queries.running import is_training as in_training
+from trueloop.runs.tracking.journal_file import checksum_before, complete_lines, journal_lock
 from trueloop.runs.tracking.journal_index import JournalIndex, damaged_line_error, parse_line
 from trueloop.runs.tracking.run_metadata import make_run_metadata
-from trueloop.runs.tracking.sink import StoreBatch, RunMetadata, SyncCursor, MetricPoint, RunNote, SavedCheckpoint, Sink
+from trueloop.runs.tracking.sink import MetricPoint, RunMetadata, RunNote, SavedCheckpoint, Sink, StoreBatch, SyncCursor
 from trueloop.runs.tracking.target import Target
 from trueloop.runs.tracking.translation import Item, Translator
 
-MAX_SLICE_BYTES = 64 * 1024  # about 1,000 updates: a second's work for a database
+MAX_SLICE_BYTES = 64 * 1024  # about 1,000 updates: a second of work for a database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
-    """What became of one run."""
+    """The result of syncing one run."""
 
     outcome: Literal["whole", "copied", "rewritten", "busy", "empty"]
-    """It was there already; what was missing was added; it was written anew; another process copies it now; no run
-    had started."""
+    """whole: nothing was missing; copied: missing lines were added; rewritten: the run was written from scratch; busy:
+    another process is syncing it; empty: no run had started."""
     state: str
-    """How the run ended: as the journal says, else "running", "killed" or "unknown"; "" where it was not looked at."""
+    """The end reason in the journal, else "running", "killed" or "unknown"; "" if it was not determined."""
     lines: int
-    """Lines of the journal that were handed over."""
+    """Number of journal lines that were written."""
 
 
 class JournalSync:
-    """One journal on its way into one store.
+    """Syncs one journal to one store.
 
     Args:
-        file: the journal, unbuffered; its lock is held by the caller.
-        folder: the run folder's name.
-        sink: the store; closed by the caller.
-        rewrite: write everything anew, whatever is there.
+        file: the journal, unbuffered; the caller holds its lock.
+        folder: name of the run folder.
+        sink: the store; the caller closes it.
+        rewrite: delete the run in the store and write it from scratch.
 
     Raises:
-        StoreError: from the store; after it, begin with a new object: what is there is then found again.
+        StoreError: from the store; create a new object afterwards, which reads the state of the store again.
         InvalidData: the journal is damaged.
     """
 
@@ -62,31 +62,31 @@ class JournalSync:
         self._translator = Translator(self._index, {})
 
     def sync_new_lines(self, upto: int | None = None) -> None:
-        """Copy what the journal holds by now.
+        """Write the lines that were added to the journal.
 
         Args:
-            upto: bytes; None = as far as it goes.
+            upto: byte offset to stop at; None = the end.
         """
         self._index.extend(upto)
         if self._index.newest_start is None:
             return
-        card = self._run_metadata()
+        run = self._run_metadata()
         if self._run is None:
-            self._find_cursor(card, upto)
-        elif self._index.stale or card.fingerprint != self._run.fingerprint:
-            self._start_over(card)
-        elif card != self._run and self._is_open:
-            self._sink.open_run(card)
-        self._run = card
+            self._find_cursor(run, upto)
+        elif self._index.stale or run.fingerprint != self._run.fingerprint:
+            self._start_over(run)
+        elif run != self._run and self._is_open:
+            self._sink.open_run(run)
+        self._run = run
         while self._offset < self._index.size:
             self._write_slice()
         self._index.mark_synced()
 
     def finish(self, *, alive: bool | None) -> str:
-        """Say how the run ended, where the store does not know, and return it; "" where no run had started.
+        """Write the state of the run if the store lacks it, and return it; "" if no run had started.
 
         Args:
-            alive: whether a process still trains; None where that cannot be told.
+            alive: whether a process is still training; None if that is unknown.
         """
         if self._run is None or self._index.newest_start is None:
             return ""
@@ -99,38 +99,40 @@ class JournalSync:
         return state
 
     def _run_metadata(self) -> RunMetadata:
-        survey = self._index
-        assert survey.newest_start is not None
+        index = self._index
+        assert index.newest_start is not None
         return make_run_metadata(
-            survey.newest_start, folder=self._folder, started_s=survey.started_s, first_line=survey.first_line
-        )  # fmt: skip
+            index.newest_start, folder=self._folder, started_s=index.started_s, first_line=index.first_line
+        )
 
-    def _find_cursor(self, card: RunMetadata, upto: int | None) -> None:
-        """Go on where the store says, or begin with nothing."""
-        self._run = card
-        mark = None if self._rewrite else self._sink.find_cursor(card)
-        if mark is None or not self._can_resume(mark, card):
-            self._start_over(card)
+    def _find_cursor(self, run: RunMetadata, upto: int | None) -> None:
+        """Continue from the cursor in the store, or start over."""
+        self._run = run
+        cursor = None if self._rewrite else self._sink.find_cursor(run)
+        if cursor is None or not self._can_resume(cursor, run):
+            self._start_over(run)
             return
-        place = mark.journal_bytes
-        survey = JournalIndex(self._file, synced_bytes=place, stored_bytes=place if mark.state else None)
-        survey.extend(upto)
-        if survey.stale:
-            self._start_over(card)
+        offset = cursor.journal_bytes
+        index = JournalIndex(self._file, synced_bytes=offset, stored_bytes=offset if cursor.state else None)
+        index.extend(upto)
+        if index.stale:
+            self._start_over(run)
             return
-        self._index, self._cursor, self._offset = survey, mark, place
-        self._translator = Translator(survey, mark.translator_state)
+        self._index, self._cursor, self._offset = index, cursor, offset
+        self._translator = Translator(index, cursor.translator_state)
 
-    def _can_resume(self, mark: SyncCursor, card: RunMetadata) -> bool:
-        if mark.fingerprint != card.fingerprint or (not mark.state and not self._sink.is_idempotent):
+    def _can_resume(self, cursor: SyncCursor, run: RunMetadata) -> bool:
+        if cursor.fingerprint != run.fingerprint or (not cursor.state and not self._sink.is_idempotent):
             return False
-        return mark.journal_bytes == 0 or (mark.checksum != "" and checksum_before(self._file, mark.journal_bytes) == mark.checksum)
+        if cursor.journal_bytes == 0:
+            return True
+        return cursor.checksum != "" and checksum_before(self._file, cursor.journal_bytes) == cursor.checksum
 
-    def _start_over(self, card: RunMetadata) -> None:
-        """Remove what the store has of this run and write it anew."""
-        self.rewritten = self._sink.delete_run(card) or self.rewritten
+    def _start_over(self, run: RunMetadata) -> None:
+        """Delete the run in the store and write it from scratch."""
+        self.rewritten = self._sink.delete_run(run) or self.rewritten
         self._is_open = False
-        self._run, self._cursor, self._offset = card, None, 0
+        self._run, self._cursor, self._offset = run, None, 0
         self._translator = Translator(self._index, {})
         self._ensure_open()
 
@@ -153,12 +155,12 @@ class JournalSync:
         self._ensure_open()
         items: list[Item] = []
         start = self._offset
-        for place, line in complete_lines(self._file, start, min(self._index.size, start + MAX_SLICE_BYTES)):
+        for offset, line in complete_lines(self._file, start, min(self._index.size, start + MAX_SLICE_BYTES)):
             try:
-                items += self._translator.translate(place, parse_line(line, self._file.name))
+                items += self._translator.translate(offset, parse_line(line, self._file.name))
             except (ValueError, KeyError, TypeError, OverflowError) as error:
-                raise damaged_line_error(self._file.name, place, error) from error
-            self._offset = place + len(line)
+                raise damaged_line_error(self._file.name, offset, error) from error
+            self._offset = offset + len(line)
             self.lines += 1
         if self._offset == start:
             return
@@ -179,50 +181,50 @@ class JournalSync:
 def sync_run(
     run_dir: Path, target: Target, *, rewrite: bool = False, open_sink: Callable[[Target], Sink] | None = None
 ) -> SyncResult:
-    """Copy what is missing of one run, and wait for it.
+    """Sync one run to a store, and wait for it.
 
     Args:
-        run_dir: the run's folder.
+        run_dir: the run folder.
         target: the store.
-        rewrite: write everything anew.
-        open_sink: for another store.
+        rewrite: delete the run in the store and write it from scratch.
+        open_sink: opens the store; for other stores than the built-in ones.
 
     Raises:
         RunFolderError: there is no journal.
         InvalidData: the journal is damaged.
-        StoreDown: the store does not answer.
-        StoreError: it will not take the run.
+        StoreUnavailable: the store does not answer.
+        StoreError: the store cannot accept the run.
 
-    Cost: where nothing is missing, a second per 10**6 updates. A database takes some 10**4 values a second, five or six
-    for each update.
+    Cost: if nothing is missing, a second per 10**6 updates. A database writes about 10**4 values per second; an update
+    has five or six.
     """
     try:
         file = FileIO(run_dir / JOURNAL_NAME)
     except OSError as error:
         raise RunFolderError(
             f"There is no journal to copy in {str(run_dir)!r}: {error.strerror or error}.",
-            fix="Name the folder a run was written to, as --run-dir had it.",
+            fix="Pass the run folder that was given as --run-dir.",
         ) from error
-    with file, journal_lock(file) as mine:
-        if not mine:
+    with file, journal_lock(file) as acquired:
+        if not acquired:
             return SyncResult(outcome="busy", state="", lines=0)
         alive = in_training(run_dir)
         with closing((open_sink or open_target)(target)) as sink:
-            copying = JournalSync(file, run_dir.resolve().name, sink, rewrite=rewrite)
-            copying.sync_new_lines()
-            state = copying.finish(alive=alive)
+            sync = JournalSync(file, run_dir.resolve().name, sink, rewrite=rewrite)
+            sync.sync_new_lines()
+            state = sync.finish(alive=alive)
         if not state:
             return SyncResult(outcome="empty", state="", lines=0)
-        outcome = "rewritten" if copying.rewritten else "copied" if copying.lines else "whole"
-        return SyncResult(outcome=outcome, state=state, lines=copying.lines)
+        outcome = "rewritten" if sync.rewritten else "copied" if sync.lines else "whole"
+        return SyncResult(outcome=outcome, state=state, lines=sync.lines)
 
 
 def open_target(target: Target) -> Sink:
     """Open a store.
 
     Raises:
-        StoreDown: it does not answer.
-        StoreError: it will not take runs.
+        StoreUnavailable: it does not answer.
+        StoreError: the store cannot accept runs.
     """
     match target.kind:
         case "mlflow":

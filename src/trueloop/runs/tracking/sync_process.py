@@ -1,12 +1,12 @@
-"""The process that follows a journal into a store: python -m trueloop.runs.tracking.sync_process RUN --store URL.
+"""Run the process that syncs a journal to a store: python -m trueloop.runs.tracking.sync_process RUN --store URL.
 
-It is started by the process that trains, and never imports torch. Its standard input is a pipe from there: when that
-ends, and it does however the trainer ends, what the journal holds is copied and this process ends too. What it has to
-say goes to standard output, one JSON object per line:
+The training process starts it; it never imports torch. Its standard input is a pipe from the trainer, which reaches
+end of file however the trainer ends: then this process copies the rest of the journal and exits. It writes messages to
+standard output, one JSON object per line:
 
-    {"said": "down", "message": ...}      the store does not answer, or is slow; told once
-    {"said": "failed", "message": ...}    it will not take the run; this process ends
-    {"said": "done", "state": ...}        everything that the journal holds is in the store
+    {"event": "down", "message": ...}      the store does not answer, or is slow; sent once
+    {"event": "failed", "message": ...}    the store cannot accept the run; this process exits
+    {"event": "done", "state": ...}        the complete journal is in the store
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from trueloop.runs.tracking.sync_journal import JournalSync, open_target
 from trueloop.runs.tracking.target import Target, parse_target
 
 NICENESS = 10
-POLL_INTERVAL_S = 1.0  # between two looks at the journal
-SLOW_STORE_S = 15.0  # one talk with the store that takes longer is told as slow
-STORE_TIMEOUT_S = 60.0  # for a store that is down, or a copier before this one, once training is over
+POLL_INTERVAL_S = 1.0  # of the journal
+SLOW_STORE_S = 15.0  # a longer call of the store is reported as slow
+STORE_TIMEOUT_S = 60.0  # after training, for a store that is down or another sync process
 MAX_RETRY_INTERVAL_S = 30.0
-TERMINATION_GRACE_S = 30.0  # after SIGTERM: a trainer that got one too saves its state, and what it says of that is copied
+TERMINATION_GRACE_S = 30.0  # after SIGTERM: a trainer that received it too saves its state, and those lines are synced
 
 SendMessage = Callable[[dict[str, Any]], None]
 
 
 class SyncLoop:
-    """Follows one journal until the trainer has gone.
+    """Syncs one journal until the trainer has ended.
 
     Args:
-        run_dir: the run's folder.
+        run_dir: the run folder.
         target: the store.
         trainer_ended: set when the trainer has ended.
-        send: what the trainer is to hear.
-        open_sink: for another store.
+        send: sends a message to the trainer.
+        open_sink: opens the store; for other stores than the built-in ones.
     """
 
     def __init__(
@@ -70,41 +70,41 @@ class SyncLoop:
         self._give_up_at: float | None = None
 
     def run(self) -> int:
-        """Follow to the end; returns the exit code: 0 everything is copied, 1 it will not be, 3 the store was down."""
+        """Sync until the end; return the exit code: 0 = complete, 1 = impossible, 3 = the store was down."""
         file = self._wait_for_journal()
         if file is None:
             return 0
         with file:
             while not self._timed_out():
-                with journal_lock(file) as mine:
-                    if mine:
+                with journal_lock(file) as acquired:
+                    if acquired:
                         try:
                             return self._sync_until_end(file)
                         except StoreUnavailable as error:
                             self._warn(error)
                         except TrueloopError as error:
-                            self._send({"said": "failed", "message": _format_error(error)})
+                            self._send({"event": "failed", "message": _format_error(error)})
                             return 1
                 self._back_off()
         return 3
 
     def _sync_until_end(self, file: FileIO) -> int:
         with closing(self._with_slow_warning(lambda: self._open_sink(self._target))) as sink:
-            copying = JournalSync(file, self._folder, sink)
+            sync = JournalSync(file, self._folder, sink)
             while True:
                 last = self._trainer_ended.is_set()
                 upto = os.fstat(file.fileno()).st_size if last else None  # another trainer may be writing on
-                self._with_slow_warning(lambda upto=upto: copying.sync_new_lines(upto))
+                self._with_slow_warning(lambda upto=upto: sync.sync_new_lines(upto))
                 self._pause_s = 0.0
                 if last:
-                    state = self._with_slow_warning(lambda: copying.finish(alive=False))
+                    state = self._with_slow_warning(lambda: sync.finish(alive=False))
                     break
                 self._trainer_ended.wait(POLL_INTERVAL_S)
-        self._send({"said": "done", "state": state})
+        self._send({"event": "done", "state": state})
         return 0
 
     def _wait_for_journal(self) -> FileIO | None:
-        """Open the journal, once there is one."""
+        """Open the journal as soon as it exists; None if the trainer ended without one."""
         while True:
             last = self._trainer_ended.is_set()
             try:
@@ -114,28 +114,28 @@ class SyncLoop:
                     return None
             self._trainer_ended.wait(POLL_INTERVAL_S)
 
-    def _with_slow_warning(self, talk: Callable[[], Any]) -> Any:
-        """Talk to the store; say so where it takes long."""
+    def _with_slow_warning(self, call: Callable[[], Any]) -> Any:
+        """Call the store; warn if it takes long."""
         slow = f"The store {self._target.display} is slow: it has not answered for {SLOW_STORE_S:.0f} s"
         with _timer(SLOW_STORE_S, lambda: self._warn(StoreUnavailable(f"{slow}. Training does not wait for it."))):
-            return talk()
+            return call()
 
     def _warn(self, error: StoreUnavailable) -> None:
         if not self._warned:
             self._warned = True
-            self._send({"said": "down", "message": _format_error(error)})
+            self._send({"event": "down", "message": _format_error(error)})
 
     def _back_off(self) -> None:
-        """Wait before the next try, longer each time, and not in step with other processes."""
+        """Wait before the next attempt, with exponential back-off and jitter."""
         self._pause_s = min(MAX_RETRY_INTERVAL_S, max(POLL_INTERVAL_S, 2 * self._pause_s))
-        wait_s = self._pause_s * random.uniform(0.7, 1.3)  # noqa: S311 - nothing secret
+        wait_s = self._pause_s * random.uniform(0.7, 1.3)  # noqa: S311 - not security-relevant
         if not self._trainer_ended.is_set():
             self._trainer_ended.wait(wait_s)
         else:
             time.sleep(min(wait_s, 5.0))
 
     def _timed_out(self) -> bool:
-        """Say whether the trainer has gone and the store, or the copier before this one, had its time since."""
+        """Return whether `STORE_TIMEOUT_S` has passed since the trainer ended."""
         if not self._trainer_ended.is_set():
             return False
         now = time.monotonic()
@@ -167,18 +167,18 @@ def _format_error(error: TrueloopError) -> str:
     return " ".join(part for part in (error.what, error.why, error.fix) if part)
 
 
-def _wait_for_eof(pipe: Any, gone: threading.Event) -> None:
-    """Wait for the end of standard input: nothing is ever written into it but the address."""
+def _wait_for_eof(pipe: Any, trainer_ended: threading.Event) -> None:
+    """Wait for the end of standard input, into which only the address is written."""
     while pipe.read(4096):
         pass
-    gone.set()
+    trainer_ended.set()
 
 
 def _print_message(record: dict[str, Any]) -> None:
     try:
         sys.stdout.write(json.dumps(record) + "\n")
         sys.stdout.flush()
-    except OSError:  # the trainer has gone; there is nobody left to tell
+    except OSError:  # the trainer has ended, so there is no reader
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
 
 
@@ -186,25 +186,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the process.
 
     Args:
-        arguments: the command line; the address "-" is read from the first line of standard input, a text in JSON, where
-            no other user of the machine can see it.
+        arguments: the command line; the address "-" is replaced by the first line of standard input, a JSON string that no
+            other user of the machine can see.
     """
     parser = argparse.ArgumentParser(prog="trueloop.runs.tracking.sync_process")
     parser.add_argument("run", type=Path)
     parser.add_argument("--store", required=True)
-    given = parser.parse_args(arguments)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer decides when it is over
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer decides when to stop
     signal.signal(signal.SIGTERM, _exit_after_grace)
     if hasattr(os, "nice"):
         os.nice(NICENESS)
-    url = json.loads(sys.stdin.buffer.readline()) if given.store == "-" else given.store
-    gone = threading.Event()
-    threading.Thread(target=_wait_for_eof, args=(sys.stdin.buffer, gone), daemon=True).start()
+    url = json.loads(sys.stdin.buffer.readline()) if options.store == "-" else options.store
+    trainer_ended = threading.Event()
+    threading.Thread(target=_wait_for_eof, args=(sys.stdin.buffer, trainer_ended), daemon=True).start()
     try:
-        target = parse_target(url, given.run.resolve().parent)
-        return SyncLoop(given.run, target, trainer_ended=gone, send=_print_message).run()
+        target = parse_target(url, options.run.resolve().parent)
+        return SyncLoop(options.run, target, trainer_ended=trainer_ended, send=_print_message).run()
     except TrueloopError as error:
-        _print_message({"said": "failed", "message": _format_error(error)})
+        _print_message({"event": "failed", "message": _format_error(error)})
         return 1
 
 

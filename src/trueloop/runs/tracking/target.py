@@ -1,4 +1,4 @@
-"""Which store is meant: one address, checked before anything is trained, shown without its password."""
+"""Parse and validate the address of a store, and hide its password in everything that is displayed."""
 
 from __future__ import annotations
 
@@ -41,42 +41,42 @@ class Target:
 
     kind: Kind
     address: str = field(repr=False)
-    """As MLflow takes it, or an absolute folder. It may hold a password: it is never printed, journaled or passed on a
-    command line."""
+    """Address for MLflow, or an absolute folder. It may contain a password: it is never printed, journaled or passed on
+    a command line."""
     display: str
-    """The same for people, without what is secret."""
+    """Address for people, without secrets."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """What must not be seen, as typed and as meant."""
+    """Secrets in the address, as typed and URL-decoded."""
 
     @property
     def url(self) -> str:
-        """The address in a form that `parse_target` reads; secret like the address."""
+        """The address in a form that `parse_target` accepts; secret like the address."""
         return self.address if self.kind == "mlflow" else f"{self.kind}:{self.address}"
 
     def sync_command(self, run_dir: Path) -> str:
-        """Return the line that copies a run here; the store is named in it where nothing of its address is hidden."""
+        """Return the command that syncs a run to this store; ``--store`` is omitted if the address has secrets."""
         store = "" if "***" in self.display else f" --store {shlex.quote(self.display)}"
         return f"trueloop runs sync {shlex.quote(str(run_dir))}{store}"
 
     def hide(self, text: str) -> str:
-        """Take what is secret out of a text, an error of the store's own for one."""
+        """Replace secrets in a text, such as an error message of the store."""
         for secret in self.secrets:
             text = text.replace(secret, "***")
         return mask_secrets(text)
 
 
 def parse_target(url: str, runs_dir: Path) -> Target:
-    """Read the address of a store.
+    """Parse the address of a store.
 
     Args:
         url: one of `ADDRESS_FORMS`.
-        runs_dir: the folder that the runs lie in, where the file meant by plain "sqlite" is.
+        runs_dir: the folder of the runs, which contains the database file for plain "sqlite".
 
     Raises:
-        InvalidConfig: no store is known by such an address.
-        MissingExtra: what speaks to this kind of store is not installed.
+        InvalidConfig: the address is not valid for any kind of store.
+        MissingExtra: the package for this kind of store is not installed.
 
-    Cost: nothing is opened and nothing heavy imported.
+    Cost: opens no connection and imports nothing large.
     """
     scheme, colon, rest = url.strip().partition(":")
     scheme = scheme.lower()
@@ -95,7 +95,7 @@ def parse_target(url: str, runs_dir: Path) -> Target:
 
 
 def mask_secrets(text: str) -> str:
-    """Hide what stands before the @ of an address, and what its query calls a password."""
+    """Replace the credentials of URLs, and the values of secret query parameters, by "***"."""
     text = re.sub(r"(\b(?!sqlite)[a-z][a-z0-9+.-]*://)[^\s'\"]*@", r"\1***@", text, flags=re.IGNORECASE)
     return re.sub(r"([?&][^=&\s]*(?:pass|secret|token|key)[^=&\s]*=)[^&\s'\"]*", r"\1***", text, flags=re.IGNORECASE)
 
@@ -114,33 +114,34 @@ def _sqlite_target(url: str, rest: str) -> Target:
     if not rest.startswith("///") or path in ("", ":memory:"):
         raise InvalidConfig(
             f"The store {url!r} names no file.",
-            why="A database in memory would be gone with the process that writes it.",
+            why="A database in memory would be lost with the process that writes it.",
             fix="Write sqlite:///runs/mlflow.db, sqlite:////an/absolute/path.db, or only sqlite.",
         )
     file = Path(path).absolute()
-    if odd := [each for each in "?%" if each in str(file)]:
+    if special := [each for each in "?%" if each in str(file)]:
         raise InvalidConfig(
-            f"The store {url!r} is a file with {odd[0]!r} in its path: {str(file)!r}.",
-            why="That has a meaning of its own in the address of a database: another file would be written.",
-            fix="Name a file without it: sqlite:///FILE.",
+            f"The store {url!r} is a file with {special[0]!r} in its path: {str(file)!r}.",
+            why="In a database URL that character is special, so another file would be written.",
+            fix="Choose a file name without it: sqlite:///FILE.",
         )
     if is_folder(file):
         raise InvalidConfig(f"The store {url!r} is a folder.", fix=f"Name a file: sqlite:///{path}/{DATABASE_NAME}.")
-    here = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
-    return Target(kind="mlflow", address=f"sqlite:///{file}", display=f"sqlite:///{here}")
+    relative = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+    return Target(kind="mlflow", address=f"sqlite:///{file}", display=f"sqlite:///{relative}")
 
 
 def _postgresql_target(url: str, scheme: str) -> Target:
     driver = scheme.partition("+")[2]
     if driver not in ("", "psycopg"):
         raise InvalidConfig(
-            f"The store {mask_secrets(url)!r} asks for the driver {driver!r}.", fix="Write postgresql+psycopg://..."
+            f"The store {mask_secrets(url)!r} requests the driver {driver!r}.", fix="Write postgresql+psycopg://..."
         )
     rest = url.strip().partition(":")[2]
     parts = _split_url(url, f"postgresql:{rest}")
     if not parts.path.strip("/"):
         raise InvalidConfig(
-            f"The store {mask_secrets(url)!r} names no database.", fix="Write postgresql+psycopg://USER@HOST:PORT/DATABASE."
+            f"The store {mask_secrets(url)!r} names no database.",
+            fix="Write postgresql+psycopg://USER@HOST:PORT/DATABASE.",
         )
     return _target_with_secrets(url, f"postgresql+psycopg:{rest}")
 
@@ -155,15 +156,17 @@ def _server_target(url: str) -> Target:
 def _split_url(url: str, text: str):
     try:
         parts = urlsplit(text)
-        _ = parts.port  # raises where it is no number
+        _ = parts.port  # raises if it is not a number
     except ValueError:
         raise InvalidConfig(
-            f"The store {mask_secrets(url)!r} cannot be read as an address.",
-            why="A character with a meaning of its own (: / @ # ?) must be written %3A %2F %40 %23 %3F in a password.",
+            f"The store {mask_secrets(url)!r} is not a valid URL.",
+            why="The characters : / @ # ? must be written %3A %2F %40 %23 %3F in a password.",
             fix=f"Write one of: {ADDRESS_FORMS}.",
-        ) from None  # the error names what stands there
+        ) from None  # the original error quotes the password
     if not text.partition(":")[2].startswith("//"):
-        raise InvalidConfig(f"The store {mask_secrets(url)!r} lacks the // of an address.", fix=f"Write one of: {ADDRESS_FORMS}.")
+        raise InvalidConfig(
+            f"The store {mask_secrets(url)!r} lacks the // of an address.", fix=f"Write one of: {ADDRESS_FORMS}."
+        )
     return parts
 
 
@@ -171,16 +174,18 @@ def _target_with_secrets(url: str, address: str) -> Target:
     parts = urlsplit(address)
     raw = parts.netloc.rpartition("@")[0]
     user, _, password = raw.partition(":")
-    found = [password or (user if parts.scheme in ("http", "https") else "")]
-    found += [value for name, value in parse_qsl(parts.query) if _SECRET_WORDS.search(name)]
-    secrets = tuple(dict.fromkeys(each for secret in found for each in (secret, unquote(secret)) if each))
+    secrets_found = [password or (user if parts.scheme in ("http", "https") else "")]
+    secrets_found += [value for name, value in parse_qsl(parts.query) if _SECRET_WORDS.search(name)]
+    secrets = tuple(dict.fromkeys(each for secret in secrets_found for each in (secret, unquote(secret)) if each))
     return Target(kind="mlflow", address=address, display=mask_secrets(url.strip()), secrets=secrets)
 
 
 def _unknown_store_error(url: str, scheme: str) -> InvalidConfig:
     near = get_close_matches(scheme, ["sqlite", "postgresql", "http", "https", "tensorboard", "wandb"], n=1)
     meant = f"Did you mean {near[0]}? " if near else ""
-    return InvalidConfig(f"No store is known by the address {mask_secrets(url)!r}.", fix=f"{meant}Write one of: {ADDRESS_FORMS}.")
+    return InvalidConfig(
+        f"The store {mask_secrets(url)!r} is of no known kind.", fix=f"{meant}Write one of: {ADDRESS_FORMS}."
+    )
 
 
 def _require_packages(scheme: str) -> None:

@@ -1,4 +1,4 @@
-"""TensorBoard as a store: event files, one folder per run, without torch."""
+"""Write runs to TensorBoard event files, one folder per run, without importing torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trueloop.runs.tracking.sink import StoreBatch, RunMetadata, SyncCursor, MetricPoint, StoreError
+from trueloop.runs.tracking.sink import MetricPoint, RunMetadata, StoreBatch, StoreError, SyncCursor
 from trueloop.runs.tracking.sync_cursor import CursorFile
 from trueloop.runs.tracking.target import Target
 
@@ -17,10 +17,10 @@ _EVENTS = "events.out.tfevents.*"
 
 
 class TensorBoardSink:
-    """Scalars, hyper-parameters and remarks as event files in FOLDER/NAME OF THE RUN.
+    """A `Sink` that writes scalars, hyperparameters and notes as event files in FOLDER/RUN_NAME.
 
     Args:
-        target: names the folder, made where it is not.
+        target: the folder, created if absent.
     """
 
     is_idempotent = False
@@ -32,31 +32,31 @@ class TensorBoardSink:
         self._writer: Any = None
 
     def find_cursor(self, run: RunMetadata) -> SyncCursor | None:
-        """Read how far the folder's event files go."""
+        """Read the cursor in the folder of the run."""
         self._cursor = self._cursor_file(run)
         return self._cursor.read()
 
     def open_run(self, run: RunMetadata) -> None:
-        """Begin an event file of this process."""
-        mark = self._cursor = self._cursor or self._cursor_file(run)
+        """Open a new event file for this process."""
+        cursor_file = self._cursor = self._cursor or self._cursor_file(run)
         if self._writer is not None:
             return
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        first = not any(mark.folder.glob(_EVENTS))
-        if not mark.belongs_to_run:
-            mark.write(None)  # before there is a file of ours that nobody would know again
+        first = not any(cursor_file.folder.glob(_EVENTS))
+        if not cursor_file.belongs_to_run:
+            cursor_file.write(None)  # before the first event file, so that the folder is known to be this run's
         with self._translated_errors():
-            self._writer = EventFileWriter(str(mark.folder), max_queue_size=1000)
+            self._writer = EventFileWriter(str(cursor_file.folder), max_queue_size=1000)
             if first:
                 named = {name: _parse_number(value) for name, value in run.params.items()}
-                shown = hparams_pb(named, trial_id=run.run_id, start_time_secs=run.started_ms / 1000)
-                self._add_summary(0, run.started_ms, shown)
+                summary = hparams_pb(named, trial_id=run.run_id, start_time_secs=run.started_ms / 1000)
+                self._add_summary(0, run.started_ms, summary)
                 self._add_text(0, run.started_ms, "run", _markdown_table(run.tags))
 
     def write(self, batch: StoreBatch, cursor: SyncCursor) -> None:
-        """Write scalars, and checkpoints and remarks as text."""
+        """Write metrics as scalars, checkpoints and notes as text."""
         with self._translated_errors():
             for point in batch.points:
                 self._add_scalars(point)
@@ -68,21 +68,21 @@ class TensorBoardSink:
             self._write_cursor(cursor)
 
     def finish_run(self, state: str, time_ms: int, cursor: SyncCursor) -> None:
-        """Write the state as text."""
+        """Write the state of the run as text."""
         with self._translated_errors():
             self._add_text(0, time_ms, "state", state)
             self._write_cursor(cursor)
 
-    def delete_run(self, card: RunMetadata) -> bool:
-        """Delete the event files of the run's folder; a folder without our mark for this run is not touched."""
+    def delete_run(self, run: RunMetadata) -> bool:
+        """Delete the event files of a run; a folder without the cursor file of this run is not modified."""
         self.close()
-        mark = self._cursor_file(card)
-        if not mark.belongs_to_run:
+        cursor_file = self._cursor_file(run)
+        if not cursor_file.belongs_to_run:
             return False
         with self._translated_errors():
-            for path in mark.folder.glob(_EVENTS):
+            for path in cursor_file.folder.glob(_EVENTS):
                 path.unlink()
-            mark.remove()
+            cursor_file.remove()
         return True
 
     def close(self) -> None:
@@ -91,31 +91,31 @@ class TensorBoardSink:
         if writer is not None:
             writer.close()
 
-    def _cursor_file(self, card: RunMetadata) -> CursorFile:
-        """Return the run's own folder: where its mark is, else the first that is nobody's."""
+    def _cursor_file(self, run: RunMetadata) -> CursorFile:
+        """Return the cursor file of a run: an existing one, else one in the first unused folder."""
         for path in sorted(self._root.glob(f"*/{CURSOR_NAME}")):
-            if (mark := CursorFile(path, card.run_id)).belongs_to_run:
-                return mark
-        folder = self._root / card.name
+            if (cursor_file := CursorFile(path, run.run_id)).belongs_to_run:
+                return cursor_file
+        folder = self._root / run.name
         if folder.exists() and any(folder.iterdir()):
-            folder = self._root / f"{card.name}-{card.run_id[:8]}"
-        return CursorFile(folder / CURSOR_NAME, card.run_id)
+            folder = self._root / f"{run.name}-{run.run_id[:8]}"
+        return CursorFile(folder / CURSOR_NAME, run.run_id)
 
-    def _write_cursor(self, mark: SyncCursor) -> None:
+    def _write_cursor(self, cursor: SyncCursor) -> None:
         assert self._cursor is not None
         self._writer.flush()
-        self._cursor.write(mark)
+        self._cursor.write(cursor)
 
     @contextmanager
     def _translated_errors(self) -> Generator[None]:
-        """Turn what the disk refuses into ours."""
+        """Convert errors of the file system to a `StoreError`."""
         try:
             yield
-        except (OSError, ValueError) as error:  # ValueError: the folder's name is no UTF-8
-            said = error.strerror if isinstance(error, OSError) and error.strerror else error
+        except (OSError, ValueError) as error:  # ValueError: the folder name is not UTF-8
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise StoreError(
-                f"The TensorBoard folder {str(self._root)!r} cannot be written: {said}.",
-                why="The journal is whole; only its copy there is not.",
+                f"The TensorBoard folder {str(self._root)!r} cannot be written: {reason}.",
+                why="The journal is complete; only its copy there is not.",
                 fix="Free space or choose another folder, then: trueloop runs sync.",
             ) from error
 
@@ -138,15 +138,21 @@ class TensorBoardSink:
 
 def _parse_number(text: str) -> float | str:
     try:
-        return text if "_" in text else float(text)  # float() would take 1_2 for 12
+        return text if "_" in text else float(text)  # float() would parse 1_2 as 12
     except ValueError:
         return text
 
 
 def _escape_markdown(text: str) -> str:
-    """Show a text as it is where Markdown is expected: every mark of its own is escaped, HTML too."""
+    """Escape all Markdown and HTML in a text."""
     return re.sub(r"([\\`*_{}\[\]<>()#+.!|~-])", r"\\\1", " ".join(text.split()))
 
 
 def _markdown_table(rows: Mapping[str, str]) -> str:
-    return "\n".join(["| | |", "|---|---|", *(f"| {_escape_markdown(key)} | {_escape_markdown(value)} |" for key, value in rows.items())])
+    return "\n".join(
+        [
+            "| | |",
+            "|---|---|",
+            *(f"| {_escape_markdown(key)} | {_escape_markdown(value)} |" for key, value in rows.items()),
+        ]
+    )

@@ -1,7 +1,7 @@
-"""The lines of a journal in the words of a store: metrics by name, step and time, checkpoints, remarks.
+"""Translate journal lines to store records: metrics by name, step and time, checkpoints, notes.
 
-An update row has no time of its own. It is told from the lines before it: the newest time that was written down, and
-the seconds of the updates since. So it is the same however often the journal is copied.
+An update row has no time. It is derived from the lines before it: the newest recorded time plus the seconds of the
+updates since. So every sync of a journal yields the same times.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunStarted
-from trueloop.runs.journal_lines import UPDATE_EVENTS, parse_event, group_rates, expand_column
+from trueloop.runs.journal_lines import UPDATE_EVENTS, expand_column, group_rates, parse_event
 from trueloop.runs.tracking.journal_index import JournalIndex, event_key
 from trueloop.runs.tracking.sink import MetricPoint, RunNote, SavedCheckpoint
 
@@ -18,37 +18,37 @@ Item = MetricPoint | SavedCheckpoint | RunNote
 
 
 class Translator:
-    """Reads a journal's records in their order.
+    """Translates the records of a journal in order.
 
     Args:
-        index: knows which of them count.
-        state: of the translation that this one goes on from.
+        index: knows which records are current.
+        state: the `state` of the translator to continue from.
     """
 
     def __init__(self, index: JournalIndex, state: Mapping[str, float]) -> None:
         self._index = index
         self._clock_s = state.get("clock_s", 0.0)
-        self._notes = int(state.get("remarks", 0))
+        self._notes = int(state.get("notes", 0))
 
     @property
     def state(self) -> dict[str, float]:
-        """What must be known to go on from here."""
-        return {"clock_s": self._clock_s, "remarks": self._notes}
+        """The state needed to continue from here."""
+        return {"clock_s": self._clock_s, "notes": self._notes}
 
     @property
     def time_ms(self) -> int:
-        """When the last line was written, since 1970."""
+        """When the last line was written, in ms since 1970."""
         return int(self._clock_s * 1000)
 
     def translate(self, offset: int, record: Mapping[str, Any]) -> Sequence[Item]:
-        """Translate one record; nothing where it counts no longer or is not for a store.
+        """Translate one record; empty if it was superseded or is not for a store.
 
         Args:
-            offset: where its line begins, in bytes.
-            record: what it holds.
+            offset: byte offset of its line.
+            record: the parsed line.
 
         Raises:
-            ValueError, KeyError, TypeError: it is not what a journal holds.
+            ValueError, KeyError, TypeError: the record is invalid.
         """
         if record["event"] in UPDATE_EVENTS:
             return list(self._translate_updates(offset, record))
@@ -67,11 +67,11 @@ class Translator:
             case Notice():
                 return [self._translate_note(event)]
 
-    def _translate_updates(self, place: int, record: Mapping[str, Any]) -> Iterator[MetricPoint]:
+    def _translate_updates(self, offset: int, record: Mapping[str, Any]) -> Iterator[MetricPoint]:
         columns = MetricColumns(record)
         for k, update in enumerate(columns.updates):
             self._clock_s += columns.total_s[k]
-            if self._index.is_current(place, update):
+            if self._index.is_current(offset, update):
                 yield MetricPoint(update, self.time_ms, columns.values_of(k))
 
     def _translate_evaluation(self, event: Evaluated) -> MetricPoint:
@@ -81,9 +81,11 @@ class Translator:
         return MetricPoint(event.update, self._evaluated_ms(event.update), values)
 
     def _translate_checkpoint(self, event: CheckpointSaved) -> SavedCheckpoint:
-        # It is told once it is whole on disk, while training went on; its metrics are points of the evaluation.
+        # A checkpoint is reported once it is complete on disk, after further updates; its metrics are the evaluation's.
         time_ms = self._evaluated_ms(event.update)
-        return SavedCheckpoint(path=event.path, step=event.update, epoch=event.epoch, time_ms=time_ms, values=event.metrics)
+        return SavedCheckpoint(
+            path=event.path, step=event.update, epoch=event.epoch, time_ms=time_ms, values=event.metrics
+        )
 
     def _evaluated_ms(self, update: int) -> int:
         measured_ms = self._index.evaluated_ms(update)
@@ -97,10 +99,10 @@ class Translator:
 
 
 class MetricColumns:
-    """A stretch of updates: each field with a value for each of them.
+    """The metrics of consecutive updates, one column per field.
 
     Raises:
-        ValueError, KeyError, TypeError: it is not what a journal holds.
+        ValueError, KeyError, TypeError: the record is invalid.
     """
 
     def __init__(self, record: Mapping[str, Any]) -> None:
@@ -115,7 +117,7 @@ class MetricColumns:
         self._memory_mib = float(record["memory_mib"]) if "memory_mib" in record else None
 
     def values_of(self, k: int) -> dict[str, float]:
-        """Return the metrics of one of them, by name."""
+        """Return the metrics of the k-th update, by name."""
         values = {name: column[k] for name, column in self._plain.items()}
         if len(self._rates[k]) > 1:
             values |= {f"train/lr_group_{group}": float(rate) for group, rate in enumerate(self._rates[k])}
@@ -130,4 +132,4 @@ class MetricColumns:
 
 
 def _parse_floats(value: Any, count: int) -> Sequence[float]:
-    return list(map(float, expand_column(value, count)))  # "nan" and "inf" become floats again
+    return list(map(float, expand_column(value, count)))  # parses "nan" and "inf", too

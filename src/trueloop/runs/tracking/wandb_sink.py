@@ -1,4 +1,4 @@
-"""Weights & Biases as a store, offline: a folder that `wandb sync` uploads when the user wants it to."""
+"""Write runs to an offline Weights & Biases folder, which the user uploads with `wandb sync`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from trueloop.runs.tracking.run_metadata import truncate
-from trueloop.runs.tracking.sink import StoreBatch, RunMetadata, SyncCursor, StoreError
+from trueloop.runs.tracking.sink import RunMetadata, StoreBatch, StoreError, SyncCursor
 from trueloop.runs.tracking.sync_cursor import CursorFile
 from trueloop.runs.tracking.target import Target
 
 _SETTINGS = {
-    "WANDB_MODE": "offline",  # not a default: nothing of a run leaves this machine by itself
+    "WANDB_MODE": "offline",  # not only a default: no data leaves this machine automatically
     "WANDB_ERROR_REPORTING": "false",
     "WANDB_SILENT": "true",
     "WANDB_CONSOLE": "off",
@@ -25,12 +25,12 @@ _EXIT_CODES = {"finished": 0, "early_stop": 0, "running": 0}
 
 
 class WandbSink:
-    """One offline run of W&B in FOLDER/wandb. It is written once, from the beginning: W&B can append to none.
+    """A `Sink` that writes one offline W&B run to FOLDER/wandb, always from the beginning: W&B cannot append offline.
 
     Args:
-        target: names the folder, made where it is not.
+        target: the folder, created if absent.
 
-    Cost: W&B starts a process of its own; two seconds.
+    Cost: W&B starts a separate process; two seconds.
     """
 
     is_idempotent = False
@@ -43,22 +43,22 @@ class WandbSink:
         self._run: Any = None
 
     def find_cursor(self, run: RunMetadata) -> SyncCursor | None:
-        """Read whether the run was written to its end."""
+        """Read the cursor of the run; None if its offline folder is missing."""
         self._cursor = self._cursor_file(run)
-        mark = self._cursor.read()
-        return mark if mark and self._run_folder(self._cursor, run) else None
+        cursor_file = self._cursor.read()
+        return cursor_file if cursor_file and self._run_folder(self._cursor, run) else None
 
     def open_run(self, run: RunMetadata) -> None:
-        """Begin an offline run by the run's own id."""
+        """Create an offline run with the same run id."""
         if self._run is not None:
             return
-        mark = self._cursor = self._cursor or self._cursor_file(run)
+        cursor_file = self._cursor = self._cursor or self._cursor_file(run)
         with self._translated_errors():
             import wandb
 
-            mark.write(None)  # its folder is known to be ours also where we are killed before it has a name
+            cursor_file.write(None)  # marks the folder as this run's even if the process is killed before W&B names it
             quiet = wandb.Settings(
-                disable_git=True,  # the journal knows what was run; here stands the process that copies it
+                disable_git=True,  # the journal records the code; W&B would record the sync process
                 disable_code=True,
                 x_disable_stats=True,
                 x_disable_meta=True,
@@ -74,24 +74,24 @@ class WandbSink:
                 config={**run.params, "trueloop": dict(run.tags)},
                 settings=quiet,
             )
-            mark.extra = {"folder": Path(self._run.settings.sync_dir).name}
+            cursor_file.extra = {"folder": Path(self._run.settings.sync_dir).name}
 
     def write(self, batch: StoreBatch, cursor: SyncCursor) -> None:
-        """Log metrics by step; checkpoints and remarks belong to the run as a whole."""
+        """Log metrics by step; checkpoints and notes go to the summary of the run."""
         assert self._cursor is not None
         with self._translated_errors():
             for point in batch.points:
                 self._run.log({**point.values, "_timestamp": point.time_ms / 1000}, step=point.step)
             for saved in batch.checkpoints:
-                told = {"path": saved.path, "update": saved.step, "epoch": saved.epoch, **saved.values}
-                self._run.summary[f"checkpoints/{Path(saved.path).name}"] = told
+                summary = {"path": saved.path, "update": saved.step, "epoch": saved.epoch, **saved.values}
+                self._run.summary[f"checkpoints/{Path(saved.path).name}"] = summary
             for each in batch.notes:
-                said = f"update {each.step}, {each.kind}: {truncate(each.message, 4000)}"
-                self._run.summary[f"notes/{each.number:03d}"] = said
+                note = f"update {each.step}, {each.kind}: {truncate(each.message, 4000)}"
+                self._run.summary[f"notes/{each.number:03d}"] = note
         self._cursor.write(cursor)
 
     def finish_run(self, state: str, time_ms: int, cursor: SyncCursor) -> None:
-        """Close the offline run; only a closed one is whole."""
+        """Finish the offline run; only a finished one is complete."""
         assert self._cursor is not None
         with self._translated_errors():
             self._run.summary["trueloop.state"] = state
@@ -99,48 +99,52 @@ class WandbSink:
         self._run = None
         self._cursor.write(cursor)
 
-    def delete_run(self, card: RunMetadata) -> bool:
-        """Delete what we made for this run: the offline run's folder, and those that a killed writer left."""
+    def delete_run(self, run: RunMetadata) -> bool:
+        """Delete the offline folders of a run, including those of a killed writer."""
         self.close()
-        mark = self._cursor_file(card)
+        cursor_file = self._cursor_file(run)
         with self._translated_errors():
-            folders = [each for each in mark.folder.iterdir() if _is_folder_of(each, card)] if mark.belongs_to_run else []
+            folders = (
+                [each for each in cursor_file.folder.iterdir() if _is_folder_of(each, run)]
+                if cursor_file.belongs_to_run
+                else []
+            )
             for folder in folders:
                 shutil.rmtree(folder)
-            mark.remove()
+            cursor_file.remove()
         self._cursor = None
         return bool(folders)
 
     def close(self) -> None:
-        """Let W&B's own process end; a run that is not ended stays marked as not whole."""
+        """End the W&B process; an unfinished run remains incomplete."""
         run, self._run = self._run, None
         if run is not None:
             with self._translated_errors():
                 run.finish(exit_code=1)
 
-    def _cursor_file(self, card: RunMetadata) -> CursorFile:
-        return CursorFile(self._root / "wandb" / f"trueloop-{card.run_id}.json", card.run_id)
+    def _cursor_file(self, run: RunMetadata) -> CursorFile:
+        return CursorFile(self._root / "wandb" / f"trueloop-{run.run_id}.json", run.run_id)
 
-    def _run_folder(self, mark: CursorFile, card: RunMetadata) -> Path | None:
-        """Return the offline run's folder as the mark names it, if it is one of this run's."""
-        name = str(mark.extra.get("folder", ""))
-        folder = mark.folder / name
-        return folder if folder.name == name and _is_folder_of(folder, card) else None
+    def _run_folder(self, cursor_file: CursorFile, run: RunMetadata) -> Path | None:
+        """Return the offline folder that the cursor file names, if it belongs to this run."""
+        name = str(cursor_file.extra.get("folder", ""))
+        folder = cursor_file.folder / name
+        return folder if folder.name == name and _is_folder_of(folder, run) else None
 
     @contextmanager
     def _translated_errors(self) -> Generator[None]:
-        """Turn what W&B and the disk raise into ours."""
+        """Convert every exception of W&B and the file system to a `StoreError`."""
         try:
             yield
         except Exception as error:
             raise StoreError(
                 f"W&B cannot write to {self._root}: {type(error).__name__}: {truncate(str(error), 300)}",
-                why="The journal is whole; only its copy there is not.",
+                why="The journal is complete; only its copy there is not.",
                 fix="Free space or choose another folder, then: trueloop runs sync.",
             ) from error
 
 
-def _is_folder_of(folder: Path, card: RunMetadata) -> bool:
+def _is_folder_of(folder: Path, run: RunMetadata) -> bool:
     """True for the folder of an offline run with this run's id."""
-    ours = re.fullmatch(rf"offline-run-[0-9_]+-{card.run_id}", folder.name)
-    return bool(ours) and folder.is_dir() and not folder.is_symlink()
+    match = re.fullmatch(rf"offline-run-[0-9_]+-{run.run_id}", folder.name)
+    return bool(match) and folder.is_dir() and not folder.is_symlink()

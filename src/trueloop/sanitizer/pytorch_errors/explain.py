@@ -15,7 +15,7 @@ from trueloop.core.findings import ExplainedError, SourceLocation
 from trueloop.failures.pytorch_error import KnownError, RaisedError, TensorDescription
 from trueloop.sanitizer.pytorch_errors.bindings import changes
 from trueloop.sanitizer.pytorch_errors.frames import Frame, held, look, operands, stack, torch_file
-from trueloop.sanitizer.pytorch_errors.recent_calls import Recent
+from trueloop.sanitizer.pytorch_errors.recent_calls import RecentCalls
 from trueloop.sanitizer.pytorch_errors.tensors import Describer, modules
 from trueloop.tracing.graph_leaves import leaves, find_freed_part
 from trueloop.tracing.user_location import is_user_code
@@ -30,7 +30,7 @@ class Context(NamedTuple):
 
     models: Sequence[nn.Module]
     """That were called."""
-    recent: Recent
+    recent: RecentCalls
     update: int
     found: frozenset[str]
 
@@ -69,7 +69,7 @@ def _explain(error: BaseException, known: Mapping[str, KnownError], context: Con
     matches = [
         (name, entry, match)
         for name, entry in known.items()
-        if kind.__name__ in entry.types
+        if kind.__name__ in entry.exception_types
         for match in (entry.match(message),)
         if match is not None
     ]
@@ -81,7 +81,7 @@ def _explain(error: BaseException, known: Mapping[str, KnownError], context: Con
     for name, entry, match in matches:
         words = entry.explain(raised, match)
         if words is not None:
-            made = words.made
+            made = words.tensor
             return ExplainedError(
                 kind=name, type=kind.__name__, title=entry.title, message=_short(message), location=raised.location,
                 meaning=words.meaning, fix=words.fix, other_locations=words.related, update=context.update,
@@ -126,9 +126,9 @@ def _read(frames: Sequence[Frame], error: BaseException, message: str, context: 
         inplace_operations=tuple(_changes(users, describer.models)),
         inplace_modules=tuple(_inplace(describer.models)),
         leaves=tuple(describer.tensor(leaf) for leaf in leaves(roots)[:500]),
-        again=again,
+        freed_graph=again,
         freed_operation=kept,
-        past=context.recent.past(update=context.update, frozen=_frozen(context.models), found=context.found),
+        recent=context.recent.past(update=context.update, frozen=_frozen(context.models), found=context.found),
     )
 
 

@@ -11,7 +11,7 @@ from trueloop.failures.pytorch_error import RecentEvents
 from trueloop.tracing.events import BackwardEnded, Event, TracingGap, ModelCalled, Ref, StepTaken
 
 
-class Recent:
+class RecentCalls:
     """Hears the events of a run; keeps the latest of a few of them, as places and numbers."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from trueloop.tracing.accumulation_window import AccumulationWindows, parameters
 from trueloop.tracing.events import NO_REFS, BackwardEnded, BackwardStarted, Event, BackwardLosses, LossRecord, NonFiniteValue
 from trueloop.tracing.graph_leaves import sequence
 from trueloop.tracing.hooks.scaling import is_scaled
-from trueloop.tracing.hooks.window_leftovers import at_backward
+from trueloop.tracing.hooks.window_leftovers import check_at_backward
 from trueloop.tracing.losses import LossProbe
 from trueloop.tracing.nonfinite.localise import locate_nonfinite, record_suspect_calls
 from trueloop.tracing.nonfinite.loss_origin import loss_origin
@@ -60,7 +60,7 @@ class Backward:
         self._check = stream.isolated("losses that are not finite", self._finite)
         self._tell_again = 0
         self._locate = stream.isolated("batches with a loss that is not finite", locate_nonfinite)
-        self._leftover = stream.isolated("windows left over", at_backward)
+        self._leftover = stream.isolated("incomplete windows", check_at_backward)
         self._known: dict[tuple[CodePosition | None, str | None], tuple[int, tuple[LossRecord, ...]]] = {}
         """Line and last operation of a root -> times its losses were read in this stretch, and they."""
 

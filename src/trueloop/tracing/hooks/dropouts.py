@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import DropoutWithoutTrainingFlag, Event
 from trueloop.tracing.frame_modules import owner_of
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.program_text.calls import call_at, calls_in, is_conditional, named
@@ -52,7 +52,7 @@ class Dropouts:
         self._stream, self._program = stream, program
         self._patches: Patches | None = None
         """To replace torch's functions by, as long as they are not."""
-        self._met: Facts[nn.Module, bool] = Facts()
+        self._met: WeakIdDict[nn.Module, bool] = WeakIdDict()
         self._trusted: set[str] = set()
         """Files without such a call."""
         self._known: dict[CodePosition, str] = {}

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Event, GraphsAlive, ModelCalled
 from trueloop.tracing.graph_holders import holders
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.stream import EventStream
 
@@ -94,7 +94,7 @@ class Graphs:
     def __init__(self, stream: EventStream) -> None:
         self._stream = stream
         self._outputs, self._parameters = _Marked(), _Marked()
-        self._firsts = Facts[nn.Module, weakref.ref[Tensor]]()
+        self._firsts = WeakIdDict[nn.Module, weakref.ref[Tensor]]()
         """The parameter that each model begins with."""
         self._mark = stream.isolated_inner("graphs", self._marked)
         self._look = stream.isolated("graphs", self._looked)

@@ -28,9 +28,9 @@ from trueloop.tracing.events import (
     JointlyStandardised,
     WorkersRepeatFirstBatch,
 )
-from trueloop.tracing.hooks.window_leftovers import note_leftover
+from trueloop.tracing.hooks.window_leftovers import record_leftover
 from trueloop.tracing.layer_calls import tensor_sizes
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.sample_overlap import LoaderComparison
@@ -77,7 +77,7 @@ class Loaders:
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._loaders = Facts[Any, _Loader]()
+        self._loaders = WeakIdDict[Any, _Loader]()
         self._made_at: weakref.WeakKeyDictionary[Ref, CodePosition] = weakref.WeakKeyDictionary()
         self._starting: LoaderPass | None = None
         """Of the iterator that is being made; its workers are given indices before it is there."""
@@ -364,7 +364,7 @@ class Loaders:
         stream, place = self._stream, user_location()
         backwards, pending = stream.backward_count - current.backward_count_at_start, stream.backward_count - stream.backward_count_at_step
         if not self._program.is_other_thread():  # one that draws ahead must not look at gradients
-            note_leftover(stream, self._program, current.loader, current.index, backwards, place)
+            record_leftover(stream, self._program, current.loader, current.index, backwards, place)
         self._tell_order(current)
         if current.blocks is not None:
             self._tell_blocks(current, current.blocks)

@@ -35,7 +35,7 @@ from trueloop.tracing.layer_calls import INSPECTED_LAYERS, LayerCalls
 from trueloop.tracing.layer_settings import find_high_momentum, find_ineffective_freezes, find_dominating_epsilon
 from trueloop.tracing.model_structure import Modes, parts_of
 from trueloop.tracing.nonfinite.replay import Call, record_call, record_output
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.patch import Patches, hide_from_compiler
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
@@ -125,7 +125,7 @@ class ModuleCalls:
         self._layers = LayerCalls(stream, program)
         self._given: tuple[Any, ...] = ()
         """The arguments of the model that is just running."""
-        self._models = Facts[nn.Module, _Known]()
+        self._models = WeakIdDict[nn.Module, _Known]()
         self._drawn_at = (-1, -1)
         """Updates and backwards when the generator's state was noted last."""
 

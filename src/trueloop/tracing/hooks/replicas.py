@@ -29,7 +29,7 @@ from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import parameters_of
 from trueloop.tracing.events import Event, ModelReplicated, RanksCompared, Ref, Refs, ReplicaStepped
 from trueloop.tracing.hooks.steps import depth_of_step
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.replicas.digest_exchange import DigestStore, RankDigest, Numbers, StoreConnection
@@ -103,8 +103,8 @@ class Replicas:
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._replicas = Facts[nn.Module, _Replica]()
-        self._holds = Facts[Optimizer, tuple[int, frozenset[int]]]()
+        self._replicas = WeakIdDict[nn.Module, _Replica]()
+        self._holds = WeakIdDict[Optimizer, tuple[int, frozenset[int]]]()
         self._made = 0
         self._patches = Patches()
         self._process = os.getpid()

@@ -20,7 +20,7 @@ from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import AccumulationWindows, gradient_norms, parameters_of
 from trueloop.tracing.events import NO_REFS, Event, OptimizerCreated, Ref, Refs, StepTaken
 from trueloop.tracing.hooks.schedules import rates
-from trueloop.tracing.hooks.window_leftovers import at_step
+from trueloop.tracing.hooks.window_leftovers import check_at_step
 from trueloop.tracing.nonfinite.localise import locate_nonfinite
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import OptimizerState, ProgramState
@@ -98,7 +98,7 @@ class Steps:
         self._tell = stream.isolated("steps of optimizers", self._end)
         self._meet = stream.isolated("optimizers", self._met)
         self._locate = stream.isolated("batches with gradients that are not finite", locate_nonfinite)
-        self._leftover = stream.isolated("windows left over", at_step)
+        self._leftover = stream.isolated("incomplete windows", check_at_step)
 
     def install_always(self, patches: Patches) -> None:
         """Hook every step, and replace the constructor."""
@@ -125,7 +125,7 @@ class Steps:
                 self._meet(optimizer)
                 known = self._program.optimizers.get(optimizer)
                 if known is not None:
-                    known.whole = True
+                    known.fully_traced = True
 
         return __init__
 
@@ -208,7 +208,7 @@ class Steps:
             return False
         self._latest = weakref.ref(optimizer)
         self._known = self._program.optimizers.get(optimizer) or self._first_seen(optimizer)
-        self._known.trains = True
+        self._known.in_training_thread = True
         return True
 
     def _elsewhere(self) -> bool:
@@ -238,7 +238,7 @@ class Steps:
         norms = _Norms() if closure else _norms(graded)
         if norms.not_finite and self._program.stepping_scaler is None:
             self._locate(self._stream, self._program)
-        replaced = self._known.replaced()
+        replaced = self._known.gradients_replaced()
         scaled, used = self._windows.find_still_scaled(graded), ledger.find_used(graded)
         return _Before(
             holds, graded, reused, reused_from, scaled, used, norms, frozen, user_location(ISOLATED_CALLER_DEPTH), rates(optimizer), closure,
@@ -256,7 +256,7 @@ class Steps:
         registry = self._stream.registry
         many, some, ref = registry.refs, registry.uncached_refs, registry.ref(optimizer)
         ordered_refs, parameters = registry.ordered_refs(holds)
-        if known.whole:
+        if known.fully_traced:
             latest = self._windows.latest_backward
             all_graded = len(graded) == len(holds)
             moved = [p for p, values in before.frozen if values is not None and _moved(p, values)]
@@ -275,7 +275,7 @@ class Steps:
                     cleared_at=known.cleared_at,
                     gradients_replaced=before.replaced,
                     grad_norm=norms.joint,
-                    grad_norm_after_backward=known.norm_made,
+                    grad_norm_after_backward=known.grad_norm_after_backward,
                     zero_gradients=some(norms.zero) if norms.zero else NO_REFS,
                     nonfinite_gradients=some(norms.not_finite) if norms.not_finite else NO_REFS,
                     frozen_changed=some(moved) if moved else NO_REFS,

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from trueloop.tracing.accumulation_window import parameters_of
 from trueloop.tracing.events import Event, SymmetricUnits
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import OptimizerState, ProgramState
 from trueloop.tracing.stream import EventStream
@@ -49,7 +49,7 @@ class Units:
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._seen = Facts[Optimizer, _Seen]()
+        self._seen = WeakIdDict[Optimizer, _Seen]()
         self._met, self._waiting = 0, False
         self._look = stream.isolated("units of layers", self._looked)
 
@@ -77,7 +77,7 @@ class Units:
         for optimizer, known in self._program.optimizers.items():
             seen = self._seen.get(optimizer) or _Seen(0, 0)
             if seen.looks < MOST:
-                due = known.trains and known.steps >= seen.steps + APART
+                due = known.in_training_thread and known.steps >= seen.steps + APART
                 if due:
                     seen = self._seen.put(optimizer, self._compared(optimizer, known, seen))
                 self._waiting |= seen.looks < MOST

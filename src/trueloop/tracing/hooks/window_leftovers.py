@@ -1,6 +1,6 @@
-"""The batches at the end of an epoch that do not fill a window: stepped, cleared, or carried over.
+"""Traces the batches at the end of an epoch that do not fill a window: stepped, cleared, or carried over.
 
-This is followed lightly too, since it happens once per epoch.
+Sampled tracing follows this too, since it happens once per epoch.
 """
 
 from __future__ import annotations
@@ -16,79 +16,92 @@ from trueloop.tracing.events import Ref, IncompleteWindow
 from trueloop.tracing.program_state import IncompleteWindowState, ProgramState
 from trueloop.tracing.stream import EventStream
 
-ALIKE: Final = 2  # windows of one length, before a shorter one is called left over
+MIN_SAME_WINDOWS: Final = 2  # windows of one size, before a shorter one is called incomplete
 
 
-def note_leftover(
-    stream: EventStream, program: ProgramState, loader: Ref, batches: int, backwards: int, place: CodePosition | None
+def record_leftover(
+    stream: EventStream,
+    program: ProgramState,
+    loader: Ref,
+    batches: int,
+    backwards: int,
+    location: CodePosition | None,
 ) -> None:
-    """A loader has ended: remember what of its batches waits for a step.
+    """Record the accumulated gradients at a loader's end, if they belong to an incomplete window.
 
-    Only where each batch led to one backward, windows had one length, and what waits is what does not fill the last.
+    That is certain only if each batch led to one backward, all windows had one size, and the pending backwards are the
+    remainder of the division.
 
     Args:
-        stream: counts them.
-        program: what is known of it.
-        loader: that has ended, after as many ``batches``.
-        backwards: meanwhile.
-        place: of the loop.
+        stream: counts the backwards.
+        program: gets the record.
+        loader: has ended after ``batches`` batches.
+        backwards: since the loader's start.
+        location: of the loop.
     """
-    window, left = stream.window_size, stream.backward_count - stream.backward_count_at_step
+    window, pending = stream.window_size, stream.backward_count - stream.backward_count_at_step
     if (
         program.multi_threaded
         or window < 2
-        or stream.same_window_updates < ALIKE
+        or stream.same_window_updates < MIN_SAME_WINDOWS
         or backwards != batches
-        or not 0 < left == batches % window
+        or not 0 < pending == batches % window
     ):
         return
     held = [p for o in program.training_optimizers() for p in parameters_of(o) if p.grad is not None]
-    marks = {id(p): (weakref.ref(p), id(p.grad), p.grad._version) for p in held if p.grad is not None}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-    program.leftover = IncompleteWindowState(loader=loader, batches=batches, left=left, window=window, place=place, marks=marks)
+    gradients = {id(p): (weakref.ref(p), id(p.grad), p.grad._version) for p in held if p.grad is not None}  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    program.leftover = IncompleteWindowState(
+        loader=loader,
+        batches=batches,
+        backwards=pending,
+        window_size=window,
+        location=location,
+        gradients=gradients,
+    )
 
 
-def at_backward(stream: EventStream, program: ProgramState) -> None:
-    """The next backward begins: are they still there?"""
+def check_at_backward(stream: EventStream, program: ProgramState) -> None:
+    """Check whether the leftover gradients were cleared before the next backward."""
     leftover = program.leftover
-    if leftover is None or leftover.kept:
+    if leftover is None or leftover.still_present:
         return
     if program.multi_threaded:
         program.leftover = None
         return
-    if any(_cleared(*mark) for mark in leftover.marks.values()):
+    if any(_is_cleared(*gradient) for gradient in leftover.gradients.values()):
         program.leftover = None
-        _tell(stream, leftover, backwards=0)
+        _emit(stream, leftover, backwards=0)
     else:
-        leftover.kept = True
+        leftover.still_present = True
 
 
-def at_step(stream: EventStream, program: ProgramState) -> None:
-    """An optimizer steps: with them alone, as it should, or with the next window on top."""
+def check_at_step(stream: EventStream, program: ProgramState) -> None:
+    """Check whether a step uses the leftover gradients alone, as it should, or with the next window on top."""
     leftover, program.leftover = program.leftover, None
     pending = stream.backward_count - stream.backward_count_at_step
-    if leftover is not None and leftover.kept and pending > leftover.window:
-        _tell(stream, leftover, backwards=pending)
+    if leftover is not None and leftover.still_present and pending > leftover.window_size:
+        _emit(stream, leftover, backwards=pending)
 
 
-def _cleared(parameter: weakref.ref[Tensor], gradient: int, version: int) -> bool:
-    held = parameter()
-    if held is None:
+def _is_cleared(reference: weakref.ref[Tensor], gradient: int, version: int) -> bool:
+    parameter = reference()
+    if parameter is None:
         return False
-    now = held.grad
+    now = parameter.grad
     if now is None:
         return True
     changed = id(now) != gradient or now._version != version  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     return changed and now.device.type == "cpu" and not bool(now.any())
 
 
-def _tell(stream: EventStream, leftover: IncompleteWindowState, *, backwards: int) -> None:
+def _emit(stream: EventStream, leftover: IncompleteWindowState, *, backwards: int) -> None:
     stream.emit(
         IncompleteWindow(
-            location=leftover.place,
+            location=leftover.location,
             loader=leftover.loader,
             batches=leftover.batches,
-            leftover_backwards=leftover.left,
-            window_backwards=leftover.window,
+            leftover_backwards=leftover.backwards,
+            window_backwards=leftover.window_size,
             cleared=backwards == 0,
             next_window_backwards=backwards,
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from trueloop.tracing.events import NO_REFS, NonFiniteValue
 from trueloop.tracing.nonfinite.replay import Call, Replay, replayed
-from trueloop.tracing.program_state import CALLS, ProgramState
+from trueloop.tracing.program_state import MAX_CALLS, ProgramState
 from trueloop.tracing.stream import EventStream
 
 
@@ -37,7 +37,7 @@ def locate_nonfinite(stream: EventStream, program: ProgramState) -> None:
         program.nonfinite_calls = ()
     if shown.origin is None and not shown.finite:
         return
-    _tell(stream, shown, all_of_it=len(calls) < CALLS or calls[0].micro != calls[-1].micro)
+    _tell(stream, shown, all_of_it=len(calls) < MAX_CALLS or calls[0].micro != calls[-1].micro)
 
 
 def _of_update(calls: Iterable[Call], stream: EventStream) -> tuple[Call, ...]:

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.checkpoint.durable_files import damaged, sync, unreadable, unwritable
 from trueloop.training.checkpoint.manifest import (
-    WriteExtra,
     Checkpoint,
     NewerSchemaError,
     PackedState,
+    WriteExtra,
     read_folder,
     read_manifest,
     write_folder,
@@ -270,7 +270,9 @@ class CheckpointFolder:
     def _folders(self) -> list[Path]:
         """Return everything named like a checkpoint, by update and save."""
         try:
-            return sorted((entry for entry in self._root.iterdir() if FOLDER.fullmatch(entry.name)), key=_update_and_save)
+            return sorted(
+                (entry for entry in self._root.iterdir() if FOLDER.fullmatch(entry.name)), key=_update_and_save
+            )
         except FileNotFoundError:
             return []
         except OSError as error:

@@ -75,7 +75,9 @@ class NewerSchemaError(CheckpointError):
     """A newer trueloop wrote this checkpoint. To pass it over would lose its work, so that is never done silently."""
 
 
-def write_folder(folder: Path, parts: PackedState, checkpoint: Checkpoint, write_extra: WriteExtra | None = None) -> None:
+def write_folder(
+    folder: Path, parts: PackedState, checkpoint: Checkpoint, write_extra: WriteExtra | None = None
+) -> None:
     """Write every file of a checkpoint through to the disk, the manifest last.
 
     Args:

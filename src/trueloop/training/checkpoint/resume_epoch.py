@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, cast
 
-from trueloop.core.protocols import BatchSource, MicroBatch, StatefulPosition, StatefulOrder
+from trueloop.core.protocols import BatchSource, MicroBatch, StatefulOrder, StatefulPosition
 from trueloop.training.distributed.processes import SINGLE_PROCESS, Processes
 from trueloop.training.seeding import capture_generators, restore_generators
 
@@ -46,7 +46,9 @@ class EpochOrder:
         restore_generators(here)
         return micros
 
-    def _open_on_all_ranks(self, source: StatefulOrder, epoch: int, skip_updates: int, here: dict[str, Any]) -> Iterator[MicroBatch]:
+    def _open_on_all_ranks(
+        self, source: StatefulOrder, epoch: int, skip_updates: int, here: dict[str, Any]
+    ) -> Iterator[MicroBatch]:
         """Open an epoch with the first process's generators; the others then go on with their own."""
         assert self._opened is not None
         restore_generators(self._opened["generators"])

@@ -20,7 +20,7 @@ from torch import Tensor
 from trueloop.core.errors import CheckpointError, ProcessLost, RunFolderError, TrueloopError
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 from trueloop.training.checkpoint.durable_files import FileStamp, unwritable
-from trueloop.training.checkpoint.manifest import WriteExtra, Checkpoint, read_manifest
+from trueloop.training.checkpoint.manifest import Checkpoint, WriteExtra, read_manifest
 from trueloop.training.checkpoint.state_tree import ShardReference
 from trueloop.training.checkpoint.tensor_file import DTYPE_NAMES
 from trueloop.training.distributed.dtensors import is_dtensor, memory_key
@@ -107,7 +107,9 @@ def save_on_all_ranks(save: SaveRest | None, sharded: Mapping[str, DTensor], pro
         raise failure if failure and processes.is_first else CheckpointError(what, why=why, fix=fix)
 
 
-def load_on_all_ranks(loaded: tuple[Checkpoint, Mapping[str, Any]] | None, parallel: Parallel) -> Mapping[str, Any] | None:
+def load_on_all_ranks(
+    loaded: tuple[Checkpoint, Mapping[str, Any]] | None, parallel: Parallel
+) -> Mapping[str, Any] | None:
     """Give every process the state that the first one has found; called on all of them.
 
     Args:
@@ -270,7 +272,9 @@ def _is_reference(value: object) -> TypeGuard[ShardReference]:
     return isinstance(value, ShardReference)
 
 
-def _map_leaves(tree: Any, kind: Callable[[object], bool], by: Callable[[Any, _TreePath], Any], path: _TreePath = ()) -> Any:
+def _map_leaves(
+    tree: Any, kind: Callable[[object], bool], by: Callable[[Any, _TreePath], Any], path: _TreePath = ()
+) -> Any:
     """Copy a tree with everything of one kind replaced; what hangs on an OrderedDict stays with it."""
     if kind(tree):
         return by(tree, path)

@@ -130,7 +130,9 @@ class _ObjectiveWithGradient:
         if results is None:
             return self._inner(model, batch)
         total, count, *gradients = results
-        return (Loss(sum=cast("Tensor", _PrecomputedGrad.apply(total, gradients, *self._step.parameters)), count=count),)
+        return (
+            Loss(sum=cast("Tensor", _PrecomputedGrad.apply(total, gradients, *self._step.parameters)), count=count),
+        )
 
 
 class _PrecomputedGrad(torch.autograd.Function):

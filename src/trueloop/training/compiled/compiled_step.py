@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from trueloop.training.compiled.optimizer_formulas import Formula, formula_of
-from trueloop.training.compiled.step_graph import StepSpec, ParamGroupStep, make_gradient_function, make_step_function
+from trueloop.training.compiled.step_graph import ParamGroupStep, StepSpec, make_gradient_function, make_step_function
 from trueloop.training.objective import describe_batch
 
 MIN_OTHER_SHAPES: Final = 32
@@ -191,7 +191,10 @@ class CompiledStep:
                 self._disable(f"{missing} of {len(held)} parameters have received no gradient yet.")
             return False
         for each in group_steps:
-            if each.formula.counts_steps and len(set(torch.stack([state["step"] for state in each.states]).tolist())) > 1:
+            if (
+                each.formula.counts_steps
+                and len(set(torch.stack([state["step"] for state in each.states]).tolist())) > 1
+            ):
                 self._disable("its parameters have not all been updated equally often.")
                 return False
         self._group_steps, self._bound_state = group_steps, state[groups[0]["params"][0]]
@@ -277,7 +280,10 @@ def _why_unsupported(spec: StepSpec, optimizer: torch.optim.Optimizer) -> str | 
     modules = list(spec.model.modules())
     steps = (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks)
     checks = (
-        (hasattr(_dynamo_config(), "trace_autograd_ops"), f"torch {torch.__version__} cannot compile a backward pass inside."),
+        (
+            hasattr(_dynamo_config(), "trace_autograd_ops"),
+            f"torch {torch.__version__} cannot compile a backward pass inside.",
+        ),
         (kinds <= {"cpu"} or kinds <= {"cuda"}, f"it runs on {' and '.join(sorted(kinds))}."),
         (
             all(type(p) is torch.nn.Parameter and p.is_floating_point() for p in parameters),

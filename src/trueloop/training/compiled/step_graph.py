@@ -162,7 +162,10 @@ def _root_loss_divisor(terms: Sequence[Loss]) -> tuple[Tensor, Tensor, Tensor]:
             return root, root, torch.ones((), dtype=torch.float64, device=root.device)
         count = _as_count_tensor(term.count, root)
         return root, torch.where(count == 0, math.nan, root.detach() / count), count
-    counts = [torch.ones((), device=terms[0].sum.device) if t.count is None else _as_count_tensor(t.count, t.sum) for t in terms]
+    counts = [
+        torch.ones((), device=terms[0].sum.device) if t.count is None else _as_count_tensor(t.count, t.sum)
+        for t in terms
+    ]
     shares = [torch.where(count == 0, 0.0, 1 / count) for count in counts]
     root = torch.stack([t.sum * (share * t.weight) for t, share in zip(terms, shares, strict=True)]).sum()
     some = torch.stack([count != 0 for count in counts]).any()

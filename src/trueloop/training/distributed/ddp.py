@@ -25,7 +25,9 @@ from trueloop.training.objective import Loss, Objective
 _DDP_PARAMETERS: Final = signature(DistributedDataParallel.__init__).parameters
 _HAS_FORWARD_SYNC: Final = "forward_sync_buffers" in _DDP_PARAMETERS  # since torch 2.13
 _NO_BUFFER_SYNC: Final[dict[str, Any]] = {"forward_sync_buffers" if _HAS_FORWARD_SYNC else "broadcast_buffers": False}
-_NO_INITIAL_SYNC: Final[dict[str, Any]] = {"init_sync": False} if "init_sync" in _DDP_PARAMETERS else {}  # before 2.7 it syncs once more
+_NO_INITIAL_SYNC: Final[dict[str, Any]] = (
+    {"init_sync": False} if "init_sync" in _DDP_PARAMETERS else {}
+)  # before 2.7 it syncs once more
 
 
 class DdpParallel:
@@ -64,10 +66,10 @@ class DdpParallel:
         self._trained = [p for p in model.parameters() if p.requires_grad]
         dtype = piggyback_dtype(self._trained)
         self._step = _Step(forward, objective, PiggybackReduce(dtype, processes.size) if dtype else None)
-        self._message: Tensor | None = None
+        self._encoded: Tensor | None = None
         self._ddp: DistributedDataParallel | None = None
         self._buffers = BufferSync(model, processes)
-        self._nothing = nullcontext()
+        self._no_context = nullcontext()
 
     def __call__(self, batch: Any) -> Sequence[Loss]:
         """Run forward pass and loss on this process's share."""
@@ -76,24 +78,24 @@ class DdpParallel:
 
     def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
         """Keep DDP from synchronising after every micro-batch but the last."""
-        return self._nothing if closes or self._ddp is None else self._ddp.no_sync()
+        return self._no_context if closes or self._ddp is None else self._ddp.no_sync()
 
     def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
         """Reduce the numbers with the gradients; separately in the first window, or where they do not fit."""
-        carrier, given = self._step.carrier, self.processes.append_stop_request(numbers)
-        if self._ddp is None or carrier is None or len(given) > MAX_NUMBERS:
+        piggyback, message = self._step.piggyback, self.processes.append_stop_request(numbers)
+        if self._ddp is None or piggyback is None or len(message) > MAX_NUMBERS:
             return self.processes.start_all_reduce(numbers)
-        self._message = carrier.encode([float(number) for number in given])
-        return lambda: self.processes.pop_stop_request(carrier.decode(len(given)))
+        self._encoded = piggyback.encode([float(number) for number in message])
+        return lambda: self.processes.pop_stop_request(piggyback.decode(len(message)))
 
     def backward(self, root: Tensor) -> None:
         """Run backward; encoded numbers are the gradient of an extra parameter in DDP's first bucket."""
-        carried, message, self._message = self._step.told.carried, self._message, None
-        if carried is None or self._ddp is None or not self._ddp.require_backward_grad_sync:
+        extra, encoded, self._encoded = self._step.result.extra, self._encoded, None
+        if extra is None or self._ddp is None or not self._ddp.require_backward_grad_sync:
             root.backward()
         else:
-            message = torch.zeros_like(carried) if message is None else message
-            torch.autograd.backward((root, carried), (None, message))
+            encoded = torch.zeros_like(extra) if encoded is None else encoded
+            torch.autograd.backward((root, extra), (None, encoded))
 
     def wait_gradient_sync(self) -> None:
         """Reduce the gradients of the first window, as DDP does in later ones; synchronise the tracked buffers."""
@@ -116,19 +118,19 @@ class DdpParallel:
         return divisor / self.processes.size
 
     def _build(self) -> DistributedDataParallel:
-        here = [float(p.grad is not None) for p in self._trained]
-        using = [float(users) for users in self.processes.all_reduce_sum(here)]
+        used = [float(p.grad is not None) for p in self._trained]
+        using = [float(users) for users in self.processes.all_reduce_sum(used)]
         for parameter, users in zip(self._trained, using, strict=True):
             if users and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         _average([p.grad for p in self._trained if p.grad is not None], self.processes.size)
-        self._step.looked_through = any(users != self.processes.size for users in using) or self._find_unused
+        self._step.finds_unused = any(users != self.processes.size for users in using) or self._find_unused
         return DistributedDataParallel(
             self._step,
             **_NO_BUFFER_SYNC,
             **_NO_INITIAL_SYNC,
             gradient_as_bucket_view=True,
-            find_unused_parameters=self._step.looked_through,
+            find_unused_parameters=self._step.finds_unused,
         )
 
 
@@ -139,55 +141,55 @@ def _check_reduced(ddp: DistributedDataParallel) -> None:
         raise InvalidModel(
             "Some parameters got a gradient in the first window of this run, and none in this micro-batch.",
             why=str(error).split("\n", 1)[0],
-            fix='Set parallel.find_unused_parameters = "always", for a model that is not used whole every time.',
+            fix='Set parallel.find_unused_parameters = "always", for a model that does not use all of its parameters every time.',
         ) from error
 
 
 class _Step(nn.Module):
     """Forward pass and loss as one module, whose outputs backward starts from: the sums and the extra parameter."""
 
-    def __init__(self, forward: nn.Module, objective: Objective, carrier: PiggybackReduce | None) -> None:
+    def __init__(self, forward: nn.Module, objective: Objective, piggyback: PiggybackReduce | None) -> None:
         super().__init__()
         self.model = forward
-        self.carrier = carrier
-        if carrier is not None:
-            self.sums_and_counts = carrier.parameter
+        self.piggyback = piggyback
+        if piggyback is not None:
+            self.sums_and_counts = piggyback.parameter
         self._objective = objective
-        self.told = _StepResult()
-        self.looked_through = False
+        self.result = _StepResult()
+        self.finds_unused = False
         """DDP searches for parameters that no output depends on."""
 
     def forward(self, batch: Any) -> tuple[Tensor, ...]:
-        told = self.told
-        told.terms = self._objective(self.model, batch)
-        sums = tuple(term.sum for term in told.terms)
-        if self.carrier is None:
+        result = self.result
+        result.terms = self._objective(self.model, batch)
+        sums = tuple(term.sum for term in result.terms)
+        if self.piggyback is None:
             return sums
-        told.carried = self.carrier.parameter
-        if self.looked_through:
-            told.carried = told.carried.view(-1)  # DDP finds it by a node in the graph
-        return (*sums, told.carried)
+        result.extra = self.piggyback.parameter
+        if self.finds_unused:
+            result.extra = result.extra.view(-1)  # DDP finds it by a node in the graph
+        return (*sums, result.extra)
 
     def take(self) -> Sequence[Loss]:
-        terms, self.told.terms = self.told.terms, ()
+        terms, self.result.terms = self.result.terms, ()
         return terms
 
 
 class _StepResult:
     """Results of a step; not attributes of the module, whose ``__setattr__`` is slow."""
 
-    __slots__ = ("carried", "terms")
+    __slots__ = ("extra", "terms")
 
     def __init__(self) -> None:
         self.terms: Sequence[Loss] = ()
-        self.carried: Tensor | None = None
+        self.extra: Tensor | None = None
 
 
 def _average(tensors: Sequence[Tensor], processes: int) -> None:
     """Average gradients in the first window, as DDP does from the second window on."""
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-        alike = [tensor for tensor in tensors if tensor.dtype == dtype]
-        flat = torch.cat([tensor.reshape(-1) for tensor in alike]).div_(processes)
+        same_dtype = [tensor for tensor in tensors if tensor.dtype == dtype]
+        flat = torch.cat([tensor.reshape(-1) for tensor in same_dtype]).div_(processes)
         dist.all_reduce(flat)
-        for tensor, values in zip(alike, flat.split([tensor.numel() for tensor in alike]), strict=True):
+        for tensor, values in zip(same_dtype, flat.split([tensor.numel() for tensor in same_dtype]), strict=True):
             tensor.copy_(values.view_as(tensor))

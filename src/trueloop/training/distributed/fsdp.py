@@ -62,13 +62,13 @@ class FsdpParallel:
         except (ValueError, NotImplementedError) as error:
             raise InvalidModel(
                 f"{type(model).__name__} cannot be sharded: {error}",
-                why='parallel.engine = "fsdp" cuts every parameter along its first dimension, as it lies in memory.',
+                why='parallel.engine = "fsdp" shards every parameter along its first dimension, in its memory layout.',
                 fix='Change that parameter, or set parallel.engine = "ddp".',
             ) from error
         self._forward, self._objective = forward, objective
         self._buffers = BufferSync(model, processes)
-        self._nothing = nullcontext()
-        self._closes = True  # as FSDP begins
+        self._no_context = nullcontext()
+        self._closes = True  # the initial state of FSDP
         self._measured: Sequence[Tensor] = ()
         self._gradients: tuple[list[Tensor], float] = [], math.nan
 
@@ -86,11 +86,11 @@ class FsdpParallel:
         return self._objective(self._forward, batch)
 
     def sync_on_last_micro_batch(self, closes: bool) -> AbstractContextManager[Any]:
-        """Accumulate gradients locally until the window's last micro-batch, then reduce-scatter their sums.
+        """Accumulate gradients locally until the window's last micro-batch, then reduce-scatter their sums."""
         if closes != self._closes:
             self._root.set_requires_gradient_sync(closes)
             self._closes = closes
-        return self._nothing
+        return self._no_context
 
     def start_all_reduce(self, numbers: Sequence[Tensor | float]) -> Callable[[], Numbers]:
         """Reduce the numbers, the squared gradient norm and the first process's buffers in one message.
@@ -99,14 +99,16 @@ class FsdpParallel:
         """
 
         def total() -> Numbers:
-            with torch.no_grad():  # the part as it lies there; with gradients it would be a step of a graph
+            with torch.no_grad():  # the local part; with gradients it would be a node of a graph
                 parts = [local_part(gradient) for gradient in collect_gradients(self._measured)]
             norm = total_norm_on_host(parts)
             used = [parameter.grad is not None for parameter in self._measured]
-            mark = float(crc32(bytes(used)))  # below 2**32: as float64 it adds up exactly
-            told = [*numbers, norm * norm, mark]
-            *sums, square, marks = self.processes.all_reduce_sum_and_broadcast(told, self._buffers.tracked_buffers())
-            if float(marks) != mark * self.processes.size:
+            checksum = float(crc32(bytes(used)))  # below 2**32: float64 sums are exact
+            message = [*numbers, norm * norm, checksum]
+            *sums, square, checksums = self.processes.all_reduce_sum_and_broadcast(
+                message, self._buffers.tracked_buffers()
+            )
+            if float(checksums) != checksum * self.processes.size:
                 self._raise_unequal_use(used)
             self._gradients = parts, float(square)
             return sums
@@ -133,14 +135,14 @@ class FsdpParallel:
 
     def _raise_unequal_use(self, used: Sequence[bool]) -> NoReturn:
         """Raise an error that names a parameter which only some processes have used in this window."""
-        everywhere = self.processes.all_gather_object(used)
-        place = next(place for place, users in enumerate(zip(*everywhere, strict=True)) if len(set(users)) > 1)
-        users = [each[place] for each in everywhere]
+        used_by_rank = self.processes.all_gather_object(used)
+        index = next(index for index, users in enumerate(zip(*used_by_rank, strict=True)) if len(set(users)) > 1)
+        users = [each[index] for each in used_by_rank]
         names = {id(parameter): name for name, parameter in cast("nn.Module", self._root).named_parameters()}
         raise InvalidModel(
-            f"In this window {names[id(self._measured[place])]} got a gradient on process {users.index(True)}, and "
+            f"In this window {names[id(self._measured[index])]} got a gradient on process {users.index(True)}, and "
             f"none on process {users.index(False)}.",
-            why="FSDP adds gradients up in the order in which they come: here, those of different parameters.",
+            why="FSDP reduces gradients in the order in which they arrive: here, those of different parameters.",
             fix='Use every parameter on every process, or set parallel.engine = "ddp" and '
             'parallel.find_unused_parameters = "always".',
         )

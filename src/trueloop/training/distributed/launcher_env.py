@@ -53,21 +53,21 @@ class LaunchInfo:
 def read_launch_info(environment: Mapping[str, str] = os.environ) -> LaunchInfo | None:
     """Return rank and world size of this process; None for a single one, whatever variables are left over.
 
-    Under torchrun there is an answer also for a single process (``size`` 1: an elastic job may shrink to it). Any other
-    job of one process is None: there is nobody to meet.
+    Under torchrun a single process has a `LaunchInfo`, too (``size`` 1: an elastic job may shrink to it). Any other job
+    of one process is None.
 
     Args:
         environment: variables by name.
 
     Raises:
-        InvalidConfig: half of what a launcher says is missing, or contradicts itself; names the variable.
+        InvalidConfig: a launcher's variables are incomplete or contradict one another; the message names the variable.
     """
-    said = _Environment(environment)
+    env = _Environment(environment)
     step = _is_srun_task(environment)
-    if "TORCHELASTIC_RUN_ID" in environment or _has_rank_variables(said, in_step=step):
-        found = _read_torchrun(said)
+    if "TORCHELASTIC_RUN_ID" in environment or _has_rank_variables(env, in_step=step):
+        found = _read_torchrun(env)
         return None if found.size == 1 and found.launcher != "torchrun" else found
-    return _read_slurm(said) if step else None
+    return _read_slurm(env) if step else None
 
 
 def was_restarted(environment: Mapping[str, str] = os.environ) -> bool:
@@ -87,7 +87,7 @@ class _Environment:
         self._environment = environment
 
     def __contains__(self, name: str) -> bool:
-        return bool(self._environment.get(name, "").strip())  # `RANK= python ...` is how a shell unsets it
+        return bool(self._environment.get(name, "").strip())  # `RANK= python ...` unsets it in a shell
 
     def text(self, *names: str) -> str:
         return next((self._environment[name].strip() for name in names if name in self), "")
@@ -106,39 +106,39 @@ class _Environment:
 def _invalid_environment(what: str) -> InvalidConfig:
     return InvalidConfig(
         what,
-        why="The environment says that this process is one of several (RANK, WORLD_SIZE), but not how they meet.",
+        why="The environment says that this process is one of several (RANK, WORLD_SIZE), but not where they connect.",
         fix="Start with torchrun or `trueloop train RECIPE --processes N`, which set everything; or unset RANK and "
         "WORLD_SIZE to train alone.",
     )
 
 
-def _has_rank_variables(said: _Environment, *, in_step: bool) -> bool:
+def _has_rank_variables(env: _Environment, *, in_step: bool) -> bool:
     """Return True where RANK and WORLD_SIZE apply; an indexed Kubernetes Job sets JOB_COMPLETION_INDEX for RANK."""
-    ranked = "RANK" in said or ("JOB_COMPLETION_INDEX" in said and "WORLD_SIZE" in said)
-    if ranked or "WORLD_SIZE" not in said:
+    ranked = "RANK" in env or ("JOB_COMPLETION_INDEX" in env and "WORLD_SIZE" in env)
+    if ranked or "WORLD_SIZE" not in env:
         return ranked
     # A script of sbatch often exports WORLD_SIZE and MASTER_ADDR and leaves the rank to SLURM_PROCID.
-    if not in_step and said.number("WORLD_SIZE") > 1:
-        raise _invalid_environment(f"WORLD_SIZE is {said.text('WORLD_SIZE')}, but RANK is not set.")
+    if not in_step and env.number("WORLD_SIZE") > 1:
+        raise _invalid_environment(f"WORLD_SIZE is {env.text('WORLD_SIZE')}, but RANK is not set.")
     return False
 
 
-def _read_torchrun(said: _Environment) -> LaunchInfo:
+def _read_torchrun(env: _Environment) -> LaunchInfo:
     """Read torchrun's variables, with defaults for those that other launchers do not set."""
-    size = said.number("WORLD_SIZE")
+    size = env.number("WORLD_SIZE")
     if size < 1:
         raise _invalid_environment("WORLD_SIZE is 0.")
-    name = "RANK" if "RANK" in said else "JOB_COMPLETION_INDEX"
-    rank = said.number(name, below=size, of="WORLD_SIZE")
-    address = said.text("MASTER_ADDR")
+    name = "RANK" if "RANK" in env else "JOB_COMPLETION_INDEX"
+    rank = env.number(name, below=size, of="WORLD_SIZE")
+    address = env.text("MASTER_ADDR")
     if size > 1 and not address:
         raise _invalid_environment("MASTER_ADDR is not set.")
-    by = _launcher(said)
+    launcher = _launcher(env)
     # Kubernetes runs one process per pod. Started by hand on one machine, which localhost is, the rank is the local
     # rank. A srun task that exports RANK=$SLURM_PROCID may leave the local rank to SLURM.
-    here = by == "environment" and address in (*_LOCAL, "")
-    local_rank = said.number("LOCAL_RANK", rank if here else said.number("SLURM_LOCALID", 0))
-    local_size = said.number("LOCAL_WORLD_SIZE", size if here else local_rank + 1)
+    one_machine = launcher == "environment" and address in (*_LOCAL, "")
+    local_rank = env.number("LOCAL_RANK", rank if one_machine else env.number("SLURM_LOCALID", 0))
+    local_size = env.number("LOCAL_WORLD_SIZE", size if one_machine else local_rank + 1)
     if local_rank >= local_size:
         raise _invalid_environment(f"LOCAL_RANK is {local_rank}, but LOCAL_WORLD_SIZE is {local_size}.")
     return LaunchInfo(
@@ -146,19 +146,19 @@ def _read_torchrun(said: _Environment) -> LaunchInfo:
         size=size,
         local_rank=local_rank,
         local_size=local_size,
-        node=said.number("GROUP_RANK", rank // local_size),
-        nodes=said.number("GROUP_WORLD_SIZE", -(-size // local_size)),
+        node=env.number("GROUP_RANK", rank // local_size),
+        nodes=env.number("GROUP_WORLD_SIZE", -(-size // local_size)),
         address=address or "localhost",
-        port=said.number("MASTER_PORT", DEFAULT_PORT, below=65536, of="the number of ports"),
-        restarts=said.number("TORCHELASTIC_RESTART_COUNT", 0),
-        launcher=by,
+        port=env.number("MASTER_PORT", DEFAULT_PORT, below=65536, of="the number of ports"),
+        restarts=env.number("TORCHELASTIC_RESTART_COUNT", 0),
+        launcher=launcher,
     )
 
 
-def _launcher(said: _Environment) -> Launcher:
-    if "TORCHELASTIC_RUN_ID" in said:
+def _launcher(env: _Environment) -> Launcher:
+    if "TORCHELASTIC_RUN_ID" in env:
         return "torchrun"
-    if "KUBERNETES_SERVICE_HOST" in said or "JOB_COMPLETION_INDEX" in said:
+    if "KUBERNETES_SERVICE_HOST" in env or "JOB_COMPLETION_INDEX" in env:
         return "kubernetes"
     return "environment"
 
@@ -185,8 +185,8 @@ def local_address_for(host: str, port: int) -> str:
 def _is_srun_task(environment: Mapping[str, str]) -> bool:
     """Return True where srun started this process as one of several.
 
-    SLURM_NTASKS is no sign of it: that is what the job was given, and stands in the shell of salloc, in the script of
-    sbatch and in a notebook as well. What srun sets in each task is SLURM_STEP_NUM_TASKS.
+    SLURM_NTASKS does not show it: it belongs to the job, and is set in the shell of salloc, in the script of sbatch and
+    in a notebook as well. srun sets SLURM_STEP_NUM_TASKS in each task.
     """
     step, tasks = environment.get("SLURM_STEP_ID", ""), environment.get("SLURM_STEP_NUM_TASKS", "")
     if not (step.isdigit() and tasks.isdigit() and "SLURM_PROCID" in environment):
@@ -194,45 +194,45 @@ def _is_srun_task(environment: Mapping[str, str]) -> bool:
     return int(step) not in _NO_STEP and int(tasks) > 1
 
 
-def _read_slurm(said: _Environment) -> LaunchInfo:
-    size = said.number("SLURM_STEP_NUM_TASKS")
-    if said.number("WORLD_SIZE", size) != size:
-        raise _invalid_environment(f"WORLD_SIZE is {said.text('WORLD_SIZE')}, but srun has started {size} tasks.")
-    node = said.number("SLURM_NODEID", 0)
-    nodes = said.number("SLURM_STEP_NUM_NODES", said.number("SLURM_NNODES", 1))
-    local_rank = said.number("SLURM_LOCALID", 0)
-    here = tasks_per_node(said.text("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
+def _read_slurm(env: _Environment) -> LaunchInfo:
+    size = env.number("SLURM_STEP_NUM_TASKS")
+    if env.number("WORLD_SIZE", size) != size:
+        raise _invalid_environment(f"WORLD_SIZE is {env.text('WORLD_SIZE')}, but srun has started {size} tasks.")
+    node = env.number("SLURM_NODEID", 0)
+    nodes = env.number("SLURM_STEP_NUM_NODES", env.number("SLURM_NNODES", 1))
+    local_rank = env.number("SLURM_LOCALID", 0)
+    tasks = tasks_per_node(env.text("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
     # A MASTER_ADDR in the sbatch script takes precedence; it may be in another network.
-    address = said.text("MASTER_ADDR") or first_host(
-        said.text("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+    address = env.text("MASTER_ADDR") or first_host(
+        env.text("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     )
     if not address:
         raise InvalidConfig(
-            f"SLURM_JOB_NODELIST is {said.text('SLURM_JOB_NODELIST')!r}: no host can be read from it.",
-            why=f"The {size} tasks of srun meet on the first host of the job.",
+            f"SLURM_JOB_NODELIST is {env.text('SLURM_JOB_NODELIST')!r}: no host can be read from it.",
+            why=f"The {size} tasks of srun connect to the first host of the job.",
             fix="In the batch script: export MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)",
         )
-    job = said.number("SLURM_JOB_ID", 0) + said.number("SLURM_STEP_ID", 0)
+    job = env.number("SLURM_JOB_ID", 0) + env.number("SLURM_STEP_ID", 0)
     return LaunchInfo(
-        rank=said.number("SLURM_PROCID", below=size, of="SLURM_STEP_NUM_TASKS"),
+        rank=env.number("SLURM_PROCID", below=size, of="SLURM_STEP_NUM_TASKS"),
         size=size,
         local_rank=local_rank,
-        local_size=here[node] if node < len(here) else local_rank + 1,
+        local_size=tasks[node] if node < len(tasks) else local_rank + 1,
         node=node,
         nodes=nodes,
         address=address,
-        port=said.number("MASTER_PORT", _SLURM_PORTS[job % len(_SLURM_PORTS)], below=65536, of="the number of ports"),
-        restarts=said.number("SLURM_RESTART_COUNT", 0),
+        port=env.number("MASTER_PORT", _SLURM_PORTS[job % len(_SLURM_PORTS)], below=65536, of="the number of ports"),
+        restarts=env.number("SLURM_RESTART_COUNT", 0),
         launcher="slurm",
     )
 
 
 def first_host(nodes: str) -> str:
-    """Return the first host of a list as SLURM writes it: "node[007-012,020],gpu3" -> "node007"; "" for nonsense.
+    """Return the first host of a list in SLURM's notation: "node[007-012,020],gpu3" -> "node007"; "" for nonsense.
 
     Args:
-        nodes: SLURM_JOB_NODELIST. Several brackets multiply, and the last one runs fastest, so that the first host has
-            the first number of each.
+        nodes: SLURM_JOB_NODELIST. Several brackets multiply, the last one fastest, so the first host has the first
+            number of each.
     """
     first = re.match(r"(?:[^,\[\]]|\[[^\]]*\])+(?=,|$)", nodes)
     host = re.sub(r"\[([0-9]+)[^\]]*\]", r"\1", first[0]) if first else ""

@@ -25,12 +25,12 @@ _EXACT: Final = (torch.float32, torch.float64)
 class PiggybackReduce:
     """A parameter whose gradient is a list of numbers, which DDP averages over the processes.
 
-    Whole numbers come out as they went in, also in float32 and where DDP's 1 / processes is rounded: up to 2^34 over
-    the number of processes, of which there may be 4,000. Others keep at least float32's precision.
+    Integers are summed exactly, also in float32 and where DDP's 1 / processes is rounded: up to 2^34 over the number
+    of processes, of which there may be 4,000. Other numbers keep at least float32's precision.
 
     Args:
-        dtype: of the gradients that it travels with: float32 or float64.
-        processes: how many numbers are added up.
+        dtype: of the gradients in the same bucket: float32 or float64.
+        processes: how many numbers are summed.
     """
 
     def __init__(self, dtype: torch.dtype, processes: int) -> None:
@@ -40,8 +40,8 @@ class PiggybackReduce:
     def encode(self, numbers: Sequence[float]) -> Tensor:
         """Return the gradient that encodes these numbers, at most `MAX_NUMBERS`; drops the previous ones."""
         self.parameter.grad = None
-        times = self._processes  # cancels DDP's division; multiplying here keeps integers exact
-        parts = [part * times for number in numbers for part in _to_digits(number)]
+        factor = self._processes  # cancels DDP's division; multiplying here keeps integers exact
+        parts = [part * factor for number in numbers for part in _to_digits(number)]
         return torch.tensor(parts + [0.0] * (MAX_NUMBERS * _PARTS - len(parts)), dtype=self.parameter.dtype)
 
     def decode(self, count: int) -> list[float]:
@@ -65,7 +65,7 @@ def piggyback_dtype(parameters: Sequence[Tensor]) -> torch.dtype | None:
 def _to_digits(number: float) -> tuple[float, float, float]:
     if not math.isfinite(number):
         return 0.0, 0.0, number
-    low = math.fmod(number, _DIGIT)  # of the number's sign, and exact, as what a division leaves of it is not
+    low = math.fmod(number, _DIGIT)  # has the number's sign and is exact, unlike the remainder of a division
     rest = math.fmod(low, 1.0)
     return (number - low) / _DIGIT, low - rest, rest
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trueloop.core.errors import InvalidConfig, ProcessLost
 from trueloop.training.distributed.launcher_env import read_launch_info
-from trueloop.training.distributed.rendezvous import TIMEOUT_S, KEEPALIVE_TIMEOUT_S, init_process_group
+from trueloop.training.distributed.rendezvous import KEEPALIVE_TIMEOUT_S, TIMEOUT_S, init_process_group
 
 CHUNK_BYTES: Final = 2**28
 """Bytes broadcast at a time; they are held twice meanwhile."""
@@ -38,8 +38,8 @@ class Processes:
     Args:
         rank: this process, from 0; the first one writes what the run leaves behind.
         size: how many there are.
-        device: where their tensors are.
-        launcher: what launched them, for people.
+        device: of their tensors.
+        launcher: its name, for messages.
     """
 
     def __init__(self, rank: int, size: int, device: torch.device, *, launcher: str = "") -> None:
@@ -49,7 +49,7 @@ class Processes:
         self.stop_agreed = False
         """Some process was asked to stop, and all processes know it since the same update."""
         self._on_host = device.type == "cpu"
-        self._asked: tuple[Tensor, Any] | None = None
+        self._pending_stop: tuple[Tensor, Any] | None = None
 
     @property
     def is_first(self) -> bool:
@@ -60,7 +60,7 @@ class Processes:
         """Start to sum numbers over all processes; return a function that waits for the sums.
 
         Args:
-            numbers: as many on every process, in the same order; 0-d tensors or floats. Travels as float64.
+            numbers: as many on every process, in the same order; 0-d tensors or floats. Sent as float64.
 
         Returns:
             A function that returns the sums: floats on the CPU, elsewhere tensors left on the device.
@@ -69,20 +69,20 @@ class Processes:
             return lambda: list(numbers)
         return self._start_on_host(numbers, ()) if self._on_host else self._start_on_device(numbers)
 
-    def _start_on_host(self, numbers: Sequence[Tensor | float], little: Sequence[Tensor]) -> Callable[[], Numbers]:
+    def _start_on_host(self, numbers: Sequence[Tensor | float], tensors: Sequence[Tensor]) -> Callable[[], Numbers]:
         """Gather all numbers and sum them locally: gloo's all-reduce takes twice as many rounds for so few."""
         vector = _vector(self.append_stop_request(numbers), self.device)
-        message = _flatten([vector, *little]) if little else vector
-        everybody = [torch.empty_like(message) for _ in range(self.size)]
-        work = _run_collective(lambda: cast("dist.Work", dist.all_gather(everybody, message, async_op=True)))
+        message = _flatten([vector, *tensors]) if tensors else vector
+        gathered = [torch.empty_like(message) for _ in range(self.size)]
+        work = _run_collective(lambda: cast("dist.Work", dist.all_gather(gathered, message, async_op=True)))
 
         def wait() -> Numbers:
             _run_collective(work.wait)
-            if little and not self.is_first:
-                _unflatten(little, everybody[0][vector.nbytes :])
-            sums, *others = [each[: vector.nbytes].view(torch.float64) for each in everybody] if little else everybody
-            for theirs in others:  # in the same order on every process, so that the sums are bitwise equal
-                sums += theirs
+            if tensors and not self.is_first:
+                _unflatten(tensors, gathered[0][vector.nbytes :])
+            sums, *others = [each[: vector.nbytes].view(torch.float64) for each in gathered] if tensors else gathered
+            for other in others:  # in the same order on every process, so that the sums are bitwise equal
+                sums += other
             return self.pop_stop_request(sums.tolist())
 
         return wait
@@ -113,7 +113,11 @@ class Processes:
 
     def all_reduce_sum_and_broadcast(self, numbers: Sequence[Tensor | float], tensors: Sequence[Tensor]) -> Numbers:
         """Do what `all_reduce_sum` and `broadcast` do, in one message where the tensors are small and on the host."""
-        if self._on_host and self.size > 1 and sum(tensor.nbytes for tensor in tensors) * self.size <= MAX_COMBINED_BYTES:
+        if (
+            self._on_host
+            and self.size > 1
+            and sum(tensor.nbytes for tensor in tensors) * self.size <= MAX_COMBINED_BYTES
+        ):
             with torch.no_grad():
                 return self._start_on_host(numbers, tensors)()
         self.broadcast(tensors)
@@ -121,12 +125,12 @@ class Processes:
 
     def _exchange_stop(self) -> None:
         """Share stop requests between the hosts, one update late, so that no device has to be waited for."""
-        if self._asked is not None:
-            stops, work = self._asked
+        if self._pending_stop is not None:
+            stops, work = self._pending_stop
             _run_collective(work.wait)
             self.stop_agreed |= bool(stops)
-        wish = torch.tensor([float(self.stop_requested)])
-        self._asked = wish, _run_collective(lambda: _start_all_reduce(wish))
+        request = torch.tensor([float(self.stop_requested)])
+        self._pending_stop = request, _run_collective(lambda: _start_all_reduce(request))
 
     def any_rank_stops(self, wanted: bool) -> bool:
         """Return whether any process was asked to stop; waits for all of them, between two epochs."""
@@ -149,13 +153,13 @@ class Processes:
         _run_collective(lambda: dist.broadcast_object_list(box, src=0, device=self.device))
         return box[0]
 
-    def run_collective(self, exchange: Callable[[], T]) -> T:
+    def run_collective(self, collective: Callable[[], T]) -> T:
         """Call a function that communicates with the other processes.
 
         Raises:
             ProcessLost: one of them has gone.
         """
-        return _run_collective(exchange)
+        return _run_collective(collective)
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         """Copy the first process's values into every other's tensors, in place; of any dtypes, in large chunks."""
@@ -174,20 +178,22 @@ class Processes:
 SINGLE_PROCESS: Final = Processes(0, 1, torch.device("cpu"))
 
 
-def join_processes(device: torch.device, *, timeout_s: float = TIMEOUT_S, keepalive_timeout_s: float = KEEPALIVE_TIMEOUT_S) -> Processes:
+def join_processes(
+    device: torch.device, *, timeout_s: float = TIMEOUT_S, keepalive_timeout_s: float = KEEPALIVE_TIMEOUT_S
+) -> Processes:
     """Connect to the other processes of this run, where a launcher has started several.
 
-    A group that the program itself has made is used as it is. One that is made here stays until the interpreter ends.
+    A process group that the program has created is used unchanged. One created here stays until the interpreter ends.
 
     Args:
         device: of this process.
-        timeout_s: how long to wait for the others, now and in every exchange.
-        keepalive_timeout_s: how long another machine may show no sign of life.
+        timeout_s: how long to wait for the others, now and in every collective.
+        keepalive_timeout_s: how long another machine may not answer.
 
     Raises:
-        InvalidConfig: the launcher's variables contradict one another; the program's group has no way for numbers on
-            the host; or two processes have one GPU.
-        ProcessLost: the others do not come.
+        InvalidConfig: the launcher's variables contradict one another; the program's group has no CPU backend; or two
+            processes share one GPU.
+        ProcessLost: the others do not connect.
     """
     if not dist.is_available():
         return SINGLE_PROCESS
@@ -195,18 +201,18 @@ def join_processes(device: torch.device, *, timeout_s: float = TIMEOUT_S, keepal
         size, backends = dist.get_world_size(), dist.get_backend_config()
         if size > 1 and "cpu:" not in backends:
             raise InvalidConfig(
-                f"The program has made its group of processes for {backends} only.",
+                f"The program has created its process group for {backends} only.",
                 why="Stop requests are exchanged between the hosts, so that no GPU has to be waited for.",
-                fix='Make it with init_process_group("cpu:gloo,cuda:nccl"), or leave it to the Trainer.',
+                fix='Create it with init_process_group("cpu:gloo,cuda:nccl"), or leave it to the Trainer.',
             )
         return Processes(dist.get_rank(), size, device, launcher="the program")
-    here = read_launch_info()
-    if here is None or here.size == 1:
+    info = read_launch_info()
+    if info is None or info.size == 1:
         return SINGLE_PROCESS
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    init_process_group(here, backend, timeout_s=timeout_s, keepalive_timeout_s=keepalive_timeout_s)
+    init_process_group(info, backend, timeout_s=timeout_s, keepalive_timeout_s=keepalive_timeout_s)
     atexit.register(_destroy_process_group)
-    processes = Processes(here.rank, here.size, device, launcher=here.launcher)
+    processes = Processes(info.rank, info.size, device, launcher=info.launcher)
     if device.type == "cuda":
         _refuse_shared_gpu(processes, str(torch.cuda.get_device_properties(device).uuid))
     return processes
@@ -218,8 +224,8 @@ def _refuse_shared_gpu(processes: Processes, gpu: str) -> None:
     for rank, each in enumerate(gpus):
         if (other := gpus.index(each)) != rank:
             raise InvalidConfig(
-                f"Processes {other} and {rank} have one GPU between them: {each}.",
-                why="NCCL, by which GPUs add their gradients up, takes one process for each.",
+                f"Processes {other} and {rank} share one GPU: {each}.",
+                why="NCCL, which sums the gradients of GPUs, needs one process per GPU.",
                 fix="Start one process per GPU, or train on the CPU: --device cpu.",
             )
 
@@ -233,30 +239,30 @@ def require_single_process(what: str) -> None:
     Raises:
         InvalidConfig: this process is one of several.
     """
-    here = read_launch_info() if dist.is_available() else None
-    size = dist.get_world_size() if dist.is_available() and dist.is_initialized() else here.size if here else 1
+    info = read_launch_info() if dist.is_available() else None
+    size = dist.get_world_size() if dist.is_available() and dist.is_initialized() else info.size if info else 1
     if size > 1:
         raise InvalidConfig(
-            f"{what} is of one process, but this is one of {size}.",
-            why="Each of them would do it by itself, in the others' way.",
-            fix="Start it without torchrun or srun; what it says of one process holds for each.",
+            f"{what} needs a single process, but this is one of {size}.",
+            why="Each process would do it by itself and disturb the others.",
+            fix="Start it without torchrun or srun; its result for one process holds for each.",
         )
 
 
 def local_device(name: str) -> str:
     """Return the device of this process: its own GPU where "auto" or "cuda" stands for several.
 
-    One that sees a single GPU takes it, whatever its number: ``srun --gpus-per-task=1`` shows each task its own only.
-    Whether another process takes the same is seen when they meet.
+    A process that sees a single GPU uses it, whatever its number: ``srun --gpus-per-task=1`` shows each task only its
+    own. Whether another process uses the same one is checked when they connect.
     """
-    here = read_launch_info() if dist.is_available() else None
-    if here is None or name not in ("auto", "cuda") or not torch.cuda.is_available():
+    info = read_launch_info() if dist.is_available() else None
+    if info is None or name not in ("auto", "cuda") or not torch.cuda.is_available():
         return name
     gpus = torch.cuda.device_count()
-    own = 0 if gpus == 1 else here.local_rank
+    own = 0 if gpus == 1 else info.local_rank
     if own >= gpus:
         raise InvalidConfig(
-            f"Process {here.local_rank} of {here.local_size} on this machine has no GPU: there are {gpus}.",
+            f"Process {info.local_rank} of {info.local_size} on this machine has no GPU: there are {gpus}.",
             fix=f"Start {gpus} processes per machine, or train on the CPU: --device cpu. Under srun, every task has to "
             "see all GPUs of its machine, or one of its own: --gpus-per-node, or --gpus-per-task=1.",
         )
@@ -311,10 +317,10 @@ def _vector(values: Sequence[Tensor | float], device: torch.device) -> Tensor:
     return vector
 
 
-def _run_collective(exchange: Callable[[], T]) -> T:
+def _run_collective(collective: Callable[[], T]) -> T:
     """Run a collective; raise ProcessLost where torch only reports a closed connection."""
     try:
-        return exchange()
+        return collective()
     except (RuntimeError, dist.DistBackendError) as error:
         raise _process_lost(error) from error
 
@@ -323,7 +329,7 @@ def as_process_lost(error: BaseException, processes: Processes) -> ProcessLost |
     """Return a ProcessLost for an error of DDP's or FSDP's own collectives that means that a process is gone.
 
     Args:
-        error: that ended a window.
+        error: the exception that ended a window.
         processes: of the run.
 
     Returns:

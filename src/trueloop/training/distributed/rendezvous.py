@@ -37,49 +37,51 @@ _POLL_INTERVAL_S: Final = 0.02  # between two checks of which processes have con
 _SCAN_INTERVAL_S: Final = 5.0  # between two scans for new connections
 
 
-def init_process_group(here: LaunchInfo, backend: str, *, timeout_s: float = TIMEOUT_S, keepalive_timeout_s: float = KEEPALIVE_TIMEOUT_S) -> None:
+def init_process_group(
+    info: LaunchInfo, backend: str, *, timeout_s: float = TIMEOUT_S, keepalive_timeout_s: float = KEEPALIVE_TIMEOUT_S
+) -> None:
     """Join the processes of a run in torch's default process group.
 
     Args:
-        here: this process among them.
+        info: this process among them.
         backend: as torch's `init_process_group` takes it.
-        timeout_s: how long to wait for the others, now and in every exchange.
-        keepalive_timeout_s: how long a machine may show no sign of life, on Linux.
+        timeout_s: how long to wait for the others, now and in every collective.
+        keepalive_timeout_s: how long a machine may not answer, on Linux.
 
     Raises:
-        ProcessLost: the others do not come; names who.
+        ProcessLost: the others do not connect; the message names them.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # trueloop reports a lost peer, once
-    if here.nodes > 1:
-        _choose_interface(here)
-    patience, before = timedelta(seconds=timeout_s), _open_sockets()
+    if info.nodes > 1:
+        _choose_interface(info)
+    timeout, before = timedelta(seconds=timeout_s), _open_sockets()
     try:
-        store = _fresh_store(_open_store(here, patience), here, timeout_s)
-        dist.init_process_group(backend, store=store, rank=here.rank, world_size=here.size, timeout=patience)
+        store = _fresh_store(_open_store(info, timeout), info, timeout_s)
+        dist.init_process_group(backend, store=store, rank=info.rank, world_size=info.size, timeout=timeout)
     except (RuntimeError, ValueError) as error:
         raise ProcessLost(
-            f"Process {here.rank} of {here.size} could not meet the others at {here.address}:{here.port}.",
+            f"Process {info.rank} of {info.size} could not connect to the others at {info.address}:{info.port}.",
             why=str(error).split("\n", 1)[0],
             fix="Check that the host and port can be reached from every machine, and that all processes were started.",
         ) from error
     enable_keepalive(_open_sockets() - before, keepalive_timeout_s)
 
 
-def _open_store(here: LaunchInfo, patience: timedelta) -> dist.Store:
+def _open_store(info: LaunchInfo, timeout: timedelta) -> dist.Store:
     """Open the store: torchrun serves it at that address; otherwise the first process does."""
     elsewhere = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return dist.TCPStore(
-        here.address,
-        here.port,
-        here.size,
-        is_master=here.rank == 0 and not elsewhere,
-        timeout=patience,
+        info.address,
+        info.port,
+        info.size,
+        is_master=info.rank == 0 and not elsewhere,
+        timeout=timeout,
         wait_for_workers=False,
         multi_tenant=not elsewhere,
     )
 
 
-def _fresh_store(store: dist.Store, here: LaunchInfo, timeout_s: float) -> dist.Store:
+def _fresh_store(store: dist.Store, info: LaunchInfo, timeout_s: float) -> dist.Store:
     """Agree on a prefix of the store that no earlier attempt has written to.
 
     Since torch 2.5, torchrun keeps one store for all restarts, and gloo reads the peers' addresses from it: after a
@@ -87,37 +89,37 @@ def _fresh_store(store: dist.Store, here: LaunchInfo, timeout_s: float) -> dist.
     counts its own. So every process brings a random token, and the first process answers it with the prefix.
     """
     control_store, own = dist.PrefixStore("trueloop", store), secrets.token_hex(8)
-    if here.rank:
-        control_store.set(f"here/{here.rank}", own)
-        chosen = control_store.get(f"chosen/{own}").decode()
-        control_store.set(f"heard/{chosen}/{here.rank}", "")
-        return dist.PrefixStore(chosen, store)
-    missing, deadline = range(1, here.size), time.monotonic() + timeout_s
+    if info.rank:
+        control_store.set(f"token/{info.rank}", own)
+        prefix = control_store.get(f"prefix/{own}").decode()
+        control_store.set(f"ack/{prefix}/{info.rank}", "")
+        return dist.PrefixStore(prefix, store)
+    missing, deadline = range(1, info.size), time.monotonic() + timeout_s
     while missing := _handshake(control_store, own, missing):
         if time.monotonic() > deadline:
             names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
             raise ProcessLost(
-                f"{format_count(len(missing), 'process')} of {here.size} did not come to {here.address}:{here.port}: "
+                f"{format_count(len(missing), 'process')} of {info.size} did not connect to {info.address}:{info.port}: "
                 f"rank {names}.",
-                why=f"The first one has waited {timeout_s:.0f} s (parallel.patience_s).",
-                fix="See what those processes say, and that all were started and can reach that address.",
+                why=f"The first process has waited {timeout_s:.0f} s (parallel.timeout_s).",
+                fix="Read the output of those processes; check that all were started and can reach that address.",
             )
         time.sleep(_POLL_INTERVAL_S)
     return dist.PrefixStore(own, store)
 
 
-def _handshake(control_store: dist.Store, chosen: str, missing: Sequence[int]) -> list[int]:
+def _handshake(control_store: dist.Store, prefix: str, missing: Sequence[int]) -> list[int]:
     """Answer the processes that have connected; return those that have not acknowledged. Dead ones are answered, too."""
     for rank in missing:
-        if control_store.check([f"here/{rank}"]):
-            control_store.set(f"chosen/{control_store.get(f'here/{rank}').decode()}", chosen)
-    return [rank for rank in missing if not control_store.check([f"heard/{chosen}/{rank}"])]
+        if control_store.check([f"token/{rank}"]):
+            control_store.set(f"prefix/{control_store.get(f'token/{rank}').decode()}", prefix)
+    return [rank for rank in missing if not control_store.check([f"ack/{prefix}/{rank}"])]
 
 
-def _choose_interface(here: LaunchInfo) -> None:
+def _choose_interface(info: LaunchInfo) -> None:
     """Point gloo to the network of the other machines, where this host name only resolves to loopback (127.0.1.1).
 
-    Gloo listens at the address that the name of the machine stands for, which on Debian is often a loopback one.
+    Gloo listens at the address of the host name, which on Debian is often a loopback address.
     """
     try:
         named = {str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), None)}
@@ -125,7 +127,7 @@ def _choose_interface(here: LaunchInfo) -> None:
         named = set[str]()
     if any(not ip_address(each.partition("%")[0]).is_loopback for each in named):
         return
-    name = _interface_of(local_address_for(here.address, here.port))
+    name = _interface_of(local_address_for(info.address, info.port))
     if name:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
@@ -139,8 +141,8 @@ def _interface_of(address: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             with suppress(OSError):  # one without an address
-                asked = fcntl.ioctl(probe, 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
-                if socket.inet_ntoa(asked[20:24]) == address:
+                answer = fcntl.ioctl(probe, 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
+                if socket.inet_ntoa(answer[20:24]) == address:
                     return name
     return ""
 
@@ -152,7 +154,7 @@ def _open_sockets() -> set[tuple[int, str]]:
     """Return every socket of this process: descriptor and the kernel's name, as a descriptor may be used again."""
     found: set[tuple[int, str]] = set()
     for path in Path("/proc/self/fd").iterdir() if sys.platform == "linux" else ():
-        with suppress(OSError):  # closed meanwhile: the folder's own, to begin with
+        with suppress(OSError):  # closed meanwhile, such as the descriptor of this folder
             target = str(path.readlink())
             if target.startswith("socket:"):
                 found.add((int(path.name), target))
@@ -168,18 +170,20 @@ def enable_keepalive(sockets: set[tuple[int, str]], keepalive_timeout_s: float) 
     """
     if sys.platform != "linux":
         return
-    ask_s = max(1, round(keepalive_timeout_s / 4))
+    probe_s = max(1, round(keepalive_timeout_s / 4))
     options = {
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
-        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): ask_s,
-        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): ask_s,
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): probe_s,
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): probe_s,
         (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): 3,
         (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT): max(1, round(1000 * keepalive_timeout_s)),
     }
-    libc = ctypes.CDLL(None)  # a socket object of Python's could change how gloo's descriptor blocks
+    libc = ctypes.CDLL(None)  # a Python socket could change the blocking mode of gloo's descriptor
     for descriptor, _ in sockets:
         for (level, option), value in options.items():
-            libc.setsockopt(descriptor, level, option, ctypes.byref(ctypes.c_int(value)), 4)  # others than TCP refuse
+            libc.setsockopt(
+                descriptor, level, option, ctypes.byref(ctypes.c_int(value)), 4
+            )  # fails for sockets other than TCP
 
 
 @contextmanager
@@ -189,17 +193,17 @@ def keepalive_for_new_connections(keepalive_timeout_s: float) -> Generator[None]
     Args:
         keepalive_timeout_s: seconds without an answer.
     """
-    known, over = _open_sockets(), Event()
+    known, done = _open_sockets(), Event()
 
-    def look() -> None:
+    def scan() -> None:
         seen = known
-        while not over.wait(_SCAN_INTERVAL_S):
+        while not done.wait(_SCAN_INTERVAL_S):
             now = _open_sockets()
             enable_keepalive(now - seen, keepalive_timeout_s)
             seen = now
 
-    Thread(target=look, daemon=True, name="connections").start()
+    Thread(target=scan, daemon=True, name="connections").start()
     try:
         yield
     finally:
-        over.set()
+        done.set()

@@ -12,16 +12,16 @@ def broadcast_state(model: nn.Module, processes: Processes) -> None:
     """Broadcast the first process's parameters and buffers.
 
     Raises:
-        InvalidModel: they are not of the same names, shapes and dtypes everywhere.
+        InvalidModel: their names, shapes or dtypes differ between processes.
     """
     own = {name: (tuple(t.shape), str(t.dtype), t.requires_grad) for name, t in _named_tensors(model).items()}
-    everywhere = processes.all_gather_object(own)
-    for rank, theirs in enumerate(everywhere):
-        odd = [name for name in {**everywhere[0], **theirs} if everywhere[0].get(name) != theirs.get(name)]
-        if odd:
+    by_rank = processes.all_gather_object(own)
+    for rank, theirs in enumerate(by_rank):
+        differing = [name for name in {**by_rank[0], **theirs} if by_rank[0].get(name) != theirs.get(name)]
+        if differing:
             raise InvalidModel(
-                f"Process {rank} has built another model than process 0: {odd[0]} is "
-                f"{theirs.get(odd[0], 'absent')} there and {everywhere[0].get(odd[0], 'absent')} here.",
+                f"Process {rank} has built another model than process 0: {differing[0]} is "
+                f"{theirs.get(differing[0], 'absent')} there and {by_rank[0].get(differing[0], 'absent')} here.",
                 fix="Build the model from the same settings on every process.",
             )
     processes.broadcast(list(_named_tensors(model).values()))
@@ -31,15 +31,15 @@ class BufferSync:
     """Keeps buffers that training writes to (BatchNorm statistics) equal to the first process's.
 
     Args:
-        model: the same on every process; a module's buffers change where one of them is seen to be written to.
+        model: the same on every process; all buffers of a module count as changed where one of them is.
         processes: that share it.
     """
 
     def __init__(self, model: nn.Module, processes: Processes) -> None:
         self._processes = processes
         self._places = [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
-        self._seen = self._state()
-        self._moving: list[int] | None = None
+        self._initial_state = self._state()
+        self._tracked: list[int] | None = None
         """Indices of the buffers that are known to change; None before the first window."""
 
     def sync_tracked(self) -> None:
@@ -48,18 +48,22 @@ class BufferSync:
 
     def tracked_buffers(self) -> list[Tensor]:
         """Return the buffers to broadcast after a window; the first window determines them, and broadcasts them itself."""
-        if self._moving is None:
+        if self._tracked is None:
             self.track_and_sync()
             return []
-        return [getattr(*self._places[place]) for place in self._moving]
+        return [getattr(*self._places[place]) for place in self._tracked]
 
     def track_and_sync(self) -> None:
         """Find buffers that changed on any process, track them from now on, and broadcast all tracked ones."""
         now = self._state()
-        written = {self._places[place][0] for place, seen in enumerate(self._seen) if now[place] != seen}
-        changed = [place for place, (module, _) in enumerate(self._places) if module in written or _writes_unseen(module)]
-        everywhere = self._processes.all_gather_object(changed)
-        self._moving = sorted({*(self._moving or ()), *(place for each in everywhere for place in each)})
+        written = {self._places[place][0] for place, seen in enumerate(self._initial_state) if now[place] != seen}
+        changed = [
+            place
+            for place, (module, _) in enumerate(self._places)
+            if module in written or _writes_without_version(module)
+        ]
+        by_rank = self._processes.all_gather_object(changed)
+        self._tracked = sorted({*(self._tracked or ()), *(place for each in by_rank for place in each)})
         self.sync_tracked()
 
     def _state(self) -> list[tuple[int, int]]:
@@ -67,7 +71,7 @@ class BufferSync:
         return [(id(b), 0 if b.is_inference() else b._version) for b in buffers]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - the one sign of a write
 
 
-def _writes_unseen(module: nn.Module) -> bool:
+def _writes_without_version(module: nn.Module) -> bool:
     """Return True for layers whose kernels write buffers without counting a version: running statistics."""
     return isinstance(module, nn.modules.batchnorm._NormBase)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - batch and instance norm
 

@@ -13,8 +13,8 @@ from trueloop.training.distributed.processes import Processes
 def convert_sync_batchnorm(model: nn.Module, device: torch.device, processes: Processes) -> list[str]:
     """Replace every BatchNorm layer by one that normalises by the statistics of all processes' micro-batches together.
 
-    Parameters and buffers stay the same objects, and names stay as they were. A single process is left alone. What
-    only stands in (see `seams.stands_in`), in an epoch's last window, is in the statistics as well.
+    Parameters and buffers stay the same objects under the same names. A single process is left unchanged. Padding (see
+    `protocols.is_padding`) in an epoch's last window is part of the statistics as well.
 
     Args:
         model: on its device; modified.
@@ -25,7 +25,7 @@ def convert_sync_batchnorm(model: nn.Module, device: torch.device, processes: Pr
         The names of the layers replaced.
 
     Raises:
-        InvalidConfig: there are several processes, on a device for which torch does not have it.
+        InvalidConfig: several processes, on a device that torch's SyncBatchNorm does not support.
         InvalidModel: the model itself is a BatchNorm layer.
     """
     names = [name for name, module in model.named_modules() if _to_replace(module)]
@@ -34,8 +34,8 @@ def convert_sync_batchnorm(model: nn.Module, device: torch.device, processes: Pr
     if device.type not in ("cuda", "xpu", "hpu"):
         raise InvalidConfig(
             f"parallel.sync_batchnorm is on, and the device is {device.type!r}.",
-            why="torch has SyncBatchNorm for GPUs only.",
-            fix="Leave it off: BatchNorm then normalises by each process's own micro-batch. Or train on GPUs.",
+            why="torch's SyncBatchNorm supports GPUs only.",
+            fix="Turn it off: BatchNorm then normalises by each process's own micro-batch. Or train on GPUs.",
         )
     if "" in names:
         raise InvalidModel(

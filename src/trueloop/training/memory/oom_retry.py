@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 from trueloop.core.errors import InvalidData, OutOfMemory
 from trueloop.core.protocols import MicroBatch
 from trueloop.training.distributed.processes import Processes
-from trueloop.training.memory.device_memory import is_out_of_memory, format_model_size
+from trueloop.training.memory.device_memory import format_model_size, is_out_of_memory
 from trueloop.training.objective import describe_batch
 from trueloop.training.precision.nonfinite_guard import Guard
 from trueloop.training.split_batch import count_examples, split_micro_batch
@@ -150,7 +150,9 @@ class OutOfMemoryRetry:
         try:
             replay.check_splittable(self.max_micro_batch)
         except InvalidData as uncut:
-            raise OutOfMemory(f"{what}.", why=f"{cause} {uncut}", fix=f"Set micro_batch lower; or {REMEDIES}") from uncut
+            raise OutOfMemory(
+                f"{what}.", why=f"{cause} {uncut}", fix=f"Set micro_batch lower; or {REMEDIES}"
+            ) from uncut
 
     def _why_not_split(self) -> str:
         """Return why smaller pieces would not be the same run; "" where they would be."""
@@ -217,7 +219,7 @@ def _split_if_possible(batch: Any, max_examples: int) -> list[MicroBatch]:
 
 def _clear_frames(error: Exception) -> str:
     """Clear the frames of a failure, which hold the graph of the forward pass; return the first line of its message."""
-    said = str(error).partition("\n")[0].rstrip(".")
+    cause = str(error).partition("\n")[0].rstrip(".")
     link: BaseException | None = error
     while link is not None:
         traceback.clear_frames(link.__traceback__)

@@ -51,7 +51,9 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
         InvalidConfig: a pattern matches no parameter.
     """
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    frozen = match_names(list(parameters), patterns, option="freeze", why="The part meant to be frozen would be trained.")
+    frozen = match_names(
+        list(parameters), patterns, option="freeze", why="The part meant to be frozen would be trained."
+    )
     for name in frozen:
         parameters[name].requires_grad_(False)
     return frozen
@@ -170,7 +172,9 @@ def check_trainable(model: nn.Module) -> None:
     if not trainable:
         frozen = [name for name, _parameter in model.named_parameters()]
         raise InvalidModel(
-            f"The model has nothing to train: {format_names(frozen)} frozen." if frozen else "The model has no parameters.",
+            f"The model has nothing to train: {format_names(frozen)} frozen."
+            if frozen
+            else "The model has no parameters.",
             why="The optimizer would have nothing to step.",
             fix="Narrow the `freeze` patterns, or undo requires_grad=False where it was set in the model's own code."
             if frozen

@@ -80,7 +80,9 @@ def profile_updates(parts: Assembly, source: BatchSource, *, updates: int, trace
     if trace is not None:
         seen.export_chrome_trace(str(trace))
     on_device = parts.device.type == "cuda"
-    nodes = [_operation(each, each.key[len(_NODE_PREFIX) :], on_device, whole=True) for each in averages if _is_node(each)]
+    nodes = [
+        _operation(each, each.key[len(_NODE_PREFIX) :], on_device, whole=True) for each in averages if _is_node(each)
+    ]
     operations = [_operation(each, each.key, on_device) for each in averages if _is_operation(each)]
     return Profile(
         updates=updates,
@@ -165,7 +167,11 @@ def _most_expensive(operations: Sequence[Operation]) -> list[Operation]:
 
 def _split(averages: Sequence[Any], total_s: float) -> dict[str, float]:
     """Share out the time of the training thread; work on an accelerator is where it was waited for."""
-    named = {each.key.removeprefix(_RANGE_PREFIX): each.cpu_time_total / 1e6 for each in averages if each.key.startswith(_RANGE_PREFIX)}
+    named = {
+        each.key.removeprefix(_RANGE_PREFIX): each.cpu_time_total / 1e6
+        for each in averages
+        if each.key.startswith(_RANGE_PREFIX)
+    }
     named["backward"] = sum(each.cpu_time_total for each in averages if _is_node(each)) / 1e6
     shares = {part: named.get(part, 0.0) / total_s for part in PARTS[:-1]}
     known = sum(shares.values())

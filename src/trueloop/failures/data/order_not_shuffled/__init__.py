@@ -42,20 +42,20 @@ from typing import Any, ClassVar
 
 from trueloop.analysis.queries.epoch_loops import epochs
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
 from trueloop.failures.data.order_not_shuffled.sorted_samples import reads_sorted_classes, shuffle_fix
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.failures.teaching_script import Piece, changing
+from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import (
     BackwardStarted,
     BatchLoaded,
     Event,
-    SortedLabels,
     LoaderExhausted,
     LoaderStarted,
     ModelCalled,
     Ref,
+    SortedLabels,
 )
 
 CLASSIFICATION_LOSSES = {"cross_entropy", "nll", "bce", "bce_with_logits"}
@@ -68,7 +68,9 @@ class _Sequential:
 
     made_at: CodePosition | None
     started_update: int
-    columns: dict[str, list[float] | tuple[int, ...]] = field(default_factory=dict[str, "list[float] | tuple[int, ...]"])
+    columns: dict[str, list[float] | tuple[int, ...]] = field(
+        default_factory=dict[str, "list[float] | tuple[int, ...]"]
+    )
     """Columns of the newest batch that may be labels: their values, or their sizes where reading them costs a sync."""
     targets: str | None = None
     """The column that was passed to a classification loss."""
@@ -163,8 +165,14 @@ class Detector(failure.Detector):
 
     def inconclusive(self) -> str:
         """Return a reason where the targets of an unshuffled loader were never identified."""
-        unknown = any(known.in_second_epoch and known.blocks and known.targets is None for known in self._loaders.values())
-        return (self._unread_reason or "the batch column with the targets of the loss could not be identified") if unknown else ""
+        unknown = any(
+            known.in_second_epoch and known.blocks and known.targets is None for known in self._loaders.values()
+        )
+        return (
+            (self._unread_reason or "the batch column with the targets of the loss could not be identified")
+            if unknown
+            else ""
+        )
 
 
 def _columns(batch: Any) -> Any:
@@ -250,5 +258,5 @@ for epoch in range(3):
     fix="Shuffle the training loader: DataLoader(..., shuffle=True).",
     rule=RULE,
     detector=Detector,
-    inject=changing(Piece.LOADERS, ", shuffle=True", ""),
+    inject=replacement_injector(Piece.LOADERS, ", shuffle=True", ""),
 )

@@ -32,7 +32,9 @@ def reads_sorted_classes(source: SourceFile, start: Op, loader: AbstractValue) -
     """
     dataset, batch = loader.sources[0], loader.arguments.get("batch_size") or loader.arguments.get("1")
     inside = [each for each in source.operations if any(loop.node is start.node for loop in each.loops)]
-    losses = [each for each in inside if each.kind is OpKind.LOSS and each.name.rpartition(".")[2] in CLASSIFICATION_LOSSES]
+    losses = [
+        each for each in inside if each.kind is OpKind.LOSS and each.name.rpartition(".")[2] in CLASSIFICATION_LOSSES
+    ]
     targets = [each.inputs[1] for each in losses if len(each.inputs) > 1 and loader in each.inputs[1].ancestors()]
     backward = any(each.kind is OpKind.BACKWARD and not _is_conditional(each, start) for each in inside)
     recurrent = any(each.name.rpartition(".")[2] in RECURRENT_LAYERS for each in source.ops(OpKind.CREATE))
@@ -84,7 +86,9 @@ def _is_sorted_table(
 def _is_random(thing: AbstractValue, known: set[int], label: str) -> bool:
     """Return True where samples are independent draws, possibly shifted by their class."""
     found = [each for each in thing.ancestors() if each.kind is ValueKind.TENSOR and id(each) not in known]
-    plain = all(each.name in RANDOM_FUNCTIONS or each.name in (label, "torch.cat") or "binary " in each.name for each in found)
+    plain = all(
+        each.name in RANDOM_FUNCTIONS or each.name in (label, "torch.cat") or "binary " in each.name for each in found
+    )
     return plain and any(each.name in RANDOM_FUNCTIONS for each in found)
 
 
@@ -94,7 +98,12 @@ def _shortest_run(column: AbstractValue) -> int:
     last = column.name.rpartition(".")[2]
     if not isinstance(node, ast.Call):
         return 0
-    if last == "repeat_interleave" and column.sources and column.sources[0].name == "torch.arange" and len(column.sources) == 2:
+    if (
+        last == "repeat_interleave"
+        and column.sources
+        and column.sources[0].name == "torch.arange"
+        and len(column.sources) == 2
+    ):
         return _constant_int(column.sources[1])
     if column.name in ("torch.cat", "torch.concatenate", "torch.hstack") and column.sources:
         parts = column.sources[0].sources

@@ -174,7 +174,11 @@ def _copied(source: SourceFile, parts: Parts, settings: Sequence[_Setting]) -> F
     if not there:
         edits.append(source.text.insert_before(top, "import copy"))
     made = [each for each in edits if each is not None]
-    return Fix(tuple(made), safe=False, description=f"Give {last} a dataset of its own") if len(made) == len(edits) else None
+    return (
+        Fix(tuple(made), safe=False, description=f"Give {last} a dataset of its own")
+        if len(made) == len(edits)
+        else None
+    )
 
 
 RULE = Rule(required_words=("random_split|Subset", ".dataset."), find=find)

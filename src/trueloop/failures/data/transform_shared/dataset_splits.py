@@ -57,7 +57,11 @@ def wanted(node: ast.AST, names: set[str]) -> Iterator[str]:
         if isinstance(parent, ast.Attribute) or harmless:
             continue
         for each in ast.iter_child_nodes(parent):
-            if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Load) and dotted_name(each) in names:
+            if (
+                isinstance(each, ast.Name | ast.Attribute)
+                and isinstance(each.ctx, ast.Load)
+                and dotted_name(each) in names
+            ):
                 yield dotted_name(each)
 
 

@@ -54,14 +54,14 @@ from trueloop.failures.evaluation.dropout_always_on.functional_dropout import (
 )
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.evaluation_passes import Sweep, SweepsEnded
+from trueloop.tracing.evaluation_passes import EvaluationPass, EvaluationPassesEnded
 from trueloop.tracing.events import BatchLoaded, DropoutWithoutTrainingFlag, Event, ModelCalled, Ref, TracingGap
 
 Call = tuple[Ref, CodePosition | None]
 """A module and a line in its forward."""
 
 
-class _Forced(NamedTuple):
+class _ActiveDropout(NamedTuple):
     """A dropout call in a model in eval mode."""
 
     event: DropoutWithoutTrainingFlag
@@ -77,11 +77,11 @@ class Detector(failure.Detector):
         BatchLoaded,
         DropoutWithoutTrainingFlag,
         TracingGap,
-        SweepsEnded,
+        EvaluationPassesEnded,
     )
 
     def __init__(self) -> None:
-        self._now: list[DropoutWithoutTrainingFlag] = []
+        self._current: list[DropoutWithoutTrainingFlag] = []
         """Dropout calls in the current forward pass."""
         self._has_dropout = False
         """Such dropout exists, so batch sizes have to be counted."""
@@ -89,7 +89,7 @@ class Detector(failure.Detector):
         """Number of values in the largest tensor of the latest batch."""
         self._trained: dict[Call, Fraction] = {}
         """Dropout call -> largest number of its values per value of the batch, in train mode."""
-        self._forced: dict[tuple[Ref, Ref], dict[Call, _Forced]] = {}  # by loader and model
+        self._active_in_eval: dict[tuple[Ref, Ref], dict[Call, _ActiveDropout]] = {}  # by loader and model
         self._passes = 0
 
     def observe(self, event: Any) -> list[Evidence] | None:
@@ -102,39 +102,39 @@ class Detector(failure.Detector):
                 self._batch = _values(event.batch, sys.modules["torch"].Tensor)
         elif kind is DropoutWithoutTrainingFlag:
             self._has_dropout = True
-            self._now.append(event)
+            self._current.append(event)
         elif kind is TracingGap:
-            self._now = []
+            self._current = []
         else:
-            return self._check_passes([*event.sweeps, *event.left])
+            return self._check_passes([*event.passes, *event.left])
         return None
 
-    def _check_passes(self, sweeps: Sequence[Sweep]) -> list[Evidence]:
+    def _check_passes(self, sweeps: Sequence[EvaluationPass]) -> list[Evidence]:
         self._passes += len(sweeps)
-        found = [evidence for sweep in sweeps if not sweep.again for evidence in self._check_pass(sweep)]
-        swept = {sweep.loader for sweep in sweeps}
-        self._forced = {key: forced for key, forced in self._forced.items() if key[0] not in swept}
+        found = [evidence for sweep in sweeps if not sweep.repeated for evidence in self._check_pass(sweep)]
+        loaders = {sweep.loader for sweep in sweeps}
+        self._active_in_eval = {key: calls for key, calls in self._active_in_eval.items() if key[0] not in loaders}
         return found
 
     def _record_call(self, event: ModelCalled) -> None:
-        if not self._now:  # the usual case
+        if not self._current:  # the usual case
             return
-        now, self._now = self._now, []
+        current, self._current = self._current, []
         calls: dict[Call, list[DropoutWithoutTrainingFlag]] = {}
-        for each in now:
+        for each in current:
             calls.setdefault((each.module, each.location), []).append(each)
         if not self._batch:
             return
-        for call, those in calls.items():
-            share = Fraction(sum(each.values for each in those), self._batch)
-            if all(each.training for each in those):
+        for call, events in calls.items():
+            share = Fraction(sum(each.values for each in events), self._batch)
+            if all(each.training for each in events):
                 self._trained[call] = max(share, self._trained.get(call, share))
             elif event.all_eval and event.loader is not None and call in self._trained:
-                several = share > self._trained[call] or any(each.input_repeated for each in those)
-                before = self._forced.setdefault((event.loader, event.model), {})
-                before[call] = _Forced(those[0], several or (call in before and before[call].several))
+                several = share > self._trained[call] or any(each.input_repeated for each in events)
+                before = self._active_in_eval.setdefault((event.loader, event.model), {})
+                before[call] = _ActiveDropout(events[0], several or (call in before and before[call].several))
 
-    def _check_pass(self, sweep: Sweep) -> list[Evidence]:
+    def _check_pass(self, sweep: EvaluationPass) -> list[Evidence]:
         return [
             Evidence(
                 message=f"{event.function} with p={event.probability:g} was active in {event.module.name}, which is "
@@ -144,7 +144,7 @@ class Detector(failure.Detector):
             )
             for model in sweep.models
             if all(call.all_eval for call in sweep.calls if call.model is model)
-            for event, several in self._forced.get((sweep.loader, model), {}).values()
+            for event, several in self._active_in_eval.get((sweep.loader, model), {}).values()
             if not several
         ]
 

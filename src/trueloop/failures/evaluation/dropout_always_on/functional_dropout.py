@@ -30,12 +30,12 @@ def unflagged_dropouts(source: SourceFile) -> Iterator[tuple[Op, Any]]:
         method = each.function
         if has_flag or (rate is not None and rate.constant() == 0) or not isinstance(method, ast.FunctionDef):
             continue
-        plain = method.args.args and not method.decorator_list and _in_a_class(source, method)
+        plain = method.args.args and not method.decorator_list and _is_method(source, method)
         if plain and not _is_conditional(method, each.node):
             yield each, method
 
 
-def _in_a_class(source: SourceFile, method: ast.FunctionDef) -> bool:
+def _is_method(source: SourceFile, method: ast.FunctionDef) -> bool:
     return any(
         isinstance(each, ast.ClassDef) and each.bases and any(method is one for one in each.body)
         for each in source.nodes
@@ -55,10 +55,10 @@ def find_evaluation(source: SourceFile, dropout: Op) -> Op | None:
     if _reads_training_flag(source):
         return None
     for call in sweeps(source, grad=None):
-        led = (*call.calls, call.node)
+        path = (*call.calls, call.node)
         if (
             dropout.entry_point != call.entry_point
-            or dropout.calls[: len(led)] != led
+            or dropout.calls[: len(path)] != path
             or dropout.branches != call.branches
         ):
             continue

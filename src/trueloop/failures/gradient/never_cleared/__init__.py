@@ -52,7 +52,7 @@ from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.gradient.never_cleared.lightning import uncleared_steps
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, Ref, StepTaken
-from trueloop.tracing.object_facts import Facts
+from trueloop.tracing.object_facts import WeakIdDict
 
 
 class Detector(failure.Detector):
@@ -61,7 +61,7 @@ class Detector(failure.Detector):
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken,)
 
     def __init__(self) -> None:
-        self._first_norms = Facts[Ref, float | None]()
+        self._first_norms = WeakIdDict[Ref, float | None]()
         """The gradient norm of each optimizer's first step."""
 
     def observe(self, event: StepTaken) -> Evidence | None:

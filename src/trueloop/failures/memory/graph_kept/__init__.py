@@ -95,7 +95,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
         return  # what is detached in place may be kept
     for kept in source.ops(OpKind.STORE_ITEM, OpKind.SET_ATTRIBUTE):
         for loop in reversed(kept.loops):
-            if loop.runs_at_most_once() or not any(each.within(loop) for each in passes) or not growing(source, kept, loop):
+            if (
+                loop.runs_at_most_once()
+                or not any(each.within(loop) for each in passes)
+                or not growing(source, kept, loop)
+            ):
                 continue
             backward = _used_up(source, kept, loop)
             if backward is not None:
@@ -112,7 +116,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _used_up(source: SourceFile, kept: Op, loop: Loop) -> Op | None:
     """Return the backward through what is kept, if there is one, and none through what it is kept in."""
     backwards = [each for each in source.ops_of_run(kept) if each.kind is OpKind.BACKWARD]
-    whole = {id(kept.subject), id(kept.result)} if kept.kind is OpKind.STORE_ITEM else {id(each) for each in kept.inputs}
+    whole = (
+        {id(kept.subject), id(kept.result)} if kept.kind is OpKind.STORE_ITEM else {id(each) for each in kept.inputs}
+    )
     if any(id(part) in whole for each in backwards for part in each.subject.autograd_graph()):
         return None
     for each in backwards:
@@ -128,7 +134,12 @@ def _ways(source: SourceFile, backward: Op, loop: Loop) -> set[int]:
     found = {id(backward.subject)}
     for each in backward.subject.autograd_graph():
         made = source.created_by.get(id(each))
-        if made is not None and made.kind in (OpKind.MODEL_CALL, OpKind.LOSS) and made.grad is True and made.within(loop):
+        if (
+            made is not None
+            and made.kind in (OpKind.MODEL_CALL, OpKind.LOSS)
+            and made.grad is True
+            and made.within(loop)
+        ):
             found.add(id(each))
     return found
 
@@ -138,7 +149,7 @@ RULE = Rule(required_words=(".backward(",), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.replace(Piece.KEEP, "loss.item()", "loss")
+    loop.replace(Piece.RECORD_LOSS, "loss.item()", "loss")
 
 
 FAILURE = Failure(

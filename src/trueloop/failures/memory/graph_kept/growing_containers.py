@@ -55,9 +55,13 @@ def _place(kept: Op, loop: Loop) -> ast.expr | None:
         case ast.AugAssign(op=ast.Add()) if kept.grad is True:
             local = isinstance(node.target, ast.Name)
             return node.target if not local or encloses(loop.node, node) else None
-        case ast.Call(func=ast.Attribute()) if kept.subject.kind is ValueKind.SEQUENCE and kept.kind is OpKind.STORE_ITEM:
+        case ast.Call(func=ast.Attribute()) if (
+            kept.subject.kind is ValueKind.SEQUENCE and kept.kind is OpKind.STORE_ITEM
+        ):
             return kept.node.func.value if kept.name in ("append", "insert", "appendleft", "add", "extend") else None
-        case ast.Subscript() if kept.subject.kind is ValueKind.SEQUENCE and not isinstance(kept.statement, ast.AugAssign):
+        case ast.Subscript() if kept.subject.kind is ValueKind.SEQUENCE and not isinstance(
+            kept.statement, ast.AugAssign
+        ):
             turn = {each.id for each in ast.walk(getattr(loop.node, "target", node)) if isinstance(each, ast.Name)}
             keys = {each.id for each in ast.walk(node.slice) if isinstance(each, ast.Name)}
             return node.value if turn & keys and encloses(loop.node, node) else None

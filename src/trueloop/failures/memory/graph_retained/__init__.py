@@ -43,7 +43,7 @@ from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.memory.graph_retained.graph_lifetime import fresh, shares
-from trueloop.failures.teaching_script import Piece, changing
+from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import BackwardStarted, Event, GraphsRetained
 
 ENOUGH = 13  # updates that retain, before it can be told of the first twelve
@@ -172,5 +172,5 @@ for step in range(20):
     fix="Leave retain_graph out, or pass it only where another backward through the same graph follows.",
     rule=RULE,
     detector=Detector,
-    inject=changing(Piece.BACKWARD, "backward()", "backward(retain_graph=True)"),
+    inject=replacement_injector(Piece.BACKWARD, "backward()", "backward(retain_graph=True)"),
 )
