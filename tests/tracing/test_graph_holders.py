@@ -26,9 +26,9 @@ def found():
     """Search from whoever calls this, and return variable, graphs and line of each that was found."""
     frame = sys._getframe(1)
     return [
-        (holder.words.partition(" ")[0], holder.graphs, holder.site and holder.site.line)
+        (holder.description.partition(" ")[0], holder.graphs, holder.site and holder.site.line)
         for holder in holders(lambda node: True, frame)
-        if f"local of {frame.f_code.co_name}, {__file__.rpartition('/')[2]}" in holder.words
+        if f"local of {frame.f_code.co_name}, {__file__.rpartition('/')[2]}" in holder.description
     ]
 
 
@@ -102,7 +102,7 @@ def filled():
 
 @pytest.mark.usefixtures("filled")
 def test_a_global():
-    words = [holder.words for holder in holders(lambda node: True)]
+    words = [holder.description for holder in holders(lambda node: True)]
     assert f"KEPT[*] (global, {__file__.rpartition('/')[2]})" in words
 
 
@@ -119,7 +119,7 @@ def test_the_one_with_the_most_comes_first_and_five_are_enough():
     a, b, c, d, e = (graph() for _ in range(5))
     told = holders(lambda node: True)
     assert len(told) == 5
-    assert (told[0].words.partition(" ")[0], told[0].graphs) == ("many[*]", 4)
+    assert (told[0].description.partition(" ")[0], told[0].graphs) == ("many[*]", 4)
     del few, many, a, b, c, d, e
 
 

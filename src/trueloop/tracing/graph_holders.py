@@ -34,7 +34,7 @@ _KEEPING: Final = frozenset(("append", "appendleft", "add", "extend", "insert", 
 class Holder(NamedTuple):
     """A variable that leads to old graphs."""
 
-    words: str
+    description: str
     """"losses[*] (local of train, train.py)"."""
     graphs: int
     site: SourceLocation | None

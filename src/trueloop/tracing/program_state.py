@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Ref
-from trueloop.tracing.nonfinite.replay import Call
+from trueloop.tracing.nonfinite.replay import RecordedCall
 from trueloop.tracing.object_facts import WeakIdDict
 
 MAX_CALLS: Final = 4  # a model, its loss, and the same of an adversary
@@ -117,9 +117,9 @@ class ProgramState:
     """Gradients accumulated at a loader's end that no step has used yet."""
     before_replicated_backward: Callable[[], None] | None = None
     """Called before each backward if a model is replicated."""
-    calls: deque[Call] = field(default_factory=lambda: deque[Call](maxlen=MAX_CALLS))
+    calls: deque[RecordedCall] = field(default_factory=lambda: deque[RecordedCall](maxlen=MAX_CALLS))
     """The newest calls of outermost modules that make a graph, recorded during full tracing."""
-    nonfinite_calls: tuple[Call, ...] = ()
+    nonfinite_calls: tuple[RecordedCall, ...] = ()
     """Recorded calls before a non-finite loss."""
     replayed: bool = False
     """Calls were replayed to locate a non-finite value, which is done once."""

@@ -122,7 +122,7 @@ class UnsteppedSchedules:
             if texts is not None and not any(may_advance(each) or sets_rates(each) for each in texts.values()):
                 self._stream.emit(
                     SchedulerNeverStepped(
-                        location=made.place, scheduler=made.ref, kind=made.kind, optimizer=made.optimizer, steps=steps,
-                        made_micro=made.micro,
+                        location=made.place, scheduler=made.ref, kind=made.kind, optimizer=made.optimizer, optimizer_steps=steps,
+                        created_backward_count=made.micro,
                     )
                 )  # fmt: skip

@@ -52,10 +52,10 @@ for number in range(20):
 """,
     "two optimizers in phases, stepped by one function": TWO_OPTIMIZERS
     + """
-def update(with_this, loss):
-    with_this.zero_grad()
+def update(opt, loss):
+    opt.zero_grad()
     loss.backward()
-    with_this.step()
+    opt.step()
 optimizer.zero_grad()
 for number in range(20):
     update(second if number < 50 else optimizer, critic(model(x)).pow(2).mean())
@@ -242,10 +242,10 @@ for _ in range(20):
     optimizer.step()
 """,
     "in a function that gets everything as arguments": """
-def train(network, optimizer, updates):
+def train(network, opt, updates):
     total = 0.0
-    for _ in range(turns):
-        with_this.zero_grad()
+    for _ in range(updates):
+        opt.zero_grad()
         loss = mse(network(x), y)
         loss.backward()  # <- OPT006
         total += loss.item()
@@ -253,13 +253,13 @@ def train(network, optimizer, updates):
 def main():
     optimizer = torch.optim.AdamW(model.parameters())
     for epoch in range(4):
-        print(epoch, train(model, optimizer, turns=8))
+        print(epoch, train(model, optimizer, updates=8))
 main()
 """,
     "with a rate set by hand": OPTIMIZER
     + """
-def adjust(some, epoch):
-    for group in some.param_groups:
+def adjust(opt, epoch):
+    for group in opt.param_groups:
         group["lr"] = 0.1 / (1 + epoch)
 for epoch in range(20):
     adjust(optimizer, epoch)
@@ -303,9 +303,9 @@ for _ in range(20):
     "built elsewhere, where nothing steps but a schedule": """
 def build(net):
     return net, torch.optim.AdamW(net.parameters())
-def epoch(net, with_this, schedule):
+def epoch(net, opt, schedule):
     for _ in range(5):
-        with_this.zero_grad()
+        opt.zero_grad()
         mse(net(x), y).backward()  # <- OPT006
     schedule.step()
 network, it = build(model)
@@ -333,9 +333,9 @@ def test_run_reports_the_marked_line(run, script):
 def test_run_reports_a_loop_in_another_file(run, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "loop_module.py").write_text("""
-def go(net, given, loss_of, turns=20):
-    for _ in range(turns):
-        given.zero_grad()
+def go(net, opt, loss_of, updates=20):
+    for _ in range(updates):
+        opt.zero_grad()
         loss_of(net).backward()
 """)
     script = HEAD + OPTIMIZER + "from loop_module import go\ngo(model, optimizer, lambda net: mse(net(x), y))\n"
@@ -345,8 +345,8 @@ def go(net, given, loss_of, turns=20):
 def test_run_reports_it_if_another_file_only_sets_the_rate(run, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "rate_module.py").write_text("""
-def adjust(given, rate):
-    for group in given.param_groups:
+def adjust(opt, rate):
+    for group in opt.param_groups:
         group["lr"] = rate
 """)
     script = (
@@ -365,7 +365,7 @@ for number in range(20):
 
 def test_run_ignores_an_optimizer_that_another_file_may_step(run, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "step_module.py").write_text("def late(given):\n    given.step()\n")
+    (tmp_path / "step_module.py").write_text("def late(opt):\n    opt.step()\n")
     script = (
         HEAD
         + OPTIMIZER

@@ -212,8 +212,10 @@ def test_run_reports_the_marked_line(run_reports, script):
 # Lint ------------------------------------------------------------------------------------------------------------
 
 LINT_MISSES = {
-    "two optimizers over one encoder", "the same line twice, by a closure", "a backward only every other time",
-}  # fmt: skip
+    "two optimizers over one encoder",
+    "the same line twice, by a closure",
+    "a backward only every other time",
+}
 """Faulty scripts that the text alone does not reveal."""
 
 LINT_FINDS = {

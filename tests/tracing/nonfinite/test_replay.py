@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from trueloop.sanitizer.watch import Watch
-from trueloop.tracing.nonfinite.replay import Replay, record_call, record_output, replayed
+from trueloop.tracing.nonfinite.replay import Replay, record_call, record_output, replay
 
 
 class Net(nn.Module):
@@ -69,11 +69,11 @@ def test_the_operation_and_its_module_are_named_and_nothing_is_noticed(capsys):
     call = record_call(net, (x,), {}, 0)
     loss = net(x).sum()
     before, printed = state_of(net), capsys.readouterr().out
-    found = replayed([call]).origin
+    found = replay([call]).origin
     assert found is not None
     assert (found.operation, found.module) == ("log", "inner.1 (Part)")
     assert "48 of 48 zero" in found.inputs
-    line = found.place.source_location
+    line = found.location.source_location
     assert line.path == __file__
     assert line.function == "Part.forward"
     after = state_of(net)
@@ -90,7 +90,7 @@ def test_a_mask_is_nobodys_fault():
     net, x = Net(bad=False), torch.randn(6, 4)
     call = record_call(net, (x,), {}, 0)
     net(x)
-    assert replayed([call]).origin is None
+    assert replay([call]).origin is None
 
 
 def test_the_same_is_drawn_again():
@@ -102,7 +102,7 @@ def test_the_same_is_drawn_again():
     for seed in range(8):
         torch.manual_seed(seed)
         call = record_call(module, (x,), {}, 0)
-        assert (replayed([call]).origin is not None) == bool(module(x).isinf())
+        assert (replay([call]).origin is not None) == bool(module(x).isinf())
 
 
 def test_a_row_that_is_masked_out_whole():
@@ -115,14 +115,14 @@ def test_a_row_that_is_masked_out_whole():
     assert call.module() is None, "nothing is kept alive"
     attention, x = Attention(), torch.ones(2, 2)
     call = record_call(attention, (x,), {"mask": mask}, 0)
-    assert replayed([call]).origin.operation == "softmax"
+    assert replay([call]).origin.operation == "softmax"
 
 
 def test_the_batch_itself():
     net, x = Net(), torch.ones(6, 4)
     x[2, 3] = float("nan")
     call = record_call(net, (x,), {}, 0)
-    found = replayed([call]).origin
+    found = replay([call]).origin
     assert found.operation == ""
     assert "argument 1 of Net" in found.inputs
     assert "1 of 24 not finite" in found.inputs
@@ -132,7 +132,7 @@ def test_weights_that_were_broken_before():
     net, x = Net(bad=False), torch.ones(6, 4)
     with torch.no_grad():
         net.first.bias.fill_(float("nan"))
-    assert "first.bias" in replayed([record_call(net, (x,), {}, 0)]).origin.inputs
+    assert "first.bias" in replay([record_call(net, (x,), {}, 0)]).origin.inputs
 
 
 def test_a_loss_after_a_sound_model_gets_the_arguments_a_graph_has_kept():
@@ -146,7 +146,7 @@ def test_a_loss_after_a_sound_model_gets_the_arguments_a_graph_has_kept():
     second = record_call(loss, (out,), {}, 0)
     result = loss(out)
     del out
-    found = replayed([first, second]).origin
+    found = replay([first, second]).origin
     assert (found.module, found.operation) == ("Likelihood", "log")
     assert result.isinf()
 
@@ -161,7 +161,7 @@ def test_an_argument_that_is_gone_is_made_again_by_the_call_that_made_it():
             out = out.detach().add_(1)
         second = record_call(loss, (out,), {}, 0)
         del out
-        shown = replayed([first, second])
+        shown = replay([first, second])
         assert (shown.origin is None) == changed
         assert changed or shown.origin.operation == "log"
 
@@ -174,13 +174,13 @@ def test_under_autocast():
     module, x = Wide(), torch.full((8, 8), 60.0)
     with torch.autocast("cpu", dtype=torch.float16):
         call = record_call(module, (x,), {}, 0)
-    assert replayed([call]).origin.operation == "mul"
+    assert replay([call]).origin.operation == "mul"
 
 
 def test_a_compiled_model_is_run_as_it_is_written():
     net, x = torch.compile(nn.Sequential(nn.Linear(4, 4), Log()), backend="eager"), torch.randn(2, 4)
     call = record_call(net, (x,), {}, 0)
-    assert replayed([call]).origin.operation == "log"
+    assert replay([call]).origin.operation == "log"
 
 
 class Log(nn.Module):
@@ -202,7 +202,7 @@ class Failing(nn.Module):
 def test_what_is_not_the_same_any_more_or_would_be_seen_is_left(what, monkeypatch):
     module, x = nn.Sequential(nn.Linear(4, 4), Log()), torch.randn(2, 4)
     call = record_call(module, (x,), {}, 0)
-    assert replayed([call]).origin is not None
+    assert replay([call]).origin is not None
     with contextlib.ExitStack() as stack:
         match what:
             case "changed":
@@ -217,14 +217,14 @@ def test_what_is_not_the_same_any_more_or_would_be_seen_is_left(what, monkeypatc
                 stack.enter_context(torch.autograd.profiler.profile())
             case "processes":
                 monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-        assert replayed([call]) == Replay(None, finite=False)
+        assert replay([call]) == Replay(None, finite=False)
 
 
 def test_what_fails_the_second_time_is_told_and_put_back():
     module, x = Failing(), torch.randn(2, 4)
     drawn, own, called = torch.get_rng_state(), vars(module), nn.Module.__call__
     with pytest.raises(RuntimeError, match="no second time"):
-        replayed([record_call(module, (x,), {}, 0)])
+        replay([record_call(module, (x,), {}, 0)])
     assert vars(module) is own
     assert module.count == 0
     assert not module._forward_hooks
@@ -290,7 +290,7 @@ def test_state_of_every_kind_is_as_it_was():
     call = record_call(net, (x,), {}, 0)
     before, dictionaries = everything(net), [vars(module) for module in net.modules()]
     hold = (net.bag, net.linear.weight, net.linear.weight.grad, net._buffers["total"], net._parameters)
-    found = replayed([call]).origin
+    found = replay([call]).origin
     assert found is not None
     assert found.operation == "log"
     assert everything(net) == before
@@ -322,7 +322,7 @@ class Calling(nn.Module):
 def test_modules_that_were_not_registered_are_not_run(where):
     net, x = Calling(where), torch.randn(6, 4)
     call = record_call(net, (x,), {}, 0)
-    assert replayed([call]) == Replay(None, finite=False)
+    assert replay([call]) == Replay(None, finite=False)
     assert int((net.held[0] if net.held else OUTSIDE).num_batches_tracked) == 0
 
 
@@ -338,7 +338,7 @@ def test_what_cannot_be_copied_is_not_run(holds):
 
     x = torch.ones(1)
     odd = Odd()
-    assert replayed([record_call(odd, (x,), {}, 0)]).origin is None
+    assert replay([record_call(odd, (x,), {}, 0)]).origin is None
 
 
 def test_a_model_that_takes_missing_values_is_not_accused():
@@ -352,7 +352,7 @@ def test_a_model_that_takes_missing_values_is_not_accused():
 
     net, x = Filling(), torch.ones(6, 4)
     x[2, 3] = float("nan")
-    assert replayed([record_call(net, (x,), {}, 0)]) == Replay(None, finite=True)
+    assert replay([record_call(net, (x,), {}, 0)]) == Replay(None, finite=True)
 
 
 def test_what_is_hidden_within_is_told_apart():
@@ -367,7 +367,7 @@ def test_what_is_hidden_within_is_told_apart():
             return torch.where(h > 0, h.log(), 0.0) + (h + mask).softmax(-1)
 
     net, x = Hidden(), torch.ones(6, 4)
-    shown = replayed([record_call(net, (x,), {}, 0)])
+    shown = replay([record_call(net, (x,), {}, 0)])
     assert shown.finite
     assert (shown.origin.operation, shown.origin.module) == ("log", "Hidden")
 
@@ -384,7 +384,7 @@ def test_what_is_compiled_within_is_not_compiled_anew():
     call = record_call(net, (x,), {}, 0)
     net(x)
     assert len(compiled) == 1
-    assert replayed([call]).origin.operation == "log"
+    assert replay([call]).origin.operation == "log"
     net(x)
     assert len(compiled) == 1
 
@@ -394,7 +394,7 @@ def test_nothing_is_kept_alive():
     call = record_call(net, (x,), {"m": [x * 1]}, 0)
     assert call.options["m"][0].tensor() is None
     call = record_call(net, (x,), {}, 0)
-    assert replayed([call]).origin is not None
+    assert replay([call]).origin is not None
     gone = [weakref.ref(each) for each in (net, net[0], net[0].weight, x)]
     gc.disable()
     try:

@@ -116,18 +116,21 @@ def _find_change(source: SourceFile, taken: Op, use: Op) -> Op | None:
     model = taken.subject
     into_itself = use.kind is OpKind.LOAD_STATE_DICT and use.subject.may_be(model)
     between = [
-        each for each in source.operations[taken.index + 1 : use.index]
+        each
+        for each in source.operations[taken.index + 1 : use.index]
         if each.entry_point == taken.entry_point and each.branches == taken.branches[: len(each.branches)]
-    ]  # fmt: skip
+    ]
     if into_itself and taken.branches == use.branches and taken.loops == use.loops:
         state = taken.result or model
         if any(each.kind is OpKind.STORE_ITEM and each.subject.may_be(state) for each in between):
             return None  # something else was stored in it
         loaded = [
-            each for each in between
-            if each.kind is OpKind.LOAD_STATE_DICT and each.subject.may_be(model)
+            each
+            for each in between
+            if each.kind is OpKind.LOAD_STATE_DICT
+            and each.subject.may_be(model)
             and not any(holds(thing, state) for thing in each.inputs)
-        ]  # fmt: skip
+        ]
         found = [*loaded, *(each for each in between if trains(source, each, model, between))]
         return found[0] if found else None
     loop = next((each for each in taken.loops if not use.within(each)), None)

@@ -22,8 +22,8 @@ When this is fine
 
 How it is detected
     At run time, two windows or more had K backward passes, one per batch; the loader ended with the remainder; then the
-    gradients were cleared, or the next step used more than K backward passes. Lint reports it only if the number of
-    batches and the window size are literals, the counter is the loop's own, and no step follows the loop.
+    gradients were cleared, or the next step used more than K backward passes. Lint reports it only if the file shows
+    the number of batches and the window size, the counter is the loop's own, and no step follows the loop.
 
 References
     PyTorch documentation "CUDA Automatic Mixed Precision examples", section on gradient accumulation,

@@ -125,7 +125,10 @@ class Detector(failure.Detector):
         else:
             known.parameters, known.update = event.parameters, event.update
         if self._missing and not self._missing.isdisjoint(event.parameters):
-            before, self._values = self._values, snapshot_parameters(event.live_module, {ref.name for ref in self._missing})
+            before, self._values = (
+                self._values,
+                snapshot_parameters(event.live_module, {ref.name for ref in self._missing}),
+            )
             self._changed.update(name for name, value in self._values.items() if before.get(name, value) != value)
 
     def _observe_step(self, event: StepTaken) -> Evidence | None:

@@ -142,9 +142,20 @@ class Detector(failure.Detector):
         )
 
 
-WITH_MOMENTS: Final = frozenset((
-    "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "SparseAdam", "RMSprop", "Adagrad", "Adadelta", "Rprop",
-))  # fmt: skip
+WITH_MOMENTS: Final = frozenset(
+    (
+        "Adam",
+        "AdamW",
+        "NAdam",
+        "RAdam",
+        "Adamax",
+        "SparseAdam",
+        "RMSprop",
+        "Adagrad",
+        "Adadelta",
+        "Rprop",
+    )
+)
 RESETTING: Final = frozenset(("apply", "reset_parameters", "copy_", "set_rng_state"))
 """Methods that may restart a training."""
 

@@ -50,10 +50,19 @@ from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import BackwardEnded, Event, ModelCalled, Ref, Refs, StepTaken
 from trueloop.tracing.object_facts import WeakIdDict
 
-DROPS_CASTS: Final = frozenset((
-    "half", "bfloat16", "from_pretrained", "clear_autocast_cache", "compile", "script", "trace", "fully_shard",
-    "FullyShardedDataParallel",
-))  # fmt: skip
+DROPS_CASTS: Final = frozenset(
+    (
+        "half",
+        "bfloat16",
+        "from_pretrained",
+        "clear_autocast_cache",
+        "compile",
+        "script",
+        "trace",
+        "fully_shard",
+        "FullyShardedDataParallel",
+    )
+)
 """Calls and decorators after which weights may not be cast, or are cast again in each forward."""
 
 

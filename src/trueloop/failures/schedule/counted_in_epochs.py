@@ -83,7 +83,7 @@ class Detector(failure.Detector):
         if isinstance(event, LoaderExhausted):
             self._passes += event.batches_with_backward > 0
             return None
-        per_epoch = event.per_epoch or 0
+        per_epoch = event.steps_per_epoch or 0
         if per_epoch < 2 or event.scheduler in self._reported:
             return None
         before = self._last.get(event.scheduler, Advance(0, 0, 0, 0, 0))

@@ -197,7 +197,9 @@ RULE = Rule(required_words=("backward(", ".step(", "%"), find=find)
 
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
-    loop.require(bool(loop.window_condition), "There is no gradient accumulation: each batch is an update.", accumulation=4)
+    loop.require(
+        bool(loop.window_condition), "There is no gradient accumulation: each batch is an update.", accumulation=4
+    )
     loop.require(loop.settings["schedule"] != "onecycle", "OneCycleLR raises past its end.", schedule="cosine")
     loop.move(Piece.SCHEDULER_STEP, after=Piece.BACKWARD)
 

@@ -77,10 +77,10 @@ class Detector(failure.Detector):
                 self._starts.append(start)
                 self._ended = event.backward_count
             return None
-        if len(self._starts) < PASSES or self._starts[0] < event.made_micro:
+        if len(self._starts) < PASSES or self._starts[0] < event.created_backward_count:
             return None
         return Evidence(
-            message=f"The `step()` of this {event.kind} was never called during {format_count(event.steps, 'update')} "
+            message=f"The `step()` of this {event.kind} was never called during {format_count(event.optimizer_steps, 'update')} "
             "of its optimizer: the learning rate kept its first value.",
             location=event.location,
         )

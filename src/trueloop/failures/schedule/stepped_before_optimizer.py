@@ -130,10 +130,19 @@ def _is_early(event: SchedulerStepped) -> bool:
     return bool(event.before) and any(event.before)  # a first rate of 0 may be skipped on purpose
 
 
-USES_FIRST_RATE: Final = frozenset((
-    "StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "OneCycleLR",
-    "PolynomialLR", "ConstantLR", "MultiplicativeLR",
-))  # fmt: skip
+USES_FIRST_RATE: Final = frozenset(
+    (
+        "StepLR",
+        "MultiStepLR",
+        "ExponentialLR",
+        "CosineAnnealingLR",
+        "CosineAnnealingWarmRestarts",
+        "OneCycleLR",
+        "PolynomialLR",
+        "ConstantLR",
+        "MultiplicativeLR",
+    )
+)
 """Schedulers whose first rate is meant for training; a warm-up from 0 may be skipped on purpose."""
 
 

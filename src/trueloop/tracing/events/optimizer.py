@@ -135,7 +135,7 @@ class SchedulerStepped(Event):
     """Steps of that optimizer in this run so far."""
     backwards: int
     """Backwards in this run so far."""
-    per_epoch: int | None = None
+    steps_per_epoch: int | None = None
     """Of its advances, how many an epoch has, as a OneCycleLR was told; None = it was not."""
 
 
@@ -146,9 +146,9 @@ class SchedulerNeverStepped(Event):
     scheduler: Ref
     kind: str
     optimizer: Ref
-    steps: int
+    optimizer_steps: int
     """Of that optimizer since it was made."""
-    made_micro: int
+    created_backward_count: int
     """Backwards before it was made."""
 
 

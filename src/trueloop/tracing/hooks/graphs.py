@@ -150,7 +150,7 @@ class Graphs:
                 location=place,
                 count=len(alive),
                 oldest_update=oldest,
-                holders=tuple(holder.words for holder in keepers),
+                holders=tuple(holder.description for holder in keepers),
                 stored_at=next((holder.site for holder in keepers if holder.site), None),
                 parameter=parameter,
             )

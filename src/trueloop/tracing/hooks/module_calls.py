@@ -34,7 +34,7 @@ from trueloop.tracing.hooks.forward_bypass import ForwardBypasses
 from trueloop.tracing.layer_calls import INSPECTED_LAYERS, LayerCalls
 from trueloop.tracing.layer_settings import find_high_momentum, find_ineffective_freezes, find_dominating_epsilon
 from trueloop.tracing.model_structure import Modes, parts_of
-from trueloop.tracing.nonfinite.replay import Call, record_call, record_output
+from trueloop.tracing.nonfinite.replay import RecordedCall, record_call, record_output
 from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.patch import Patches, hide_from_compiler
 from trueloop.tracing.program_state import ProgramState
@@ -173,7 +173,7 @@ class ModuleCalls:
 
         return __call__
 
-    def _noted(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Call | None:
+    def _noted(self, module: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> RecordedCall | None:
         if isinstance(module, nn.RNNBase):
             self._layers.look(module, module, args, args)
         now, known = (self._stream.update, self._stream.backward_count), self._models.get(module)
@@ -186,7 +186,7 @@ class ModuleCalls:
                 self._drawn_at = now
         return call
 
-    def _returned(self, model: nn.Module, output: Any, seconds: float, noted: Call | None) -> None:
+    def _returned(self, model: nn.Module, output: Any, seconds: float, noted: RecordedCall | None) -> None:
         if noted is not None:
             record_output(noted, output)
         self._called(model, output, seconds)

@@ -102,7 +102,7 @@ class Schedules:
         def look(scheduler: Any, given: Any) -> None:
             arguments = takes.bind(scheduler, *given[0], **given[1]).arguments
             told = None if arguments.get("total_steps") is not None else arguments.get("steps_per_epoch")
-            self._known[scheduler] = _Known(horizon(scheduler), told if isinstance(told, int) else None)
+            self._known[scheduler] = _Known(planned_steps(scheduler), told if isinstance(told, int) else None)
 
         look = self._stream.isolated("learning-rate schedules", look)
 
@@ -146,13 +146,13 @@ class Schedules:
             return None
         known = self._known.get(scheduler)
         if known is None:
-            known = self._known[scheduler] = _Known(horizon(scheduler))
+            known = self._known[scheduler] = _Known(planned_steps(scheduler))
         steps = self._steps(optimizer)
         since, known.steps = steps - known.steps, steps
         beyond = 0 if known.horizon is None else _count(scheduler) + 1 - known.horizon
         # After the first ones at powers of two: some windows later too, however long a window is
         past = beyond > 0 and (beyond <= PAST or beyond & (beyond - 1) == 0)
-        return rates(optimizer) if self._stream.full_tracing or since >= RARELY or past else None
+        return learning_rates(optimizer) if self._stream.full_tracing or since >= RARELY or past else None
 
     def _steps(self, optimizer: Any) -> int:
         known = self._program.optimizers.get(optimizer)
@@ -167,10 +167,10 @@ class Schedules:
                 kind=type(scheduler).__name__,
                 optimizer=stream.registry.ref(optimizer),
                 before=before,
-                after=rates(optimizer),
+                after=learning_rates(optimizer),
                 count=_count(scheduler),
                 horizon=self._known[scheduler].horizon,
-                per_epoch=self._known[scheduler].per_epoch,
+                steps_per_epoch=self._known[scheduler].per_epoch,
                 optimizer_steps=self._steps(optimizer),
                 backwards=stream.backward_count,
             )
@@ -184,7 +184,7 @@ def _count(scheduler: Any) -> int:
     return int(getattr(counter, "last_epoch", 0))
 
 
-def rates(optimizer: Any) -> tuple[float, ...]:
+def learning_rates(optimizer: Any) -> tuple[float, ...]:
     """Return the learning rate of each group; nothing where one is on a device that would have to be waited for."""
     values: list[float] = []
     for group in optimizer.param_groups:
@@ -199,53 +199,53 @@ def rates(optimizer: Any) -> tuple[float, ...]:
 
 
 @functools.singledispatch
-def horizon(scheduler: object) -> int | None:
+def planned_steps(scheduler: object) -> int | None:
     """Return how many advances a schedule was made for; None where it has no end, or none that is known."""
     return None
 
 
-@horizon.register
+@planned_steps.register
 def _(scheduler: CosineAnnealingLR) -> int | None:
     return scheduler.T_max
 
 
-@horizon.register
+@planned_steps.register
 def _(scheduler: OneCycleLR) -> int | None:
     return scheduler.total_steps
 
 
-@horizon.register
+@planned_steps.register
 def _(scheduler: PolynomialLR) -> int | None:
     return scheduler.total_iters
 
 
-@horizon.register
+@planned_steps.register
 def _(scheduler: LinearLR) -> int | None:
     return scheduler.total_iters
 
 
-@horizon.register
+@planned_steps.register
 def _(scheduler: ConstantLR) -> int | None:
     return scheduler.total_iters
 
 
-@horizon.register
+@planned_steps.register
 def _(scheduler: MultiStepLR) -> int | None:
     return max(scheduler.milestones, default=None)
 
 
-@horizon.register
+@planned_steps.register
 def _(scheduler: SequentialLR) -> int | None:
     parts: Sequence[Any] = getattr(scheduler, "_schedulers", ())
     starts: Sequence[int] = getattr(scheduler, "_milestones", ())
-    last = horizon(parts[-1]) if parts and isinstance(parts[-1], ONE_SHOT) else None
+    last = planned_steps(parts[-1]) if parts and isinstance(parts[-1], ONE_SHOT) else None
     return None if last is None or not starts else starts[-1] + last
 
 
-@horizon.register
+@planned_steps.register
 def _(scheduler: ChainedScheduler) -> int | None:
     """All of them advance together, so the first to climb again spoils the rest."""
-    ends = [horizon(part) for part in getattr(scheduler, "_schedulers", ()) if isinstance(part, ONE_SHOT)]
+    ends = [planned_steps(part) for part in getattr(scheduler, "_schedulers", ()) if isinstance(part, ONE_SHOT)]
     return min((end for end in ends if end is not None), default=None)
 
 

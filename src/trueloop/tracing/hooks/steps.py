@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import AccumulationWindows, gradient_norms, parameters_of
 from trueloop.tracing.events import NO_REFS, Event, OptimizerCreated, Ref, Refs, StepTaken
-from trueloop.tracing.hooks.schedules import rates
+from trueloop.tracing.hooks.schedules import learning_rates
 from trueloop.tracing.hooks.window_leftovers import check_at_step
 from trueloop.tracing.nonfinite.localise import locate_nonfinite
 from trueloop.tracing.patch import Patches
@@ -241,7 +241,7 @@ class Steps:
         replaced = self._known.gradients_replaced()
         scaled, used = self._windows.find_still_scaled(graded), ledger.find_used(graded)
         return _Before(
-            holds, graded, reused, reused_from, scaled, used, norms, frozen, user_location(ISOLATED_CALLER_DEPTH), rates(optimizer), closure,
+            holds, graded, reused, reused_from, scaled, used, norms, frozen, user_location(ISOLATED_CALLER_DEPTH), learning_rates(optimizer), closure,
             replaced, perf_counter(),
         )  # fmt: skip
 

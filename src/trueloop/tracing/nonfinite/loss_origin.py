@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trueloop.tracing.losses import short
-from trueloop.tracing.nonfinite.values import FLOATS, describe_values, not_finite
+from trueloop.tracing.nonfinite.values import FLOATS, describe_values, has_nonfinite
 from trueloop.tracing.saved_tensors import saved
 
 MOST_NODES: Final = 200  # of the arithmetic of a loss
@@ -64,7 +64,7 @@ def _elementwise(operation: str, function: Callable[[Tensor], Tensor]) -> Callab
 
     def made(node: Any) -> LossOrigin | None:
         given = _floats(saved(node, "self"))
-        if given is None or not_finite(given) or not not_finite(function(given)):
+        if given is None or has_nonfinite(given) or not has_nonfinite(function(given)):
             return None
         return LossOrigin(operation, describe_values(given))
 
@@ -74,16 +74,16 @@ def _elementwise(operation: str, function: Callable[[Tensor], Tensor]) -> Callab
 def _divided(node: Any) -> LossOrigin | None:
     """A division by a tensor with zeros in it; by a number of Python's none is saved that could be told."""
     divisor = _floats(saved(node, "other"))
-    if divisor is None or not_finite(divisor) or not bool((divisor == 0).any()):
+    if divisor is None or has_nonfinite(divisor) or not bool((divisor == 0).any()):
         return None
     return LossOrigin("div", f"a divisor of {describe_values(divisor)}")
 
 
 def _power(node: Any) -> LossOrigin | None:
     given, exponent = _floats(saved(node, "self")), getattr(node, "_saved_exponent", None)
-    if given is None or not isinstance(exponent, int | float) or not_finite(given):
+    if given is None or not isinstance(exponent, int | float) or has_nonfinite(given):
         return None
-    return LossOrigin("pow", describe_values(given)) if not_finite(given.pow(exponent)) else None
+    return LossOrigin("pow", describe_values(given)) if has_nonfinite(given.pow(exponent)) else None
 
 
 def _floats(tensor: Tensor | None) -> Tensor | None:

@@ -25,7 +25,7 @@ from trueloop.core.findings import CodePosition
 from trueloop.core.formatting import format_count
 from trueloop.tracing.nonfinite.replica_state import HOOKS, CannotReplayError, ReplicaState
 from trueloop.tracing.nonfinite.side_effect_free import eager, generators, put, quiet
-from trueloop.tracing.nonfinite.values import describe_values, not_finite, tensors_in, has_nan_or_positive_inf
+from trueloop.tracing.nonfinite.values import describe_values, has_nonfinite, tensors_in, has_nan_or_positive_inf
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.torch_modes import modes_disabled, modes_active
 from trueloop.tracing.user_location import is_user_code
@@ -49,7 +49,7 @@ class _Given(NamedTuple):
         return id(self.tensor), self.version
 
 
-class Call(NamedTuple):
+class RecordedCall(NamedTuple):
     """One outermost call of a module, as far as it can be made again."""
 
     module: weakref.ref[nn.Module]
@@ -59,8 +59,8 @@ class Call(NamedTuple):
     """The state of the CPU's generator; None = not noted, since a call just before it has one."""
     autocast: torch.dtype | None
     update: int
-    micro: int
-    made: list[_Given]
+    backward_count: int
+    outputs: list[_Given]
     """What it returned, as far as that is tensors."""
     thread: int
     """That made it; see `ProgramState.thread_number`."""
@@ -71,7 +71,7 @@ class Origin(NamedTuple):
 
     module: str
     operation: str
-    place: CodePosition | None
+    location: CodePosition | None
     inputs: str
 
 
@@ -82,7 +82,7 @@ class Replay(NamedTuple):
     """Where what is not finite in an output was made; with finite outputs, the first such value within."""
     finite: bool
     """Every module with parameters was run again, and gave finite values only."""
-    steep: Origin | None = None
+    infinite_derivative: Origin | None = None
     """With finite values throughout: the first operation whose gradient is infinite for what it was given."""
 
 
@@ -95,7 +95,7 @@ def record_call(
     *,
     drawn: bool = True,
     thread: int = 0,
-) -> Call | None:
+) -> RecordedCall | None:
     """Note a call that is about to be made; None where it could not be made again.
 
     Args:
@@ -112,15 +112,15 @@ def record_call(
         return None
     kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     state = torch.default_generator.get_state() if drawn else None
-    return Call(weakref.ref(module), given, named, state, kind, update, micro, [], thread)
+    return RecordedCall(weakref.ref(module), given, named, state, kind, update, micro, [], thread)
 
 
-def record_output(call: Call, output: Any) -> None:
+def record_output(call: RecordedCall, output: Any) -> None:
     """Note what a call has returned: it may be gone when it is wanted as the argument of the next one."""
-    call.made.extend([_Given(weakref.ref(tensor), tensor._version) for tensor in _first_in(output)])  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    call.outputs.extend([_Given(weakref.ref(tensor), tensor._version) for tensor in _first_in(output)])  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
-def replayed(calls: Sequence[Call]) -> Replay:
+def replay(calls: Sequence[RecordedCall]) -> Replay:
     """Run calls again, the oldest first, until one gives a value that is not finite.
 
     Args:
@@ -149,7 +149,7 @@ def replayed(calls: Sequence[Call]) -> Replay:
             return Replay(found, finite=False)
         hidden, steep = hidden or watching.first, steep or watching.steep
         ran, finite = ran or matters, finite and output_is_finite
-    return Replay(hidden if finite else None, finite=finite and ran, steep=steep if finite and not hidden else None)
+    return Replay(hidden if finite else None, finite=finite and ran, infinite_derivative=steep if finite and not hidden else None)
 
 
 def _is_watched() -> bool:
@@ -164,7 +164,7 @@ def _is_watched() -> bool:
 
 
 def _of_call(
-    module: nn.Module, call: Call, again: dict[tuple[int, int], Tensor]
+    module: nn.Module, call: RecordedCall, again: dict[tuple[int, int], Tensor]
 ) -> tuple[Origin | None, bool, _Watching]:
     """Return the origin of what is not finite in the output, whether there is none, and what else was seen."""
     modules = list(module.modules())
@@ -184,8 +184,8 @@ def _of_call(
             watching.weights(module)
             with watching:
                 output = module(*args, **options)
-        again.update(zip((made.key for made in call.made), _first_in(output), strict=False))
-        return watching.of(output), not any(map(not_finite, tensors_in(output))), watching
+        again.update(zip((made.key for made in call.outputs), _first_in(output), strict=False))
+        return watching.of(output), not any(map(has_nonfinite, tensors_in(output))), watching
 
 
 class _Watching(TorchFunctionMode):
@@ -210,13 +210,13 @@ class _Watching(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         given = [*tensors_in(args), *tensors_in(kwargs or {})]
-        before = [value for value in given if not_finite(value)]
+        before = [value for value in given if has_nonfinite(value)]
         words = next((describe_values(value) for value in given if value.is_floating_point()), "")
         had_nan = any(bool(value.isnan().any()) for value in before)
         if self.steep is None and given and given[0].requires_grad and _is_steep(_name(func), args):
             self.steep = Origin(self._module(), _name(func), _users_line(), words)
         result = func(*args, **(kwargs or {}))
-        made = [value for value in tensors_in(result) if not_finite(value)]
+        made = [value for value in tensors_in(result) if has_nonfinite(value)]
         if made:
             self._follow(func, before, made, Origin(self._module(), _name(func), None, words), had_nan)
         return result
@@ -240,7 +240,7 @@ class _Watching(TorchFunctionMode):
         """Return where the first output that is not finite became so."""
         for tensor in tensors_in(output):
             known = self._origins.get(id(tensor))
-            if known is not None and known[1] is not None and not_finite(tensor):
+            if known is not None and known[1] is not None and has_nonfinite(tensor):
                 return known[1]
         return None
 
@@ -275,7 +275,7 @@ class _Watching(TorchFunctionMode):
             nan = not had_nan and any(bool(value.isnan().any()) for value in made)
             infinite = not before and not any(word in _name(func) for word in FILLS)
             if nan or infinite:
-                found = here._replace(place=_users_line())
+                found = here._replace(location=_users_line())
                 if any(value.requires_grad for value in made):
                     self.first = self.first or found
         for value in made:

@@ -24,7 +24,7 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(each)
 
 
-def not_finite(tensor: Tensor) -> bool:
+def has_nonfinite(tensor: Tensor) -> bool:
     """True where some value is NaN or infinite."""
     return tensor.dtype in FLOATS and not bool(tensor.isfinite().all())
 

@@ -1,10 +1,10 @@
-"""All checkpoints of one run: each whole or absent, at every instant.
+"""All checkpoints of one run: each is complete or absent at every instant.
 
     root/update-000000123/      see manifest.py for what is in it
          update-000000456/
-         update-000000456-2/    a second save of that update; the first one goes when this one is whole
+         update-000000456-2/    a second save of that update; the first one is removed when this one is complete
 
-A checkpoint is written into a hidden folder beside, every file synced, the manifest last; then the folder is renamed.
+A checkpoint is written into a hidden folder next to it, every file synced, the manifest last; then it is renamed.
 Which one is the latest or the best is read from the manifests and kept nowhere else, so it cannot be out of date.
 """
 
@@ -31,7 +31,7 @@ from trueloop.training.checkpoint.manifest import (
     write_folder,
 )
 
-if TYPE_CHECKING:  # what lies in a folder can be listed, ranked and removed where torch is not installed
+if TYPE_CHECKING:  # a folder can be listed, ranked and cleaned up where torch is not installed
     from torch import Tensor
 
     from trueloop.training.checkpoint.state_tree import Json
@@ -48,15 +48,15 @@ class CheckpointFolder:
 
     Args:
         root: the folder that holds them.
-        keep_last: newest ones kept; the very newest always is.
-        keep_best: best ones kept, by the metric.
+        keep_last: number of newest ones kept; at least one.
+        keep_best: number of best ones kept, by the metric.
         metric: its name in a checkpoint's metrics.
         mode: whether less or more is better.
-        writing: make the folder, and sweep what a killed save left in it. False only looks, also at a live run.
+        writing: create the folder, and remove what a killed save left in it. False only reads, also from a live run.
 
     Raises:
         InvalidConfig: a negative number to keep, or an unknown mode.
-        CheckpointError: the folder cannot be made.
+        CheckpointError: the folder cannot be created.
     """
 
     def __init__(
@@ -82,19 +82,19 @@ class CheckpointFolder:
             self._prepare()
 
     def save(self, state: Mapping[str, object], *, update: int, epoch: int, metrics: Mapping[str, float]) -> Checkpoint:
-        """Write a checkpoint through to the disk, then remove those no longer kept.
+        """Write a checkpoint and sync it to disk, then remove those no longer kept.
 
         Args:
-            state: part name to tree, as `state.pack` takes it; each part's tensors go to a file of that name.
+            state: part name to tree, as `state_tree.pack` takes it; each part's tensors go to a file of that name.
             update: updates done so far; a checkpoint of the same update is replaced.
-            epoch: where the loop is; kept for the reader.
+            epoch: current epoch, for information.
             metrics: the latest evaluation; NaN is never best.
 
         Raises:
             CheckpointError: the state holds something that is not data, or the disk refuses; older checkpoints are
                 untouched and the partial one is gone.
 
-        Cost: blocks until the disk has it all.
+        Cost: blocks until everything is on disk.
         """
         return self.write(pack_state(state), update=update, epoch=epoch, metrics=metrics)
 
@@ -107,9 +107,9 @@ class CheckpointFolder:
         metrics: Mapping[str, float],
         write_extra: WriteExtra | None = None,
     ) -> Checkpoint:
-        """Do as `save` does, with a state that is `pack_state` already; on any thread, one at a time.
+        """Do as `save` does, with a state from `pack_state`; on any thread, one at a time.
 
-        ``write_extra`` writes what else belongs to it.
+        ``write_extra`` writes further files of the checkpoint.
 
         Raises:
             CheckpointError: the disk refuses; older checkpoints are untouched and the partial one is gone.
@@ -122,33 +122,33 @@ class CheckpointFolder:
         return checkpoint
 
     def adopt(self, update: int, fill: Callable[[Path], None]) -> tuple[Checkpoint, dict[str, Any]]:
-        """Take over a checkpoint from elsewhere; it gets its name here after every byte of it was checked.
+        """Import a checkpoint from elsewhere; it gets its final name after every byte of it was checked.
 
         Args:
-            update: that it is said to be of.
-            fill: puts its files into the folder it is given, which exists and is empty.
+            update: the update that its name states.
+            fill: writes its files into the given folder, which exists and is empty.
 
         Returns:
-            The checkpoint as it now lies here, and its state.
+            The local checkpoint and its state.
 
         Raises:
-            CheckpointError: it is not whole, or the disk refuses; nothing of it is left.
+            CheckpointError: it is incomplete, or the disk refuses; nothing of it is left.
             NewerSchemaError: a newer trueloop wrote it.
         """
         path, states = self._free_path(update), list[dict[str, Any]]()
 
-        def checked(hidden: Path) -> None:
+        def fill_and_check(hidden: Path) -> None:
             fill(hidden)
             states.append(read_folder(hidden))
             _read_checkpoint_of(hidden, update)
             for item in (*hidden.iterdir(), hidden):
                 sync(item)
 
-        self._make(path, checked)
+        self._make(path, fill_and_check)
         return _read_checkpoint_of(path, update), states[0]
 
     def checkpoints(self) -> list[Checkpoint]:
-        """List the whole ones, oldest first: manifest sound, every file there and of the right size.
+        """Return the complete ones, oldest first: manifest intact, every file present and of the right size.
 
         Raises:
             NewerSchemaError: a newer trueloop wrote one of them.
@@ -156,28 +156,28 @@ class CheckpointFolder:
         return _one_per_update(self._scan()[0])
 
     def problems(self) -> list[str]:
-        """One sentence for each folder that is passed over: torn, tampered with, or not a checkpoint."""
+        """Return one sentence for each folder that is skipped: torn, tampered with, or not a checkpoint."""
         return self._scan()[1]
 
     def latest(self) -> Checkpoint | None:
-        """Return the newest whole one, of those that have not failed to load."""
+        """Return the newest complete one that has not failed to load."""
         return next(reversed(self.checkpoints()), None)
 
     def best(self) -> Checkpoint | None:
-        """Return the best whole one by the metric, the older one of equals; None where none has it."""
+        """Return the best complete one by the metric, of equals the older one; None where none has the metric."""
         return next(iter(self._ranked(self.checkpoints())), None)
 
     def leftovers(self) -> list[Path]:
-        """List what killed saves and removals left, or running ones are at; swept at the next start.
+        """Return hidden folders of killed or running saves and removals; they are removed at the next start.
 
         Raises:
-            OSError: as the system says.
+            OSError: the folder cannot be listed.
         """
         return [entry for entry in self._root.iterdir() if _HIDDEN.fullmatch(entry.name)]
 
     @contextmanager
     def visibility_token(self) -> Generator[Path]:
-        """Make an empty folder with a name of its own for a moment, so that others can say whether they see it.
+        """Make an empty folder with a unique name for a moment, so that other processes can check that they see it.
 
         Raises:
             CheckpointError: the disk refuses.
@@ -191,10 +191,10 @@ class CheckpointFolder:
             raise unwritable(path, error) from error
 
     def load(self, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Read a checkpoint back, every byte of it checked; nothing in it is ever executed.
+        """Load a checkpoint after checking every byte of it; nothing in it is ever executed.
 
         Raises:
-            CheckpointError: it is damaged or unreadable; from now on it is passed over and among the `problems`.
+            CheckpointError: it is damaged or unreadable; from now on it is skipped and listed in `problems`.
             NewerSchemaError: a newer trueloop wrote it.
 
         Cost: one read of all files; tensors arrive on the CPU.
@@ -212,7 +212,7 @@ class CheckpointFolder:
             raise failure from error
 
     def load_latest(self) -> tuple[Checkpoint, dict[str, Any]] | None:
-        """Read the newest one that is whole to the last bit; `problems` then names those that were passed over.
+        """Load the newest checkpoint that is complete to the last bit; `problems` then names those skipped.
 
         Returns:
             None where there is none.
@@ -223,11 +223,11 @@ class CheckpointFolder:
             except NewerSchemaError:
                 raise
             except CheckpointError:
-                continue  # load() has noted it: latest() now gives the one before
+                continue  # load() has recorded it: latest() now returns the one before
         return None
 
     def _make(self, path: Path, fill: Callable[[Path], None]) -> None:
-        """Fill a hidden folder beside, then give it its name."""
+        """Fill a hidden folder, then rename it."""
         hidden = self._hidden("saving", path)
         try:
             hidden.mkdir(parents=True)
@@ -237,7 +237,7 @@ class CheckpointFolder:
         except OSError as error:
             raise unwritable(path, error) from error
         finally:
-            shutil.rmtree(hidden, ignore_errors=True)  # gone already when all went well
+            shutil.rmtree(hidden, ignore_errors=True)  # already renamed if all went well
         self._failed.pop(path.name, None)
 
     def _prepare(self) -> None:
@@ -247,28 +247,28 @@ class CheckpointFolder:
         except OSError as error:
             raise unwritable(self._root, error) from error
         for entry in leftovers:
-            shutil.rmtree(entry, ignore_errors=True)  # what cannot be removed now is tried again next time
+            shutil.rmtree(entry, ignore_errors=True)  # a folder that cannot be removed now is retried at the next start
 
     def _scan(self) -> tuple[list[Checkpoint], list[str]]:
-        """Return all whole checkpoints by update and save, and a sentence on each folder that is none."""
-        whole: list[Checkpoint] = []
+        """Return all complete checkpoints by update and save, and a sentence on each other folder."""
+        complete: list[Checkpoint] = []
         problems: list[str] = []
         for path in self._folders():
             try:
                 if path.name in self._failed:
                     problems.append(self._failed[path.name])
                 else:
-                    whole.append(_read_checkpoint_of(path, _update_and_save(path)[0]))
+                    complete.append(_read_checkpoint_of(path, _update_and_save(path)[0]))
             except NewerSchemaError:
                 raise
             except CheckpointError as error:
                 problems.append(error.what)
             except OSError as error:
                 problems.append(unreadable(path, error).what)
-        return whole, problems
+        return complete, problems
 
     def _folders(self) -> list[Path]:
-        """Return everything named like a checkpoint, by update and save."""
+        """Return every folder named like a checkpoint, by update and save."""
         try:
             return sorted(
                 (entry for entry in self._root.iterdir() if FOLDER.fullmatch(entry.name)), key=_update_and_save
@@ -284,33 +284,33 @@ class CheckpointFolder:
         return path.with_name(f"{path.name}-{max(saves) + 1}") if saves else path
 
     def path_of(self, update: int) -> Path:
-        """Return where the checkpoint of an update lies, if it was saved once."""
+        """Return the path of an update's checkpoint, if it was saved once."""
         return self._root / f"update-{update:09d}"
 
     def _hidden(self, purpose: Literal["saving", "removing"], path: Path) -> Path:
         return self._root / f".{purpose}-{path.name}-{secrets.token_hex(4)}"
 
-    def _ranked(self, whole: list[Checkpoint]) -> list[Checkpoint]:
+    def _ranked(self, checkpoints: list[Checkpoint]) -> list[Checkpoint]:
         """Sort best first; those without the metric, or with NaN, are left out."""
         metric = self._metric
-        ranked = [checkpoint for checkpoint in whole if not math.isnan(checkpoint.metrics.get(metric, math.nan))]
+        ranked = [each for each in checkpoints if not math.isnan(each.metrics.get(metric, math.nan))]
         return sorted(ranked, key=lambda checkpoint: self._sign * checkpoint.metrics[metric])
 
     def _retain(self, saved: Checkpoint) -> None:
-        """Remove whole checkpoints beyond those to keep; damaged ones are evidence and stay."""
+        """Remove complete checkpoints beyond those to keep; damaged ones are evidence and stay."""
         everything, _ = self._scan()
-        whole = _one_per_update(everything)
-        newest = whole[-max(1, self._keep_last) :]
-        kept = {checkpoint.path for checkpoint in (saved, *newest, *self._ranked(whole)[: self._keep_best])}
+        complete = _one_per_update(everything)
+        newest = complete[-max(1, self._keep_last) :]
+        kept = {checkpoint.path for checkpoint in (saved, *newest, *self._ranked(complete)[: self._keep_best])}
         for checkpoint in everything:
             if checkpoint.path not in kept:
                 self.remove(checkpoint)
 
     def remove(self, checkpoint: Checkpoint) -> None:
-        """Remove one; renamed out of sight first, so that a crash leaves no torn checkpoint but a leftover to sweep.
+        """Remove one checkpoint; it is renamed first, so that a crash leaves no torn checkpoint but a leftover.
 
         Raises:
-            CheckpointError: the disk refuses; it is still there, and whole.
+            CheckpointError: the disk refuses; the checkpoint is still complete.
         """
         path = checkpoint.path
         hidden = self._hidden("removing", path)
@@ -323,11 +323,11 @@ class CheckpointFolder:
                 why="The new one is saved, but the disk would fill up.",
                 fix=f"Allow writing to {self._root}.",
             ) from error
-        shutil.rmtree(hidden, ignore_errors=True)  # what cannot be removed now is swept at the next start
+        shutil.rmtree(hidden, ignore_errors=True)  # a folder that cannot be removed now is removed at the next start
 
 
 def pack_state(state: Mapping[str, object], *, copy: PackedState | None = None) -> PackedState:
-    """Make each part of a state ready to be written; see `state.pack`.
+    """Convert each part of a state to its written form; see `state_tree.pack`.
 
     Args:
         state: part name to tree.
@@ -347,7 +347,7 @@ def pack_state(state: Mapping[str, object], *, copy: PackedState | None = None) 
 
 
 def _read_checkpoint_of(path: Path, update: int) -> Checkpoint:
-    """Read a manifest, which must be that of a certain update."""
+    """Read a manifest and check that it belongs to this update."""
     checkpoint, _ = read_manifest(path)
     if checkpoint.update != update:
         raise damaged(path, f"it is the checkpoint of update {checkpoint.update} under another name")
@@ -355,7 +355,7 @@ def _read_checkpoint_of(path: Path, update: int) -> Checkpoint:
 
 
 def _update_and_save(path: Path) -> tuple[int, int]:
-    """Return the update, and which save of it this is."""
+    """Return the update in a folder's name, and which save of the update it is."""
     match = cast("re.Match[str]", FOLDER.fullmatch(path.name))
     return int(match[1]), int(match[2] or 1)
 
@@ -368,6 +368,6 @@ def _one_per_update(checkpoints: list[Checkpoint]) -> list[Checkpoint]:
 def _check_part(part: str) -> None:
     if not _PART.fullmatch(part):
         raise CheckpointError(
-            f"A part of the state is called {part!r}, which cannot be a file name.",
+            f"A part of the state is called {part!r}, which is not a valid file name.",
             fix="Use letters, digits and underscores.",
         )

@@ -1,4 +1,4 @@
-"""Files that survive a crash: written through to the disk, known by size and checksum."""
+"""Write files that survive a crash: synced to disk, identified by size and checksum."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from trueloop.core.errors import CheckpointError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileStamp:
-    """What a file must be."""
+    """Expected size and checksum of a file."""
 
     size: int
-    """Bytes."""
+    """Size in bytes."""
     sha256: str
-    """Of the whole file, in hexadecimal."""
+    """SHA-256 of the whole file, in hexadecimal."""
 
 
 def write_synced(path: Path, parts: Sequence[bytes | memoryview]) -> FileStamp:
-    """Write a new file through to the disk.
+    """Write a new file and sync it to disk.
 
     Args:
-        path: does not exist yet.
+        path: a new file.
         parts: the bytes of the file, end to end.
 
     Returns:
-        Size and checksum of the bytes that were meant, not of what the disk made of them.
+        Size and checksum of the bytes passed in, not of those read back from the disk.
 
     Raises:
-        OSError: as the system says; a partial file is left.
+        OSError: the file cannot be written; a partial file is left.
 
-    Cost: no copy; the checksum is computed beside the writing (half the time of one after the other, at 512 MiB).
+    Cost: no copy; the checksum is computed in parallel with the writing (half the time of one after the other, at 512 MiB).
     """
     digest = hashlib.sha256()
     with path.open("xb") as file, ThreadPoolExecutor(1) as hashing:
@@ -49,10 +49,10 @@ def write_synced(path: Path, parts: Sequence[bytes | memoryview]) -> FileStamp:
 
 
 def sync(path: Path) -> None:
-    """Make a file, or the names in a folder (a file made, a rename), survive a power cut.
+    """Make a file, or the names in a folder (a new file, a rename), survive a power failure.
 
     Raises:
-        OSError: as the system says.
+        OSError: the path cannot be synced.
     """
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -68,10 +68,10 @@ def unwritable(path: Path, error: OSError) -> CheckpointError:
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         fix = f"Allow writing to {path.parent}, or choose another run folder; then resume."
     else:
-        fix = f"See to {path.parent}, or choose another run folder; then resume."
+        fix = f"Check {path.parent}, or choose another run folder; then resume."
     return CheckpointError(
         f"{path} could not be written: {error.strerror or error}.",
-        why="What was saved before is untouched, and nothing partial is left.",
+        why="Earlier files are untouched, and nothing partial is left.",
         fix=fix,
     )
 
@@ -82,9 +82,9 @@ def unreadable(path: Path, error: OSError) -> CheckpointError:
 
 
 def damaged(path: Path, reason: str) -> CheckpointError:
-    """Explain a file or checkpoint that is not what was written."""
+    """Explain a file or checkpoint that differs from what was written."""
     return CheckpointError(
         f"{path} is damaged: {reason}.",
-        why="Going on from it would mean other numbers than those saved, without a sign of it.",
-        fix="Take another checkpoint, or copy this one again from where it is whole.",
+        why="Resuming from it would use other numbers than those saved, without an error.",
+        fix="Use another checkpoint, or copy this one again from an intact copy.",
     )

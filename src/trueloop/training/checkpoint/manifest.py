@@ -1,13 +1,13 @@
-"""One checkpoint's folder on disk: how it is written, and every check on reading it back.
+"""Write one checkpoint's folder, and check everything when reading it.
 
 model.safetensors      the tensors of each part of the state
 optimizer.safetensors
-shard-00001-*          what each process holds, of tensors that several share; see shards.py
-state.json             everything that is not a tensor, and where the tensors belong
+shard-00001-*          each process's part of sharded tensors; see shard_files.py
+state.json             everything that is not a tensor, with references to the tensors
 manifest.json          schema, update, epoch, metrics; size and SHA-256 of each file, and of itself; written last
 
-Nothing is made of a file before its bytes are those that were written. What an earlier schema wrote is read by the
-steps in `MIGRATIONS`, one version at a time.
+No file is used before its checksum is verified. Checkpoints of an earlier schema are converted by `MIGRATIONS`, one
+version at a time.
 """
 
 from __future__ import annotations
@@ -28,66 +28,66 @@ from trueloop.core.errors import CheckpointError
 from trueloop.core.sealed_json import seal, unseal
 from trueloop.training.checkpoint.durable_files import FileStamp, damaged, sync, unreadable, write_synced
 
-if TYPE_CHECKING:  # a manifest is read, and its files are checked, where torch is not installed
+if TYPE_CHECKING:  # a manifest and its files can be checked where torch is not installed
     from torch import Tensor
 
     from trueloop.training.checkpoint.state_tree import Json
 
-SCHEMA = 2  # 2: tensors may lie in shards
+SCHEMA = 2  # 2: tensors may be in shards
 MANIFEST, STATE = "manifest.json", "state.json"
 PackedState: TypeAlias = "Mapping[str, tuple[Json, Mapping[str, Tensor]]]"
 
 WriteExtra: TypeAlias = "Callable[[Path], Mapping[str, FileStamp]]"
-"""Writes more files into the folder it is given, through to the disk, and says what they must be."""
+"""Writes more files into a folder, synced to disk, and returns their sizes and checksums."""
 
 FILE = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*\.(safetensors|json)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """One step from a schema to the next one. The checksums were taken before it, of what was written."""
+    """One step from a schema to the next one; checksums are checked before it, on the bytes that were written."""
 
     manifest: Callable[[dict[str, Any]], dict[str, Any]]
-    """The manifest's JSON object in, the same as the next schema would say it out; its "schema" sees to itself."""
+    """Converts the manifest's JSON object to the next schema, except for its "schema" entry."""
     state: Callable[[dict[str, Any]], dict[str, Any]]
-    """The whole state in, tensors included; as the next schema would have saved it out."""
+    """Converts the whole state, tensors included, to what the next schema would have saved."""
 
 
-# From schema -> the step to the one after it; schema 1 is the first.
+# From schema -> the migration to the next one; schema 1 is the first.
 MIGRATIONS: dict[int, Migration] = {1: Migration(manifest=lambda manifest: manifest, state=lambda state: state)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One whole checkpoint on disk."""
+    """One complete checkpoint on disk."""
 
     path: Path
-    """Its folder."""
+    """Folder of the checkpoint."""
     update: int
     """Updates done when it was saved."""
     epoch: int
-    """Epoch it was saved in, as the loop counts."""
+    """Epoch it was saved in, counted as in the loop."""
     metrics: Mapping[str, float]
-    """The latest evaluation it belongs to: {"val/loss": 0.1}."""
+    """The latest evaluation before it: {"val/loss": 0.1}."""
 
 
 class NewerSchemaError(CheckpointError):
-    """A newer trueloop wrote this checkpoint. To pass it over would lose its work, so that is never done silently."""
+    """A newer trueloop wrote this checkpoint; skipping it would lose its work, so that never happens silently."""
 
 
 def write_folder(
     folder: Path, parts: PackedState, checkpoint: Checkpoint, write_extra: WriteExtra | None = None
 ) -> None:
-    """Write every file of a checkpoint through to the disk, the manifest last.
+    """Write every file of a checkpoint and sync it to disk, the manifest last.
 
     Args:
         folder: exists and is empty.
-        parts: what `state.pack` gave, by name; the name of a part is the name of its tensor file.
-        checkpoint: what the manifest is to say.
-        write_extra: writes what else belongs to it, first.
+        parts: results of `state_tree.pack` by name; the name of a part is the name of its tensor file.
+        checkpoint: the content of the manifest.
+        write_extra: writes further files of the checkpoint, before the others.
 
     Raises:
-        OSError: as the system says; partial files are left.
+        OSError: a file cannot be written; partial files are left.
     """
     from trueloop.training.checkpoint.state_tree import pack
     from trueloop.training.checkpoint.tensor_file import write_tensors
@@ -112,11 +112,11 @@ def write_folder(
 
 
 def read_manifest(path: Path) -> tuple[Checkpoint, dict[str, FileStamp]]:
-    """Check a checkpoint without reading its files: manifest sound, each file there and of the right size.
+    """Check a checkpoint without reading its files: manifest intact, each file present and of the right size.
 
     Raises:
-        OSError: as the system says.
-        CheckpointError: this is not a whole checkpoint.
+        OSError: a file cannot be read.
+        CheckpointError: this is not a complete checkpoint.
         NewerSchemaError: a newer trueloop wrote it.
     """
     manifest, steps = _read_sealed(path)
@@ -128,7 +128,7 @@ def read_manifest(path: Path) -> tuple[Checkpoint, dict[str, FileStamp]]:
             path=path, update=manifest["update"], epoch=manifest["epoch"], metrics=_unpack_metrics(manifest["metrics"])
         )
     except (LookupError, TypeError, AttributeError, ValueError, struct.error) as error:
-        raise damaged(path, f"{MANIFEST} makes no sense ({error!r})") from error
+        raise damaged(path, f"{MANIFEST} is invalid ({error!r})") from error
     for name, stamp in stamps.items():
         _check_file(path, name, stamp)
     if STATE not in stamps:
@@ -137,10 +137,10 @@ def read_manifest(path: Path) -> tuple[Checkpoint, dict[str, FileStamp]]:
 
 
 def verify(path: Path) -> Checkpoint:
-    """Check every byte of a checkpoint against its manifest, without making anything of it; needs no torch.
+    """Check every byte of a checkpoint against its manifest, without loading it; needs no torch.
 
     Raises:
-        CheckpointError: this is not a whole checkpoint, or it cannot be read.
+        CheckpointError: this is not a complete checkpoint, or it cannot be read.
         NewerSchemaError: a newer trueloop wrote it.
 
     Cost: one read of all files.
@@ -155,13 +155,13 @@ def verify(path: Path) -> Checkpoint:
 
 
 def read_folder(path: Path) -> dict[str, Any]:
-    """Read the whole state, every byte checked against the manifest before anything is made of it.
+    """Read the whole state, after checking every byte against the manifest.
 
     What lies in shards is checked as well but not read: `state.InShards` stands for it, `shards` reads it.
 
     Raises:
-        OSError: as the system says.
-        CheckpointError: this is not a whole checkpoint.
+        OSError: a file cannot be read.
+        CheckpointError: this is not a complete checkpoint.
         NewerSchemaError: a newer trueloop wrote it.
     """
     from trueloop.training.checkpoint.state_tree import unpack
@@ -173,19 +173,19 @@ def read_folder(path: Path) -> dict[str, Any]:
         raise damaged(path, f"{STATE} does not match its checksum")
     trees: dict[str, Any] = json.loads(content)
     files = [f"{name}.safetensors" for name in trees]
-    with ThreadPoolExecutor() as pool:  # each file's checksum takes one core, and nothing else runs at this time
+    with ThreadPoolExecutor() as pool:  # each file's checksum takes one core, and nothing else runs meanwhile
         shards = [name for name in stamps if name not in (STATE, *files)]
         checks = pool.map(_check_content, repeat(path), shards, [stamps[name] for name in shards])
         tensors = pool.map(_read_part, repeat(path), files, repeat(stamps))
         state = {name: unpack(tree, own) for (name, tree), own in zip(trees.items(), tensors, strict=True)}
-        list(checks)  # raises what they raised
+        list(checks)  # raises their errors
     for step in steps:
         state = step.state(state)
     return state
 
 
 def _unpack_metrics(packed: dict[str, Any]) -> dict[str, float]:
-    """Undo what `state.pack` does to metrics: one that is not finite is written as the bytes of its double."""
+    """Undo what `state_tree.pack` does to metrics: a non-finite number is written as the bytes of its double."""
     numbers = packed["dict"]
     return {
         name: struct.unpack(">d", bytes.fromhex(value["float"]))[0] if isinstance(value, dict) else float(value)
@@ -194,9 +194,9 @@ def _unpack_metrics(packed: dict[str, Any]) -> dict[str, float]:
 
 
 def _read_sealed(path: Path) -> tuple[dict[str, Any], list[Migration]]:
-    """Return the manifest as it was written, after checking its seal, and the steps to today's schema."""
+    """Return the manifest as written, after checking its checksum, and the migrations to the current schema."""
     if not (path / MANIFEST).is_file():
-        raise damaged(path, f"there is no {MANIFEST}: it was torn, or is not a checkpoint")
+        raise damaged(path, f"there is no {MANIFEST}: it is incomplete, or not a checkpoint")
     content = (path / MANIFEST).read_bytes()
     manifest = unseal(content)
     if manifest is None:
@@ -205,11 +205,11 @@ def _read_sealed(path: Path) -> tuple[dict[str, Any], list[Migration]]:
 
 
 def _migrations_from(path: Path, schema: object) -> list[Migration]:
-    """Return what leads from a schema to today's, in order."""
+    """Return the migrations from a schema to the current one, in order."""
     if not isinstance(schema, int) or schema > SCHEMA or any(old not in MIGRATIONS for old in range(schema, SCHEMA)):
         raise NewerSchemaError(
             f"{path} was written with checkpoint schema {schema!r}; this trueloop knows {SCHEMA}.",
-            why="Another trueloop wrote it, most likely a newer one, and what it means by it is not known here.",
+            why="Another trueloop wrote it, most likely a newer one, whose format is unknown to this version.",
             fix="Upgrade: pip install -U trueloop",
         )
     return [MIGRATIONS[old] for old in range(schema, SCHEMA)]
@@ -217,15 +217,15 @@ def _migrations_from(path: Path, schema: object) -> list[Migration]:
 
 def _check_file(path: Path, name: str, stamp: FileStamp) -> None:
     if not FILE.fullmatch(name):
-        raise damaged(path, f"{MANIFEST} names what cannot be a file of it: {name!r}")
+        raise damaged(path, f"{MANIFEST} names an impossible file: {name!r}")
     try:
-        found = (path / name).lstat()
+        status = (path / name).lstat()
     except FileNotFoundError:
         raise damaged(path, f"{name} is missing") from None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise damaged(path, f"{name} is not a plain file")
-    if found.st_size != stamp.size:
-        raise damaged(path, f"{name} has {found.st_size} bytes instead of {stamp.size}")
+    if status.st_size != stamp.size:
+        raise damaged(path, f"{name} has {status.st_size} bytes instead of {stamp.size}")
 
 
 def _check_content(path: Path, name: str, stamp: FileStamp) -> None:
@@ -235,7 +235,7 @@ def _check_content(path: Path, name: str, stamp: FileStamp) -> None:
 
 
 def _read_part(path: Path, name: str, stamps: Mapping[str, FileStamp]) -> Mapping[str, Tensor]:
-    """Read the tensors of one part, none where it has none."""
+    """Read the tensors of one part; an empty mapping where it has none."""
     from trueloop.training.checkpoint.tensor_file import read_tensors
 
     if name not in stamps:

@@ -1,9 +1,9 @@
-"""The checkpoints of a run in object storage, where nothing can be renamed.
+"""Mirror the checkpoints of a run to object storage, where nothing can be renamed.
 
     URL/checkpoints/update-000000123/model.safetensors ... manifest.json
 
-The manifest goes up last and is removed first: a checkpoint without one is not there. Only files that lie under the
-very manifest they belong to are taken for uploaded. What comes back is checked as every checkpoint is.
+The manifest is uploaded last and removed first: a checkpoint without one does not exist. Files count as uploaded only
+under the manifest they belong to. A downloaded checkpoint is checked like every other one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ LoadedCheckpoint = tuple[Checkpoint, dict[str, Any]]
 
 
 class MirrorError(CheckpointError):
-    """The storage cannot be read or written now: training goes on without it, and later saves try again."""
+    """The storage cannot be read or written now: training continues without it, and later saves try again."""
 
 
 class Mirror:
-    """One run's checkpoints in one place of an object store; one run at a time may write there.
+    """One run's checkpoints at one URL of an object store; only one run at a time may write there.
 
     Args:
-        url: as fsspec knows them: "s3://bucket/run", "gs://bucket/run", "file:///mnt/backup/run".
+        url: as in fsspec: "s3://bucket/run", "gs://bucket/run", "file:///mnt/backup/run".
 
     Raises:
         MissingExtra: fsspec is not installed.
@@ -42,13 +42,13 @@ class Mirror:
         self._compared: set[str] = set()
 
     def sync(self, kept: Sequence[Checkpoint]) -> None:
-        """Upload what is missing of these, newest first, then remove what is not among them.
+        """Upload missing ones of these checkpoints, newest first, then remove all others.
 
         Args:
-            kept: the local ones, oldest first; one that is removed here meanwhile is left out.
+            kept: the local ones, oldest first; one that is removed locally meanwhile is skipped.
 
         Raises:
-            MirrorError: the storage refuses; what was missing still is.
+            MirrorError: the storage refuses.
 
         Cost: blocks for the upload; a listing per checkpoint where there is nothing to do.
         """
@@ -63,7 +63,7 @@ class Mirror:
                 self._remove(name)
 
     def clear(self) -> None:
-        """Remove every checkpoint, as a run that starts over must.
+        """Remove every checkpoint, for a run that starts over.
 
         Raises:
             MirrorError: the storage refuses.
@@ -71,17 +71,17 @@ class Mirror:
         self.sync([])
 
     def load_newer(self, than: int, folder: CheckpointFolder) -> tuple[LoadedCheckpoint | None, list[str]]:
-        """Bring the newest whole checkpoint home.
+        """Download the newest complete checkpoint.
 
         Args:
-            than: only of later updates.
-            folder: adopts it.
+            than: only checkpoints of later updates.
+            folder: imports it.
 
         Returns:
-            The checkpoint as it now lies in the folder, and its state; and a sentence on each that was passed over.
+            The local checkpoint and its state; and a sentence on each that was skipped.
 
         Raises:
-            MirrorError: the storage does not answer.
+            MirrorError: the storage does not respond.
             NewerSchemaError: a newer trueloop wrote it.
         """
         problems: list[str] = []
@@ -100,30 +100,30 @@ class Mirror:
         name, path = checkpoint.path.name, checkpoint.path
         _, stamps = read_manifest(path)
         manifest = (path / MANIFEST).read_bytes()
-        there = self._sizes(name)
-        if MANIFEST not in there:
-            there = {}  # left by an upload that was cut off, of this checkpoint or of another run's
+        uploaded = self._sizes(name)
+        if MANIFEST not in uploaded:
+            uploaded = {}  # left by an interrupted upload, of this checkpoint or of another run's
         elif name not in self._compared and self._fs.cat_file(self._address(name, MANIFEST)) != manifest:
             self._fs.rm_file(self._address(name, MANIFEST))
-            there = {}
+            uploaded = {}
         for file, size in (*((file, stamp.size) for file, stamp in stamps.items()), (MANIFEST, len(manifest))):
-            if there.get(file) != size:
+            if uploaded.get(file) != size:
                 self._fs.put_file(str(path / file), self._address(name, file))
         self._compared.add(name)
 
     def _remove(self, name: str) -> None:
         if MANIFEST in self._sizes(name):
             self._fs.rm_file(self._address(name, MANIFEST))
-        with suppress(FileNotFoundError):  # where folders are only prefixes, the last file took it along
+        with suppress(FileNotFoundError):  # where folders are only prefixes, they vanish with their last file
             self._fs.rm(self._address(name), recursive=True)
         self._compared.discard(name)
 
     def _complete_uploads(self) -> list[tuple[int, str]]:
-        """Return update and name of all that have a manifest, newest first."""
+        """Return update and name of all checkpoints with a manifest, newest first."""
         with self._storage_errors("read"):
             names = [name for name in self._folders() if MANIFEST in self._sizes(name)]
-        places = [(match, name) for name in names if (match := FOLDER.fullmatch(name))]
-        newest = sorted(places, key=lambda place: (int(place[0][1]), int(place[0][2] or 1)), reverse=True)
+        matches = [(match, name) for name in names if (match := FOLDER.fullmatch(name))]
+        newest = sorted(matches, key=lambda pair: (int(pair[0][1]), int(pair[0][2] or 1)), reverse=True)
         return [(int(match[1]), name) for match, name in newest]
 
     def _download(self, name: str, into: Path) -> None:
@@ -135,7 +135,7 @@ class Mirror:
         return {name for name in self._list_sizes(self._root) if FOLDER.fullmatch(name)}
 
     def _sizes(self, name: str) -> dict[str, int]:
-        """Return the bytes of each file of one checkpoint, as far as they are there."""
+        """Return the size of each file of one checkpoint that is there."""
         return {file: size for file, size in self._list_sizes(self._address(name)).items() if FILE.fullmatch(file)}
 
     def _list_sizes(self, path: str) -> dict[str, int]:
@@ -150,14 +150,14 @@ class Mirror:
 
     @contextmanager
     def _storage_errors(self, done: str) -> Generator[None]:
-        """Turn whatever the storage raises, of which every package has its own kinds, into one."""
+        """Convert every exception of the storage, whose class differs by package, to a MirrorError."""
         try:
             yield
         except Exception as error:
             raise MirrorError(
                 f"The mirror {self.url} could not be {done}: {type(error).__name__}: {error}",
                 why="Without it, the checkpoints are on this machine only.",
-                fix="Check the address, the credentials and the network; or set checkpoint.mirror to none.",
+                fix="Check the URL, the credentials and the network; or set checkpoint.mirror to none.",
             ) from error
 
 
@@ -173,11 +173,11 @@ def _file_system(url: str) -> tuple[Any, str]:
     except ImportError as error:
         package = known_implementations[protocol]["class"].partition(".")[0]
         raise InvalidConfig(
-            f"checkpoint.mirror is {url!r}, but {package!r}, which speaks {protocol}://, is not installed.",
+            f"checkpoint.mirror is {url!r}, but {package!r}, which handles {protocol}://, is not installed.",
             fix=f"pip install {package}",
         ) from error
     except ValueError as error:
         raise InvalidConfig(
             f"checkpoint.mirror is {url!r}: {error}.",
-            fix='It must be an address that fsspec knows, such as "s3://bucket/run" or "file:///mnt/backup/run".',
+            fix='It must be a URL that fsspec supports, such as "s3://bucket/run" or "file:///mnt/backup/run".',
         ) from error

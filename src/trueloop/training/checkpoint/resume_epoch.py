@@ -1,8 +1,8 @@
-"""Opening an epoch again where another process had begun it, so that its order is the same.
+"""Reopen an epoch that an earlier process has started, in the same order.
 
-The order of a plain shuffling DataLoader is drawn from random generators when an epoch is opened. So their state is
-kept from that moment; a resumed run puts it back, opens the epoch, lets it skip, and only then goes on with the
-generators as they were in mid-epoch. A source that knows its own position (`Positioned`) need not skip.
+The order of a plain shuffling DataLoader is drawn from random generators when the epoch is opened. So their state at
+that moment is saved; a resumed run restores it, opens the epoch, skips, and then continues with the generators of the
+saved position. A source that knows its own position (`StatefulPosition`) does not have to skip.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from trueloop.training.seeding import capture_generators, restore_generators
 
 
 class EpochOrder:
-    """Remembers how the epoch in hand was opened.
+    """Remembers how the current epoch was opened.
 
     Args:
-        source: asked only where its order hangs on generators (`Rewindable`).
-        processes: that all have to draw the same order.
+        source: its order is only saved where it depends on generators (`StatefulOrder`).
+        processes: that all need the same order.
     """
 
     def __init__(self, source: BatchSource, processes: Processes = SINGLE_PROCESS) -> None:
@@ -49,18 +49,18 @@ class EpochOrder:
     def _open_on_all_ranks(
         self, source: StatefulOrder, epoch: int, skip_updates: int, here: dict[str, Any]
     ) -> Iterator[MicroBatch]:
-        """Open an epoch with the first process's generators; the others then go on with their own."""
+        """Open an epoch with the first process's generators; the others then continue with their own."""
         assert self._opened is not None
         restore_generators(self._opened["generators"])
         source.load_order_state(self._opened["order"])
         micros = cast("BatchSource", source).epoch(epoch, skip_updates)
-        first = list(islice(micros, 1))  # a sampler draws its order when it is asked for its first index
+        first = list(islice(micros, 1))  # a sampler draws its order when its first index is requested
         if not self._processes.is_first:
             restore_generators(here)
         return chain(first, micros)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs to open this epoch, or the next one, alike."""
+        """Return what a resumed run needs to open this epoch, or the next one, in the same order."""
         source = self._source
         return {
             "opened": self._opened,
@@ -69,7 +69,7 @@ class EpochOrder:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what an earlier process saved; nothing, where it had another kind of source."""
+        """Restore what an earlier process saved; does nothing where it had another kind of source."""
         if isinstance(self._source, StatefulOrder) and state["now"] is not None:
             self._opened = state["opened"]
             self._source.load_order_state(state["now"])

@@ -1,7 +1,7 @@
-"""What makes a run this run: saved with every checkpoint, compared before a run is resumed.
+"""Identify a run by everything that decides its weights, and compare that before the run is resumed.
 
-A checkpoint continued with another batch size, other data or edited code trains on without an error, and is neither the
-old run nor a new one. So all that decides a run's weights is written down by name, and `CONSEQUENCES` says of every
+A checkpoint continued with another batch size, other data or edited code trains without an error, but is neither the
+old run nor a new one. So everything that decides a run's weights is saved by name, and `CONSEQUENCES` states for every
 name what a change of it means.
 """
 
@@ -27,22 +27,22 @@ from trueloop.training.loop import Assembly
 from trueloop.version import __version__
 
 Identity = Mapping[str, Any]
-"""Dotted name -> JSON-ready value: settings as in `TrainConfig`, and the facts listed at the end of `CONSEQUENCES`."""
+"""Dotted name -> JSON-ready value: settings as in `TrainConfig`, and the facts at the end of `CONSEQUENCES`."""
 
 Consequence = Literal["harmless", "inexact", "breaking"]
 
 CONSEQUENCES: Mapping[str, Consequence] = {
-    # harmless: the weights after every update stay bitwise those of the undisturbed run
-    # inexact: the same run, but other roundings or other random masks
+    # harmless: the weights after every update stay bitwise those of the uninterrupted run
+    # inexact: the same run with other rounding or other random masks
     # breaking: another run
-    "epochs": "harmless",  # more of the same; fewer than done, and a moved horizon, are `RunState.resume`'s to say
+    "epochs": "harmless",  # fewer than done, and a moved horizon, are checked by `RunState.resume`
     "effective_batch": "breaking",
     "micro_batch": "inexact",
     "drop_last": "breaking",
     "seed": "breaking",
-    "seeding": "harmless",  # once a run has begun, its generators are put back to where they were saved
+    "seeding": "harmless",  # a resumed run restores its generators from the checkpoint
     "deterministic": "inexact",
-    "device": "harmless",  # the device it resolves to is a fact of its own: "on.device"
+    "device": "harmless",  # the resolved device is a fact of its own: "on.device"
     "threads": "harmless",  # likewise: "on.threads"
     "workers": "harmless",
     "optim.name": "breaking",
@@ -63,7 +63,7 @@ CONSEQUENCES: Mapping[str, Consequence] = {
     "clip": "breaking",
     "freeze": "breaking",
     "ema": "breaking",
-    "monitor.metric": "breaking",  # the best value so far is one of the old metric
+    "monitor.metric": "breaking",  # the best value so far belongs to the old metric
     "monitor.mode": "breaking",
     "monitor.patience": "harmless",
     "monitor.min_delta": "harmless",
@@ -80,31 +80,31 @@ CONSEQUENCES: Mapping[str, Consequence] = {
     "parallel.engine": "inexact",
     "parallel.find_unused_parameters": "harmless",
     "parallel.sync_batchnorm": "breaking",
-    "parallel.patience_s": "harmless",
-    "parallel.silence_s": "harmless",
+    "parallel.timeout_s": "harmless",
+    "parallel.keepalive_timeout_s": "harmless",
     "compile": "inexact",
     "recompute": "harmless",  # bitwise the same gradients, see `recompute.enable_recompute`
     "channels_last": "inexact",
-    "out_of_memory": "harmless",  # what it did to a run is saved with it
+    "out_of_memory": "harmless",  # its effect on a run is saved with the run
     "evaluate_every_epochs": "harmless",
-    # Facts. A name that is not here goes by its longest beginning that is.
+    # Facts. A name that is not listed uses its longest listed prefix.
     "options": "breaking",  # the recipe's own settings
-    "code": "breaking",  # one fact per file of the user's, see `source_code`
+    "code": "breaking",  # one fact per source file of the user, see `code_version`
     "model": "breaking",
     "objective": "breaking",
-    "optimizer": "breaking",  # one the user brought, with its defaults
-    "data": "breaking",  # fingerprints of train and val, the sampler, how ready batches are put together
+    "optimizer": "breaking",  # the user's own one, with its defaults
+    "data": "breaking",  # fingerprints of train and val, the sampler, how ready batches are combined
     "data.test": "harmless",  # measured once, at the end
     "on": "inexact",  # device, threads, processes, torch, trueloop
 }
 
-# After one of these the epoch in hand has another order: what was drawn of it says nothing about what is left.
+# A change of one of these changes the order of the current epoch, so what was read of it does not tell what is left.
 _ORDER_SETTINGS = ("seed", "effective_batch", "drop_last", "data.train", "data.sampler", "data.labels", "data.batches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One name with two values; a value that one side does not have is the text "absent"."""
+    """One name with two values; a missing value is the text "absent"."""
 
     name: str
     was: Any
@@ -117,12 +117,12 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Differences:
-    """All that differs between a saved run and the present one."""
+    """All differences between a saved run and the present one."""
 
     all: tuple[Difference, ...] = ()
 
     def with_consequence(self, consequence: Consequence) -> list[Difference]:
-        """Return those with this consequence."""
+        """Return the differences with this consequence."""
         return [difference for difference in self.all if difference.consequence == consequence]
 
     def __contains__(self, name: str) -> bool:
@@ -130,32 +130,32 @@ class Differences:
 
     @property
     def same_run(self) -> bool:
-        """True where going on ends in bitwise the weights that were asked for then."""
+        """True where resuming ends in bitwise the weights of the original run."""
         return not self.decisive
 
     @property
     def decisive(self) -> list[Difference]:
-        """All that may lead to other weights at the end."""
+        """All differences that may change the final weights."""
         horizon = ("epochs", "schedule.horizon_epochs")
         return [each for each in self.all if each.consequence != "harmless" or each.name in horizon]
 
     @property
     def changes_order(self) -> bool:
-        """True where the data, or their order, is not the one in which the saved epoch was begun."""
+        """True where the data or their order differ from those of the saved epoch."""
         return any(each.name.startswith(_ORDER_SETTINGS) for each in self.all)
 
     def raise_if_breaking(self) -> None:
-        """Let nothing but the same run go on.
+        """Raise if the present run is another one than the saved one.
 
         Raises:
             CheckpointError: something breaking differs; every difference is shown.
         """
         if breaking := self.with_consequence("breaking"):
             raise CheckpointError(
-                "The run in this folder was another one:\n  " + "\n  ".join(map(str, breaking)),
+                "The run in this folder is another one:\n  " + "\n  ".join(map(str, breaking)),
                 why="Continued like this it would be neither the old run nor a new one.",
                 fix="Undo the change; or --fresh to start over (Trainer(fresh=True)), in another folder to keep both; "
-                "or --allow-change to go on anyway (Trainer(allow_change=True)).",
+                "or --allow-change to continue anyway (Trainer(allow_change=True)).",
             )
 
 
@@ -165,9 +165,9 @@ def identify(
     """Return the identity of an assembled run.
 
     Args:
-        config: its settings.
+        config: the settings of the run.
         parts: assembled from them.
-        objective: as the user gave it.
+        objective: as the user passed it.
         extra: facts by name that only the caller knows: "code", "data", "options"; nested at will.
         own_optimizer: the user brought it, so that `config.optim` says nothing about it.
     """
@@ -191,11 +191,11 @@ def identify(
 
 
 def compare(saved: Identity, present: Identity) -> Differences:
-    """Return what differs, in the order of the present run.
+    """Return the differences, in the order of the present run.
 
     Args:
-        saved: as it was saved. A setting that it does not know, because it is newer, had its default.
-        present: as `identify` gives it.
+        saved: the saved identity. A setting that is newer than it had its default.
+        present: from `identify`.
     """
     saved = {name: value for name, value in _flatten(asdict(TrainConfig())) if name in present} | dict(saved)
     names = dict.fromkeys([*present, *saved])
@@ -210,14 +210,14 @@ def compare(saved: Identity, present: Identity) -> Differences:
 
 
 def consequence(name: str) -> Consequence:
-    """Look a name up by its longest known beginning; what is not known at all is breaking."""
+    """Return the consequence of a name's longest known prefix; an unknown name is breaking."""
     while name not in CONSEQUENCES and "." in name:
         name = name.rpartition(".")[0]
     return CONSEQUENCES.get(name, "breaking")
 
 
 def saved_identity(checkpoint: Checkpoint) -> Identity | None:
-    """Read the identity alone from a checkpoint, without its tensors and without their checksums.
+    """Read only the identity from a checkpoint, without its tensors and their checksums.
 
     Returns:
         None where it cannot be read, or holds none.
@@ -232,13 +232,13 @@ def _flatten(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, An
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from _flatten(cast("Mapping[str, Any]", value), f"{above}{key}.")
-        else:  # through JSON: a tuple is a list there, and has to be one here to be equal to it
+        else:  # through JSON: a tuple becomes a list, as in the saved identity
             yield f"{above}{key}", json.loads(json.dumps(value, default=str))
 
 
 def _is_same(name: str, was: Any, now: Any) -> bool:
     if name.startswith("code.") and isinstance(was, str) and isinstance(now, str):
-        # Of the bytes and of the syntax: either shows that nothing changed, see `source_code.fingerprint`.
+        # Bytes and syntax: either match shows that nothing changed, see `code_version.fingerprint`.
         return any(before == after for before, after in zip(was.split("/"), now.split("/"), strict=False))
     return json.dumps(was) == json.dumps(now)  # so that a NaN equals itself and True is not 1
 
@@ -250,7 +250,7 @@ def _format_value(value: Any) -> str:
 
 
 def _describe_objective(objective: object) -> str:
-    """Say what a loss is: its name and arguments, and a digest of what tensors it holds."""
+    """Describe a loss: its name and arguments, and a digest of its tensors."""
     if not isinstance(objective, nn.Module):
         return getattr(objective, "__qualname__", type(objective).__qualname__)
     plain = {
@@ -264,9 +264,9 @@ def _describe_objective(objective: object) -> str:
 
 
 def _describe_layers(model: nn.Module, *, batchnorm_alike: bool) -> str:
-    """Show a model's layers and their arguments, the same on any number of processes."""
+    """Describe a model's layers and their arguments, the same on any number of processes."""
     text = re.sub(r" at 0x[0-9a-f]+", "", describe_layers(model))
-    # One process trains with what was built; several, with what was made of it.
+    # One process trains the layers as built; several processes, their SyncBatchNorm versions.
     return re.sub(r"\b(Sync|)BatchNorm\w*\(", "BatchNorm(", text) if batchnorm_alike else text
 
 

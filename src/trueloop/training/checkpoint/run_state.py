@@ -1,4 +1,4 @@
-"""Everything a run's future depends on, as one tree of tensors and numbers: what a checkpoint holds."""
+"""Everything a run's future depends on, as one tree of tensors and numbers: the content of a checkpoint."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from trueloop.training.seeding import capture_generators, restore_generators, se
 
 @dataclass(slots=True, kw_only=True)
 class Position:
-    """How far the run is; the part of its state that is plain numbers."""
+    """Number of epochs and updates done; the part of the state that is plain numbers."""
 
     epoch: int = 0
     """Epochs completed."""
     update: int = 0
     """Updates done in the whole run, skipped ones included."""
     update_in_epoch: int = 0
-    """Updates done in the epoch in hand."""
+    """Updates done in the current epoch."""
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     """The newest evaluation, by "split/name"."""
     measured_at: int = -1
-    """The update after which `metrics` were measured: they say nothing about later weights."""
+    """The update after which `metrics` were measured: they do not apply to later weights."""
 
 
 class ResumeNotice(NamedTuple):
-    """Something to note about how a run was resumed; see `seams.Noted`."""
+    """A message about how a run was resumed; see `protocols.Notice`."""
 
     kind: str
     message: str
@@ -50,9 +50,9 @@ class RunState:
     """The state of a run between two updates.
 
     Args:
-        parts: what the loop turns.
-        monitor: what is best so far.
-        order: how the epoch in hand was opened.
+        parts: the assembled run.
+        monitor: the best evaluation so far.
+        order: how the current epoch was opened.
     """
 
     def __init__(self, parts: Assembly, monitor: Monitor, order: EpochOrder) -> None:
@@ -61,10 +61,10 @@ class RunState:
         self.order = order
         self.position = Position()
         self.identity: Identity = {}
-        """What makes the run this run; saved with it, and compared with before it is resumed."""
+        """Identity of this run; saved with it, and compared before it is resumed."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state; its tensors are the live ones. Called on every process, the same on each."""
+        """Return the whole state, with the live tensors. Called on every process; the same on each."""
         parts = self.parts
         generators = parts.parallel.processes.all_gather_object(capture_generators())
         return {
@@ -74,7 +74,7 @@ class RunState:
             "scale": parts.scale.state_dict(),
             "average": parts.average.state_dict() if parts.average else None,
             "guard": parts.guard.state_dict(),
-            "halving": parts.oom_retry.state_dict(),
+            "oom_retry": parts.oom_retry.state_dict(),
             "compiled": parts.compiled_step.state_dict() if parts.compiled_step else None,
             "monitor": self.monitor.state_dict(),
             "generators": generators[0],
@@ -85,11 +85,11 @@ class RunState:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], changed: Differences | None = None) -> None:
-        """Take over a saved state; the run goes on as if it had never stopped.
+        """Restore a saved state; the run continues as if it had never stopped.
 
         Args:
-            state: as `state_dict` gave it.
-            changed: what the user changed meanwhile and wants; of what no longer fits, the present run's own is kept.
+            state: from `state_dict`.
+            changed: what the user changed on purpose; where the saved state no longer fits, the present run's is kept.
 
         Raises:
             CheckpointError: the saved weights do not fit the model, or the optimizer.
@@ -102,17 +102,19 @@ class RunState:
         except (RuntimeError, ValueError, KeyError) as error:
             raise CheckpointError(
                 f"The saved state does not fit this model: {error}",
-                why="It is that of a model with other layers, or with other parameters frozen.",
+                why="It belongs to a model with other layers, or with other frozen parameters.",
                 fix="Resume with the model of the run, or start over with --fresh (or in another folder).",
             ) from error
-        if not changed.with_consequence("breaking") or not isinstance(parts.schedule, Schedule):  # ours only compares
+        if not changed.with_consequence("breaking") or not isinstance(
+            parts.schedule, Schedule
+        ):  # trueloop's schedule only compares
             parts.schedule.load_state_dict(state["schedule"])
         if "precision" not in changed:
             parts.scale.load_state_dict(state["scale"])
         self._load_average(state)
         parts.guard.load_state_dict(state["guard"])
-        if "micro_batch" not in changed and "halving" in state:  # else the user has chosen anew
-            parts.oom_retry.load_state_dict(state["halving"])
+        if "micro_batch" not in changed and "oom_retry" in state:  # else the user has set a new one
+            parts.oom_retry.load_state_dict(state["oom_retry"])
         if parts.compiled_step and state.get("compiled"):
             parts.compiled_step.load_state_dict(state["compiled"])
         if "monitor.metric" not in changed and "monitor.mode" not in changed:
@@ -125,7 +127,7 @@ class RunState:
             self.order.load_state_dict(state["order"])
 
     def _restore_generators(self, state: Mapping[str, Any], changed: Differences) -> None:
-        """Put this process's generators back; one that the saved run did not have is given a stream of its own."""
+        """Restore this process's generators; a process that the saved run did not have gets a new stream."""
         rank = self.parts.parallel.processes.rank
         saved = [state["generators"], *state.get("other_generators", ())]
         if rank >= len(saved):
@@ -135,12 +137,12 @@ class RunState:
         restore_generators({**saved[rank], **elsewhere})
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
-        """Take over only the weights of a saved state, and their average where one is kept."""
+        """Restore only the weights of a saved state, and their average where one is kept."""
         self._load_model(state["model"])
         self._load_average(state)
 
     def _load_model(self, weights: Mapping[str, Any]) -> None:
-        """Take over a model's state; one that is whole is cut up where the model is sharded."""
+        """Restore a model's state; full tensors are sharded where the model is."""
         model, kept = self.parts.model, getattr(weights, "_metadata", None)
         cut = OrderedDict(shard_state_like(model.state_dict(), weights))
         cut._metadata = kept  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue] - versions of its modules
@@ -150,23 +152,23 @@ class RunState:
         average = self.parts.average
         if average is None:
             return
-        live = self.parts.model.state_dict()  # where an average begins that the saved run did not keep
+        live = self.parts.model.state_dict()  # the start of an average that the saved run did not keep
         average.load_state_dict(state["average"] or {name: live[name] for name in average.state_dict()})
 
     def resume(self, state: Mapping[str, Any], epochs: int, *, allow_change: bool = False) -> list[ResumeNotice]:
-        """Take over a saved state to train until ``epochs``.
+        """Restore a saved state to train until ``epochs``.
 
         Args:
-            state: as `state_dict` gave it.
-            epochs: in all, those done included.
-            allow_change: go on as another run, where the two differ.
+            state: from `state_dict`.
+            epochs: total number, including those done.
+            allow_change: continue as another run, where the two differ.
 
         Returns:
-            What a person should know about it; the first says where the run continues.
+            Notices for a person; the first says where the run continues.
 
         Raises:
-            InvalidConfig: more than ``epochs`` are done already.
-            CheckpointError: the state is another run's.
+            InvalidConfig: more than ``epochs`` epochs are done.
+            CheckpointError: the state belongs to another run.
         """
         saved: Identity = state.get("identity") or {}
         changed = compare(saved, self.identity) if saved else Differences()
@@ -177,13 +179,13 @@ class RunState:
             raise InvalidConfig(
                 f"epochs is {epochs}, but the run in this folder has already done {at.update} updates and is in "
                 f"epoch {at.epoch + 1}.",
-                why="Training cannot be taken back.",
-                fix="Ask for more epochs, or start over with --fresh (or in another folder).",
+                why="Finished training cannot be undone.",
+                fix="Set more epochs, or start over with --fresh (or in another folder).",
             )
         moved = self._describe_horizon_change(state["schedule"], at.update)
         self.load_state_dict(state, changed)
-        begun = changed.changes_order and at.update_in_epoch > 0
-        again = f"; epoch {at.epoch + 1} begins anew, as its order has changed" if begun else ""
+        restarts = changed.changes_order and at.update_in_epoch > 0
+        again = f"; epoch {at.epoch + 1} restarts, as its order has changed" if restarts else ""
         harmless = {"changed": [str(each) for each in changed.with_consequence("harmless")]}
         return [
             ResumeNotice("resumed", f"Continues after update {at.update}{moved}{again}.", harmless),
@@ -192,22 +194,22 @@ class RunState:
         ]
 
     def _reduce_order_notice(self, changed: Differences) -> list[ResumeNotice]:
-        """Say that three or more processes add up in another order at first: two numbers have only one sum."""
+        """Report that three or more processes sum in another order at first; with two the order does not matter."""
         size = self.parts.parallel.processes.size
         if size < 3 or self.identity.get("parallel.engine") != "ddp" or changed.with_consequence("inexact"):
             return []
         sentence = (
-            f"DDP adds the gradients of {size} processes up in another order in its first two windows than later, so "
-            "the weights are those of the undisturbed run but for rounding."
+            f"DDP sums the gradients of {size} processes in another order in its first two windows than later, so the "
+            "weights equal those of the uninterrupted run except for rounding."
         )
         return [ResumeNotice("resumed_inexact", sentence, {})]
 
     def _load_optimizer(self, state: Mapping[str, Any], changed: Differences) -> None:
-        """Take over moments and counters; the settings of the groups too, unless they are what was changed."""
+        """Restore moments and counters; the settings of the groups too, unless the user changed them."""
         if "optim.name" in changed or "optimizer" in changed:
             return
         optimizer = self.parts.optimizer
-        # A scheduler of the user's own counts from the rates it left behind; ours writes them before every update.
+        # A user's scheduler counts from the rates it has set; trueloop's own sets them before every update.
         kept = {"params"} if isinstance(self.parts.schedule, Schedule) else {"params", "lr", "initial_lr"}
         present = [{key: group[key] for key in group.keys() - kept} for group in optimizer.param_groups]
         optimizer.load_state_dict(dict(shard_optimizer_state(optimizer, state["optimizer"])))
@@ -217,7 +219,7 @@ class RunState:
                 group.update(settings)
 
     def _describe_horizon_change(self, saved: Mapping[str, Any], update: int) -> str:
-        """Say what a longer (or shorter) schedule does to the rate at ``update``; called with a fresh optimizer."""
+        """Describe what a longer (or shorter) schedule does to the rate at ``update``; needs a fresh optimizer."""
         schedule = self.parts.schedule
         if not isinstance(schedule, Schedule):
             return ""
@@ -229,13 +231,13 @@ class RunState:
         old = Schedule(self.parts.optimizer, settings, updates=before, updates_per_epoch=present["updates_per_epoch"])
         return (
             f"; the schedule ends at update {now}, no longer at {before}, so the rate is {schedule.factor(update):.3g} "
-            f"of its peak here and not {old.factor(update):.3g} (schedule.horizon_epochs keeps its end where it was)"
+            f"of its peak here and not {old.factor(update):.3g} (schedule.horizon_epochs keeps the old end)"
         )
 
     def shipped_weights(self) -> dict[str, Tensor]:
-        """Return a copy of the model's state as it is evaluated: averaged where an average is kept, tied where tied.
+        """Return a copy of the model's state as evaluated: averaged where an average is kept, tied where tied.
 
-        Of a sharded model, every process has its part; see `shards.whole`.
+        Of a sharded model, every process returns its part; see `sharded.gather_full_tensors`.
         """
         parts, copies = self.parts, dict[tuple[int, ...], Tensor]()
         with parts.average.applied() if parts.average else nullcontext():
@@ -246,14 +248,14 @@ class RunState:
 
 
 def _change_notices(changed: Differences, *, known: bool) -> list[ResumeNotice]:
-    remarks: list[ResumeNotice] = []
+    notices: list[ResumeNotice] = []
     if not known:
-        sentence = "The checkpoint does not say what it was trained with, so nothing could be compared."
-        remarks.append(ResumeNotice("resumed_inexact", sentence, {}))
+        sentence = "The checkpoint does not contain its settings, so nothing could be compared."
+        notices.append(ResumeNotice("resumed_inexact", sentence, {}))
     if inexact := [str(each) for each in changed.with_consequence("inexact")]:
-        sentence = f"The same run, but from here on not to the bit: {'; '.join(inexact)}."
-        remarks.append(ResumeNotice("resumed_inexact", sentence, {"changed": inexact}))
+        sentence = f"The same run, but no longer bitwise: {'; '.join(inexact)}."
+        notices.append(ResumeNotice("resumed_inexact", sentence, {"changed": inexact}))
     if breaking := [str(each) for each in changed.with_consequence("breaking")]:
-        sentence = f"Goes on as another run, as asked: {'; '.join(breaking)}."
-        remarks.append(ResumeNotice("resumed_changed", sentence, {"changed": breaking}))
-    return remarks
+        sentence = f"Continues as another run, as requested: {'; '.join(breaking)}."
+        notices.append(ResumeNotice("resumed_changed", sentence, {"changed": breaking}))
+    return notices

@@ -21,11 +21,24 @@ class Metric(StrEnum):
     ACCURACY = "accuracy"
 
 
-MONOTONE: Final = frozenset((
-    "item", "tolist", "numpy", "detach", "builtins.float", "builtins.round", "builtins.sum", "torch.mean", "torch.sum",
-    "torch.stack", "numpy.mean", "statistics.mean", "statistics.fmean",
-    *(f"torch.Tensor.{word}" for word in ("mean", "sum", "cpu", "float", "double", "item", "squeeze")),
-))  # fmt: skip
+MONOTONE: Final = frozenset(
+    (
+        "item",
+        "tolist",
+        "numpy",
+        "detach",
+        "builtins.float",
+        "builtins.round",
+        "builtins.sum",
+        "torch.mean",
+        "torch.sum",
+        "torch.stack",
+        "numpy.mean",
+        "statistics.mean",
+        "statistics.fmean",
+        *(f"torch.Tensor.{word}" for word in ("mean", "sum", "cpu", "float", "double", "item", "squeeze")),
+    )
+)
 """Functions whose result rises with their input."""
 SUMS: Final = frozenset(("binary Add", "binary Mult", "binary Div"))
 
