@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from trueloop.ground.source.text import Edit, Fix, Text, applied
+from trueloop.ground.source.text import Edit, Fix, Text, applied, cuts_graph
 
 
 def first(source):
@@ -129,3 +129,32 @@ def test_a_statement_moves_with_its_comment_or_not_at_all():
     assert text.moved(long, behind=last) is None
     assert text.moved(shared, behind=last) is None
     assert text.moved(last) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "start", "end", "new"),
+    [
+        ("keep(loss)", 9, 9, ".detach()"),
+        ("keep(loss.item())", 9, 16, ""),
+        ("x.detach()", 1, 10, ".clone()"),
+        ("measure()", 0, 0, "with torch.inference_mode():\n    "),
+        ("loss.backward(create_graph=True)", 14, 31, ""),
+    ],
+)
+def test_what_cuts_the_graph_is_seen_where_it_is_added_and_where_it_is_removed(source, start, end, new):
+    assert cuts_graph(Text(source), Fix((Edit(start, end, new),), safe=True))
+
+
+def test_a_line_that_is_moved_and_words_that_look_alike_cut_no_graph():
+    text = Text("a = f(b).item()\nstep()\n")
+    edits = text.moved(ast.parse(text.source).body[0], behind=ast.parse(text.source).body[1])
+    assert edits
+    assert not cuts_graph(text, Fix(edits, safe=True))
+    for new in (
+        "optimizer.zero_grad()",
+        "torch.utils.data.DataLoader(x)",
+        "x.float()",
+        "losses.items()",
+        "model.eval()",
+    ):
+        assert not cuts_graph(text, Fix((Edit(0, 0, new),), safe=True)), new

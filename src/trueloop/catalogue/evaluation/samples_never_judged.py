@@ -119,7 +119,8 @@ def find(source: Source) -> Iterator[Hit]:
             message="This held-out loader drops the samples that do not fill its last batch.",
             node=loader.node,
             related=((call.node, "measured here"),),
-            fix=Fix((source.text.replace(written[0], "False"),), safe=True, words="Keep every sample")
+            # Not safe: the figure changes, and with it what a scheduler or early stopping makes of it.
+            fix=Fix((source.text.replace(written[0], "False"),), safe=False, words="Keep every sample")
             if written
             else None,
             severity=Severity.NOTE,

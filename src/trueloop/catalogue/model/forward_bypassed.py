@@ -145,11 +145,14 @@ def _for_good(hook: Operation) -> bool:
 
 
 def _called(source: Source, call: Operation) -> Fix | None:
-    """Return the fix: ``model(x)``; None for ``Net.forward(model, x)``."""
+    """Return the fix: ``model(x)``; None for ``Net.forward(model, x)``.
+
+    It is not safe: the hooks that run from then on may change or detach the output.
+    """
     node: Any = call.node
     start, end = source.text.span(node.func.value)[1], source.text.span(node.func)[1]
     plain = source.text.content[start:end] == b".forward" and len(call.things) == len(node.args) + len(node.keywords)
-    return Fix((Edit(start, end, ""),), safe=True, words="Call the model itself") if plain else None
+    return Fix((Edit(start, end, ""),), safe=False, words="Call the model itself") if plain else None
 
 
 RULE = Rule(words=(".forward(",), find=find)

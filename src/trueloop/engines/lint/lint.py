@@ -7,7 +7,7 @@ import os
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from trueloop.ground.failure import Failure, Rule
 from trueloop.ground.findings import Finding, Site
 from trueloop.ground.silence import EVERYTHING, Pragma, comments, named
 from trueloop.ground.source.source import Hit, Source
-from trueloop.ground.source.text import Text
+from trueloop.ground.source.text import Text, cuts_graph
 
 
 class Ruled(NamedTuple):
@@ -91,7 +91,9 @@ def _ask(rules: Iterable[Ruled], source: Source, path: str) -> list[Finding]:
 
 
 def _finding(ruled: Ruled, hit: Hit, source: Source, path: str) -> Finding:
-    failure, node = ruled.failure, hit.node
+    failure, node, fix = ruled.failure, hit.node, hit.fix
+    if fix is not None and fix.safe and cuts_graph(source.text, fix):
+        fix = replace(fix, safe=False)  # even if the rule claims otherwise: a wrong finding must not stop gradients
     return Finding(
         code=failure.code,
         slug=ruled.slug,
@@ -103,7 +105,7 @@ def _finding(ruled: Ruled, hit: Hit, source: Source, path: str) -> Finding:
         fix=failure.fix,
         column=_column(source, node.lineno, node.col_offset),
         end=(node.end_lineno, _column(source, node.end_lineno, node.end_col_offset)),
-        repair=hit.fix,
+        repair=fix,
     )
 
 

@@ -43,7 +43,12 @@ def growing(source: Source, kept: Operation, loop: Loop) -> bool:
     if place is None or not all(_regular(each.node, place) for each in kept.conditions(loop)):
         return False
     path, word = ast.unparse(place), last_word(place)
-    if not word or word in source.emptied or _made_in_turn(source, kept, loop) or _bound_in_turn(source, place, loop, kept):
+    if (
+        not word
+        or word in source.emptied
+        or _made_in_turn(source, kept, loop)
+        or _bound_in_turn(source, place, loop, kept)
+    ):
         return False
     bound = source.within(loop, Act.BOUND, root=kept.root)
     if any(each.statement is not kept.statement and each.word == word for each in bound):
@@ -100,7 +105,9 @@ def _made_in_turn(source: Source, kept: Operation, loop: Loop) -> bool:
     """True where what grows, or the object whose attribute it is, may have been made in the same turn of a loop."""
     if not isinstance(kept.subject.node, ast.AST):
         return True
-    owners = [each.subject for each in source.run_of(kept) if each.act is Act.BOUND and each.statement is kept.statement]
+    owners = [
+        each.subject for each in source.run_of(kept) if each.act is Act.BOUND and each.statement is kept.statement
+    ]
     if any(_of_turn(each, loop) for each in (kept.subject, *owners)):
         return True
     places = (loop.node, *_run_in_turn(kept, loop))

@@ -122,7 +122,7 @@ class Source:
 
     @cached_property
     def emptied(self) -> frozenset[str]:
-        """The names and attributes of what something in the text takes items out of, by whichever name it knows it."""
+        """The names and attributes of what something in the text takes items out of, and their aliases."""
         calls = [each.func for each in self.all_calls if isinstance(each.func, ast.Attribute)]
         deleted = [target for each in self.nodes if isinstance(each, ast.Delete) for target in each.targets]
         assigned = [each for each in self.nodes if isinstance(each, ast.Assign)]
