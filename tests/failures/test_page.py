@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trueloop.failures.page import render_markdown, first_reference_url, join_wrapped_lines, split_sections
+from trueloop.failures.page import first_reference_url, join_wrapped_lines, render_markdown, split_sections
 
 PAGE = """Something is wrong.
 

@@ -9,7 +9,7 @@ import pytest
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import SourceLocation
-from trueloop.failures.selection import FailureSelection, select_failures, get_failure
+from trueloop.failures.selection import FailureSelection, get_failure, select_failures
 
 pytestmark = pytest.mark.usefixtures("made_up")
 

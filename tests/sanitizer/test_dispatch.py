@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from trueloop.core.findings import Evidence, Finding, FailureVerdict, Severity, SourceLocation, Verdict
+from trueloop.core.findings import Evidence, FailureVerdict, Finding, Severity, SourceLocation, Verdict
 from trueloop.failures import failure as failures
 from trueloop.failures.failure import Failure
 from trueloop.sanitizer.dispatch import MOST, Judge, Watched
-from trueloop.tracing.events import Event, TracingGap, ModeSet, Ref
+from trueloop.tracing.events import Event, ModeSet, Ref, TracingGap
 
 
 def gap(update: int = 0) -> TracingGap:

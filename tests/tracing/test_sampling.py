@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from trueloop.tracing import sampling
 from trueloop.tracing.attach import Attachment
-from trueloop.tracing.events import BackwardEnded, Event, TracingGap, StepTaken
+from trueloop.tracing.events import BackwardEnded, Event, StepTaken, TracingGap
 from trueloop.tracing.hooks import all_sources
 from trueloop.tracing.sampling import FIRST, FREE, LOOK, MOST_BACKWARDS, SELDOM, YOUNG
 

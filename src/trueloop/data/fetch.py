@@ -15,8 +15,8 @@ from torch import Tensor
 from trueloop.core.errors import InvalidData, TrueloopError
 from trueloop.data.collate import collate as default_collate
 from trueloop.data.datasets import as_tensor_data
-from trueloop.data.keyed_random import hash_positions, derive_keys
-from trueloop.data.sample_rng import SEED_LIMIT, seed_generators, preserve_cpu_generators
+from trueloop.data.keyed_random import derive_keys, hash_positions
+from trueloop.data.sample_rng import SEED_LIMIT, preserve_cpu_generators, seed_generators
 
 
 class FetchBatch:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trueloop.data.order import order
-from trueloop.data.sample_rng import seed_generators, preserve_cpu_generators
+from trueloop.data.sample_rng import preserve_cpu_generators, seed_generators
 from trueloop.data.samplers import dataset_size
 from trueloop.data.shards import Shards
 

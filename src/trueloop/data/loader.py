@@ -17,7 +17,7 @@ from trueloop.data.keyed_random import derive_keys
 from trueloop.data.order import OrderChoice
 from trueloop.data.samplers import MicroBatchIndices, WindowSampler
 from trueloop.data.worker_count import choose_workers
-from trueloop.data.worker_signals import ignore_stop_signals, block_stop_signals
+from trueloop.data.worker_signals import block_stop_signals, ignore_stop_signals
 
 
 @dataclass(eq=False, repr=False)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from trueloop.core.errors import InvalidConfig, InvalidData
-from trueloop.data.keyed_random import Words, hash_positions, derive_keys
+from trueloop.data.keyed_random import Words, derive_keys, hash_positions
 
 MAX_SIZE = 2**62  # half-words of at most 31 bits; the laws are tested up to 10**15
 CHUNK = 2**16  # positions computed at a time: bounds the memory, and 512 KiB per array stays in the cache

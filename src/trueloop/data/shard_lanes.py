@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from trueloop.core.errors import TrueloopError
 from trueloop.data.keyed_random import derive_keys
-from trueloop.data.shards import END, ShardSample, LanePosition, ShardEpoch
-from trueloop.data.worker_signals import ignore_stop_signals, block_stop_signals
+from trueloop.data.shards import END, LanePosition, ShardEpoch, ShardSample
+from trueloop.data.worker_signals import block_stop_signals, ignore_stop_signals
 
 CHUNK_SAMPLES = 16  # samples of one lane in one message: the cost of a message is spread, and little is held
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from trueloop.core.errors import InvalidConfig, InvalidData
-from trueloop.data.keyed_random import hash_positions, derive_keys
+from trueloop.data.keyed_random import derive_keys, hash_positions
 from trueloop.data.order import order
 from trueloop.data.sample_rng import SEED_LIMIT, seed_generators
 

@@ -12,10 +12,10 @@ from trueloop.core.errors import InvalidData
 from trueloop.core.protocols import MicroBatch
 from trueloop.data.collate import collate as default_collate
 from trueloop.data.loader import check_loader_settings, pin_batch
-from trueloop.data.sample_rng import seed_generators, preserve_cpu_generators
+from trueloop.data.sample_rng import preserve_cpu_generators, seed_generators
 from trueloop.data.samplers import check_batches, check_rank
 from trueloop.data.shard_lanes import WorkerLanes, round_robin
-from trueloop.data.shards import ShardSample, LanePosition, ShardEpoch, Shards, split_round_robin, position_after
+from trueloop.data.shards import LanePosition, ShardEpoch, Shards, ShardSample, position_after, split_round_robin
 from trueloop.data.worker_count import choose_workers
 
 ASSUMED_SAMPLES = 10**9  # samples assumed where the number is unknown, to judge whether workers pay

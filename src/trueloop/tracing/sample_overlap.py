@@ -27,7 +27,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from trueloop.tracing.events import LoadersOverlap, Ref, JointlyStandardised
+from trueloop.tracing.events import JointlyStandardised, LoadersOverlap, Ref
 from trueloop.tracing.stream import Stream
 
 MOST_LOADERS: Final = 8  # living ones that a new one is compared with

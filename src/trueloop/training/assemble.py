@@ -13,7 +13,7 @@ from trueloop.training.compiled.compiled_step import CompiledStep
 from trueloop.training.compiled.step_graph import StepSpec
 from trueloop.training.config import TrainConfig
 from trueloop.training.distributed.ddp import DdpParallel
-from trueloop.training.distributed.parallel import SingleProcess, Parallel
+from trueloop.training.distributed.parallel import Parallel, SingleProcess
 from trueloop.training.distributed.processes import SINGLE_PROCESS, Processes
 from trueloop.training.distributed.sync_batchnorm import convert_sync_batchnorm
 from trueloop.training.loop import Assembly
@@ -23,7 +23,7 @@ from trueloop.training.memory.recompute import enable_recompute
 from trueloop.training.memory.transfer import make_device_transfer
 from trueloop.training.objective import Objective, as_objective
 from trueloop.training.optimizers.parameter_groups import build_optimizer, check_optimizer, check_trainable, freeze
-from trueloop.training.optimizers.schedule import UserSchedule, RateSchedule, Schedule
+from trueloop.training.optimizers.schedule import RateSchedule, Schedule, UserSchedule
 from trueloop.training.optimizers.weight_average import WeightAverage
 from trueloop.training.precision.mixed_precision import LossScale, autocast
 from trueloop.training.precision.nonfinite_guard import Guard

@@ -31,17 +31,22 @@ from trueloop.training.checkpoint.resume_epoch import EpochOrder
 from trueloop.training.checkpoint.run_identity import Identity
 from trueloop.training.checkpoint.run_state import Position, ResumeNotice, RunState
 from trueloop.training.checkpoint.saver import Saver
-from trueloop.training.checkpoint.sharded import check_folder_shared, load_on_all_ranks, save_on_all_ranks, extract_shards
+from trueloop.training.checkpoint.sharded import (
+    check_folder_shared,
+    extract_shards,
+    load_on_all_ranks,
+    save_on_all_ranks,
+)
 from trueloop.training.compiled.compiled_loop import train_epoch
 from trueloop.training.config import TrainConfig
 from trueloop.training.distributed.processes import SINGLE_PROCESS, as_process_lost
 from trueloop.training.evaluation.evaluate import Evaluation, MetricFactories, evaluate, evaluation_processes
-from trueloop.training.evaluation.monitor import MonitorDecision, Monitor
+from trueloop.training.evaluation.monitor import Monitor, MonitorDecision
 from trueloop.training.interrupt import Interrupt
 from trueloop.training.loop import Assembly
 from trueloop.training.memory.device_memory import MemorySampler, peak_memory_mib
 from trueloop.training.objective import Criterion, TorchLoss
-from trueloop.training.precision.skipped_update import share_explanation, explain_skip
+from trueloop.training.precision.skipped_update import explain_skip, share_explanation
 from trueloop.training.profiling.layer_norms import LayerNorms
 from trueloop.training.result import FitResult
 from trueloop.training.update_buffer import UpdateBuffer

@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 
 from trueloop.core.protocols import Evaluated
 from trueloop.runs.tracking.mlflow_sink import MlflowSink
-from trueloop.runs.tracking.sink import StoreUnavailable, StoreError, StoreRejected
+from trueloop.runs.tracking.sink import StoreError, StoreRejected, StoreUnavailable
 from trueloop.runs.tracking.sync_journal import Copying, copy_run
 from trueloop.runs.tracking.target import target_of
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trueloop.core.errors import InvalidData, RunFolderError
 from trueloop.runs.journal import read_journal
-from trueloop.runs.tracking.sink import SyncCursor, StoreUnavailable, StoreError
+from trueloop.runs.tracking.sink import StoreError, StoreUnavailable, SyncCursor
 from trueloop.runs.tracking.sync_journal import Copying, copy_run
 from trueloop.runs.tracking.target import Target
 

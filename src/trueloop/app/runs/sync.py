@@ -9,7 +9,7 @@ from pathlib import Path
 from trueloop.core.errors import InvalidConfig, RunFolderError, TrueloopError
 from trueloop.runs.queries.index import names
 from trueloop.runs.queries.resolve import find_run
-from trueloop.runs.tracking import Copied, StoreUnavailable, StoreRejected, copy_run, target_of
+from trueloop.runs.tracking import Copied, StoreRejected, StoreUnavailable, copy_run, target_of
 from trueloop.runs.tracking.target import FORMS
 
 

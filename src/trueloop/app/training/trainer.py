@@ -24,7 +24,7 @@ from trueloop.reporting.json_report import finding_to_json
 from trueloop.runs import Journal, read_journal, save_curves, write_report
 from trueloop.runs.tracking import target_of
 from trueloop.sanitizer.finding_bus import heard
-from trueloop.training.assemble import UserComponents, MakeOptimizer, MakeScheduler, assemble
+from trueloop.training.assemble import MakeOptimizer, MakeScheduler, UserComponents, assemble
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 from trueloop.training.checkpoint.mirror import Mirror
 from trueloop.training.checkpoint.run_identity import Identity, identify
@@ -32,7 +32,13 @@ from trueloop.training.checkpoint.sharded import gather_full_tensors
 from trueloop.training.checkpoint.weights import save_weights
 from trueloop.training.code_version import fingerprint_sources
 from trueloop.training.config import ScheduleConfig, TrainConfig
-from trueloop.training.distributed.processes import SINGLE_PROCESS, Processes, join_processes, local_device, require_single_process
+from trueloop.training.distributed.processes import (
+    SINGLE_PROCESS,
+    Processes,
+    join_processes,
+    local_device,
+    require_single_process,
+)
 from trueloop.training.evaluation.evaluate import Evaluation, MetricFactories, evaluate, evaluation_processes
 from trueloop.training.fit import Fit
 from trueloop.training.loop import Assembly

@@ -9,7 +9,7 @@ from trueloop.app.option_types import Count, Flag
 from trueloop.app.runs.cleanup import Plan, Wishes, look, remove
 from trueloop.cli.columns import aligned, say, width
 from trueloop.cli.runs import Root
-from trueloop.core.formatting import format_count, replace_unprintable, format_size
+from trueloop.core.formatting import format_count, format_size, replace_unprintable
 from trueloop.runs.queries.index import overviews
 from trueloop.runs.queries.overview import overview
 from trueloop.runs.queries.resolve import find_run

@@ -42,7 +42,7 @@ from __future__ import annotations
 import weakref
 from typing import ClassVar
 
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.evaluation_passes import HeldOutMeasured

@@ -52,8 +52,8 @@ from trueloop.tracing.events import (
     Event,
     LoaderStarted,
     OptimizerCreated,
-    SampleOrderRecorded,
     Ref,
+    SampleOrderRecorded,
     StateLoaded,
     StepTaken,
 )

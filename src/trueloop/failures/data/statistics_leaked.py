@@ -37,16 +37,16 @@ from __future__ import annotations
 import weakref
 from typing import ClassVar
 
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, changing
 from trueloop.tracing.evaluation_passes import HeldOutMeasured
 from trueloop.tracing.events import (
     Event,
+    JointlyStandardised,
     LoaderStarted,
     Ref,
-    JointlyStandardised,
 )
 
 OFF = 1e-3  # of a deviation; a hundred times what rounding leaves

@@ -40,7 +40,7 @@ from typing import Any, ClassVar
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.tracing.events import BackwardEnded, Event, BackwardLosses, ModelCalled, Refs
+from trueloop.tracing.events import BackwardEnded, BackwardLosses, Event, ModelCalled, Refs
 
 TIMES = 3  # backwards in a row
 

@@ -35,12 +35,21 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
-from trueloop.tracing.events import NO_REFS, BackwardEnded, Event, ModelCalled, ModelReplicated, Ref, Refs, ReplicaStepped
+from trueloop.tracing.events import (
+    NO_REFS,
+    BackwardEnded,
+    Event,
+    ModelCalled,
+    ModelReplicated,
+    Ref,
+    Refs,
+    ReplicaStepped,
+)
 
 TIMES: Final = 2  # once may be a trial
 MOST_CALLS: Final = 64  # of different models between two steps

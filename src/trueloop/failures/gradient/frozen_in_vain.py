@@ -48,7 +48,7 @@ from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.tracing.events import Event, IneffectiveFreeze, FreezeAttribute, Ref, Refs, StepTaken
+from trueloop.tracing.events import Event, FreezeAttribute, IneffectiveFreeze, Ref, Refs, StepTaken
 from trueloop.tracing.program_text.freezing import MISSPELLED, RIGHT, may_be_read
 
 

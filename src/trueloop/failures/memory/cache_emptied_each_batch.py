@@ -48,7 +48,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if emptied.name not in EMPTYING or not emptied.loops:
             continue
         for backward in source.ops_of_run(emptied):
-            if backward.kind is OpKind.BACKWARD and backward.same_iteration_as(emptied) and emptied.implied_by(backward):
+            if (
+                backward.kind is OpKind.BACKWARD
+                and backward.same_iteration_as(emptied)
+                and emptied.implied_by(backward)
+            ):
                 gone = source.remove_statement(emptied)
                 yield Hit(
                     message="The cache of device memory is emptied in every turn of the training loop.",

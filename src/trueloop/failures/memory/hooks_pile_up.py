@@ -57,12 +57,24 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each registration whose handle is thrown away, on one module, as often as a model is called."""
     for hooked in source.ops(OpKind.SET_ATTRIBUTE):
         plain = isinstance(hooked.statement, ast.Expr) and hooked.statement.value is hooked.node
-        if hooked.name not in REGISTERING or not plain or not hooked.loops or hooked.subject.kind is not ValueKind.MODEL:
+        if (
+            hooked.name not in REGISTERING
+            or not plain
+            or not hooked.loops
+            or hooked.subject.kind is not ValueKind.MODEL
+        ):
             continue
         loop = hooked.loops[-1]
         if loop.runs_at_most_once() or not is_statement(loop.node) or not hooked.always_in(loop):
             continue
-        call = next((each for each in source.ops_of_run(hooked) if each.kind is OpKind.MODEL_CALL and each.same_iteration_as(hooked)), None)
+        call = next(
+            (
+                each
+                for each in source.ops_of_run(hooked)
+                if each.kind is OpKind.MODEL_CALL and each.same_iteration_as(hooked)
+            ),
+            None,
+        )
         if call is None or not _stays(source, hooked, loop):
             continue
         yield Hit(

@@ -49,7 +49,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
             edit, message = source.text.replace(told, "False"), "use_reentrant=True is the old way to checkpoint."
         else:
             continue
-        yield Hit(message=message, node=call, fix=Fix((edit,), safe=False, description="Checkpoint without re-entering"))
+        yield Hit(
+            message=message, node=call, fix=Fix((edit,), safe=False, description="Checkpoint without re-entering")
+        )
 
 
 RULE = Rule(required_words=("checkpoint", "torch.utils"), find=find, opt_in=True)

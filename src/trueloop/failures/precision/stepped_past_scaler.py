@@ -37,7 +37,7 @@ from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.clipping import scaler_of, scales
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure

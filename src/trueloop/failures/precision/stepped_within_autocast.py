@@ -33,7 +33,7 @@ from typing import ClassVar, Final
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import dotted_name
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity

@@ -13,7 +13,7 @@ from trueloop.core.errors import InvalidData
 from trueloop.core.json_text import parse_json
 from trueloop.runs.live.columns import LayerNorms
 from trueloop.runs.live.folder import FEED_NAME
-from trueloop.runs.live.position_file import read_position, is_running
+from trueloop.runs.live.position_file import is_running, read_position
 from trueloop.runs.live.tail import Tail
 from trueloop.runs.live.writer import FINDINGS, SCHEMA
 

@@ -17,7 +17,7 @@ from trueloop.core.json_text import parse_json
 from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded, RunStarted, UpdateRow
 from trueloop.runs.history import TimeSplit
 from trueloop.runs.journal import JOURNAL_NAME
-from trueloop.runs.journal_lines import READABLE_SCHEMAS, SCHEMA, UPDATE_EVENTS, parse_event, group_rates, expand_column
+from trueloop.runs.journal_lines import READABLE_SCHEMAS, SCHEMA, UPDATE_EVENTS, expand_column, group_rates, parse_event
 from trueloop.runs.live.columns import LayerNorms
 from trueloop.runs.live.rows import Rows, row_of_update
 from trueloop.runs.live.tail import Tail

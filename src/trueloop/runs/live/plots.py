@@ -14,7 +14,7 @@ from trueloop.core.protocols import Evaluated
 from trueloop.runs.live.feed import FeedReader
 from trueloop.runs.live.journal import JournalReader
 from trueloop.runs.panels import GROUP_ROLES, Curve, Panel, Role
-from trueloop.runs.series import envelope, default_span, smooth
+from trueloop.runs.series import default_span, envelope, smooth
 
 SPLIT_ROLES: Final[Mapping[str, Role]] = {"train": "train", "val": "val", "test": "test"}
 MAX_MARKS: Final = 200  # updates marked under a plot; more cannot be told apart

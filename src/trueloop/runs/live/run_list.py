@@ -14,7 +14,7 @@ from trueloop.core.json_text import parse_json
 from trueloop.runs.journal import JOURNAL_NAME
 from trueloop.runs.live.feed import FeedReader
 from trueloop.runs.live.folder import FEED_NAME, program_names
-from trueloop.runs.live.position_file import read_position, is_running
+from trueloop.runs.live.position_file import is_running, read_position
 from trueloop.runs.queries.running import held
 
 FIRST_LINE_BYTES: Final = 2**16  # bytes of a first line that are read; where it is longer, its beginning tells enough

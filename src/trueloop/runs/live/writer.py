@@ -17,9 +17,9 @@ from typing import Any, Final, Protocol
 
 from trueloop.core.downsampling import DownsampledSeries
 from trueloop.runs.journal_lines import encode_line
-from trueloop.runs.live.folder import FEED_NAME, remove_ended_programs, ensure_private_folder, new_program_name
-from trueloop.runs.live.position_file import read_position, is_running, write_position
-from trueloop.runs.live.process_alive import process_start_ticks, memory_mib
+from trueloop.runs.live.folder import FEED_NAME, ensure_private_folder, new_program_name, remove_ended_programs
+from trueloop.runs.live.position_file import is_running, read_position, write_position
+from trueloop.runs.live.process_alive import memory_mib, process_start_ticks
 
 SCHEMA: Final = 1
 WRITE_INTERVAL_S: Final = 0.4  # between two writes: as fast as a page asks

@@ -12,7 +12,7 @@ from typing import Any
 from trueloop.core.json_text import parse_json
 from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunEnded
 from trueloop.runs.journal import JOURNAL_NAME
-from trueloop.runs.journal_lines import READABLE_SCHEMAS, SCHEMA, UPDATE_EVENTS, parse_event, expand_column
+from trueloop.runs.journal_lines import READABLE_SCHEMAS, SCHEMA, UPDATE_EVENTS, expand_column, parse_event
 from trueloop.runs.queries.overview import ROLLED_BACK
 
 LARGE = 2**20  # bytes; below, reading a journal from its start takes 40 ms at most

@@ -9,7 +9,7 @@ from trueloop.core.formatting import format_float
 from trueloop.runs.history import History
 from trueloop.runs.panels import Curve, Kind, Panel
 from trueloop.runs.queries.overview import points
-from trueloop.runs.series import envelope, default_span, smooth
+from trueloop.runs.series import default_span, envelope, smooth
 
 Series = tuple[Sequence[float], Sequence[float]]
 """Updates and values."""

@@ -9,7 +9,7 @@ from typing import Any
 from trueloop.core.errors import RunFolderError
 from trueloop.core.formatting import format_count, format_float
 from trueloop.core.html import Markup, element, section, table
-from trueloop.runs.curves import RUN_COLOURS, css_colour, save_panels, render_svg
+from trueloop.runs.curves import RUN_COLOURS, css_colour, render_svg, save_panels
 from trueloop.runs.history import History
 from trueloop.runs.html_page import render_page
 from trueloop.runs.panels import Panel, build_panels

@@ -8,7 +8,7 @@ database nor imports one; what it missed, `copy_run` repairs.
                                                            *_sink.py       how each store takes it
 """
 
-from trueloop.runs.tracking.sink import StoreUnavailable, StoreError, StoreRejected
+from trueloop.runs.tracking.sink import StoreError, StoreRejected, StoreUnavailable
 from trueloop.runs.tracking.sync_client import Follower
 from trueloop.runs.tracking.sync_journal import Copied, copy_run
 from trueloop.runs.tracking.target import Target, target_of

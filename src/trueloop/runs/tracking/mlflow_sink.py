@@ -14,7 +14,15 @@ from typing import Any, cast
 
 from trueloop.runs.tracking.database import check_connection, setup_lock
 from trueloop.runs.tracking.run_metadata import truncate
-from trueloop.runs.tracking.sink import StoreBatch, RunMetadata, SyncCursor, SavedCheckpoint, StoreUnavailable, StoreError, StoreRejected
+from trueloop.runs.tracking.sink import (
+    RunMetadata,
+    SavedCheckpoint,
+    StoreBatch,
+    StoreError,
+    StoreRejected,
+    StoreUnavailable,
+    SyncCursor,
+)
 from trueloop.runs.tracking.target import Target
 
 RUN_ID, CURSOR, STATE, RUN_DIR = "trueloop.run_id", "trueloop.mark", "trueloop.state", "trueloop.folder"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from trueloop.core.json_text import parse_json
-from trueloop.runs.tracking.sink import SyncCursor, StoreError
+from trueloop.runs.tracking.sink import StoreError, SyncCursor
 
 
 class MarkFile:

@@ -12,10 +12,10 @@ from typing import Literal
 from trueloop.core.errors import RunFolderError
 from trueloop.runs.journal import JOURNAL_NAME
 from trueloop.runs.queries.running import held as in_training
-from trueloop.runs.tracking.journal_file import journal_lock, checksum_before, complete_lines
+from trueloop.runs.tracking.journal_file import checksum_before, complete_lines, journal_lock
 from trueloop.runs.tracking.journal_index import JournalIndex, damaged_line_error, parse_line
 from trueloop.runs.tracking.run_metadata import make_run_metadata
-from trueloop.runs.tracking.sink import StoreBatch, RunMetadata, SyncCursor, MetricPoint, RunNote, SavedCheckpoint, Sink
+from trueloop.runs.tracking.sink import MetricPoint, RunMetadata, RunNote, SavedCheckpoint, Sink, StoreBatch, SyncCursor
 from trueloop.runs.tracking.target import Target
 from trueloop.runs.tracking.translation import Item, Translation
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trueloop.runs.tracking.sink import StoreBatch, RunMetadata, SyncCursor, MetricPoint, StoreError
+from trueloop.runs.tracking.sink import MetricPoint, RunMetadata, StoreBatch, StoreError, SyncCursor
 from trueloop.runs.tracking.sync_cursor import MarkFile
 from trueloop.runs.tracking.target import Target
 

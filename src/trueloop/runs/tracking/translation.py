@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunStarted
-from trueloop.runs.journal_lines import UPDATE_EVENTS, parse_event, group_rates, expand_column
+from trueloop.runs.journal_lines import UPDATE_EVENTS, expand_column, group_rates, parse_event
 from trueloop.runs.tracking.journal_index import JournalIndex, event_key
 from trueloop.runs.tracking.sink import MetricPoint, RunNote, SavedCheckpoint
 

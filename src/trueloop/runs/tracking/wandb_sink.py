@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trueloop.runs.tracking.run_metadata import truncate
-from trueloop.runs.tracking.sink import StoreBatch, RunMetadata, SyncCursor, StoreError
+from trueloop.runs.tracking.sink import RunMetadata, StoreBatch, StoreError, SyncCursor
 from trueloop.runs.tracking.sync_cursor import MarkFile
 from trueloop.runs.tracking.target import Target
 

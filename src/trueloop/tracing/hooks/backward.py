@@ -13,7 +13,15 @@ from torch import Tensor, nn
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import Windows, parameters_of
-from trueloop.tracing.events import NO_REFS, BackwardEnded, BackwardStarted, Event, BackwardLosses, LossRecord, NotFinite
+from trueloop.tracing.events import (
+    NO_REFS,
+    BackwardEnded,
+    BackwardLosses,
+    BackwardStarted,
+    Event,
+    LossRecord,
+    NotFinite,
+)
 from trueloop.tracing.graph_leaves import sequence
 from trueloop.tracing.hooks.scaling import is_scaled
 from trueloop.tracing.hooks.window_leftovers import at_backward

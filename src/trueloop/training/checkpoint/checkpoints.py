@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.checkpoint.durable_files import damaged, sync, unreadable, unwritable
 from trueloop.training.checkpoint.manifest import (
-    WriteExtra,
     Checkpoint,
     NewerSchemaError,
     PackedState,
+    WriteExtra,
     read_folder,
     read_manifest,
     write_folder,

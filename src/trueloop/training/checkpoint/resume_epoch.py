@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, cast
 
-from trueloop.core.protocols import BatchSource, MicroBatch, StatefulPosition, StatefulOrder
+from trueloop.core.protocols import BatchSource, MicroBatch, StatefulOrder, StatefulPosition
 from trueloop.training.distributed.processes import SINGLE_PROCESS, Processes
 from trueloop.training.seeding import capture_generators, restore_generators
 

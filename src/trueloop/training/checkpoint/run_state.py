@@ -14,7 +14,7 @@ from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.checkpoint.resume_epoch import EpochOrder
 from trueloop.training.checkpoint.run_identity import Differences, Identity, compare
 from trueloop.training.config import ScheduleConfig
-from trueloop.training.distributed.dtensors import shard_state_like, memory_key, shard_optimizer_state
+from trueloop.training.distributed.dtensors import memory_key, shard_optimizer_state, shard_state_like
 from trueloop.training.evaluation.monitor import Monitor
 from trueloop.training.loop import Assembly
 from trueloop.training.memory.channels_last import match_state_layout

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trueloop.core.protocols import CheckpointSaved, Notice
 from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder, pack_state
-from trueloop.training.checkpoint.manifest import WriteExtra, PackedState
+from trueloop.training.checkpoint.manifest import PackedState, WriteExtra
 from trueloop.training.checkpoint.mirror import LoadedCheckpoint, Mirror, MirrorError
 from trueloop.training.memory.host_memory import available_bytes
 

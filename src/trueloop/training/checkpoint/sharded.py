@@ -20,7 +20,7 @@ from torch import Tensor
 from trueloop.core.errors import CheckpointError, ProcessLost, RunFolderError, TrueloopError
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 from trueloop.training.checkpoint.durable_files import FileStamp, unwritable
-from trueloop.training.checkpoint.manifest import WriteExtra, Checkpoint, read_manifest
+from trueloop.training.checkpoint.manifest import Checkpoint, WriteExtra, read_manifest
 from trueloop.training.checkpoint.state_tree import ShardReference
 from trueloop.training.checkpoint.tensor_file import DTYPE_NAMES
 from trueloop.training.distributed.dtensors import is_dtensor, memory_key

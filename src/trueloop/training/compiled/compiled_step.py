@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from trueloop.training.compiled.optimizer_formulas import Formula, formula_of
-from trueloop.training.compiled.step_graph import StepSpec, ParamGroupStep, make_gradient_function, make_step_function
+from trueloop.training.compiled.step_graph import ParamGroupStep, StepSpec, make_gradient_function, make_step_function
 from trueloop.training.objective import describe_batch
 
 MIN_OTHER_SHAPES: Final = 32

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from trueloop.core.errors import InvalidConfig, ProcessLost
 from trueloop.training.distributed.launcher_env import read_launch_info
-from trueloop.training.distributed.rendezvous import TIMEOUT_S, KEEPALIVE_TIMEOUT_S, init_process_group
+from trueloop.training.distributed.rendezvous import KEEPALIVE_TIMEOUT_S, TIMEOUT_S, init_process_group
 
 CHUNK_BYTES: Final = 2**28
 """Bytes that travel at a time, where much is to be copied: they are held twice meanwhile."""

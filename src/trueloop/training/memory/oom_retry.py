@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 from trueloop.core.errors import InvalidData, OutOfMemory
 from trueloop.core.protocols import MicroBatch
 from trueloop.training.distributed.processes import Processes
-from trueloop.training.memory.device_memory import is_out_of_memory, format_model_size
+from trueloop.training.memory.device_memory import format_model_size, is_out_of_memory
 from trueloop.training.objective import describe_batch
 from trueloop.training.precision.nonfinite_guard import Guard
 from trueloop.training.split_batch import count_examples, split_micro_batch

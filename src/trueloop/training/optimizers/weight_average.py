@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.errors import CheckpointError, InvalidConfig, InvalidModel
-from trueloop.training.distributed.dtensors import reshard, shard_like, local_part, from_local_part
+from trueloop.training.distributed.dtensors import from_local_part, local_part, reshard, shard_like
 
 _lerp: Final = torch._foreach_lerp_  # pyright: ignore[reportPrivateUsage]  # swa_utils itself has no public name for it
 

@@ -42,7 +42,7 @@ from typing import Any, ClassVar
 
 from trueloop.analysis.queries.epoch_loops import epochs
 from trueloop.analysis.source_file import Hit, SourceFile
-from trueloop.core.findings import Evidence, CodePosition
+from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
 from trueloop.failures.data.order_not_shuffled.sorted_samples import in_blocks, shuffled
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -51,11 +51,11 @@ from trueloop.tracing.events import (
     BackwardStarted,
     BatchLoaded,
     Event,
-    SortedLabels,
     LoaderExhausted,
     LoaderStarted,
     ModelCalled,
     Ref,
+    SortedLabels,
 )
 
 CLASSIFIES = {"cross_entropy", "nll", "bce", "bce_with_logits"}

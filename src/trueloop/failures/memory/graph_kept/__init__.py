@@ -10,7 +10,8 @@ Why it happens
 
 Fix
     Keep numbers: ``total += loss.item()``, ``losses.append(loss.detach())``; ``hidden = hidden.detach()`` between the
-    windows of a recurrent net; ``torch.no_grad()`` around evaluation, and around the averaging of weights.
+    windows of a recurrent net; ``torch.no_grad()`` around evaluation, and around the averaging of weights. The
+    linter's fix cuts a graph, so it needs ``--unsafe-fixes``.
 
 When this is fine
     ``loss.item()`` and ``loss.detach()`` keep a number only. Truncated backpropagation through time, policy gradients
@@ -20,7 +21,8 @@ When this is fine
     behind a model's first parameter count in the same way: it has some where a teacher's average of the student is
     taken with gradients on, and the line told is where the teacher is called. The text alone tells it where a backward
     without ``retain_graph`` has gone through what is added to a list, a dictionary or a total in each turn of a loop,
-    so that it is of no more use, and where nothing in the file empties it.
+    so that it is of no more use, and where nothing in the file empties it. A list that the same turn has made, such as
+    the skip connections of a ``forward``, is gone with the turn.
 
 References
     PyTorch FAQ "My model reports cuda runtime error(2): out of memory", on not accumulating history across the training
@@ -95,7 +97,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
         return  # what is detached in place may be kept
     for kept in source.ops(OpKind.STORE_ITEM, OpKind.SET_ATTRIBUTE):
         for loop in reversed(kept.loops):
-            if loop.runs_at_most_once() or not any(each.within(loop) for each in passes) or not growing(source, kept, loop):
+            if (
+                loop.runs_at_most_once()
+                or not any(each.within(loop) for each in passes)
+                or not growing(source, kept, loop)
+            ):
                 continue
             backward = _used_up(source, kept, loop)
             if backward is not None:
@@ -112,7 +118,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _used_up(source: SourceFile, kept: Op, loop: Loop) -> Op | None:
     """Return the backward through what is kept, if there is one, and none through what it is kept in."""
     backwards = [each for each in source.ops_of_run(kept) if each.kind is OpKind.BACKWARD]
-    whole = {id(kept.subject), id(kept.result)} if kept.kind is OpKind.STORE_ITEM else {id(each) for each in kept.inputs}
+    whole = (
+        {id(kept.subject), id(kept.result)} if kept.kind is OpKind.STORE_ITEM else {id(each) for each in kept.inputs}
+    )
     if any(id(part) in whole for each in backwards for part in each.subject.autograd_graph()):
         return None
     for each in backwards:
@@ -128,7 +136,12 @@ def _ways(source: SourceFile, backward: Op, loop: Loop) -> set[int]:
     found = {id(backward.subject)}
     for each in backward.subject.autograd_graph():
         made = source.created_by.get(id(each))
-        if made is not None and made.kind in (OpKind.MODEL_CALL, OpKind.LOSS) and made.grad is True and made.within(loop):
+        if (
+            made is not None
+            and made.kind in (OpKind.MODEL_CALL, OpKind.LOSS)
+            and made.grad is True
+            and made.within(loop)
+        ):
             found.add(id(each))
     return found
 

@@ -12,7 +12,15 @@ from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import encloses
 
 CUTTING: Final = frozenset(("detach", "detach_", "data", "item", "shape", "size", "device", "dtype"))
-PLAIN: Final = (ValueKind.CONSTANT, ValueKind.NAME, ValueKind.LOSS, ValueKind.LOADER, ValueKind.DATASET, ValueKind.SCALER, ValueKind.PARAMETERS)
+PLAIN: Final = (
+    ValueKind.CONSTANT,
+    ValueKind.NAME,
+    ValueKind.LOSS,
+    ValueKind.LOADER,
+    ValueKind.DATASET,
+    ValueKind.SCALER,
+    ValueKind.PARAMETERS,
+)
 
 
 def fresh(source: SourceFile, root: AbstractValue, operation: Op, loop: Loop) -> bool:
@@ -118,6 +126,10 @@ def _no_graph(value: ast.AST | None) -> bool:
 
 def shares(one: AbstractValue, others: Iterable[AbstractValue], source: SourceFile) -> bool:
     """True where the graphs behind two things may have a part in common, other than models and data."""
-    mine = {id(each) for each in one.autograd_graph() if each.kind in (ValueKind.TENSOR, ValueKind.UNKNOWN, ValueKind.SEQUENCE)}
+    mine = {
+        id(each)
+        for each in one.autograd_graph()
+        if each.kind in (ValueKind.TENSOR, ValueKind.UNKNOWN, ValueKind.SEQUENCE)
+    }
     data = {id(each.over) for operation in source.ops(OpKind.BACKWARD) for each in operation.loops}
     return any(id(each) in mine - data for other in others for each in other.autograd_graph())
