@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BUILTINS: Final = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
 MOST_ITEMS: Final = 200  # of a list written out: longer ones are tables
-OBJECTS: Final = frozenset((Kind.SEQUENCE, Kind.INSTANCE, Kind.MODEL))
+OBJECTS: Final = frozenset((ValueKind.SEQUENCE, ValueKind.INSTANCE, ValueKind.MODEL))
 PLAIN: Final = frozenset(("shape", "dtype", "device", "ndim", "grad_fn", "requires_grad", "is_cuda", "itemsize"))
 """Attributes of a tensor that say something about it."""
 
@@ -39,8 +39,8 @@ class Values:
         """Return what an expression stands for, and write down what evaluating it does."""
         run = getattr(self, f"_{type(node).__name__.lower()}", None)
         if run is not None:
-            thing: Thing = run(node)
-            if thing.loops is None and thing.kind in OBJECTS and not thing.either:
+            thing: AbstractValue = run(node)
+            if thing.loops is None and thing.kind in OBJECTS and not thing.union:
                 thing.loops = tuple(each.node for each in self.reader.recording.loops)
             return thing
         parts = [self.of(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
