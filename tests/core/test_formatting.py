@@ -2,7 +2,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueloop.core.formatting import format_count, format_duration, format_number, format_percent, replace_unprintable, to_single_line, format_float, format_size
+from trueloop.core.formatting import (
+    format_count,
+    format_duration,
+    format_float,
+    format_number,
+    format_percent,
+    format_size,
+    replace_unprintable,
+    to_single_line,
+)
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0"), (30000, "30000"), (999_999, "999999"), (1_281_167, "1,281,167")])

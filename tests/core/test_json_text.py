@@ -9,7 +9,9 @@ from trueloop.core.json_text import parse_json, parse_strict_json
 
 def test_what_python_writes_is_read():
     assert (
-        parse_json(b'{"a": [1, null, "\xc3\xa4"]}') == parse_strict_json('{"a": [1, null, "ä"]}') == {"a": [1, None, "ä"]}
+        parse_json(b'{"a": [1, null, "\xc3\xa4"]}')
+        == parse_strict_json('{"a": [1, null, "ä"]}')
+        == {"a": [1, None, "ä"]}
     )
     assert math.isnan(parse_json("NaN"))
 

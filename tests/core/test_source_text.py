@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from trueloop.core.source_text import Edit, Fix, SourceText, apply_fixes
+from trueloop.core.source_text import Edit, Fix, SourceText, apply_fixes, cuts_graph
 
 
 def first(source):
@@ -31,7 +31,10 @@ def test_positions_are_those_of_the_syntax_tree(newline):
 def test_lines_go_before_and_behind_a_statement_with_its_indentation():
     text, (loop,) = first("for x in y:\n\tf(x)  # why\n\n\tg(\n\t\tx)\n")
     one, two = loop.body
-    assert edited(text, text.insert_before(one, "a()", "b()")) == "for x in y:\n\ta()\n\tb()\n\tf(x)  # why\n\n\tg(\n\t\tx)\n"
+    assert (
+        edited(text, text.insert_before(one, "a()", "b()"))
+        == "for x in y:\n\ta()\n\tb()\n\tf(x)  # why\n\n\tg(\n\t\tx)\n"
+    )
     assert edited(text, text.insert_after(one, "a()")) == "for x in y:\n\tf(x)  # why\n\ta()\n\n\tg(\n\t\tx)\n"
     assert edited(text, text.insert_after(two, "a()")) == text.source + "\ta()\n"
 
@@ -122,10 +125,40 @@ def test_a_statement_moves_with_its_comment_or_not_at_all():
     text, (loop, shared, _, last) = first(source)
     short, long = loop.body
     assert (
-        edited(text, *text.move_statement(short, behind=last)) == "for x in y:\n    g(\n        x)\nh(); i()\nj()\nf(x)  # why\n"
+        edited(text, *text.move_statement(short, behind=last))
+        == "for x in y:\n    g(\n        x)\nh(); i()\nj()\nf(x)  # why\n"
     )
     moved = text.move_statement(last, before=short, behind_lines=("a()",))
     assert edited(text, *moved) == source.replace("    f(x)", "    a()\n    j()\n    f(x)").removesuffix("j()\n")
     assert text.move_statement(long, behind=last) is None
     assert text.move_statement(shared, behind=last) is None
     assert text.move_statement(last) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "start", "end", "new"),
+    [
+        ("keep(loss)", 9, 9, ".detach()"),
+        ("keep(loss.item())", 9, 16, ""),
+        ("x.detach()", 1, 10, ".clone()"),
+        ("measure()", 0, 0, "with torch.inference_mode():\n    "),
+        ("loss.backward(create_graph=True)", 14, 31, ""),
+    ],
+)
+def test_what_cuts_the_graph_is_seen_where_it_is_added_and_where_it_is_removed(source, start, end, new):
+    assert cuts_graph(SourceText(source), Fix((Edit(start, end, new),), safe=True))
+
+
+def test_a_line_that_is_moved_and_words_that_look_alike_cut_no_graph():
+    text = SourceText("a = f(b).item()\nstep()\n")
+    edits = text.move_statement(ast.parse(text.source).body[0], behind=ast.parse(text.source).body[1])
+    assert edits
+    assert not cuts_graph(text, Fix(edits, safe=True))
+    for new in (
+        "optimizer.zero_grad()",
+        "torch.utils.data.DataLoader(x)",
+        "x.float()",
+        "losses.items()",
+        "model.eval()",
+    ):
+        assert not cuts_graph(text, Fix((Edit(0, 0, new),), safe=True)), new

@@ -1,6 +1,6 @@
 import numpy as np
 
-from trueloop.data.keyed_random import hash_positions, derive_keys
+from trueloop.data.keyed_random import derive_keys, hash_positions
 
 
 def splitmix64(state: int) -> int:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from trueloop.data.sample_rng import seed_generators, preserve_cpu_generators
+from trueloop.data.sample_rng import preserve_cpu_generators, seed_generators
 
 
 def draw() -> tuple[float, float, float]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trueloop.core.errors import InvalidConfig, InvalidData
 from trueloop.data.shard_lanes import round_robin
-from trueloop.data.shards import LanePosition, ShardEpoch, Shards, split_round_robin, position_after
+from trueloop.data.shards import LanePosition, ShardEpoch, Shards, position_after, split_round_robin
 
 START = LanePosition(0, 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import runpy
@@ -93,11 +94,18 @@ def run_reports(run: Callable[..., RunResult]) -> Callable[[str], RunResult]:
 
 
 @pytest.fixture
-def run_is_clean(run: Callable[..., RunResult]) -> Callable[..., RunResult]:
-    """Run a correct look-alike: nothing may be found, except notes of the failure given by ``note``."""
+def run_is_clean(
+    run: Callable[..., RunResult], same_training_after_fix: Callable[[str], None]
+) -> Callable[..., RunResult]:
+    """Run a correct look-alike: nothing may be found, not even a note, but for those of a failure that is named.
 
-    def check(script: str, note: str = "") -> RunResult:
+    ``lint --fix`` must not change how it trains, unless it is not correct: the detector only sees too little of it.
+    """
+
+    def check(script: str, note: str = "", *, correct: bool = True) -> RunResult:
         ran = run(script)
+        if correct:
+            same_training_after_fix(textwrap.dedent(script))
         assert not ran.places, _words(ran.findings)
         assert {each.code for each in ran.findings} == ({note} if note else set()), _words(ran.findings)
         return ran
@@ -140,19 +148,52 @@ def lint_reports() -> Callable[..., list[Finding]]:
 
 
 @pytest.fixture
-def lint_is_clean() -> Callable[..., None]:
-    """Lint a correct look-alike, or a faulty script that the text alone does not reveal: no error, no warning.
+def lint_is_clean(same_training_after_fix: Callable[[str], None]) -> Callable[..., None]:
+    """Read a correct look-alike, or one of which the text alone does not reveal: no rule may say more than a note.
 
-    Notes are allowed too, except those of the failure given by ``code``.
+    Of a failure that is named, not even a note. ``lint --fix`` must not change how it trains.
     """
 
     def check(script: str, code: str = "") -> None:
+        same_training_after_fix(textwrap.dedent(script))
         found = [
             each
             for each in lint_text(textwrap.dedent(script), "train.py", RULES).found
             if each.severity != Severity.NOTE or each.code == code
         ]
         assert not found, _words(found)
+
+    return check
+
+
+# What a safe fix leaves as it was ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def updates(tmp_path: Path) -> Callable[[str], list[tuple[str, ...]]]:
+    """Run a script from fixed seeds; return its first updates, as digests of every gradient and parameter."""
+    count = itertools.count()
+
+    def updates(script: str) -> list[tuple[str, ...]]:
+        first_updates = runpy.run_path(str(Path(__file__).parents[1] / "updates.py"))["first_updates"]
+        return first_updates(script, tmp_path / f"updates-{next(count)}")
+
+    return updates
+
+
+@pytest.fixture
+def same_training_after_fix(updates: Callable[[str], list[tuple[str, ...]]]) -> Callable[[str], None]:
+    """Apply the safe fixes to a correct program: its gradients and parameters must stay the same, bit for bit.
+
+    Where the fixes change nothing in the text there is nothing to run.
+    """
+
+    def check(script: str) -> None:
+        fixed = fix_text(script, "train.py", RULES).text
+        if fixed != script:
+            before = updates(script)
+            assert before, f"no optimizer stepped, so that nothing shows what the fix changes:\n{fixed}"
+            assert updates(fixed) == before, f"the safe fix changes how it trains:\n{fixed}"
 
     return check
 

@@ -6,7 +6,9 @@ from trueloop.lint.add_ignores import with_ignores
 
 
 def at(line, code="GRD001"):
-    return Finding(code=code, slug="s", title="t", severity=Severity.ERROR, message="m.", location=SourceLocation("a.py", line))
+    return Finding(
+        code=code, slug="s", title="t", severity=Severity.ERROR, message="m.", location=SourceLocation("a.py", line)
+    )
 
 
 def test_every_finding_is_silenced_where_it_stands():

@@ -9,7 +9,9 @@ from trueloop.lint.baseline import key, load, write
 
 
 def finding(path, line=3):
-    return Finding(code="GRD001", slug="s", title="t", severity=Severity.ERROR, message="m.", location=SourceLocation(path, line))
+    return Finding(
+        code="GRD001", slug="s", title="t", severity=Severity.ERROR, message="m.", location=SourceLocation(path, line)
+    )
 
 
 def test_a_finding_is_known_by_its_words_not_by_its_line(tmp_path):

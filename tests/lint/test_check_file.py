@@ -87,7 +87,7 @@ def test_a_fault_of_ours_is_told_and_keeps_nothing_else_back():
     def find(source):
         raise KeyError("x")
 
-    assert "trueloop itself failed: KeyError: 'x' (test_lint.py:" in lint_text("x", "a.py", [failure(find)]).problem
+    assert "trueloop itself failed: KeyError: 'x' (test_check_file.py:" in lint_text("x", "a.py", [failure(find)]).problem
 
 
 KNOWN = Path(__file__).with_name("known_loops.txt")

@@ -1,6 +1,8 @@
 import ast
 from dataclasses import replace
 
+import pytest
+
 from trueloop.analysis.source_file import Hit
 from trueloop.core.findings import Severity
 from trueloop.core.source_text import Fix
@@ -35,6 +37,13 @@ def test_unsafe_fixes_wait_to_be_asked_for():
     rules = [ruled("good", safe=False)]
     assert fix_text("bad", "a.py", rules).text == "bad"
     assert fix_text("bad", "a.py", rules, unsafe=True).text == "good"
+
+
+@pytest.mark.parametrize("new", ["good.detach()", "good.item()", "good.data", "float(good)", "torch.no_grad()(good)"])
+def test_a_fix_that_cuts_the_graph_is_unsafe_whatever_its_rule_says(new):
+    rules = [ruled(new, safe=True)]
+    assert fix_text("x = bad", "a.py", rules).text == "x = bad"
+    assert fix_text("x = bad", "a.py", rules, unsafe=True).text == f"x = {new}"
 
 
 def test_a_fix_that_does_not_help_is_left_out():

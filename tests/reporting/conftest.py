@@ -12,13 +12,13 @@ import pytest
 from trueloop.core.findings import (
     UNPROVABLE_AT_RUN_TIME,
     ExplainedError,
-    Finding,
-    SuggestedChange,
     FailureVerdict,
+    Finding,
     Report,
     Series,
     Severity,
     SourceLocation,
+    SuggestedChange,
     UpdateTiming,
     Verdict,
 )

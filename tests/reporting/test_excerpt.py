@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.core.findings import Finding, SuggestedChange, Severity, SourceLocation
+from trueloop.core.findings import Finding, Severity, SourceLocation, SuggestedChange
 from trueloop.core.source_text import Edit, Fix
 from trueloop.reporting.excerpt import Change, diff, excerpts, repaired
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from trueloop.core.findings import ExplainedError, Finding, FailureVerdict, Report, Severity, Verdict
+from trueloop.core.findings import ExplainedError, FailureVerdict, Finding, Report, Severity, Verdict
 from trueloop.reporting.json_report import from_json, to_json
 from trueloop.reporting.merge import merge
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from trueloop.core.findings import Finding, FailureVerdict, Report, Severity, Verdict
+from trueloop.core.findings import FailureVerdict, Finding, Report, Severity, Verdict
 from trueloop.reporting.summary import Outcome, cost_share, counts, headline, more, outcome, reasons, shown, when
 
 CLEAN = Report(findings=(), verdicts=(FailureVerdict("GRD001", Verdict.PASSED),), updates=1200, seconds=3.0)

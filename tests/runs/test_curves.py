@@ -7,7 +7,7 @@ from PIL import Image
 
 from trueloop.core.errors import MissingExtra, RunFolderError
 from trueloop.core.protocols import Evaluated, UpdateRow, UpdatesDone
-from trueloop.runs.curves import svg_figures, save_curves
+from trueloop.runs.curves import save_curves, svg_figures
 from trueloop.runs.journal import read_journal
 
 

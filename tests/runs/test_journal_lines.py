@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trueloop.core.protocols import CheckpointSaved, Evaluated, Notice, RunStarted, UpdateRow, UpdatesDone
-from trueloop.runs.journal_lines import encode_line, parse_event, event_record, update_records
+from trueloop.runs.journal_lines import encode_line, event_record, parse_event, update_records
 
 numbers = st.floats() | st.integers(-(2**53), 2**53)
 

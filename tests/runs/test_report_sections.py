@@ -2,7 +2,15 @@ import math
 
 from trueloop.core.protocols import CheckpointSaved, Notice
 from trueloop.runs.journal import read_journal
-from trueloop.runs.report_sections import MAX_ROWS, checkpoints_section, environment_section, evaluations_section, notes_section, settings_section, time_section
+from trueloop.runs.report_sections import (
+    MAX_ROWS,
+    checkpoints_section,
+    environment_section,
+    evaluations_section,
+    notes_section,
+    settings_section,
+    time_section,
+)
 
 
 def test_evaluations_stand_beside_the_training_loss_of_their_epoch(run, synthetic):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueloop.runs.series import envelope, default_span, smooth
+from trueloop.runs.series import default_span, envelope, smooth
 
 series = st.lists(st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf]), max_size=300)
 

@@ -17,7 +17,6 @@ from trueloop.tracing.events import (
     BackwardEnded,
     BackwardStarted,
     BatchLoaded,
-    TracingGap,
     GraphsAlive,
     LoaderExhausted,
     LoaderStarted,
@@ -25,6 +24,7 @@ from trueloop.tracing.events import (
     ModeSet,
     Ref,
     StepTaken,
+    TracingGap,
 )
 
 NET, ADAM, LOADER = Ref("Net", "Net"), Ref("AdamW", "AdamW"), Ref("DataLoader", "DataLoader")

@@ -9,12 +9,12 @@ from trueloop.tracing.events import (
     NO_REFS,
     BackwardEnded,
     BackwardStarted,
-    TracingGap,
     LoaderExhausted,
     LoaderStarted,
     ModelCalled,
     Ref,
     StepTaken,
+    TracingGap,
     WatchEnded,
 )
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from trueloop.core.errors import InvalidData, InvalidModel
-from trueloop.training.objective import Loss, as_objective, count_items, call_model, describe_batch
+from trueloop.training.objective import Loss, as_objective, call_model, count_items, describe_batch
 
 MODEL = nn.Linear(3, 2)
 X, Y = torch.randn(5, 3), torch.tensor([0, 1, 1, 0, -100])

@@ -72,6 +72,9 @@ class AbstractValue:
     """Where the program's branches made it in different ways: all of them."""
     facts: Set[str] = frozenset()
     """Words about it, see `MAYBE` and those that follow."""
+    loops: tuple[Any, ...] | None = None
+    """Of a sequence, an instance or a module: the syntax nodes of the loops that ran while it was made, so that each of
+    their turns makes another one; None where that is not known."""
     scope: Any = None
     """Of a function: where it was defined, for whoever reads the program."""
 
@@ -99,7 +102,13 @@ class AbstractValue:
             if each.kind is ValueKind.MODEL:
                 if all(each is not known for known in found):
                     found.append(each)
-            elif each.kind in (ValueKind.OPTIMIZER, ValueKind.PARAMETERS, ValueKind.STATE, ValueKind.SEQUENCE, ValueKind.LOSS):
+            elif each.kind in (
+                ValueKind.OPTIMIZER,
+                ValueKind.PARAMETERS,
+                ValueKind.STATE,
+                ValueKind.SEQUENCE,
+                ValueKind.LOSS,
+            ):
                 queue.extend(inner for part in each.sources for inner in _unwrapped(part))
         return found
 

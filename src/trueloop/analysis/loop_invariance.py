@@ -53,7 +53,9 @@ def varies_per_iteration(start: Op, loop: Loop) -> bool:
     over = start.node.iter
     while isinstance(over, ast.Call) and over.args:  # enumerate(tqdm(loader, desc=...))
         over = over.args[0]
-    return bool(names_in(over) & names_changing_in(start, loop)) or any(isinstance(each, ast.Subscript) for each in ast.walk(over))
+    return bool(names_in(over) & names_changing_in(start, loop)) or any(
+        isinstance(each, ast.Subscript) for each in ast.walk(over)
+    )
 
 
 def names_in(node: ast.AST) -> set[str]:

@@ -122,10 +122,22 @@ class SourceFile:
 
     @cached_property
     def emptied_containers(self) -> frozenset[str]:
-        """The names and attributes of what something in the text takes items out of."""
+        """The names and attributes of what something in the text takes items out of, and their aliases."""
         calls = [each.func for each in self.all_calls if isinstance(each.func, ast.Attribute)]
         deleted = [target for each in self.nodes if isinstance(each, ast.Delete) for target in each.targets]
-        return frozenset(last_name(each) for each in (*(e.value for e in calls if e.attr in EMPTYING), *deleted))
+        assigned = [each for each in self.nodes if isinstance(each, ast.Assign)]
+        slices = [
+            target
+            for each in assigned
+            for target in each.targets
+            if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice)
+        ]
+        found = {last_name(each) for each in (*(e.value for e in calls if e.attr in EMPTYING), *deleted, *slices)}
+        for each in assigned:  # mine = self.kept
+            words = {last_name(one) for one in (*each.targets, each.value) if isinstance(one, ast.Name | ast.Attribute)}
+            if isinstance(each.value, ast.Name | ast.Attribute) and words & found:
+                found |= words
+        return frozenset(found)
 
     def is_loop_invariant(self, expression: ast.expr, operation: Op, loop: Loop) -> bool:
         """Return True where an argument of an operation surely is the same in every turn of a loop around it."""

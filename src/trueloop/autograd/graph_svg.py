@@ -9,7 +9,7 @@ from typing import Final
 from trueloop.autograd.backward_graph import places
 from trueloop.autograd.graph import Graph, Node
 from trueloop.autograd.graph_text import title
-from trueloop.core.formatting import replace_unprintable, format_size
+from trueloop.core.formatting import format_size, replace_unprintable
 from trueloop.core.html import Markup, element
 
 MOST: Final = 400  # nodes; a picture of more tells nothing

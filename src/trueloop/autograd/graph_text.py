@@ -7,7 +7,7 @@ from typing import Final
 
 from trueloop.autograd.backward_graph import depths
 from trueloop.autograd.graph import Graph, Kept, Node
-from trueloop.core.formatting import format_count, format_percent, replace_unprintable, format_size
+from trueloop.core.formatting import format_count, format_percent, format_size, replace_unprintable
 from trueloop.core.name_patterns import format_names
 
 LARGEST: Final = 10  # pieces of memory that are listed

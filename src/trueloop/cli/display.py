@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trueloop.core.formatting import format_count, format_duration, replace_unprintable, format_float
+from trueloop.core.formatting import format_count, format_duration, format_float, replace_unprintable
 from trueloop.core.protocols import Evaluated, Notice, RunEnded, RunEvent, RunStarted, UpdatesDone
 from trueloop.runs.live_progress import Progress
 

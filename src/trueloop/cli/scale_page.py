@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from trueloop.app.planning.scale import FLOAT32, JOURNAL_BYTES, MOMENTS, Scale
-from trueloop.core.formatting import format_duration, format_number, format_float, format_size
+from trueloop.core.formatting import format_duration, format_float, format_number, format_size
 
 
 def print_scale(made: Scale, console: Console) -> None:

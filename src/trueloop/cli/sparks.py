@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from trueloop.core.formatting import replace_unprintable, format_float
+from trueloop.core.formatting import format_float, replace_unprintable
 from trueloop.runs.panels import Curve, Panel
 
 BLOCKS = "▁▂▃▄▅▆▇█"

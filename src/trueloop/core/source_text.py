@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+_CUTS: Final = re.compile(
+    r"(?<!\butils)\.(?:detach_?|data|item|tolist|numpy)\b"
+    r"|\b(?:no_grad|inference_mode|enable_grad|set_grad_enabled|requires_grad_?|create_graph)\b"
+    r"|(?<![\w.])(?:float|int|bool)\(|\b(?:torch|th)\.(?:as_)?tensor\("
+)
+"""What cuts the graph, or says where there is one."""
 
 
 class Edit(NamedTuple):
@@ -24,7 +32,11 @@ class Fix:
 
     edits: tuple[Edit, ...]
     safe: bool
-    """It changes nothing but what is at fault. An unsafe one is right if the finding is, and wants to be looked at."""
+    """It changes nothing but what is at fault. An unsafe one is right if the finding is, and wants to be looked at.
+
+    A fix that adds or removes something that cuts the graph is never safe, see `cuts_graph`: where the finding is
+    wrong, it would stop gradients silently.
+    """
     description: str = ""
     """What it does: "Insert optimizer.zero_grad()"."""
 
@@ -191,7 +203,13 @@ class SourceText:
         start, end = self._starts[statement.lineno - 1], cut.end
         line = self.content[start:end].decode("utf-8", "surrogatepass").strip()
         lines = (*behind_lines, line)
-        put = self.insert_after(behind, *lines) if behind is not None else self.insert_before(before, *lines) if before else None
+        put = (
+            self.insert_after(behind, *lines)
+            if behind is not None
+            else self.insert_before(before, *lines)
+            if before
+            else None
+        )
         return None if put is None else (put, Edit(start, end, ""))
 
 
@@ -215,6 +233,18 @@ def apply_fixes(text: SourceText, fixes: Iterable[Fix]) -> tuple[SourceText, lis
         position = edit.end
     content.append(text.content[position:])
     return SourceText(b"".join(content).decode("utf-8", "surrogatepass")), done
+
+
+def cuts_graph(text: SourceText, fix: Fix) -> bool:
+    """True where a fix adds or removes something that cuts the graph; a line that is only moved does neither.
+
+    Args:
+        text: that the fix is for.
+        fix: judged by its words alone: ``batch.data`` counts even where ``batch`` is no tensor.
+    """
+    removed = (text.content[each.start : each.end].decode("utf-8", "surrogatepass") for each in fix.edits)
+    before = Counter(word for part in removed for word in _CUTS.findall(part))
+    return before != Counter(word for each in fix.edits for word in _CUTS.findall(each.text))
 
 
 def _overlap(one: Edit, other: Edit) -> bool:

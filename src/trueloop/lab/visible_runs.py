@@ -21,7 +21,7 @@ from trueloop.runs.live.feed import FeedReader
 from trueloop.runs.live.journal import JournalReader
 from trueloop.runs.live.page_data import feed_page, run_page, run_state
 from trueloop.runs.live.position_file import read_position
-from trueloop.runs.live.run_list import RunListing, read_feed_listing, list_runs
+from trueloop.runs.live.run_list import RunListing, list_runs, read_feed_listing
 
 FOLLOWED: Final = 24  # runs that are kept in memory, at a few MB each; the one not asked for longest goes
 AGAIN_MS: Final = 1000

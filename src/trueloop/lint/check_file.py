@@ -7,14 +7,14 @@ import os
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
 from trueloop.analysis.interpreter.interpreter import read
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Finding, SourceLocation
-from trueloop.core.source_text import SourceText
+from trueloop.core.source_text import SourceText, cuts_graph
 from trueloop.core.suppression import EVERYTHING, Pragma, comments, named
 from trueloop.failures.failure import Failure, Rule
 
@@ -91,7 +91,9 @@ def _ask(rules: Iterable[Ruled], source: SourceFile, path: str) -> list[Finding]
 
 
 def _finding(ruled: Ruled, hit: Hit, source: SourceFile, path: str) -> Finding:
-    failure, node = ruled.failure, hit.node
+    failure, node, fix = ruled.failure, hit.node, hit.fix
+    if fix is not None and fix.safe and cuts_graph(source.text, fix):
+        fix = replace(fix, safe=False)  # even if the rule claims otherwise: a wrong finding must not stop gradients
     return Finding(
         code=failure.code,
         slug=ruled.slug,
@@ -103,7 +105,7 @@ def _finding(ruled: Ruled, hit: Hit, source: SourceFile, path: str) -> Finding:
         fix=failure.fix,
         column=_column(source, node.lineno, node.col_offset),
         end=(node.end_lineno, _column(source, node.end_lineno, node.end_col_offset)),
-        autofix=hit.fix,
+        autofix=fix,
     )
 
 

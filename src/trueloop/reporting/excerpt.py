@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from trueloop.core.findings import ExplainedError, Finding, SuggestedChange, SourceLocation
+from trueloop.core.findings import ExplainedError, Finding, SourceLocation, SuggestedChange
 from trueloop.core.source_text import SourceText, apply_fixes
 
 AROUND: Final = 2  # lines shown above and below the one at fault

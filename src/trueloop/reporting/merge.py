@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from trueloop.core.findings import ExplainedError, Finding, FailureVerdict, Report, Severity, SourceLocation, Verdict
+from trueloop.core.findings import ExplainedError, FailureVerdict, Finding, Report, Severity, SourceLocation, Verdict
 
 Key = tuple[str, SourceLocation | None, int]
 

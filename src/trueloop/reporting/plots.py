@@ -10,7 +10,7 @@ from typing import Final
 
 from trueloop.core.axis_ticks import Axis, suits_log_scale
 from trueloop.core.findings import Series
-from trueloop.core.formatting import format_number, format_float
+from trueloop.core.formatting import format_float, format_number
 from trueloop.core.html import Markup, element
 
 WIDTH, HEIGHT = 560, 260

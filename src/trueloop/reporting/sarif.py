@@ -13,7 +13,7 @@ from urllib.parse import quote
 from trueloop.core.findings import ExplainedError, Finding, Report, Severity, SourceLocation
 from trueloop.core.source_text import Fix
 from trueloop.failures.load import catalogue
-from trueloop.failures.page import render_markdown, first_reference_url
+from trueloop.failures.page import first_reference_url, render_markdown
 from trueloop.version import __version__
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"

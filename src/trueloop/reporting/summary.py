@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from trueloop.core.findings import Finding, FailureVerdict, Report, Severity, Verdict
+from trueloop.core.findings import FailureVerdict, Finding, Report, Severity, Verdict
 from trueloop.core.formatting import format_count, format_number, replace_unprintable
 
 FAULT = "this run is not training what you think"

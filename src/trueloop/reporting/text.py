@@ -8,8 +8,24 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from trueloop.core.findings import UNPROVABLE_AT_RUN_TIME, ExplainedError, Finding, Report, Series, Severity, UpdateTiming
-from trueloop.core.formatting import format_count, format_duration, format_number, format_percent, replace_unprintable, to_single_line, format_float
+from trueloop.core.findings import (
+    UNPROVABLE_AT_RUN_TIME,
+    ExplainedError,
+    Finding,
+    Report,
+    Series,
+    Severity,
+    UpdateTiming,
+)
+from trueloop.core.formatting import (
+    format_count,
+    format_duration,
+    format_float,
+    format_number,
+    format_percent,
+    replace_unprintable,
+    to_single_line,
+)
 from trueloop.reporting.excerpt import Excerpt, Line, diff, excerpts, repaired
 from trueloop.reporting.summary import cost_share, counts, headline, more, reasons, shown, untrained, when
 

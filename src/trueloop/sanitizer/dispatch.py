@@ -7,7 +7,16 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from trueloop.core.findings import UNPROVABLE_AT_RUN_TIME, Evidence, Finding, FailureVerdict, CodePosition, Severity, SourceLocation, Verdict
+from trueloop.core.findings import (
+    UNPROVABLE_AT_RUN_TIME,
+    CodePosition,
+    Evidence,
+    FailureVerdict,
+    Finding,
+    Severity,
+    SourceLocation,
+    Verdict,
+)
 from trueloop.failures.failure import Detector, Failure
 from trueloop.tracing.evaluation_passes import DERIVED_EVENTS
 from trueloop.tracing.events import Event

@@ -13,12 +13,12 @@ from trueloop.tracing.events import (
     BackwardEnded,
     BatchLoaded,
     Event,
-    TracingGap,
     GraphsAlive,
     LoaderStarted,
     ModelCalled,
     ModeSet,
     StepTaken,
+    TracingGap,
 )
 
 STRETCH: Final = 5  # updates; where a stretch ends within one, its pace is off by a fifth at most

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from torch import nn
 
-from trueloop.core.findings import ExplainedError, Finding, CodePosition, Report, SourceLocation, UpdateTiming
+from trueloop.core.findings import CodePosition, ExplainedError, Finding, Report, SourceLocation, UpdateTiming
 from trueloop.failures.pytorch_error import KnownError
 from trueloop.sanitizer.dispatch import DetectorDispatcher, WatchedFailure
 from trueloop.sanitizer.pytorch_errors.explain import Context, explain

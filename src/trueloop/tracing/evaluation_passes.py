@@ -12,13 +12,13 @@ from trueloop.tracing.events import (
     BackwardEnded,
     BackwardStarted,
     Event,
-    TracingGap,
     LoaderExhausted,
     LoaderStarted,
     ModelCalled,
     Ref,
     Refs,
     StepTaken,
+    TracingGap,
     WatchEnded,
 )
 

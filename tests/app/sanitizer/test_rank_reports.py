@@ -12,13 +12,13 @@ import pytest
 from trueloop.app.sanitizer import rank_reports as module
 from trueloop.app.sanitizer.rank_reports import RankReports, rank_reports
 from trueloop.core.findings import (
-    Finding,
-    SuggestedChange,
     FailureVerdict,
+    Finding,
     Report,
     Series,
     Severity,
     SourceLocation,
+    SuggestedChange,
     UpdateTiming,
     Verdict,
 )

@@ -449,7 +449,18 @@ for _ in range(2):
         (F.mse_loss(net(a), b) + F.mse_loss(net(a), soft)).backward()
         opt.step()
 """,
-    "one held-out batch": """
+}
+
+
+@pytest.mark.parametrize("script", [*CORRECT.values(), *LEFT_EARLY.values()], ids=[*CORRECT, *LEFT_EARLY])
+def test_correct_programs_are_not_reported(run_is_clean, script):
+    run_is_clean(HEAD + script)
+
+
+def test_one_held_out_batch_is_too_little_evidence(run_is_clean):
+    run_is_clean(
+        HEAD
+        + """
 class Net(Base):
     def forward(self, x):
         return self.head(F.dropout(self.body(x), 0.3))
@@ -458,12 +469,8 @@ for _ in range(2):
     epoch(net)
     some(net, 1)
 """,
-}
-
-
-@pytest.mark.parametrize("script", [*CORRECT.values(), *LEFT_EARLY.values()], ids=[*CORRECT, *LEFT_EARLY])
-def test_correct_programs_are_not_reported(run_is_clean, script):
-    run_is_clean(HEAD + script)
+        correct=False,  # the rule finds it
+    )
 
 
 @pytest.mark.slow(reason="torch.compile")
@@ -475,7 +482,8 @@ class Net(Base):
     def forward(self, x):
         return self.head(F.dropout(self.body(x), 0.3))
 fit(torch.compile(Net(), backend="eager"))
-"""
+""",
+        correct=False,  # the rule finds it
     )
 
 

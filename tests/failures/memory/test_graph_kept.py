@@ -410,7 +410,230 @@ def test_the_rule_leaves_others_alone(lint_is_clean, name):
     lint_is_clean(HEAD + (GUILTY[name][1] if name in GUILTY else {**QUIET, **UNWRITTEN}[name]))
 
 
+# What a call makes itself does not outlive it ---------------------------------------------------------------------
+
+NET = """
+class Acc:
+    def __init__(self):
+        self.items, self.total = [], 0
+    def add(self, item):
+        self.items.append(item)
+        self.total += item
+
+def make():
+    return []
+
+def fill(layers, x, outs):
+    for layer in layers:
+        x = layer(x)
+        outs.append(x)
+    return x
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.last = nn.Linear(6, 1)
+        self.start, self.kept, self.given = [], [], None
+
+    def make(self):
+        return []
+
+    def states(self, x):
+        for layer in self.layers:
+            x = layer(x)
+            yield x
+
+    def encode(self, x, outs=None):
+        outs = [] if outs is None else outs
+        for layer in self.layers:
+            x = layer(x)
+            outs.append(x)
+        return x, outs
+
+    def walk(self, x, depth, outs):
+        x = self.layers[depth](x)
+        outs.append(x)
+        if depth < 2:
+            self.walk(x, depth + 1, outs)
+
+    def forward(self, x):
+        BODY
+
+net = Net()
+opt = torch.optim.SGD(net.parameters(), lr=0.01)
+
+def train():
+    for step in range(4):
+        opt.zero_grad()
+        mse(net(x), y).backward()
+        opt.step()
+
+for epoch in range(20):
+    train()
+"""
+FILL = """
+for layer in self.layers:
+    x = layer(x)
+    outs.append(x)
+"""
+MADE_IN_THE_CALL = {
+    "a list": "outs = []" + FILL,
+    "a list with an element": "outs = [x]" + FILL,
+    "a list that another name has, too": "outs = again = []" + FILL,
+    "a list in a tuple": "outs, weights = [], [0.1, 0.2, 0.3]" + FILL,
+    "a list from a method": "outs = self.make()" + FILL,
+    "a list from a function": "outs = make()" + FILL,
+    "a copy": "outs = list(self.start)" + FILL,
+    "a copy by a slice": "outs = self.start[:]" + FILL,
+    "a copy by a method": "outs = self.start.copy()" + FILL,
+    "a copy by a star": "outs = [*self.start]" + FILL,
+    "a sum of lists": "outs = self.start + []" + FILL,
+    "a deque": "outs = collections.deque()" + FILL,
+    "the one that is given, or a new one": "outs = self.given or []" + FILL,
+    "a list made in the loop over layers": """
+outs = None
+for layer in self.layers:
+    x = layer(x)
+    if outs is None:
+        outs = []
+    outs.append(x)
+""",
+    "a list in a dictionary": "acc = {'outs': []}" + FILL.replace("outs.", "acc['outs'].") + "outs = acc['outs']",
+    "a list in a list": "acc = [[], []]" + FILL.replace("outs.", "acc[0].") + "outs = acc[0]",
+    "pairs": "outs = []" + FILL.replace("append(x)", "append((x, x.mean()))") + "outs = [each for each, _ in outs]",
+    "several at once": "outs = []" + FILL.replace("append(x)", "extend([x, x * 2])"),
+    "the last one first": "outs = []" + FILL.replace("append(x)", "insert(0, x)"),
+    "some of them": "outs = []" + FILL.replace("    outs", "    if len(outs) % 4 < 3: outs"),
+    "a dictionary": """
+outs = {}
+for at, layer in enumerate(self.layers):
+    x = layer(x)
+    outs[at - 3] = x
+""",
+    "a total": """
+outs = 0
+for layer in self.layers:
+    x = layer(x)
+    outs += x
+""",
+    "a nested function": """
+outs = []
+def run(layer, x):
+    x = layer(x)
+    outs.append(x)
+    return x
+for layer in self.layers:
+    x = run(layer, x)
+""",
+    "a lambda": """
+outs = []
+keep = lambda each: outs.append(each)
+for layer in self.layers:
+    x = layer(x)
+    keep(x)
+""",
+    "a comprehension": "outs = []\n[outs.append(layer(x)) for layer in self.layers]",
+    "a walrus": "outs = []\nfor layer in self.layers:\n    outs.append(x := layer(x))",
+    "while": """
+outs, at = [], 0
+while at < 3:
+    x = self.layers[at](x)
+    outs.append(x)
+    at += 1
+""",
+    "a generator": "outs = []\nfor x in self.states(x):\n    outs.append(x)",
+    "passed on": "outs = []\nx = fill(self.layers, x, outs)",
+    "passed on as a copy": "x = fill(self.layers, x, [*self.start])\nouts = [x, x, x]",
+    "made where it is filled": "x, outs = self.encode(x)",
+    "passed to a recursion": "outs = []\nself.walk(x, 0, outs)",
+    "an object": "acc = Acc()\nfor layer in self.layers:\n    x = layer(x)\n    acc.add(x)\nouts = acc.items",
+    "an attribute": "self.outs = []" + FILL.replace("outs.", "self.outs.") + "outs = self.outs",
+    "a list that is emptied": "self.kept.clear()" + FILL.replace("outs.", "self.kept.") + "outs = self.kept",
+    "a list that is emptied by a slice": "self.kept[:] = []" + FILL.replace("outs.", "self.kept.") + "outs = self.kept",
+    "a list that is emptied by another name": "mine = self.kept\nmine.clear()"
+    + FILL.replace("outs.", "self.kept.")
+    + "outs = self.kept",
+}
+USED = {
+    "read later": "for at, layer in enumerate(self.layers):\n    x = layer(x) + outs[-at - 1]\nreturn self.last(x)",
+    "not read": "return self.last(x)",
+}
+LIVES_ON = {
+    "of the module": FILL.replace("outs.append(x)", "self.kept.append(x)  # <- MEM001"),
+    "of the module, by another name": "outs = self.kept" + FILL.replace("append(x)", "append(x)  # <- MEM001"),
+}
+
+
+@pytest.mark.parametrize("use", USED.values(), ids=USED)
+@pytest.mark.parametrize("made", MADE_IN_THE_CALL.values(), ids=MADE_IN_THE_CALL)
+def test_what_a_call_makes_does_not_outlive_it(lint_is_clean, made, use):
+    lint_is_clean(_net(f"{made}\n{use}"), "MEM001")
+
+
+@pytest.mark.parametrize("body", LIVES_ON.values(), ids=LIVES_ON)
+def test_what_a_module_keeps_outlives_the_call(lint_reports, body):
+    lint_reports(_net(f"{body}\nreturn self.last(x)"))
+
+
+@pytest.mark.parametrize(
+    "use",
+    ["sum(self.last(each) for each in outs)", "self.last(outs[0] * outs[2])", "self.last(torch.stack(outs).sum(0))"],
+)
+def test_what_a_call_returns_is_used(lint_is_clean, use):
+    lint_is_clean(_net("outs = []" + FILL + f"return {use}"), "MEM001")
+    loss = f"outs = net(x)\n        mse({use.replace('self', 'net')}, y)"
+    lint_is_clean(_net("outs = []" + FILL + "return outs").replace("mse(net(x), y)", loss), "MEM001")
+
+
+def test_a_list_of_one_step_that_other_functions_fill(lint_is_clean):
+    lint_is_clean(
+        HEAD
+        + """
+def collect(outs):
+    for k in range(4):
+        outs.append(model(x[k]))
+def step():
+    outs = []
+    collect(outs)
+    optimizer.zero_grad()
+    mse(model(x), y).backward()
+    optimizer.step()
+def train():
+    for k in range(4):
+        step()
+for epoch in range(20):
+    train()
+""",
+        "MEM001",
+    )
+
+
+def test_a_list_of_the_module_that_another_function_makes_in_each_step(lint_is_clean):
+    lint_is_clean(
+        HEAD
+        + """
+outs = []
+def reset():
+    global outs
+    outs = []
+def step():
+    reset()
+    out = model(x)
+    outs.append(out)
+    update(mse(out, y))
+for epoch in range(20):
+    step()
+""",
+        "MEM001",
+    )
+
+
+def _net(body: str) -> str:
+    return HEAD + NET.replace("BODY", body.strip().replace("\n", "\n        "))
+
+
 def test_what_is_kept_leaves_its_graph_behind(lint_reports):
     (found,) = lint_reports(HEAD + GUILTY["an attribute of a class"][1], fixes=True)
-    assert found.autofix.safe
+    assert not found.autofix.safe, "a cut graph is never safe"
     assert [edit.text for edit in found.autofix.edits] == ["loss.detach()"]

@@ -14,7 +14,7 @@ from trueloop.core.findings import UpdateTiming
 from trueloop.runs.live import writer as writing
 from trueloop.runs.live.feed import FeedReader
 from trueloop.runs.live.folder import FEED_NAME, POSITION_NAME
-from trueloop.runs.live.position_file import read_position, encode_position
+from trueloop.runs.live.position_file import encode_position, read_position
 from trueloop.runs.live.writer import LiveWriter
 
 

@@ -6,7 +6,16 @@ import os
 
 import pytest
 
-from trueloop.runs.live.folder import FEED_NAME, POSITION_NAME, remove_ended_programs, ensure_private_folder, is_program_name, live_folder, program_names, new_program_name
+from trueloop.runs.live.folder import (
+    FEED_NAME,
+    POSITION_NAME,
+    ensure_private_folder,
+    is_program_name,
+    live_folder,
+    new_program_name,
+    program_names,
+    remove_ended_programs,
+)
 
 
 def test_it_is_where_the_system_keeps_what_ends_with_a_session(tmp_path, monkeypatch):

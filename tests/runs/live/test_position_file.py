@@ -7,7 +7,14 @@ import os
 import pytest
 
 from trueloop.runs.live.folder import POSITION_NAME
-from trueloop.runs.live.position_file import LINE_BYTES, decode_position, read_position, encode_position, is_running, write_position
+from trueloop.runs.live.position_file import (
+    LINE_BYTES,
+    decode_position,
+    encode_position,
+    is_running,
+    read_position,
+    write_position,
+)
 from trueloop.runs.live.process_alive import process_start_ticks
 
 

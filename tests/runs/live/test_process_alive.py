@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from trueloop.runs.live.process_alive import is_alive, process_start_ticks, memory_mib
+from trueloop.runs.live.process_alive import is_alive, memory_mib, process_start_ticks
 
 
 def test_this_one_lives():

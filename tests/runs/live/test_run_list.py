@@ -6,7 +6,7 @@ import fcntl
 
 import pytest
 
-from trueloop.runs.live.run_list import any_running, read_feed_listing, list_runs
+from trueloop.runs.live.run_list import any_running, list_runs, read_feed_listing
 from trueloop.runs.live.writer import LiveWriter
 
 

@@ -7,7 +7,7 @@ from io import FileIO
 import pytest
 
 from trueloop.runs.tracking import journal_file
-from trueloop.runs.tracking.journal_file import journal_lock, checksum_before, complete_lines
+from trueloop.runs.tracking.journal_file import checksum_before, complete_lines, journal_lock
 
 
 @pytest.mark.parametrize("block", [1, 3, 1 << 20])

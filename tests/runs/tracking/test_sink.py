@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trueloop.runs.tracking.sink import SyncCursor, StoreUnavailable, StoreError
+from trueloop.runs.tracking.sink import StoreError, StoreUnavailable, SyncCursor
 
 MARK = SyncCursor(journal_bytes=7, checksum="abc", fingerprint="def", state="", translator_state={"clock_s": 1.25, "remarks": 3})
 

@@ -15,7 +15,14 @@ import torch
 
 from trueloop.core.errors import CheckpointError
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
-from trueloop.training.checkpoint.sharded import check_folder_shared, load_full_state, load_on_all_ranks, save_on_all_ranks, extract_shards, gather_full_tensors
+from trueloop.training.checkpoint.sharded import (
+    check_folder_shared,
+    extract_shards,
+    gather_full_tensors,
+    load_full_state,
+    load_on_all_ranks,
+    save_on_all_ranks,
+)
 from trueloop.training.checkpoint.state_tree import ShardReference
 from trueloop.training.checkpoint.tensor_file import write_tensors
 from trueloop.training.distributed.parallel import SingleProcess

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.config import MonitorConfig
-from trueloop.training.evaluation.monitor import MonitorDecision, Monitor
+from trueloop.training.evaluation.monitor import Monitor, MonitorDecision
 
 values = st.lists(st.floats(-5, 5) | st.sampled_from([math.nan, math.inf, -math.inf]), max_size=30)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trueloop.training.memory.device_memory import is_out_of_memory, peak_memory_mib, format_model_size
+from trueloop.training.memory.device_memory import format_model_size, is_out_of_memory, peak_memory_mib
 
 
 def test_the_peak_rises_with_what_is_taken_and_stays():

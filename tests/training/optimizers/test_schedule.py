@@ -11,7 +11,7 @@ from torch.optim import lr_scheduler
 
 from trueloop.core.errors import CheckpointError, InvalidConfig
 from trueloop.training.config import ScheduleConfig
-from trueloop.training.optimizers.schedule import UserSchedule, Schedule
+from trueloop.training.optimizers.schedule import Schedule, UserSchedule
 
 PEAKS = (0.1, 0.003)
 NAMES = ("constant", "step", "cosine", "linear", "onecycle")

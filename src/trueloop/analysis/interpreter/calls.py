@@ -100,7 +100,9 @@ class Calls:
         given = list[AbstractValue]()
         for each in node.args:
             thing = values.of(each)
-            apart = isinstance(each, ast.Starred) and isinstance(thing.node, ast.Tuple) and thing.kind is ValueKind.SEQUENCE
+            apart = (
+                isinstance(each, ast.Starred) and isinstance(thing.node, ast.Tuple) and thing.kind is ValueKind.SEQUENCE
+            )
             given += thing.sources if apart else (thing,)
         named = {each.arg or "**": values.of(each.value) for each in node.keywords}
         return Arguments(given, named)
@@ -177,7 +179,9 @@ class Calls:
 
     def made(self, kind: ValueKind, name: str, node: ast.AST, arguments: Arguments) -> AbstractValue:
         """Return a new thing of a known kind."""
-        thing = AbstractValue(kind=kind, name=name, node=node, sources=tuple(arguments.given), arguments=arguments.options())
+        thing = AbstractValue(
+            kind=kind, name=name, node=node, sources=tuple(arguments.given), arguments=arguments.options()
+        )
         first = arguments.get(0, FIRST.get(kind, ""))
         if kind in (ValueKind.OPTIMIZER, ValueKind.SCHEDULER, ValueKind.LOADER) and first is not None:
             sampler = [each for word in ("sampler", "batch_sampler") if (each := arguments.named.get(word))]
@@ -188,7 +192,9 @@ class Calls:
                 thing.facts = thing.facts | {WRAPPER}
             elif name.startswith("torch.nn."):
                 layers = (
-                    arguments.given[0].sources if len(arguments.given) == 1 and arguments.given[0].sources else arguments.given
+                    arguments.given[0].sources
+                    if len(arguments.given) == 1 and arguments.given[0].sources
+                    else arguments.given
                 )
                 thing.sources = tuple(layers) if name in CHAINS or last.startswith("Module") else ()
                 thing.attributes = {f"[{number}]": each for number, each in enumerate(thing.sources)}
@@ -204,10 +210,17 @@ class Calls:
         }
         first, second = arguments.get(0, "input"), arguments.get(1, "target")
         both = [] if first is None else [first] if second is None else [first, second]
-        graphs = [each for each in arguments.all() if each.kind is not ValueKind.CONSTANT and NO_GRAPH not in each.facts]
+        graphs = [
+            each for each in arguments.all() if each.kind is not ValueKind.CONSTANT and NO_GRAPH not in each.facts
+        ]
         facts = {NO_GRAPH} if self.reader.recording.grad is False or not graphs else set[str]()
         result = AbstractValue(
-            kind=ValueKind.TENSOR, name=name or "loss", node=node, sources=tuple(arguments.all()), arguments=options, facts=facts
+            kind=ValueKind.TENSOR,
+            name=name or "loss",
+            node=node,
+            sources=tuple(arguments.all()),
+            arguments=options,
+            facts=facts,
         )
         self.reader.recording.add(OpKind.LOSS, node, criterion, *both, result=result, name=name, options=options)
         return result
@@ -217,7 +230,9 @@ class Calls:
     def model(self, model: AbstractValue, node: ast.AST, arguments: Arguments, act: OpKind) -> AbstractValue:
         """Return the output of a model: of one defined in this file by going through its forward."""
         recording = self.reader.recording
-        result = AbstractValue(kind=ValueKind.TENSOR, name=model.name or "model", node=node, sources=(model, *arguments.all()))
+        result = AbstractValue(
+            kind=ValueKind.TENSOR, name=model.name or "model", node=node, sources=(model, *arguments.all())
+        )
         operation = recording.add(act, node, model, *arguments.all(), result=result, options=arguments.options())
         wrapped = model
         while WRAPPER in wrapped.facts and wrapped.sources:
@@ -268,7 +283,9 @@ class Calls:
     ) -> AbstractValue:
         """Return a new object of a class of this file, with what its constructor gives it."""
         module = self.is_module(kind)
-        known = next((found for base in _bases(kind) if (found := kind_of(base.name)) and base.kind is ValueKind.NAME), None)
+        known = next(
+            (found for base in _bases(kind) if (found := kind_of(base.name)) and base.kind is ValueKind.NAME), None
+        )
         what = ValueKind.MODEL if module else known or ValueKind.INSTANCE
         thing = AbstractValue(kind=what, name=kind.name, node=node, arguments=Arguments(given, named).options())
         thing.scope = kind
@@ -321,7 +338,11 @@ class Calls:
                 if method is not None:
                     static = "staticmethod" in _words(method)
                     return AbstractValue(
-                        kind=ValueKind.FUNCTION, name=name, node=method, scope=base.scope, sources=() if static else (each,)
+                        kind=ValueKind.FUNCTION,
+                        name=name,
+                        node=method,
+                        scope=base.scope,
+                        sources=() if static else (each,),
                     )
         return None
 
@@ -339,7 +360,9 @@ class Calls:
         for base in _bases(kind) if kind is not None and owner is not None else ():
             method = self._method(base, name)
             if method is not None and owner is not None:
-                bound = AbstractValue(kind=ValueKind.FUNCTION, name=name, node=method, scope=base.scope, sources=(owner,))
+                bound = AbstractValue(
+                    kind=ValueKind.FUNCTION, name=name, node=method, scope=base.scope, sources=(owner,)
+                )
                 return self.reader.function(bound, node, arguments.given, arguments.named)
         return unknown(node, *arguments.all())
 

@@ -6,7 +6,15 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from trueloop.analysis.abstract_value import COPIED, GRAD, NO_GRAPH, AbstractValue, ValueKind, parameters_of_gradient, unknown
+from trueloop.analysis.abstract_value import (
+    COPIED,
+    GRAD,
+    NO_GRAPH,
+    AbstractValue,
+    ValueKind,
+    parameters_of_gradient,
+    unknown,
+)
 from trueloop.analysis.operations import OpKind
 
 if TYPE_CHECKING:
@@ -66,7 +74,9 @@ class Functions:
         if name in PASSING and arguments.given:
             return arguments.given[0]
         if name in NUMBERS:
-            return AbstractValue(kind=ValueKind.UNKNOWN, name=name, node=node, sources=tuple(arguments.all()), facts={NO_GRAPH})
+            return AbstractValue(
+                kind=ValueKind.UNKNOWN, name=name, node=node, sources=tuple(arguments.all()), facts={NO_GRAPH}
+            )
         if name in CLIPS:
             subject = arguments.get(0, "parameters") or unknown(node)
             result = AbstractValue(kind=ValueKind.TENSOR, name=name, node=node, sources=(subject,), facts={NO_GRAPH})
@@ -108,7 +118,11 @@ class Functions:
             attributes={f"[{number}]": each for number, each in enumerate(items)},
         )  # fmt: skip
         return AbstractValue(
-            kind=ValueKind.SEQUENCE, name="turns", node=node, sources=(turn,), arguments={"over": overs[0]} if overs else {}
+            kind=ValueKind.SEQUENCE,
+            name="turns",
+            node=node,
+            sources=(turn,),
+            arguments={"over": overs[0]} if overs else {},
         )
 
     def _next(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
@@ -162,7 +176,9 @@ class Functions:
         parameters = held.get("['params']")
         if parameters is not None and parameters.kind is ValueKind.PARAMETERS:
             return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=parameters.sources)
-        return AbstractValue(kind=ValueKind.SEQUENCE, name="dict", node=node, sources=tuple(arguments.all()), attributes=held)
+        return AbstractValue(
+            kind=ValueKind.SEQUENCE, name="dict", node=node, sources=tuple(arguments.all()), attributes=held
+        )
 
     def _chain(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if arguments.given and all(each.kind is ValueKind.PARAMETERS for each in arguments.given):
@@ -175,7 +191,9 @@ class Functions:
             return unknown(node)
         one = arguments.given[0]
         deep = self.reader.values.name_of(node.func) == "copy.deepcopy"
-        thing = AbstractValue(kind=one.kind, name=one.name, node=node, sources=one.sources, arguments=one.arguments, value=one.value)
+        thing = AbstractValue(
+            kind=one.kind, name=one.name, node=node, sources=one.sources, arguments=one.arguments, value=one.value
+        )
         thing.scope, thing.attributes = one.scope, dict(one.attributes)
         thing.owners = () if deep else one.owners  # a shallow copy has the very parameters
         thing.facts = {*one.facts, COPIED} if deep else set(one.facts)
@@ -204,7 +222,9 @@ class Functions:
     def _split(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         whole = arguments.get(0, "dataset") or unknown(node)
         parts = {
-            f"[{number}]": AbstractValue(kind=ValueKind.DATASET, name="torch.utils.data.Subset", node=node, sources=(whole,))
+            f"[{number}]": AbstractValue(
+                kind=ValueKind.DATASET, name="torch.utils.data.Subset", node=node, sources=(whole,)
+            )
             for number in range(4)
         }
         return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(parts.values()), attributes=parts)

@@ -55,7 +55,12 @@ class Methods:
             return special(owner, node, arguments)
         if name == "backward":
             return self._backward(owner, node, arguments)
-        if name == "state_dict" and owner.kind in (ValueKind.MODEL, ValueKind.OPTIMIZER, ValueKind.SCHEDULER, ValueKind.SCALER):
+        if name == "state_dict" and owner.kind in (
+            ValueKind.MODEL,
+            ValueKind.OPTIMIZER,
+            ValueKind.SCHEDULER,
+            ValueKind.SCALER,
+        ):
             return self._add(
                 OpKind.STATE_DICT, node, owner, result=AbstractValue(kind=ValueKind.STATE, node=node, sources=(owner,))
             )
@@ -144,7 +149,9 @@ class Methods:
 
     def _model_named_modules(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         part = AbstractValue(kind=ValueKind.MODEL, node=node, sources=(owner,), facts={PART})
-        turn = AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=(unknown(node), part), attributes={"[1]": part})
+        turn = AbstractValue(
+            kind=ValueKind.SEQUENCE, node=node, sources=(unknown(node), part), attributes={"[1]": part}
+        )
         return AbstractValue(kind=ValueKind.SEQUENCE, name="turns", node=node, sources=(turn,))
 
     _model_named_children = _model_named_modules
@@ -189,7 +196,9 @@ class Methods:
 
     def _scaler_scale(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         first = arguments.get(0, "outputs") or unknown(node)
-        result = AbstractValue(kind=ValueKind.TENSOR, name="scaled", node=node, sources=(first, owner), facts=set(first.facts))
+        result = AbstractValue(
+            kind=ValueKind.TENSOR, name="scaled", node=node, sources=(first, owner), facts=set(first.facts)
+        )
         return self._add(OpKind.SCALE_LOSS, node, owner, first, result=result)
 
     def _scaler_step(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
@@ -230,12 +239,21 @@ class Methods:
     def _tensor_requires_grad_(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         wants = arguments.get(0, "requires_grad")
         value = True if wants is None else wants.constant()
-        result = AbstractValue(kind=ValueKind.TENSOR, name="requires_grad_", node=node, sources=(owner,), facts=set(owner.facts))
-        return self._add(OpKind.SET_REQUIRES_GRAD, node, owner, value=value if isinstance(value, bool) else None, result=result)
+        result = AbstractValue(
+            kind=ValueKind.TENSOR, name="requires_grad_", node=node, sources=(owner,), facts=set(owner.facts)
+        )
+        return self._add(
+            OpKind.SET_REQUIRES_GRAD, node, owner, value=value if isinstance(value, bool) else None, result=result
+        )
 
     def _tensor(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if owner.name == GRAD:
-            self._add(OpKind.CLEAR_GRADIENTS if name in IN_PLACE else OpKind.ACCESS_GRADIENTS, node, parameters_of_gradient(owner), name=name)
+            self._add(
+                OpKind.CLEAR_GRADIENTS if name in IN_PLACE else OpKind.ACCESS_GRADIENTS,
+                node,
+                parameters_of_gradient(owner),
+                name=name,
+            )
             return owner
         statement = self.reader.recording.statement
         if isinstance(statement, ast.Expr) and statement.value is node and (name in SAME or name == "detach"):
@@ -264,13 +282,18 @@ class Methods:
             from trueloop.analysis.interpreter.values import element
 
             value = element(owner, node)
-            turn = AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=(unknown(node), value), attributes={"[1]": value})
+            turn = AbstractValue(
+                kind=ValueKind.SEQUENCE, node=node, sources=(unknown(node), value), attributes={"[1]": value}
+            )
             return AbstractValue(kind=ValueKind.SEQUENCE, name="turns", node=node, sources=(turn,))
         if name not in GROWING:
             return owner if name in ("items", "values", "copy") else unknown(node, owner)
         owner.sources = (*owner.sources, *arguments.given)
         if arguments.given and all(each.kind is ValueKind.PARAMETERS for each in owner.sources):
-            owner.kind, owner.sources = ValueKind.PARAMETERS, tuple(one for each in owner.sources for one in each.sources)
+            owner.kind, owner.sources = (
+                ValueKind.PARAMETERS,
+                tuple(one for each in owner.sources for one in each.sources),
+            )
         return self._add(OpKind.STORE_ITEM, node, owner, *arguments.all(), name=name)
 
     def _unknown(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue | None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from trueloop.analysis.abstract_value import FROZEN, GRAD, NO_GRAPH, PART, AbstractValue, ValueKind, join_values, unknown
+from trueloop.analysis.abstract_value import (
+    FROZEN,
+    GRAD,
+    NO_GRAPH,
+    PART,
+    AbstractValue,
+    ValueKind,
+    join_values,
+    unknown,
+)
 from trueloop.analysis.interpreter.values import element
 from trueloop.analysis.operations import OpKind
 from trueloop.core.source_text import dotted_name

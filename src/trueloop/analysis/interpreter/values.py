@@ -5,7 +5,16 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any, Final
 
-from trueloop.analysis.abstract_value import GRAD, NO_GRAPH, PART, WRAPPER, AbstractValue, ValueKind, join_values, unknown
+from trueloop.analysis.abstract_value import (
+    GRAD,
+    NO_GRAPH,
+    PART,
+    WRAPPER,
+    AbstractValue,
+    ValueKind,
+    join_values,
+    unknown,
+)
 from trueloop.analysis.interpreter.qualified_names import canonical, kind_of
 from trueloop.analysis.operations import OpKind
 from trueloop.core.source_text import dotted_name
@@ -15,6 +24,7 @@ if TYPE_CHECKING:
 
 BUILTINS: Final = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
 MOST_ITEMS: Final = 200  # of a list written out: longer ones are tables
+OBJECTS: Final = frozenset((ValueKind.SEQUENCE, ValueKind.INSTANCE, ValueKind.MODEL))
 PLAIN: Final = frozenset(("shape", "dtype", "device", "ndim", "grad_fn", "requires_grad", "is_cuda", "itemsize"))
 """Attributes of a tensor that say something about it."""
 
@@ -29,7 +39,10 @@ class Values:
         """Return what an expression stands for, and write down what evaluating it does."""
         run = getattr(self, f"_{type(node).__name__.lower()}", None)
         if run is not None:
-            return run(node)
+            thing: AbstractValue = run(node)
+            if thing.loops is None and thing.kind in OBJECTS and not thing.union:
+                thing.loops = tuple(each.node for each in self.reader.recording.loops)
+            return thing
         parts = [self.of(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
         return unknown(node, *parts)
 
@@ -72,7 +85,9 @@ class Values:
             case ValueKind.SCHEDULER if name == "optimizer" and owner.sources:
                 return owner.sources[0]
             case ValueKind.LOADER if name in ("dataset", "sampler"):
-                return _first(owner.sources, ValueKind.DATASET if name == "dataset" else ValueKind.SAMPLER) or unknown(node, owner)
+                return _first(owner.sources, ValueKind.DATASET if name == "dataset" else ValueKind.SAMPLER) or unknown(
+                    node, owner
+                )
             case _:
                 pass
         thing = unknown(node, owner)
@@ -169,7 +184,11 @@ class Values:
     def _compare(self, node: ast.Compare) -> AbstractValue:
         parts = [self.of(each) for each in (node.left, *node.comparators)]
         plain = any(isinstance(each, ast.Is | ast.IsNot | ast.In | ast.NotIn) for each in node.ops)
-        kind = ValueKind.TENSOR if not plain and any(each.kind is ValueKind.TENSOR for each in parts) else ValueKind.UNKNOWN
+        kind = (
+            ValueKind.TENSOR
+            if not plain and any(each.kind is ValueKind.TENSOR for each in parts)
+            else ValueKind.UNKNOWN
+        )
         return AbstractValue(kind=kind, name="compare", node=node, sources=tuple(parts), facts={NO_GRAPH})
 
     def computed(self, node: ast.expr, name: str, *inputs: AbstractValue) -> AbstractValue:
@@ -177,7 +196,9 @@ class Values:
         if not any(each.kind in (ValueKind.TENSOR, ValueKind.PARAMETERS) for each in inputs):
             return unknown(node, *inputs)
         graphs = [each for each in inputs if each.kind is not ValueKind.CONSTANT and NO_GRAPH not in each.facts]
-        return AbstractValue(kind=ValueKind.TENSOR, name=name, node=node, sources=inputs, facts=set() if graphs else {NO_GRAPH})
+        return AbstractValue(
+            kind=ValueKind.TENSOR, name=name, node=node, sources=inputs, facts=set() if graphs else {NO_GRAPH}
+        )
 
     def _joinedstr(self, node: ast.JoinedStr) -> AbstractValue:
         for each in node.values:
@@ -196,7 +217,9 @@ class Values:
 
     def _sequence(self, node: ast.expr, things: list[AbstractValue]) -> AbstractValue:
         if things and all(each.kind is ValueKind.PARAMETERS for each in things):
-            return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=_together(each.sources for each in things))
+            return AbstractValue(
+                kind=ValueKind.PARAMETERS, node=node, sources=_together(each.sources for each in things)
+            )
         held = {f"[{number}]": each for number, each in enumerate(things)}
         return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(things), attributes=held)
 
@@ -211,7 +234,9 @@ class Values:
         parameters = held.get("['params']")
         if parameters is not None and parameters.kind is ValueKind.PARAMETERS:
             return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=parameters.sources)
-        return AbstractValue(kind=ValueKind.SEQUENCE, name="dict", node=node, sources=tuple(held.values()), attributes=held)
+        return AbstractValue(
+            kind=ValueKind.SEQUENCE, name="dict", node=node, sources=tuple(held.values()), attributes=held
+        )
 
     def _listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> AbstractValue:
         return self._comprehension(node, node.generators, node.elt)
@@ -245,7 +270,9 @@ class Values:
         key = f"[{word!r}]"
         if isinstance(word, str | int) and key in owner.attributes:
             return owner.attributes[key]
-        if owner.kind in (ValueKind.SEQUENCE, ValueKind.UNKNOWN, ValueKind.LOADER) and not isinstance(node.slice, ast.Slice):
+        if owner.kind in (ValueKind.SEQUENCE, ValueKind.UNKNOWN, ValueKind.LOADER) and not isinstance(
+            node.slice, ast.Slice
+        ):
             thing = element(owner, node) if owner.kind is not ValueKind.UNKNOWN else unknown(node, owner)
             if isinstance(word, str | int):
                 owner.attributes[key] = thing
@@ -274,7 +301,12 @@ class Values:
             return self._told(test)
         if isinstance(test, ast.Name):
             found = self.reader.scope.get(test.id)
-            if found is not None and found.kind is ValueKind.CONSTANT and not found.union and self.reader.recording.calls:
+            if (
+                found is not None
+                and found.kind is ValueKind.CONSTANT
+                and not found.union
+                and self.reader.recording.calls
+            ):
                 return bool(found.value)
         return None
 
@@ -299,7 +331,11 @@ class Values:
             except (SyntaxError, ValueError):
                 return None
         if isinstance(node, ast.Subscript):  # Optional[Optimizer], DataLoader[Batch]
-            return self.annotated(node.slice) if dotted_name(node.value).endswith("Optional") else self.annotated(node.value)
+            return (
+                self.annotated(node.slice)
+                if dotted_name(node.value).endswith("Optional")
+                else self.annotated(node.value)
+            )
         if not isinstance(node, ast.Name | ast.Attribute):
             return None
         thing = self.of(node)
@@ -325,7 +361,9 @@ def element(over: AbstractValue, node: Any) -> AbstractValue:
         case ValueKind.PARAMETERS:
             return over
         case ValueKind.TENSOR:
-            return AbstractValue(kind=ValueKind.TENSOR, name=over.name, node=node, sources=(over,), facts=over.facts & {NO_GRAPH})
+            return AbstractValue(
+                kind=ValueKind.TENSOR, name=over.name, node=node, sources=(over,), facts=over.facts & {NO_GRAPH}
+            )
         case ValueKind.MODEL:
             return AbstractValue(kind=ValueKind.MODEL, node=node, sources=(over,), facts={PART})
         case _:

@@ -122,7 +122,11 @@ def by_hand(source: SourceFile) -> bool:
 def batches(loader: AbstractValue) -> int | None:
     """Return how many batches a loader has, where its data is made in the text with its size written out."""
     options = loader.arguments
-    if loader.kind is not ValueKind.LOADER or loader.union or {"sampler", "batch_sampler", "2", "3", "4"} & options.keys():
+    if (
+        loader.kind is not ValueKind.LOADER
+        or loader.union
+        or {"sampler", "batch_sampler", "2", "3", "4"} & options.keys()
+    ):
         return None
     size = options.get("batch_size") or options.get("1")
     drop = options.get("drop_last")

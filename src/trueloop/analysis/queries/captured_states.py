@@ -62,16 +62,24 @@ def resumed(source: SourceFile) -> Iterator[tuple[Op, Op]]:
     unread = any(
         getattr(call.func, "attr", "") == "load_state_dict" and id(call) not in known for call in source.all_calls
     )
-    if unread or any(each.subject.kind not in (ValueKind.MODEL, ValueKind.SCHEDULER, ValueKind.SCALER) for each in loads):
+    if unread or any(
+        each.subject.kind not in (ValueKind.MODEL, ValueKind.SCHEDULER, ValueKind.SCALER) for each in loads
+    ):
         return
     saved = [each for save in source.ops(OpKind.SAVE) for thing in save.inputs for each in thing.ancestors()]
-    if not any(each.kind is ValueKind.STATE and each.sources and each.sources[0].kind is ValueKind.OPTIMIZER for each in saved):
+    if not any(
+        each.kind is ValueKind.STATE and each.sources and each.sources[0].kind is ValueKind.OPTIMIZER for each in saved
+    ):
         return
     read = {id(each.result) for each in source.ops(OpKind.LOAD)}
     for model in loads:
         files = _files(model, read) if model.subject.kind is ValueKind.MODEL else set[int]()
         for other in loads if files else ():
-            same = other.entry_point == model.entry_point and other.branches == model.branches and files & _files(other, read)
+            same = (
+                other.entry_point == model.entry_point
+                and other.branches == model.branches
+                and files & _files(other, read)
+            )
             if same and other.subject.kind is not ValueKind.MODEL and _averages(source, model):
                 yield model, other
                 break

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.queries.loops import is_statement, is_inside
+from trueloop.analysis.queries.loops import is_inside, is_statement
 from trueloop.analysis.queries.modes import frozen, in_eval_mode, trains
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import Fix

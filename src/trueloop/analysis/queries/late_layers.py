@@ -66,7 +66,9 @@ def changes(source: SourceFile, made: Op) -> Iterator[Change]:
     for change in run:
         if change.kind not in (OpKind.SET_ATTRIBUTE, OpKind.STORE_ITEM) or change.subject.kind is not ValueKind.MODEL:
             continue
-        parts = [part for each in change.inputs for part in (each.sources if each.kind is ValueKind.SEQUENCE else (each,))]
+        parts = [
+            part for each in change.inputs for part in (each.sources if each.kind is ValueKind.SEQUENCE else (each,))
+        ]
         fresh = any(_new(part) or (id(part) in built and weighs(part) and _alone(part, built)) for part in parts)
         frozen = any(FROZEN in each.facts for each in change.subject.with_enclosing_modules())
         if fresh and not frozen and optimizer.covers(change.subject):
@@ -94,7 +96,9 @@ def _told(operation: Op, optimizer: AbstractValue) -> bool:
 
 
 def _grows_by_hand(source: SourceFile) -> bool:
-    return any("param_groups" in names_in(each.func) for each in source.all_calls if isinstance(each.func, ast.Attribute))
+    return any(
+        "param_groups" in names_in(each.func) for each in source.all_calls if isinstance(each.func, ast.Attribute)
+    )
 
 
 def _new(part: AbstractValue) -> bool:
@@ -108,7 +112,9 @@ def _alone(part: AbstractValue, built: set[int]) -> bool:
     """Return True where a new part does not stand around an old one."""
     if part.name.rpartition(".")[2] in WEIGHTED:
         return True
-    inner = part.sources if part.name == "torch.nn.Sequential" else (*part.arguments.values(), *part.attributes.values())
+    inner = (
+        part.sources if part.name == "torch.nn.Sequential" else (*part.arguments.values(), *part.attributes.values())
+    )
     return not any(each.kind in (ValueKind.MODEL, ValueKind.UNKNOWN) and id(each) not in built for each in inner)
 
 
@@ -132,7 +138,11 @@ def _replaces(source: SourceFile, change: Op) -> bool:
     if change.name in GROWING:
         return False
     owner, word = change.subject, change.name
-    before = (each for each in source.ops(OpKind.SET_ATTRIBUTE) if each.index < change.index and each.entry_point == change.entry_point)
+    before = (
+        each
+        for each in source.ops(OpKind.SET_ATTRIBUTE)
+        if each.index < change.index and each.entry_point == change.entry_point
+    )
     return not isinstance(owner.scope, AbstractValue) or any(
         each.name == word and each.subject is owner for each in before
     )
@@ -169,20 +179,28 @@ def _may_hold(optimizer: AbstractValue, layer: AbstractValue) -> bool:
     """Return True where an optimizer has a layer, or some part of its model that the text does not tell."""
     above = layer.with_enclosing_modules()
     some = (each for each in optimizer.models() if PART in each.facts)
-    return optimizer.covers(layer) or any(whole is one for each in some for whole in each.with_enclosing_modules() for one in above)
+    return optimizer.covers(layer) or any(
+        whole is one for each in some for whole in each.with_enclosing_modules() for one in above
+    )
 
 
 def _set_by_hand(operation: Op, whole: AbstractValue) -> bool:
     """Return True where the weights of a model or of a part of it are loaded, or looked at one by one."""
     if operation.kind is OpKind.LOAD_STATE_DICT:
         return operation.subject.covers(whole) or whole.covers(operation.subject)
-    looked = operation.subject.ancestors() if operation.kind in (OpKind.TORCH_CALL, OpKind.STORE_ITEM, OpKind.ACCESS_GRADIENTS) else ()
+    looked = (
+        operation.subject.ancestors()
+        if operation.kind in (OpKind.TORCH_CALL, OpKind.STORE_ITEM, OpKind.ACCESS_GRADIENTS)
+        else ()
+    )
     return any(each.kind is ValueKind.PARAMETERS and whole.covers(each) for each in looked)
 
 
 def _step_around(run: list[Op], layer: AbstractValue, optimizer: AbstractValue, held: list[AbstractValue]) -> Op | None:
     """Return the optimizer's first step behind a backward through a layer, and through others before it."""
-    called = [each for each in run if each.kind is OpKind.MODEL_CALL and each.subject is layer and each.result is not None]
+    called = [
+        each for each in run if each.kind is OpKind.MODEL_CALL and each.subject is layer and each.result is not None
+    ]
     after = [
         each for each in called if any(one is part for given in each.inputs for one in _flow(given) for part in held)
     ]

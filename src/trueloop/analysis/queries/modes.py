@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from trueloop.analysis.abstract_value import WRAPPER, AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.queries.loops import is_statement, is_inside, assigned_names
+from trueloop.analysis.queries.loops import assigned_names, is_inside, is_statement
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import Fix, dotted_name, encloses
 
@@ -82,7 +82,9 @@ def left_from_training(source: SourceFile, call: Op) -> bool:
 def in_eval_mode(source: SourceFile, call: Op) -> bool:
     """True where a model as a whole is in eval mode when it is called."""
     model = call.subject
-    modes = [each for each in source.ops(OpKind.SET_MODE) if each.entry_point == call.entry_point and touches(each, model)]
+    modes = [
+        each for each in source.ops(OpKind.SET_MODE) if each.entry_point == call.entry_point and touches(each, model)
+    ]
     if any(each.value is not False and not sets(each, model) for each in modes):
         return False  # a part of it is switched by itself
     before = [each for each in modes if each.index < call.index and sets(each, model)]
@@ -123,7 +125,12 @@ def renewed(loop: Loop, model: AbstractValue, inside: Iterable[Op]) -> bool:
 def set_back(source: SourceFile, mode: Op, loop: Loop) -> Fix | None:
     """Return the fix: train mode at the beginning of every turn, or of the loop over batches in it."""
     call = next(
-        (each for each in source.ops_in_loop(loop, OpKind.MODEL_CALL, root=mode.entry_point) if each.subject.may_be(mode.subject)), None
+        (
+            each
+            for each in source.ops_in_loop(loop, OpKind.MODEL_CALL, root=mode.entry_point)
+            if each.subject.may_be(mode.subject)
+        ),
+        None,
     )
     nearest: Any = call.loops[-1].node if call and call.loops else None
     text = dotted_name(call.node.func) if call else ""
@@ -146,7 +153,10 @@ def evaluated(source: SourceFile, call: Op) -> Fix | None:
         return None
     if not text or text.partition(".")[0] in assigned_names(loop) or not is_inside(call.node, statement):
         return None
-    before, after = source.text.insert_before(statement, f"{text}.eval()"), source.text.insert_after(statement, f"{text}.train()")
+    before, after = (
+        source.text.insert_before(statement, f"{text}.eval()"),
+        source.text.insert_after(statement, f"{text}.train()"),
+    )
     words = f"Insert {text}.eval() and {text}.train()"
     return Fix((before, after), safe=True, description=words) if before and after else None
 
@@ -186,7 +196,9 @@ def _of_torch(source: SourceFile, model: AbstractValue, name: str, seen: set[int
         return _rate(model, "dropout", "", default=0.0)
     written = len(getattr(model.node, "args", ())) + len(getattr(model.node, "keywords", ()))
     if name in ("Sequential", "ModuleList", "ModuleDict"):
-        return _any([None] * (written > 0 and not model.sources), (_lively(source, each, seen) for each in model.sources))
+        return _any(
+            [None] * (written > 0 and not model.sources), (_lively(source, each, seen) for each in model.sources)
+        )
     return False
 
 

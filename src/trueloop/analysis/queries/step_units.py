@@ -54,7 +54,9 @@ def power(number: AbstractValue, unit: AbstractValue, deep: int = 0) -> int | No
     """
     if number is unit or number.union or deep > DEEPEST:
         return 1 if number is unit else None
-    parts = [power(each, unit, deep + 1) for each in number.sources if each.kind in (ValueKind.UNKNOWN, ValueKind.CONSTANT)]
+    parts = [
+        power(each, unit, deep + 1) for each in number.sources if each.kind in (ValueKind.UNKNOWN, ValueKind.CONSTANT)
+    ]
     known = [each for each in parts if each is not None]
     if len(known) < len(parts):
         return None

@@ -18,7 +18,7 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import Severity
 from trueloop.core.formatting import format_count
 from trueloop.core.suppression import named
-from trueloop.failures.selection import FailureSelection, select_failures, read_config_list
+from trueloop.failures.selection import FailureSelection, read_config_list, select_failures
 from trueloop.lint.add_ignores import with_ignores
 from trueloop.lint.baseline import Key, key, load
 from trueloop.lint.baseline import write as write_baseline

@@ -9,7 +9,7 @@ from trueloop.app.option_types import Flag
 from trueloop.cli.columns import aligned, say, width
 from trueloop.cli.run_cells import at, best, progress, time, when
 from trueloop.cli.runs import Root
-from trueloop.core.formatting import format_count, replace_unprintable, format_float
+from trueloop.core.formatting import format_count, format_float, replace_unprintable
 from trueloop.runs.history import History
 from trueloop.runs.journal import read_journal
 from trueloop.runs.journal_lines import encode_line

@@ -130,7 +130,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             message="This evaluation loader has `drop_last=True`: it leaves out the samples that do not fill a batch.",
             node=loader.node,
             related=((call.node, "evaluated here"),),
-            fix=Fix((source.text.replace(values[0], "False"),), safe=True, description="Set drop_last=False")
+            fix=Fix((source.text.replace(values[0], "False"),), safe=False, description="Set drop_last=False")
             if values
             else None,
             severity=Severity.NOTE,

@@ -160,7 +160,7 @@ def _call_the_model(source: SourceFile, call: Op) -> Fix | None:
     node: Any = call.node
     start, end = source.text.span(node.func.value)[1], source.text.span(node.func)[1]
     plain = source.text.content[start:end] == b".forward" and len(call.inputs) == len(node.args) + len(node.keywords)
-    return Fix((Edit(start, end, ""),), safe=True, description="Call the model itself") if plain else None
+    return Fix((Edit(start, end, ""),), safe=False, description="Call the model itself") if plain else None
 
 
 RULE = Rule(required_words=(".forward(",), find=find)

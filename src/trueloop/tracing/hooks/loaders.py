@@ -19,13 +19,13 @@ from trueloop.tracing.events import (
     DistributedEpochStarted,
     Event,
     GeneratorCopied,
-    SortedLabels,
+    JointlyStandardised,
     LoaderExhausted,
     LoadersOverlap,
     LoaderStarted,
-    SampleOrderRecorded,
     Ref,
-    JointlyStandardised,
+    SampleOrderRecorded,
+    SortedLabels,
     WorkersRepeatFirstBatch,
 )
 from trueloop.tracing.hooks.window_leftovers import record_leftover

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trueloop.tracing.events import Event, BackwardLosses, LossArgumentsSwapped
+from trueloop.tracing.events import BackwardLosses, Event, LossArgumentsSwapped
 from trueloop.tracing.losses import NOTE, Note
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState

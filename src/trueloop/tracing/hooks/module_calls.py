@@ -21,13 +21,13 @@ from trueloop.tracing.events import (
     DominatingEpsilon,
     Event,
     ForwardBypassed,
-    IneffectiveFreeze,
     FreezeAttribute,
+    HighBatchNormMomentum,
+    IneffectiveFreeze,
     ModelCalled,
+    RecurrentLayerCalled,
     Ref,
     Refs,
-    RecurrentLayerCalled,
-    HighBatchNormMomentum,
     UnregisteredModuleCalled,
 )
 from trueloop.tracing.hooks.forward_bypass import ForwardBypasses

@@ -29,7 +29,7 @@ from torch.optim.lr_scheduler import (
 )
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.events import Event, SchedulerStepped, SchedulerNeverStepped
+from trueloop.tracing.events import Event, SchedulerNeverStepped, SchedulerStepped
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.schedules_not_stepped import UnsteppedSchedules

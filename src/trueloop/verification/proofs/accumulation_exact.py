@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.formatting import format_percent, format_float
+from trueloop.core.formatting import format_float, format_percent
 from trueloop.verification.batch_tree import as_double, cut, samples_in, taken
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, NotJudged, Verdict
 from trueloop.verification.freeze_mode import BatchNorm, of_kind, pin, without_dropout

@@ -9,7 +9,7 @@ from itertools import islice
 
 import torch
 
-from trueloop.core.formatting import format_count, format_duration, format_percent, format_float
+from trueloop.core.formatting import format_count, format_duration, format_float, format_percent
 from trueloop.verification.batch_tree import samples_in
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof

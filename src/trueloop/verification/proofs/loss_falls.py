@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from trueloop.core.formatting import format_count, format_percent, format_float
+from trueloop.core.formatting import format_count, format_float, format_percent
 from trueloop.verification.evidence import Curve, Evidence, Verdict
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench

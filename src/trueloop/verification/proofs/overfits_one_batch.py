@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueloop.core.formatting import format_count, format_duration, format_percent, format_float
+from trueloop.core.formatting import format_count, format_duration, format_float, format_percent
 from trueloop.verification.batch_tree import mapped, samples_in, taken, tensors
 from trueloop.verification.evidence import Curve, Evidence, NotApplicable, NotJudged, Verdict
 from trueloop.verification.freeze_mode import without_dropout

@@ -10,7 +10,8 @@ Why it happens
 
 Fix
     Keep numbers: ``total += loss.item()``, ``losses.append(loss.detach())``; ``hidden = hidden.detach()`` between the
-    windows of a recurrent net; ``torch.no_grad()`` around evaluation, and around the averaging of weights.
+    windows of a recurrent net; ``torch.no_grad()`` around evaluation, and around the averaging of weights. The
+    linter's fix cuts a graph, so it needs ``--unsafe-fixes``.
 
 When this is fine
     ``loss.item()`` and ``loss.detach()`` keep a number only. Truncated backpropagation through time, policy gradients
@@ -20,7 +21,8 @@ When this is fine
     behind a model's first parameter count in the same way: it has some where a teacher's average of the student is
     taken with gradients on, and the line told is where the teacher is called. The text alone tells it where a backward
     without ``retain_graph`` has gone through what is added to a list, a dictionary or a total in each turn of a loop,
-    so that it is of no more use, and where nothing in the file empties it.
+    so that it is of no more use, and where nothing in the file empties it. A list that the same turn has made, such as
+    the skip connections of a ``forward``, is gone with the turn.
 
 References
     PyTorch FAQ "My model reports cuda runtime error(2): out of memory", on not accumulating history across the training

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import MAYBE, NO_GRAPH, AbstractValue, ValueKind
+from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, encloses
@@ -35,12 +35,20 @@ def holds(thing: AbstractValue, graphs: set[int], depth: int = 12) -> bool:
 
 
 def growing(source: SourceFile, kept: Op, loop: Loop) -> bool:
-    """True where an operation adds to something older than a turn of a loop, in every turn, and nothing empties it."""
+    """True where an operation adds to something that outlives a turn of a loop, in every turn, and nothing empties it.
+
+    What a turn makes itself, also in a function called from it, dies with the turn, however much it keeps until then.
+    """
     place = _place(kept, loop)
     if place is None or not all(_regular(each.node, place) for each in kept.conditions(loop)):
         return False
     path, word = ast.unparse(place), last_name(place)
-    if not word or word in source.emptied_containers or _inside(kept.subject.node, kept, loop):
+    if (
+        not word
+        or word in source.emptied_containers
+        or _made_in_turn(source, kept, loop)
+        or _bound_in_turn(source, place, loop, kept)
+    ):
         return False
     bound = source.ops_in_loop(loop, OpKind.SET_ATTRIBUTE, root=kept.entry_point)
     if any(each.statement is not kept.statement and each.name == word for each in bound):
@@ -91,16 +99,61 @@ def _regular(node: Any, place: ast.expr) -> bool:
     return counted and test is not None and last_name(place) not in ast.unparse(test)
 
 
-def _inside(node: Any, kept: Op, loop: Loop) -> bool:
-    """True where something was made in the same turn: in the loop, or in a function called from it."""
-    if not isinstance(node, ast.AST):
+def _run_in_turn(kept: Op, loop: Loop) -> list[Any]:
+    """Return the functions that a turn of a loop has called, directly or through others, to come to an operation."""
+    inside = [encloses(loop.node, call) for call in kept.calls]
+    return list(kept.functions[inside.index(True) :]) if True in inside else []
+
+
+def _made_in_turn(source: SourceFile, kept: Op, loop: Loop) -> bool:
+    """True where what grows, or the object whose attribute it is, may have been made in the same turn of a loop."""
+    if not isinstance(kept.subject.node, ast.AST):
         return True
-    called = [one for call, one in zip(kept.calls, kept.functions, strict=True) if encloses(loop.node, call)]
-    return (
-        kept.kind is OpKind.STORE_ITEM
-        and kept.subject.kind is ValueKind.SEQUENCE
-        and any(encloses(each, node) for each in (loop.node, *called))
+    owners = [
+        each.subject
+        for each in source.ops_of_run(kept)
+        if each.kind is OpKind.SET_ATTRIBUTE and each.statement is kept.statement
+    ]
+    if any(_of_turn(each, loop) for each in (kept.subject, *owners)):
+        return True
+    places = (loop.node, *_run_in_turn(kept, loop))
+    sequence = kept.kind is OpKind.STORE_ITEM and kept.subject.kind is ValueKind.SEQUENCE
+    return sequence and any(encloses(each, kept.subject.node) for each in places)
+
+
+def _of_turn(thing: AbstractValue, loop: Loop) -> bool:
+    """True where one of the ways in which something was made is by a turn of a loop."""
+    return any(node is loop.node for way in thing.alternatives() for node in way.loops or ())
+
+
+def _bound_in_turn(source: SourceFile, place: ast.expr, loop: Loop, kept: Op) -> bool:
+    """True where a name is given a new value by a function that a turn of a loop calls."""
+    if not isinstance(place, ast.Name):
+        return False
+    called = [each for each in _run_in_turn(kept, loop) if encloses(each, kept.node)]
+    if any(_binds(each, place.id) for each in called):
+        return True
+    return any(
+        isinstance(each, ast.FunctionDef) and not encloses(each, loop.node) and _declares(each, place.id)
+        for each in source.nodes
     )
+
+
+def _binds(function: ast.AST, name: str) -> bool:
+    """True where a function assigns something else to a name than what another name or attribute stands for."""
+    for each in ast.walk(function):
+        if isinstance(each, ast.Assign | ast.AnnAssign | ast.NamedExpr) and each.value is not None:
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            same = isinstance(each.value, ast.Name | ast.Attribute)
+            if not same and any(isinstance(one, ast.Name) and one.id == name for one in targets):
+                return True
+    return False
+
+
+def _declares(function: ast.FunctionDef, name: str) -> bool:
+    """True where a function assigns to a name that it declares global or nonlocal."""
+    outer = any(isinstance(each, ast.Global | ast.Nonlocal) and name in each.names for each in ast.walk(function))
+    return outer and _binds(function, name)
 
 
 def detached(source: SourceFile, kept: Op, graphs: set[int]) -> Fix | None:
@@ -121,8 +174,7 @@ def detached(source: SourceFile, kept: Op, graphs: set[int]) -> Fix | None:
     if value is None or thing is None:
         return None
     edits = list(_detached(source, value, thing, graphs))
-    sure = all(MAYBE not in each.facts for each in (thing, *thing.sources))
-    return Fix(tuple(edits), safe=sure, description="Keep it without its graph") if edits else None
+    return Fix(tuple(edits), safe=False, description="Keep it without its graph") if edits else None
 
 
 def _detached(source: SourceFile, node: ast.expr, thing: AbstractValue, graphs: set[int]) -> Iterator[Edit]:
