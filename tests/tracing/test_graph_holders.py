@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from trueloop.tracing.graph_holders import holders
+from trueloop.tracing.graph_holders import find_holders
 
 KEPT = []
 
@@ -26,8 +26,8 @@ def found():
     """Search from whoever calls this, and return variable, graphs and line of each that was found."""
     frame = sys._getframe(1)
     return [
-        (holder.description.partition(" ")[0], holder.graphs, holder.site and holder.site.line)
-        for holder in holders(lambda node: True, frame)
+        (holder.description.partition(" ")[0], holder.graphs, holder.location and holder.location.line)
+        for holder in find_holders(lambda node: True, frame)
         if f"local of {frame.f_code.co_name}, {__file__.rpartition('/')[2]}" in holder.description
     ]
 
@@ -102,14 +102,14 @@ def filled():
 
 @pytest.mark.usefixtures("filled")
 def test_a_global():
-    words = [holder.description for holder in holders(lambda node: True)]
+    words = [holder.description for holder in find_holders(lambda node: True)]
     assert f"KEPT[*] (global, {__file__.rpartition('/')[2]})" in words
 
 
 def test_what_has_no_old_graph_is_not_named():
     loss, plain = graph(), torch.ones(2)
     values, number = [loss.detach(), loss.item()], 3
-    assert not holders(lambda node: False)
+    assert not find_holders(lambda node: False)
     assert found() == [("loss", 1, None)]
     del plain, values, number
 
@@ -117,7 +117,7 @@ def test_what_has_no_old_graph_is_not_named():
 def test_the_one_with_the_most_comes_first_and_five_are_enough():
     few, many = [graph()], [graph() for _ in range(4)]
     a, b, c, d, e = (graph() for _ in range(5))
-    told = holders(lambda node: True)
+    told = find_holders(lambda node: True)
     assert len(told) == 5
     assert (told[0].description.partition(" ")[0], told[0].graphs) == ("many[*]", 4)
     del few, many, a, b, c, d, e

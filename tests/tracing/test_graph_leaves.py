@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from trueloop.tracing.graph_leaves import leaves, sequence, find_freed_part
+from trueloop.tracing.graph_leaves import graph_leaves, sequence_number, find_freed_part
 
 
 def test_the_parts_of_a_graph_that_are_used_up():
     weight = torch.ones(2, requires_grad=True)
     hidden = (weight * 2).tanh()
     first, second = hidden.exp().sum(), hidden.sin().sum()
-    order = sequence(second.grad_fn)
+    order = sequence_number(second.grad_fn)
     later = (hidden * weight).cos().sum()
     assert find_freed_part([second], order) == ("same", "")
     assert find_freed_part([first], order) == ("all", "")
@@ -23,5 +23,5 @@ def test_the_parts_of_a_graph_that_are_used_up():
 
 def test_leaves():
     a, b, c = (torch.ones(2, requires_grad=True) for _ in range(3))
-    found = leaves([(a * b).sum(), c])
+    found = graph_leaves([(a * b).sum(), c])
     assert {id(leaf) for leaf in found} == {id(a), id(b)}

@@ -29,7 +29,7 @@ def seen(loss: torch.Tensor, scale: float = 1.0) -> list[LossRecord]:
     probe = LossProbe(loss)
     assert all(each.gradient_weight is None for each in probe.losses())
     loss.backward()
-    return list(probe.after(scale))
+    return list(probe.finish(scale))
 
 
 def one(loss: torch.Tensor) -> LossRecord:
@@ -201,7 +201,7 @@ def test_a_walk_is_bounded_and_stays_out_of_models():
 
 def test_graphs_without_a_loss_and_leaves_are_empty():
     assert seen(logits().sum()) == []
-    assert LossProbe(torch.zeros((), requires_grad=True)).after() == ()
+    assert LossProbe(torch.zeros((), requires_grad=True)).finish() == ()
 
 
 class Opaque(torch.autograd.Function):
@@ -226,7 +226,7 @@ def test_hooks_on_saved_tensors_do_not_run_for_it():
     probe = LossProbe(loss)
     assert unpacked == []
     assert [each.kind for each in probe.losses()] == ["nll"] or probe.losses()[0].targets is None
-    probe.after()
+    probe.finish()
     assert unpacked == []
 
 
@@ -236,7 +236,7 @@ def test_a_second_backward_raises_for_the_program_only():
     probe = LossProbe(loss)
     with pytest.raises(RuntimeError, match="second time"):
         loss.backward()
-    assert probe.after()[0].count is None
+    assert probe.finish()[0].count is None
 
 
 class Canary:
@@ -251,9 +251,9 @@ def test_nothing_stays_on_the_graph_and_no_graph_is_kept():
     loss = F.cross_entropy(logits(), Y)
     probe = LossProbe(loss)
     loss.backward(retain_graph=True)
-    weights = [each.gradient_weight for each in probe.after()]
+    weights = [each.gradient_weight for each in probe.finish()]
     (3 * loss).backward()
-    assert [each.gradient_weight for each in probe.after()] == weights == [1.0]
+    assert [each.gradient_weight for each in probe.finish()] == weights == [1.0]
     dead = []
     loss.grad_fn.metadata["watch"] = Canary(dead)
     gc.disable()
@@ -272,7 +272,7 @@ def test_gradients_are_those_without_it_also_when_differentiated_twice():
         probe = LossProbe(loss) if watched else None
         loss.backward(create_graph=True)
         if probe:
-            assert probe.after()[0].gradient_weight == pytest.approx(1 / 3)
+            assert probe.finish()[0].gradient_weight == pytest.approx(1 / 3)
         found = [p.grad for p in MODEL.parameters()]
         MODEL.zero_grad()
         return found

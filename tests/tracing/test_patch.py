@@ -198,7 +198,7 @@ def test_what_an_interrupt_has_left_is_put_back_by_the_next_call():
             if self.asked == 1:
                 raise KeyboardInterrupt
 
-    patches.hook(Stubborn())
+    patches.add_handle(Stubborn())
     patches.replace(Owner, "first", _wrapped)
     with pytest.raises(KeyboardInterrupt):
         patches.restore()

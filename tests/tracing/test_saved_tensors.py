@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trueloop.tracing.losses import LossProbe
-from trueloop.tracing.saved_tensors import BEHIND_HOOKS, UNSUPPORTED_TORCH, input_shape, result_shape, saved, unread
+from trueloop.tracing.saved_tensors import BEHIND_HOOKS, UNSUPPORTED_TORCH, input_shape, result_shape, saved_tensor, unreadable_reason
 
 Y = torch.tensor([0, 1, 2, 0])
 
@@ -26,11 +26,11 @@ def untold(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.reads_saved
 def test_it_is_the_very_memory():
     node = loss().grad_fn
-    found = saved(node, "target")
+    found = saved_tensor(node, "target")
     assert found is not None
     assert found.data_ptr() == Y.data_ptr()
-    assert (saved(node, "weight"), saved(node, "nothing")) == (None, None)
-    assert unread(node, "target") == ""
+    assert (saved_tensor(node, "weight"), saved_tensor(node, "nothing")) == (None, None)
+    assert unreadable_reason(node, "target") == ""
 
 
 def test_shapes_are_those_of_results_and_of_inputs():
@@ -50,15 +50,15 @@ def test_hooks_of_the_program_do_not_run():
 
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
         node = loss().grad_fn
-    assert saved(node, "target") is None
-    assert (unread(node, "target"), ran) == (BEHIND_HOOKS, [])
+    assert saved_tensor(node, "target") is None
+    assert (unreadable_reason(node, "target"), ran) == (BEHIND_HOOKS, [])
 
 
 def test_what_is_freed_is_gone():
     total = loss()
     total.backward()
-    assert saved(total.grad_fn, "target") is None
-    assert unread(total.grad_fn, "target") == ("" if hasattr(torch._C._autograd.SavedTensor, "data") else UNSUPPORTED_TORCH)
+    assert saved_tensor(total.grad_fn, "target") is None
+    assert unreadable_reason(total.grad_fn, "target") == ("" if hasattr(torch._C._autograd.SavedTensor, "data") else UNSUPPORTED_TORCH)
 
 
 @pytest.mark.usefixtures("untold")

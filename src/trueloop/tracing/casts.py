@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from trueloop.tracing.graph_leaves import sequence
+from trueloop.tracing.graph_leaves import sequence_number
 
 NEAR: Final = 96  # operations behind a model's output among which one is looked for
 CAST: Final = "ToCopyBackward0"
@@ -27,7 +27,7 @@ def find_weight_cast(graphs: Iterable[Any]) -> tuple[Tensor, int] | None:
             break
         followers = [follower for follower, _ in node.next_functions if follower is not None]
         leaf = getattr(followers[0], "variable", None) if followers and node.name() == CAST else None
-        number = sequence(node)
+        number = sequence_number(node)
         if isinstance(leaf, Tensor) and number is not None:
             return leaf, number
         queue += followers

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Ref
-from trueloop.tracing.patch import UNSEEN
+from trueloop.tracing.patch import HIDDEN_FILE
 
 ENOUGH: Final = 256  # indices that tell one order from another; 256! orders are possible
 MOST_VALUES: Final = 4096  # different labels
@@ -260,7 +260,7 @@ def current_loader_pass() -> LoaderPass | None:
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
     while frame is not None:
         code = frame.f_code
-        if code.co_filename == UNSEEN and code.co_name == "__next__":
+        if code.co_filename == HIDDEN_FILE and code.co_name == "__next__":
             return frame.f_locals.get("current")
         frame = frame.f_back
     return None

@@ -37,7 +37,7 @@ class Holder(NamedTuple):
     description: str
     """"losses[*] (local of train, train.py)"."""
     graphs: int
-    site: SourceLocation | None
+    location: SourceLocation | None
     """A line that puts something there, where one was found in the source."""
 
 
@@ -49,7 +49,7 @@ class _Root(NamedTuple):
     code: CodeType
 
 
-def holders(is_old: Callable[[Any], bool], frame: FrameType | None = None) -> list[Holder]:
+def find_holders(is_old: Callable[[Any], bool], frame: FrameType | None = None) -> list[Holder]:
     """Find the variables that lead to tensors with an old graph, the one with the most first.
 
     Args:

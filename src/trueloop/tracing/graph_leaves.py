@@ -10,7 +10,7 @@ from torch import Tensor
 MOST: Final = 20_000  # operations that are looked at; 50 ms
 
 
-def sequence(node: Any) -> int | None:
+def sequence_number(node: Any) -> int | None:
     """Return the number of an operation: it is higher than those of all operations before it in its thread.
 
     Cost: 0.1 us.
@@ -19,7 +19,7 @@ def sequence(node: Any) -> int | None:
     return None if number is None else int(number())
 
 
-def leaves(roots: Iterable[Tensor]) -> list[Tensor]:
+def graph_leaves(roots: Iterable[Tensor]) -> list[Tensor]:
     """Return the leaves a backward from these roots would reach."""
     found = [getattr(node, "variable", None) for node in _nodes(roots)]
     return [each for each in found if isinstance(each, Tensor)]
@@ -37,17 +37,17 @@ def find_freed_part(roots: Iterable[Tensor], order: int | None) -> tuple[str, st
         of that part, or "".
     """
     roots = [root for root in roots if root.grad_fn is not None]
-    numbers = [number for root in roots if (number := sequence(root.grad_fn)) is not None]
+    numbers = [number for root in roots if (number := sequence_number(root.grad_fn)) is not None]
     if order is None or not numbers:
         return "", ""
     if max(numbers) <= order:
         return ("same" if order in numbers else "all"), ""
     for node in _nodes(roots):
-        own = sequence(node)
+        own = sequence_number(node)
         for child, _ in node.next_functions:
             if child is None or hasattr(child, "variable"):
                 continue
-            below = sequence(child)
+            below = sequence_number(child)
             if own is not None and below is not None and below <= order < own:
                 return "part", str(child.name())
     return "", ""

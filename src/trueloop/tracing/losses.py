@@ -22,7 +22,7 @@ from torch import Tensor
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.broadcast_losses import find_pairwise_difference
 from trueloop.tracing.events import LossRecord
-from trueloop.tracing.saved_tensors import input_shape, result_shape, saved, unread
+from trueloop.tracing.saved_tensors import input_shape, result_shape, saved_tensor, unreadable_reason
 from trueloop.tracing.torch_modes import modes_disabled
 
 MOST_NODES: Final = 48  # a sum of twenty losses, each with a weight; 0.3 us each
@@ -104,7 +104,7 @@ class LossProbe:
 
     Args:
         root: the tensor whose ``backward()`` is about to run; hooks that read the losses' weights are put on its graph,
-            and taken off by `after`.
+            and taken off by `finish`.
         weights: whether somebody wants to know the weights, and what a mean divides by.
 
     Cost: 4 to 12 us; with the weights 4 us more for each loss. No device is waited for: numbers are read on the CPU
@@ -126,7 +126,7 @@ class LossProbe:
         """Return the losses, with ``weight`` None."""
         return self._losses
 
-    def after(self, scale: float = 1.0) -> tuple[LossRecord, ...]:
+    def finish(self, scale: float = 1.0) -> tuple[LossRecord, ...]:
         """Return the losses with the weights they had in the backward that has run, and take the hooks off.
 
         Args:
@@ -154,13 +154,13 @@ def _compiled_autograd() -> bool:
 
 
 @cache
-def short(name: str) -> str:
+def operation_name(name: str) -> str:
     """Make "Mean" of "MeanBackward1", "" for a node that is no derivative of an operation of torch."""
     return name.rpartition("Backward")[0]
 
 
 def _name(node: Any) -> str:
-    return "" if node is None else short(node.name())
+    return "" if node is None else operation_name(node.name())
 
 
 def parent(node: Any, place: int = 0) -> Any:
@@ -313,10 +313,10 @@ def _seen(found: Found, counted: bool) -> LossRecord:
         input_operations=_makers(source, logs if kind == "cross_entropy" else None),
         broadcast=_broadcast(found, note),
         ignore_index=ignored if ignored is None or ignored < 1 << 63 else ignored - (1 << 64),
-        targets=saved(core, "targets" if kind == "ctc" else "target"),
-        unreadable_reason=unread(core, "target", "targets", "self"),
+        targets=saved_tensor(core, "targets" if kind == "ctc" else "target"),
+        unreadable_reason=unreadable_reason(core, "target", "targets", "self"),
         location=note and note.place,
-        class_weights=getattr(core, "_raw_saved_weight", None) is not None and saved(core, "weight") is not None,
+        class_weights=getattr(core, "_raw_saved_weight", None) is not None and saved_tensor(core, "weight") is not None,
         normalised_over=None if logs is None or ignored is None else _astray(logs, found.source, shape),
     )
 
@@ -325,7 +325,7 @@ def _count(found: Found, shape: tuple[int, ...] | None) -> float | None:
     if found.divisor is not None or found.reduction != "mean":
         return found.divisor
     if found.kind == "nll":
-        total = saved(found.core, "total_weight")
+        total = saved_tensor(found.core, "total_weight")
         return total.item() if total is not None and total.device.type == "cpu" and total.numel() == 1 else None
     return None if shape is None or found.kind in ("kl_div", "ctc") else math.prod(shape)
 
@@ -393,5 +393,5 @@ def _broadcast(found: Found, note: Note | None) -> tuple[tuple[int, ...], tuple[
         return (given, target) if given != target else None
     if _name(core) in ("Abs", "Pow"):
         own = result_shape(made_by)
-        return None if own is None else find_pairwise_difference(own, saved(core, "self"))
+        return None if own is None else find_pairwise_difference(own, saved_tensor(core, "self"))
     return None

@@ -14,19 +14,19 @@ MOST_MODULES: Final = 4096  # of which it is not asked for each whether it was t
 _MODAL: Final = (_DropoutNd, _BatchNorm)
 
 
-class Modes(NamedTuple):
+class ModuleModes(NamedTuple):
     """What the modes of a model's modules come to."""
 
     training: bool = False
     """Of any of them."""
     dropout: bool = False
-    normalising: bool = False
+    batchnorm: bool = False
 
 
-_MODES: Final[dict[tuple[bool, ...], Modes]] = {each: Modes(*each) for each in product((False, True), repeat=3)}
+_MODES: Final[dict[tuple[bool, ...], ModuleModes]] = {each: ModuleModes(*each) for each in product((False, True), repeat=3)}
 
 
-def parts_of(model: nn.Module) -> tuple[list[Tensor], Modes]:
+def parameters_and_modes(model: nn.Module) -> tuple[list[Tensor], ModuleModes]:
     """Return all parameters of a model, each once, and what the modes of its modules come to.
 
     Not by ``modules()`` and ``parameters()``, which make names as well; and a module's attributes are asked for once,

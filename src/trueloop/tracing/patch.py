@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 
 MISSING: Any = object()
 REPLACEMENT: Final = "the replacement"
-UNSEEN: Final = "<trueloop, unseen by warnings as importlib._bootstrap is>"
+HIDDEN_FILE: Final = "<trueloop, unseen by warnings as importlib._bootstrap is>"
 """The file that replacements say they come from. Where Python counts the frames of a warning's ``stacklevel``, it
 leaves out those whose file has "importlib" and "_bootstrap" in its name: torch's warnings name the program's lines."""
 
@@ -100,7 +100,7 @@ class Patches:
                 self._undo.append(functools.partial(_put_back, cell, original, replacement))
                 cell.cell_contents = replacement
 
-    def hook(self, handle: Any) -> None:
+    def add_handle(self, handle: Any) -> None:
         """Take off a hook of torch's own together with the rest."""
         self._undo.append(handle.remove)
 
@@ -134,7 +134,7 @@ class _Swap(NamedTuple):
         through = through.replace(
             co_argcount=code.co_argcount, co_nlocals=code.co_argcount, co_varnames=code.co_varnames[: code.co_argcount],
             co_consts=constants, co_name=code.co_name, co_qualname=code.co_qualname,
-            co_filename=UNSEEN, co_firstlineno=code.co_firstlineno,
+            co_filename=HIDDEN_FILE, co_firstlineno=code.co_firstlineno,
         )  # fmt: skip
         return cls(code, through, original)
 
@@ -162,7 +162,7 @@ def _hide(replacement: Callable[..., Any], original: Any) -> None:
 
 @functools.cache
 def _unseen(code: CodeType) -> CodeType:
-    return code.replace(co_filename=UNSEEN)
+    return code.replace(co_filename=HIDDEN_FILE)
 
 
 def hide_from_compiler(function: Callable[..., Any]) -> None:

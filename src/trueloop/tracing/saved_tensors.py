@@ -14,7 +14,7 @@ UNSUPPORTED_TORCH: Final = "this version of torch does not tell what a graph has
 BEHIND_HOOKS: Final = "what the graph has saved for its backward is behind hooks of the program's own"
 
 
-def saved(node: Any, name: str) -> Tensor | None:
+def saved_tensor(node: Any, name: str) -> Tensor | None:
     """Return a tensor a node has saved; None where it is gone, or is not to be had without unpacking it."""
     try:
         raw = getattr(node, f"_raw_saved_{name}")
@@ -23,7 +23,7 @@ def saved(node: Any, name: str) -> Tensor | None:
         return None
 
 
-def unread(node: Any, *names: str) -> str:
+def unreadable_reason(node: Any, *names: str) -> str:
     """Say in words why what a node has saved is not to be had; "" where it is, or where nothing of these names was.
 
     Args:

@@ -11,7 +11,7 @@ from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import DropoutWithoutTrainingFlag
 from trueloop.tracing.hooks import all_hooks
 from trueloop.tracing.hooks.dropouts import FUNCTIONS
-from trueloop.tracing.patch import UNSEEN
+from trueloop.tracing.patch import HIDDEN_FILE
 
 
 class Net(nn.Module):
@@ -98,7 +98,7 @@ def test_torch_becomes_as_it_was():
     Net(untold)(torch.ones(3, 4))
     files = {each.co_filename for each in code()}
     attachment.detach(listen)
-    assert files == {UNSEEN}
+    assert files == {HIDDEN_FILE}
     assert code() == before
     assert not any(name.startswith("_trueloop") for name in vars(F))
 

@@ -85,8 +85,8 @@ class Detector(failure.Detector):
             held_out_location = self._made_at.get(held_out)
             return Evidence(
                 message=f"Together the {scaled.samples} training and held-out samples have mean 0 and deviation 1 "
-                f"exactly, but the mean of the training samples is off by {offset:.2g}: held-out samples were included in "
-                "the scaling.",
+                f"exactly, but the mean of the training samples is off by {offset:.2g}: held-out samples were "
+                "included in the scaling.",
                 location=self._made_at.get(trainer),
                 related=((held_out_location, "the held-out loader"),) if held_out_location is not None else (),
             )

@@ -87,8 +87,8 @@ class Detector(failure.Detector):
         repeated = sharding.yielded - sharding.samples
         what = f"{repeated} of them twice" if repeated > 0 else f"and omits {-repeated}"
         return Evidence(
-            message=f"The DistributedSampler of this held-out loader yields {sharding.yielded} samples of {sharding.samples} to "
-            f"{sharding.processes} processes, {what}.",
+            message=f"The DistributedSampler of this held-out loader yields {sharding.yielded} samples of "
+            f"{sharding.samples} to {sharding.processes} processes, {what}.",
             location=sharding.made_at,
             related=((sweep.calls[0].location, "measured here"),) if sweep.calls[0].location else (),
             first_update=sweep.update,

@@ -72,14 +72,15 @@ class Detector(failure.Detector):
         names = ", ".join(name for name, _ in event.differing[:MAX_NAMES])
         more = len(event.differing) - MAX_NAMES
         rest = f" and {more} more" if more > 0 else ""
+        share = _difference_text(event.differing[0][1])
         since = (
-            ""
-            if event.last_equal_update is None
-            else f"; after {format_count(event.last_equal_update, 'update')} they were equal"
+            f"; after {format_count(last, 'update')} they were equal"
+            if (last := event.last_equal_update) is not None
+            else ""
         )
         return Evidence(
-            message=f"After {format_count(event.compared_update, 'update')} ranks {first} and {second} hold different values of "
-            f"{names}{rest} ({len(event.differing)} of {event.parameters} parameters, {_difference_text(event.differing[0][1])}){since}.",
+            message=f"After {format_count(event.compared_update, 'update')} ranks {first} and {second} hold different values "
+            f"of {names}{rest} ({len(event.differing)} of {event.parameters} parameters, {share}){since}.",
             location=event.location,
             dedup_key=event.wrapper,
             first_update=max(0, event.compared_update - 1),

@@ -128,8 +128,8 @@ class Detector(failure.Detector):
             else None
         )
         return Evidence(
-            message=f"Two epochs in a row have the same order: their DistributedSampler (seed {seed}, {processes} replicas) "
-            f"is at epoch {epoch} in both.",
+            message=f"Two epochs in a row have the same order: their DistributedSampler (seed {seed}, {processes} "
+            f"replicas) is at epoch {epoch} in both.",
             location=start.location or start.made_at,
             related=((start.made_at, "the loader is built here"),) if start.location and start.made_at else (),
             change=change,

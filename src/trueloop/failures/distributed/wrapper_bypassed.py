@@ -103,9 +103,9 @@ class Detector(failure.Detector):
         location: CodePosition | None = (call.location if call is not None else None) or event.location
         related = [(wrapped.location, "the model is wrapped here"), (event.location, "the optimizer steps here")]
         return Evidence(
-            message=f"Training calls {wrapped.module.name} instead of its {wrapped.wrapper.kind} wrapper: the gradients of "
-            f"{format_count(used, 'parameter')} were not averaged over {format_count(wrapped.group_size, 'process')} "
-            f"before the step{note}.",
+            message=f"Training calls {wrapped.module.name} instead of its {wrapped.wrapper.kind} wrapper: the "
+            f"gradients of {format_count(used, 'parameter')} were not averaged over "
+            f"{format_count(wrapped.group_size, 'process')} before the step{note}.",
             location=location,
             related=tuple((where, words) for where, words in related if where is not None and where != location),
             dedup_key=event.wrapper,

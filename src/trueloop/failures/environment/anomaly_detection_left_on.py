@@ -44,32 +44,32 @@ from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import TeachingLoop
 from trueloop.tracing.events import BackwardStarted, Event
 
-UPDATES: Final = 32  # nobody debugs for longer in one run
-SET: Final = ("torch.autograd.set_detect_anomaly", "torch.autograd.anomaly_mode.set_detect_anomaly")
-DETECT: Final = ("torch.autograd.detect_anomaly", "torch.autograd.anomaly_mode.detect_anomaly")
+MIN_UPDATES: Final = 32  # longer than a debugging session in one run
+SETTERS: Final = ("torch.autograd.set_detect_anomaly", "torch.autograd.anomaly_mode.set_detect_anomaly")
+CONTEXT_MANAGERS: Final = ("torch.autograd.detect_anomaly", "torch.autograd.anomaly_mode.detect_anomaly")
 TRAINERS: Final = ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
 
 
 class Detector(failure.Detector):
-    """Every backward tells whether the search is on."""
+    """Counts the updates for which anomaly detection stays on."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardStarted,)
 
     def __init__(self) -> None:
         self._since: int | None = None
-        """The update from which on it was always found on."""
+        """First update of the current streak with anomaly detection on."""
 
     def observe(self, event: BackwardStarted) -> Evidence | None:
-        """Return evidence where it has been on for long."""
+        """Return evidence once it has been on for `MIN_UPDATES` updates."""
         if not event.anomaly_mode:
             self._since = None
             return None
         if self._since is None:
             self._since = event.update
-        if event.update - self._since < UPDATES:
+        if event.update - self._since < MIN_UPDATES:
             return None
         return Evidence(
-            message=f"Anomaly detection has been on for {event.update - self._since} updates: it is slow, and meant "
+            message=f"Anomaly detection has been on for {event.update - self._since} updates: it is slow and meant "
             "for debugging.",
             location=event.anomaly_at or event.location,
             first_update=self._since,
@@ -77,32 +77,32 @@ class Detector(failure.Detector):
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each line that switches it on without a condition, in a file that never switches it off."""
-    calls = [*source.calls(*SET), *source.calls(*DETECT), *source.calls(*TRAINERS)]
-    switches = [(call, _switch(source, call)) for call in calls]
-    if any(isinstance(each, ast.Constant) and each.value is False for _, each in switches):
+    """Yield each call that switches it on without a condition, in a file that never switches it off."""
+    calls = [*source.calls(*SETTERS), *source.calls(*CONTEXT_MANAGERS), *source.calls(*TRAINERS)]
+    modes = [(call, _mode_argument(source, call)) for call in calls]
+    if any(isinstance(each, ast.Constant) and each.value is False for _, each in modes):
         return
-    free = _unconditional(source.tree)
-    for call, switch in switches:
-        on = isinstance(switch, ast.Constant) and switch.value is True
-        if id(call) not in free or not (on or source.name(call.func) in DETECT):
+    unconditional = _unconditional_nodes(source.tree)
+    for call, mode in modes:
+        on = isinstance(mode, ast.Constant) and mode.value is True
+        if id(call) not in unconditional or not (on or source.name(call.func) in CONTEXT_MANAGERS):
             continue
-        edit = source.text.replace(switch, "False") if switch is not None else None
+        edit = source.text.replace(mode, "False") if mode is not None else None
         if edit is None:
             edit = source.text.replace(call, f"{_package(source, call)}set_detect_anomaly(False)")
-        named = isinstance(call.func, ast.Attribute) or switch is not None
+        named = isinstance(call.func, ast.Attribute) or mode is not None
         yield Hit(
-            message="Anomaly detection is switched on for good: it is slow, and meant for debugging.",
+            message="Anomaly detection is switched on without a condition: it is slow and meant for debugging.",
             node=call,
             fix=Fix((edit,), safe=False, description="Switch it off") if named else None,
         )
 
 
-def _switch(source: SourceFile, call: ast.Call) -> ast.expr | None:
+def _mode_argument(source: SourceFile, call: ast.Call) -> ast.expr | None:
     """Return the argument that switches it on or off."""
     name = source.name(call.func)
     word = "detect_anomaly" if name in TRAINERS else "mode"
-    first = call.args[0] if call.args and name in SET else None
+    first = call.args[0] if call.args and name in SETTERS else None
     return first or next((each.value for each in call.keywords if each.arg == word), None)
 
 
@@ -110,8 +110,8 @@ def _package(source: SourceFile, call: ast.Call) -> str:
     return f"{source.text.segment(call.func.value)}." if isinstance(call.func, ast.Attribute) else ""
 
 
-def _unconditional(tree: ast.AST) -> set[int]:
-    """Return, by id, the nodes under no condition but ``if __name__ == "__main__"``, in no test, and in no trial."""
+def _unconditional_nodes(tree: ast.AST) -> set[int]:
+    """Return the ids of nodes under no condition but ``if __name__ == "__main__"``, outside tests and trials."""
     found, queue = set[int](), [(tree, False)]
     while queue:
         node, tried = queue.pop()
@@ -130,8 +130,8 @@ RULE = Rule(required_words=("detect_anomaly",), find=find)
 
 
 def inject(loop: TeachingLoop) -> None:
-    """Break the teaching loop this way."""
-    loop.require(not loop.epoch_context_head, "Another failure has put something around the loop.")
+    """Train under anomaly detection."""
+    loop.require(not loop.epoch_context_head, "Another failure has already wrapped the loop.")
     loop.epoch_context_head = "with torch.autograd.set_detect_anomaly(True):"
 
 
@@ -167,7 +167,7 @@ for step in range(64):
     nn.functional.mse_loss(model(x), y).backward()
     optimizer.step()
 """,
-    fix="Take it out, or put it behind a switch.",
+    fix="Remove it, or make it an option that is off by default.",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -36,7 +36,7 @@ from trueloop.failures.failure import Failure, Severity
 
 FAILURE = Failure(
     code="ENV004",
-    title="The run falls back to the CPU",
+    title="Training silently falls back to the CPU",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -56,7 +56,7 @@ import os
 import torch
 from torch import nn
 
-device = torch.device(os.environ.get("DEVICE", "cpu"))  # DEVICE=cuda, and there is one or an error
+device = torch.device(os.environ.get("DEVICE", "cpu"))  # with DEVICE=cuda a missing GPU is an error
 model = nn.Linear(6, 1).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
 for _ in range(8):
@@ -64,6 +64,6 @@ for _ in range(8):
     model(torch.randn(16, 6, device=device)).square().mean().backward()
     optimizer.step()
 """,
-    fix="Ask for the device by its name, so that its absence is an error, or set TRUELOOP_REQUIRE_GPU=1.",
+    fix="Name the device, so that its absence is an error, or set TRUELOOP_REQUIRE_GPU=1.",
     checked_by_doctor=True,
 )

@@ -44,21 +44,21 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity
 
-GRADIENTS = ("backward", "grad", "requires_grad_", "set_grad_enabled", "requires_grad")
+GRADIENT_ATTRIBUTES = ("backward", "grad", "requires_grad_", "set_grad_enabled", "requires_grad")
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield the calls of models that a request runs with gradients on."""
+    """Yield the model calls that a request handler runs with gradients enabled."""
     if _uses_gradients(source):
         return
     for each in served(source):
         if each.grad:
-            message = "Each request builds a graph here, which nobody runs backward."
-            yield Hit(message=message, node=each.call, fix=_fix(source, each))
+            message = f"`{source.text.segment(each.call)}` builds a graph for each request, and no backward ever runs."
+            yield Hit(message=message, node=each.call, fix=_inference_mode_fix(source, each))
 
 
 def _uses_gradients(source: SourceFile) -> bool:
-    """True where anything in the file wants gradients, or switches them off for good, or within a model."""
+    """Return True where the file uses gradients, or switches them off globally or within a model."""
     if source.ops(OpKind.BACKWARD, OpKind.SET_REQUIRES_GRAD, OpKind.STEP):
         return True
     classes = [node for node in source.nodes if isinstance(node, ast.ClassDef)]
@@ -70,10 +70,10 @@ def _uses_gradients(source: SourceFile) -> bool:
         for node in ast.walk(each)
         if isinstance(node, ast.Attribute | ast.Name)
     }
-    return bool(attributes & set(GRADIENTS)) or bool(inside & WITHOUT)
+    return bool(attributes & set(GRADIENT_ATTRIBUTES)) or bool(inside & WITHOUT)
 
 
-def _fix(source: SourceFile, each: Served) -> Fix | None:
+def _inference_mode_fix(source: SourceFile, each: Served) -> Fix | None:
     torch = next(
         (alias.asname or alias.name for node in source.tree.body if isinstance(node, ast.Import)
          for alias in node.names if alias.name == "torch"), ""
@@ -81,7 +81,7 @@ def _fix(source: SourceFile, each: Served) -> Fix | None:
     if not torch or not isinstance(each.statement, ast.Assign | ast.Return | ast.Expr | ast.AnnAssign):
         return None
     edits = source.text.indent_under(each.statement, f"with {torch}.inference_mode():")
-    return Fix(edits, safe=False, description="Answer without gradients") if edits else None
+    return Fix(edits, safe=False, description="Call the model under inference_mode") if edits else None
 
 
 RULE = Rule(required_words=("FastAPI|APIRouter|Flask|Blueprint|Quart|Sanic|Starlette|Litestar", "torch"), find=find)
@@ -89,7 +89,7 @@ RULE = Rule(required_words=("FastAPI|APIRouter|Flask|Blueprint|Quart|Sanic|Starl
 
 FAILURE = Failure(
     code="ENV005",
-    title="A service answers with gradients on",
+    title="Inference requests run with gradients enabled",
     severity=Severity.NOTE,
     doc=__doc__ or "",
     bad="""

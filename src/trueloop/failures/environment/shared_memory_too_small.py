@@ -36,7 +36,7 @@ from trueloop.failures.failure import Failure, Severity
 
 FAILURE = Failure(
     code="ENV003",
-    title="Batches do not fit into shared memory",
+    title="DataLoader batches exceed shared memory (/dev/shm)",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -45,7 +45,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 images = TensorDataset(torch.randn(512, 3, 32, 32))
-# 64 batches of 768 KiB on their way at once: 48 MiB of the 64 MB that a container has
+# 64 prefetched batches of 768 KiB: 48 MiB of the 64 MB that a container has
 loader = DataLoader(images, batch_size=64, num_workers=1, prefetch_factor=64)
 model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
@@ -68,6 +68,6 @@ for (inputs,) in loader:
     model(inputs).square().mean().backward()
     optimizer.step()
 """,
-    fix="Give the container more shared memory (--shm-size=8g), or keep fewer and smaller batches ready.",
+    fix="Give the container more shared memory (--shm-size=8g), or prefetch fewer and smaller batches.",
     checked_by_doctor=True,
 )

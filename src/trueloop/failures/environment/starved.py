@@ -37,19 +37,19 @@ from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
 from trueloop.tracing.events import Event, LoaderExhausted, LoaderStarted, Ref
 
-SHARE = 2 / 3  # of the epoch; a toy model on a table in memory waits for a half
-LEAST_S = 0.5
-FEWEST_BATCHES = 16
+MIN_WAIT_SHARE = 2 / 3  # of the epoch; a toy model on a table in memory waits for a half
+MIN_WAIT_S = 0.5
+MIN_BATCHES = 16
 
 
 class Detector(failure.Detector):
-    """Weighs the wait against the length of every epoch that was trained on."""
+    """Compares the waiting time with the length of every epoch that was trained on."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (LoaderStarted, LoaderExhausted)
 
     def __init__(self) -> None:
         self._made_at: weakref.WeakKeyDictionary[Ref, CodePosition | None] = weakref.WeakKeyDictionary()
-        self._judged = False
+        self._measured = False
 
     def observe(self, event: LoaderStarted | LoaderExhausted) -> Evidence | None:
         """Return evidence at the end of an epoch that was mostly waiting."""
@@ -57,27 +57,31 @@ class Detector(failure.Detector):
             if not event.epoch or event.loader not in self._made_at:
                 self._made_at[event.loader] = event.made_at or event.location
             return None
-        if not event.batches_with_backward or event.batches < FEWEST_BATCHES or event.seconds < LEAST_S:
+        if not event.batches_with_backward or event.batches < MIN_BATCHES or event.seconds < MIN_WAIT_S:
             return None
-        self._judged = True
+        self._measured = True
         share = event.wait_s / event.seconds
-        if share < SHARE or event.wait_s < LEAST_S:
+        if share < MIN_WAIT_SHARE or event.wait_s < MIN_WAIT_S:
             return None
-        means = f"{event.workers} workers do not keep up" if event.workers else "no worker prepares batches meanwhile"
+        cause = (
+            f"{event.workers} workers do not keep up"
+            if event.workers
+            else "no worker loads batches in the background (num_workers=0)"
+        )
         return Evidence(
             message=f"{share:.0%} of an epoch of {event.seconds:.2g} s was spent waiting for its {event.batches} "
-            f"batches: {means}.",
+            f"batches: {cause}.",
             location=self._made_at.get(event.loader) or event.location,
         )
 
     def inconclusive(self) -> str:
-        """Say so where every epoch was short."""
-        return "" if self._judged else "every epoch was too short to tell"
+        """Return a reason where every epoch was too short."""
+        return "" if self._measured else "every epoch was too short to measure"
 
 
 FAILURE = Failure(
     code="ENV001",
-    title="Training waits for the loader most of the time",
+    title="Training spends most of its time waiting for data",
     severity=Severity.NOTE,
     doc=__doc__ or "",
     bad="""
@@ -124,6 +128,6 @@ for (inputs,) in loader:
     model(inputs).square().mean().backward()
     optimizer.step()
 """,
-    fix="Let workers prepare batches (num_workers=), or prepare the data once, before training.",
+    fix="Load batches in workers (num_workers=), or prepare the data once, before training.",
     detector=Detector,
 )

@@ -33,7 +33,7 @@ from trueloop.failures.failure import Failure, Severity
 
 FAILURE = Failure(
     code="ENV002",
-    title="More loader workers than cores",
+    title="More DataLoader workers than CPU cores",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -42,9 +42,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-warnings.filterwarnings("ignore")  # and torch's own warning with all the others
+warnings.filterwarnings("ignore")  # this hides the warning of PyTorch as well
 data = TensorDataset(torch.randn(64, 6))
-loader = DataLoader(data, batch_size=8, num_workers=8)  # as on the machine it was copied from, which has 16 cores
+loader = DataLoader(data, batch_size=8, num_workers=8)  # copied from a machine with 16 cores
 model = nn.Linear(6, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
 for (inputs,) in loader:
@@ -58,7 +58,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-cores = len(os.sched_getaffinity(0))  # a quota of the container's comes on top of it
+cores = len(os.sched_getaffinity(0))  # without the quota of a container
 data = TensorDataset(torch.randn(64, 6))
 loader = DataLoader(data, batch_size=8, num_workers=min(cores - 1, 2))
 model = nn.Linear(6, 1)
@@ -68,6 +68,6 @@ for (inputs,) in loader:
     model(inputs).square().mean().backward()
     optimizer.step()
 """,
-    fix="Start one worker for each core that can be used, less one, shared among the training processes.",
+    fix="Start one worker per usable core, less one, divided by the training processes on the machine.",
     checked_by_doctor=True,
 )

@@ -36,29 +36,25 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity
 
-EMPTYING: Final = frozenset(
+EMPTY_CACHE_CALLS: Final = frozenset(
     f"torch.{device}.empty_cache"
     for device in ("cuda", "cuda.memory", "mps", "xpu", "xpu.memory", "accelerator.memory")
 )
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each emptying that happens as often as a backward does."""
-    for emptied in source.ops(OpKind.TORCH_CALL):
-        if emptied.name not in EMPTYING or not emptied.loops:
+    """Yield each ``empty_cache`` call that runs as often as a backward."""
+    for call in source.ops(OpKind.TORCH_CALL):
+        if call.name not in EMPTY_CACHE_CALLS or not call.loops:
             continue
-        for backward in source.ops_of_run(emptied):
-            if (
-                backward.kind is OpKind.BACKWARD
-                and backward.same_iteration_as(emptied)
-                and emptied.implied_by(backward)
-            ):
-                gone = source.remove_statement(emptied)
+        for backward in source.ops_of_run(call):
+            if backward.kind is OpKind.BACKWARD and backward.same_iteration_as(call) and call.implied_by(backward):
+                deletion = source.remove_statement(call)
                 yield Hit(
-                    message="The cache of device memory is emptied in every turn of the training loop.",
-                    node=emptied.node,
-                    related=((backward.node, "as often as this backward"),),
-                    fix=Fix((gone,), safe=True, description="Take it out") if gone else None,
+                    message=f"`{source.text.segment(call.node)}` is called in every iteration of the training loop.",
+                    node=call.node,
+                    related=((backward.node, "this backward runs as often"),),
+                    fix=Fix((deletion,), safe=True, description="Delete the call") if deletion else None,
                 )
                 break
 
@@ -67,7 +63,7 @@ RULE = Rule(required_words=("empty_cache", "backward("), find=find)
 
 FAILURE = Failure(
     code="MEM004",
-    title="The memory cache is emptied after every batch",
+    title="empty_cache is called after every batch",
     severity=Severity.NOTE,
     doc=__doc__ or "",
     bad="""
@@ -98,6 +94,6 @@ for step in range(8):
     optimizer.step()
 torch.cuda.empty_cache()
 """,
-    fix="Take it out of the loop.",
+    fix="Delete the call, or move it out of the loop.",
     rule=RULE,
 )

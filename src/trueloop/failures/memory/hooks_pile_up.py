@@ -47,88 +47,99 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.failure import Failure, Rule, Severity
 
-REGISTERING: Final = frozenset((
+REGISTER_METHODS: Final = frozenset((
     "register_forward_hook", "register_forward_pre_hook", "register_backward_hook", "register_full_backward_hook",
     "register_full_backward_pre_hook",
 ))  # fmt: skip
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each registration whose handle is thrown away, on one module, as often as a model is called."""
-    for hooked in source.ops(OpKind.SET_ATTRIBUTE):
-        plain = isinstance(hooked.statement, ast.Expr) and hooked.statement.value is hooked.node
+    """Yield each registration on one module whose handle is discarded, as often as a model is called."""
+    for registration in source.ops(OpKind.SET_ATTRIBUTE):
+        discards_handle = (
+            isinstance(registration.statement, ast.Expr) and registration.statement.value is registration.node
+        )
         if (
-            hooked.name not in REGISTERING
-            or not plain
-            or not hooked.loops
-            or hooked.subject.kind is not ValueKind.MODEL
+            registration.name not in REGISTER_METHODS
+            or not discards_handle
+            or not registration.loops
+            or registration.subject.kind is not ValueKind.MODEL
         ):
             continue
-        loop = hooked.loops[-1]
-        if loop.runs_at_most_once() or not is_statement(loop.node) or not hooked.always_in(loop):
+        loop = registration.loops[-1]
+        if loop.runs_at_most_once() or not is_statement(loop.node) or not registration.always_in(loop):
             continue
         call = next(
             (
                 each
-                for each in source.ops_of_run(hooked)
-                if each.kind is OpKind.MODEL_CALL and each.same_iteration_as(hooked)
+                for each in source.ops_of_run(registration)
+                if each.kind is OpKind.MODEL_CALL and each.same_iteration_as(registration)
             ),
             None,
         )
-        if call is None or not _stays(source, hooked, loop):
+        if call is None or not _is_same_module(source, registration, loop):
             continue
         yield Hit(
-            message="Another hook is registered here in every turn of the loop, and none is ever removed.",
-            node=hooked.node,
-            related=((call.node, "runs all of them"),),
-            fix=_before(source, hooked, loop),
+            message=f"`{source.text.segment(registration.node.func)}` adds a hook in every iteration of "
+            "the loop, and none is removed.",
+            node=registration.node,
+            related=((call.node, "this call runs all hooks"),),
+            fix=_move_before_loop(source, registration, loop),
         )
 
 
-def _stays(source: SourceFile, hooked: Op, loop: Loop) -> bool:
-    """Return True where the module is the same in every turn, and nothing takes its hooks away."""
-    call = hooked.node
-    inside = source.ops_in_loop(loop, root=hooked.entry_point)
-    remade = any(each.kind is OpKind.CREATE and each.subject.kind is ValueKind.MODEL for each in inside)
-    taken = any(isinstance(each, ast.Attribute) and each.attr.endswith("_hooks") for each in source.nodes)
-    if remade or taken or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+def _is_same_module(source: SourceFile, registration: Op, loop: Loop) -> bool:
+    """Return True where the module is the same in every iteration and its hooks are not removed."""
+    call = registration.node
+    inside = source.ops_in_loop(loop, root=registration.entry_point)
+    recreated = any(each.kind is OpKind.CREATE and each.subject.kind is ValueKind.MODEL for each in inside)
+    cleared = any(isinstance(each, ast.Attribute) and each.attr.endswith("_hooks") for each in source.nodes)
+    if recreated or cleared or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
         return False
     if dotted_name(call.func).startswith("self."):
-        return _own(hooked, loop) and (
-            source.is_loop_invariant(call.func.value, hooked, loop) or _made_before(source, hooked, loop)
+        return _is_same_object(registration, loop) and (
+            source.is_loop_invariant(call.func.value, registration, loop)
+            or _is_created_before(source, registration, loop)
         )
-    return source.is_loop_invariant(call.func.value, hooked, loop)
+    return source.is_loop_invariant(call.func.value, registration, loop)
 
 
-def _own(hooked: Op, loop: Loop) -> bool:
-    """Return True where the object whose method this is surely is one: ``trainer.step(batch)``."""
-    changing, calls = assigned_names(loop.node), [each.func for each in hooked.calls if isinstance(each, ast.Call)]
+def _is_same_object(registration: Op, loop: Loop) -> bool:
+    """Return True where all calls that lead to the method have the same object: ``trainer.step(batch)``."""
+    changing, calls = (
+        assigned_names(loop.node),
+        [each.func for each in registration.calls if isinstance(each, ast.Call)],
+    )
     return all(dotted_name(each) and not names_in(each) & changing for each in calls)
 
 
-def _made_before(source: SourceFile, hooked: Op, loop: Loop) -> bool:
-    """Return True for a module of this file that was made outside of the loop."""
-    module = hooked.subject
-    made = next((each for each in source.ops(OpKind.CREATE) if each.subject is module), None)
-    return made is not None and not module.union and PART not in module.facts and not made.within(loop)
+def _is_created_before(source: SourceFile, registration: Op, loop: Loop) -> bool:
+    """Return True for a module that this file creates outside the loop."""
+    module = registration.subject
+    created = next((each for each in source.ops(OpKind.CREATE) if each.subject is module), None)
+    return created is not None and not module.union and PART not in module.facts and not created.within(loop)
 
 
-def _before(source: SourceFile, hooked: Op, loop: Loop) -> Fix | None:
-    """Return the fix: register before the loop, where nothing else of the loop is needed for it."""
-    statement, call = hooked.statement, hooked.node
+def _move_before_loop(source: SourceFile, registration: Op, loop: Loop) -> Fix | None:
+    """Return the fix that registers before the loop; None where the registration depends on the loop."""
+    statement, call = registration.statement, registration.node
     own = statement in getattr(loop.node, "body", []) and len(source.block(statement)) > 1
-    given = [*call.args, *(each.value for each in call.keywords)]
-    if statement is None or not own or not all(source.is_loop_invariant(each, hooked, loop) for each in given):
+    arguments = [*call.args, *(each.value for each in call.keywords)]
+    if (
+        statement is None
+        or not own
+        or not all(source.is_loop_invariant(each, registration, loop) for each in arguments)
+    ):
         return None
     edits = source.text.move_statement(statement, before=loop.node)
     return Fix(edits, safe=False, description="Register before the loop") if edits else None
 
 
-RULE = Rule(required_words=("|".join(f"{each}(" for each in sorted(REGISTERING)),), find=find)
+RULE = Rule(required_words=("|".join(f"{each}(" for each in sorted(REGISTER_METHODS)),), find=find)
 
 FAILURE = Failure(
     code="MEM005",
-    title="Hooks pile up",
+    title="Hooks accumulate in the training loop",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -175,6 +186,6 @@ for step in range(8):
     optimizer.step()
     print(step, features["hidden"].mean().item())
 """,
-    fix="Register the hook once, before the loop, or keep its handle and remove it in the same turn.",
+    fix="Register the hook once, before the loop, or keep its handle and remove it in the same iteration.",
     rule=RULE,
 )

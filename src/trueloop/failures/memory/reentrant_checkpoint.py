@@ -40,25 +40,26 @@ from trueloop.failures.failure import Failure, Rule, Severity
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield calls that checkpoint without ``use_reentrant``, or with True."""
     for call in source.calls("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"):
-        told = next((each.value for each in call.keywords if each.arg == "use_reentrant"), None)
-        handed_on = any(each.arg is None for each in call.keywords)
-        if told is None and not handed_on:
-            last = max(source.text.span(each)[1] for each in (*call.args, *(each.value for each in call.keywords)))
-            edit, message = Edit(last, last, ", use_reentrant=False"), "use_reentrant is left to its default, True."
-        elif isinstance(told, ast.Constant) and told.value is True:
-            edit, message = source.text.replace(told, "False"), "use_reentrant=True is the old way to checkpoint."
+        value = next((each.value for each in call.keywords if each.arg == "use_reentrant"), None)
+        forwards_kwargs = any(each.arg is None for each in call.keywords)
+        if value is None and not forwards_kwargs:
+            end = max(source.text.span(each)[1] for each in (*call.args, *(each.value for each in call.keywords)))
+            edit, message = Edit(end, end, ", use_reentrant=False"), "`use_reentrant` is left at its default, True."
+        elif isinstance(value, ast.Constant) and value.value is True:
+            edit, message = (
+                source.text.replace(value, "False"),
+                "`use_reentrant=True` selects the old variant of checkpointing.",
+            )
         else:
             continue
-        yield Hit(
-            message=message, node=call, fix=Fix((edit,), safe=False, description="Checkpoint without re-entering")
-        )
+        yield Hit(message=message, node=call, fix=Fix((edit,), safe=False, description="Pass use_reentrant=False"))
 
 
 RULE = Rule(required_words=("checkpoint", "torch.utils"), find=find, opt_in=True)
 
 FAILURE = Failure(
     code="MEM003",
-    title="Activations are checkpointed in the reentrant way",
+    title="Activation checkpointing uses the reentrant variant",
     severity=Severity.NOTE,
     doc=__doc__ or "",
     bad="""
@@ -91,6 +92,6 @@ for step in range(10):
     loss.backward()
     optimizer.step()
 """,
-    fix="Say use_reentrant=False.",
+    fix="Pass use_reentrant=False.",
     rule=RULE,
 )

@@ -1,1 +1,1 @@
-"""Questions about runs, answered from their journals; nothing else is needed, and nothing here is written to a run."""
+"""Query runs from their journals: list, filter, rank, compare and export; nothing here modifies a run."""

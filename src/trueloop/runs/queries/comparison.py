@@ -1,4 +1,4 @@
-"""What differs between runs: settings, code, data, environment; and how far each came."""
+"""Compare runs: differences in settings, code, data and environment, and their metrics."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from trueloop.runs.queries.ranking import rank_points
 
 Group = Literal["config", "code", "data", "model", "environment"]
 ABSENT = "absent"
-"""The value of what a run does not have."""
+"""The value of a fact that a run does not have."""
 
-# By the first part of a fact's name; what is not here was measured on the machine, or tells of it.
+# By the first part of a fact's name; all other facts describe the machine.
 _GROUPS: Mapping[str, Group] = {
     "config": "config",
     "options": "config",
@@ -35,31 +35,32 @@ _GROUPS: Mapping[str, Group] = {
     "optimizer": "model",
 }
 _IGNORED_FACTS = ("run_id", "command", "store", "restart", "doctor")
-"""Facts that differ between any two runs, or only say how one was asked for, or what the machine had left then."""
+"""Facts that always differ between runs, or only describe how a run was started or the free resources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One name with a value for each run."""
+    """A fact that is not the same in all runs."""
 
     group: Group
     name: str
     values: Sequence[Any]
-    """In the order of the runs; `ABSENT` where a run does not have it."""
+    """Values in the order of the runs; `ABSENT` for a run without this fact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricComparison:
-    """One metric of several runs; None where a run did not measure it, or nothing was finite."""
+    """One metric of several runs; None for a run without a finite value."""
 
     metric: str
     best: Sequence[Point | None]
-    """By the mode of the metric; the newest where less or more is neither better."""
+    """Best values by the mode of the metric; newest values if the mode is unknown."""
     last: Sequence[Point | None]
+    """Newest values."""
 
 
 def find_differences(histories: Sequence[History]) -> list[Difference]:
-    """List every fact that is not the same in all runs, by group."""
+    """Return every fact that is not the same in all runs, ordered by group."""
     facts = [_facts(history) for history in histories]
     names = dict.fromkeys(name for each in facts for name in each)
     found = [
@@ -74,11 +75,11 @@ def find_differences(histories: Sequence[History]) -> list[Difference]:
 def compare_metrics(
     histories: Sequence[History], modes: Mapping[str, Literal["min", "max"] | None]
 ) -> list[MetricComparison]:
-    """Lay the metrics of several runs side by side.
+    """Compare the metrics of several runs.
 
     Args:
-        histories: of the runs.
-        modes: whether less or more of a metric is better; None where that is not known.
+        histories: histories of the runs.
+        modes: whether lower or higher values of a metric are better; None = unknown.
     """
     told = [metric_points(history.evaluations) for history in histories]
     return [
@@ -92,7 +93,7 @@ def compare_metrics(
 
 
 def metric_modes(histories: Sequence[History]) -> dict[str, Literal["min", "max"]]:
-    """Say which way each monitored metric is better, as the runs themselves say."""
+    """Return the mode of each monitored metric, as configured in the runs."""
     return dict(monitored_metric(history.facts) for history in histories)
 
 
@@ -109,7 +110,7 @@ def _facts(history: History) -> dict[str, Any]:
 
 
 def _digest(source: Any) -> str:
-    """A recipe's text is too long for a table: that it is another one is told."""
+    """Return a short hash of a source file, which is too long for a table."""
     return f"sha256:{hashlib.sha256(str(source).encode(errors='replace')).hexdigest()[:12]}"
 
 

@@ -1,9 +1,9 @@
-"""A run for other programs: one CSV table, or one JSON object.
+"""Export a run for other programs as one CSV table or one JSON object.
 
-The CSV has a row per update, with the columns of `UpdateRow`, and "lr/1" for the rate of a second group. Evaluations
-made after an update stand in its row, one column per split and metric ("val/loss"), empty elsewhere; one after an
-update that has no row gets one of its own. Numbers that are not finite are nan, inf and -inf, in JSON as text, as in
-the journal.
+The CSV has a row per update, with the columns of `UpdateRow`, and "lr/1" for the learning rate of a second parameter
+group. Evaluations after an update are in its row, one column per split and metric ("val/loss"), empty elsewhere; an
+evaluation without an update row gets a row of its own. Non-finite numbers are nan, inf and -inf, in JSON as strings,
+as in the journal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trueloop.runs.history import History, UpdateColumns
 from trueloop.runs.journal_lines import encode_line
 from trueloop.runs.queries.overview import Overview
 
-_FORMULA_STARTS = ("=", "+", "-", "@")  # a spreadsheet would execute a title that begins like this
+_FORMULA_STARTS = ("=", "+", "-", "@")  # a spreadsheet would execute a title that starts like this
 
 
 def write_csv(history: History, file: TextIO) -> None:
@@ -32,7 +32,7 @@ def write_csv(history: History, file: TextIO) -> None:
 
 
 def write_json(overview: Overview, history: History, file: TextIO) -> None:
-    """Write everything a run's journal tells as one line of strict JSON, an update at a time."""
+    """Write the complete history of a run as one line of strict JSON, one update at a time."""
     columns = _columns(history.updates)
     head = {"run": overview.as_json(), "started": asdict(history.started)}
     file.write(f'{encode_line(head)[:-2]},"updates":[')
@@ -48,7 +48,7 @@ def write_json(overview: Overview, history: History, file: TextIO) -> None:
 
 
 def _columns(updates: UpdateColumns) -> dict[str, Sequence[Any]]:
-    """Return the columns by name; of several groups that have rates of their own, "lr/1" is that of the second."""
+    """Return the columns by name; "lr/1" is the learning rate of the second parameter group."""
     names = [field.name for field in fields(updates) if field.name != "rates"]
     rates = {f"lr/{group}": column for group, column in enumerate(updates.rates) if group}
     return {name: cast("Sequence[Any]", getattr(updates, name)) for name in names} | rates

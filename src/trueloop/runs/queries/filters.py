@@ -1,4 +1,4 @@
-"""Choosing and ordering runs: `val/loss<0.1`, `recipe=digits`, `config.optim.lr>=0.001`."""
+"""Filter and sort runs: `val/loss<0.1`, `recipe=digits`, `config.optim.lr>=0.001`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FIELDS: dict[str, Callable[[Overview], Any]] = {
     "epoch": lambda run: run.record.get("epoch"),
     "duration": lambda run: run.record.get("duration_s"),
 }
-"""What can be asked of every run; beside these, the name of a metric, and of a setting."""
+"""Fields of every run; filters also accept the names of metrics and settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +48,15 @@ class Condition:
 
 
 def parse_condition(text: str) -> Condition:
-    """Read one filter.
+    """Parse one filter.
 
     Raises:
-        InvalidConfig: it has no sign, or compares with something that is no number where one is needed.
+        InvalidConfig: there is no operator, or the operator needs a number and the value is not one.
     """
     match = _CONDITION.fullmatch(text.strip())
     if match is None:
         raise InvalidConfig(
-            f"The filter {text!r} compares nothing.",
+            f"The filter {text!r} has no comparison.",
             fix="Write a name, one of = != < <= > >=, and a value: 'val/loss<0.1', 'recipe=digits', 'name=digits-*'.",
         )
     name, value = match["name"].strip(), match["value"]
@@ -65,20 +65,20 @@ def parse_condition(text: str) -> Condition:
     if match["sign"] in _OPERATORS and _parse_number(value) is None:
         raise InvalidConfig(
             f"The filter {text!r} compares with {value!r}, which is not a number.",
-            fix="Compare text with = or !=; a start with a date: 'started>=2026-01-31'.",
+            fix="Compare text with = or !=, and start times with a date: 'started>=2026-01-31'.",
         )
     return Condition(name=name, sign=match["sign"], value=value)
 
 
 def filter_runs(runs: Sequence[Overview], conditions: Iterable[Condition]) -> list[Overview]:
-    """Return the runs that meet all conditions; one that does not have what is asked for does not meet it.
+    """Return the runs that meet all conditions; a run without the field does not meet a condition on it.
 
     Args:
-        runs: with their settings, where a condition is about them.
-        conditions: of a metric, the best value of a run is compared; after "last:" the newest one.
+        runs: overviews, loaded with their settings if a condition is about one.
+        conditions: for a metric, the best value of a run is compared, or with the prefix "last:" the newest.
 
     Raises:
-        InvalidConfig: no run has what a condition asks for; names what there is.
+        InvalidConfig: no run has the field of a condition; the message lists the available ones.
     """
     left = list(runs)
     for each in conditions:
@@ -88,30 +88,30 @@ def filter_runs(runs: Sequence[Overview], conditions: Iterable[Condition]) -> li
 
 
 def state_condition(state: str, runs: Sequence[Overview]) -> Condition:
-    """Return the condition for a state, a shell pattern of one, or what some run said of its end.
+    """Return the condition for a state: one of `STATES`, the state of a run, or a shell pattern.
 
     Raises:
-        InvalidConfig: it is no state.
+        InvalidConfig: the pattern matches no state.
     """
     if not any(fnmatchcase(known, state) for known in (*STATES, *(run.state for run in runs))):
         near = difflib.get_close_matches(state, STATES, n=1)
         raise InvalidConfig(
             f"There is no state {state!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
-            fix=f"There are {', '.join(STATES)}.",
+            fix=f"The states are {', '.join(STATES)}.",
         )
     return Condition(name="state", sign="=", value=state)
 
 
 def sort_runs(runs: Sequence[Overview], by: str, *, reverse: bool = False) -> list[Overview]:
-    """Sort runs: newest first by "started", best first by a metric, else upwards; those without a value come last.
+    """Sort runs: newest first by "started", best first by a metric, else ascending; runs without a value come last.
 
     Args:
-        runs: with their settings, where they are to be sorted by one.
+        runs: overviews, loaded with their settings if sorted by one.
         by: a name in `FIELDS`, a metric, or a setting.
-        reverse: the other way round.
+        reverse: whether to reverse the order.
 
     Raises:
-        InvalidConfig: no run has it.
+        InvalidConfig: no run has the field.
     """
     ask = field_getter(by, runs)
     keyed = [(ask(run), run) for run in runs]
@@ -123,10 +123,10 @@ def sort_runs(runs: Sequence[Overview], by: str, *, reverse: bool = False) -> li
 
 
 def field_getter(name: str, runs: Sequence[Overview]) -> Callable[[Overview], Any]:
-    """Return what reads a field, a metric or a setting of a run, None where the run does not have it.
+    """Return a function that gets a field, metric or setting of a run, or None if the run does not have it.
 
     Raises:
-        InvalidConfig: no run has it; names the nearest of what there is.
+        InvalidConfig: no run has it; the message names the most similar one.
     """
     if name in FIELDS:
         return FIELDS[name]
@@ -142,13 +142,13 @@ def field_getter(name: str, runs: Sequence[Overview]) -> Callable[[Overview], An
 
 
 def unknown_name_error(name: str, runs: Sequence[Overview]) -> InvalidConfig:
-    """Say that no run has a field, metric or setting of that name, and which there are."""
+    """Return the error that no run has a field, metric or setting of that name."""
     metrics = dict.fromkeys(metric for run in runs for metric in run.metrics)
     settings = dict.fromkeys(setting for run in runs for setting in run.facts)
     near = difflib.get_close_matches(name, [*metrics, *FIELDS, *settings], n=1)
     return InvalidConfig(
         f"No run has {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
-        fix=f"There are the metrics {', '.join(metrics) or '(none)'}; {', '.join(FIELDS)}; and settings such as "
+        fix=f"Use a metric ({', '.join(metrics) or 'none'}), a field ({', '.join(FIELDS)}) or a setting such as "
         "config.optim.lr and options.width.",
     )
 
@@ -177,7 +177,7 @@ def _meets(found: Any, wanted: Condition) -> bool:
 
 
 def _parse_date(date: str) -> str:
-    """Turn a date, in the time of this machine, into seconds since 1970; what is none stays as it is."""
+    """Convert a date in local time to seconds since 1970; return any other text unchanged."""
     try:
         return str(datetime.fromisoformat(date).timestamp())
     except (ValueError, OverflowError, OSError):

@@ -1,4 +1,4 @@
-"""A journal up to one update, as the beginning of another run's."""
+"""Copy a journal up to one update, as the beginning of the journal of a new run."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from trueloop.runs.queries.overview import ROLLED_BACK
 
 
 def fork_journal(source: Path, target: Path, *, update: int, run_id: str, note: Notice, final_dir: Path) -> None:
-    """Write the journal of a run that starts where another one was.
+    """Write the journal of a new run that starts from an update of another run.
 
-    What the source did up to the update is copied line by line, with its times; how it went on and ended is not. What
-    a resume superseded stays superseded.
+    The lines of the source up to the update are copied with their times; later lines are not. What a resume superseded
+    remains superseded.
 
     Args:
         source: run folder to copy from; it may be training.
-        target: folder that gets the journal, and has none.
-        update: the last one to copy.
-        run_id: of the new run.
-        note: the last line: where all this comes from.
-        final_dir: the folder the new run will lie in, to name its checkpoints.
+        target: folder for the new journal; it has none yet.
+        update: the last update to copy.
+        run_id: id of the new run.
+        note: last line of the new journal, which names the source.
+        final_dir: final folder of the new run, for the paths of its checkpoints.
 
     Raises:
         RunFolderError: the journal cannot be read or written.
@@ -43,7 +43,7 @@ def fork_journal(source: Path, target: Path, *, update: int, run_id: str, note: 
 
 
 def rollback_note(*, source: Path, run_id: str, update: int) -> Notice:
-    """Return the note that says where a run comes from."""
+    """Return the note that names the source of a rollback."""
     message = f"Starts where {source} was after update {update}."
     return Notice(
         update=update,
@@ -55,7 +55,7 @@ def rollback_note(*, source: Path, run_id: str, update: int) -> Notice:
 
 def _records_up_to(lines: Iterable[bytes], update: int) -> Iterator[dict[str, Any]]:
     for line in lines:
-        if not line.endswith(b"\n"):  # torn, or being written right now
+        if not line.endswith(b"\n"):  # torn, or being written
             return
         record = json.loads(line)
         if record["event"] in UPDATE_EVENTS:

@@ -1,4 +1,4 @@
-"""The record of a long journal that has grown, from the lines that are new: reading all of it again takes seconds."""
+"""Update the index record of a long journal from its new lines: reading a long journal again takes seconds."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from trueloop.runs.queries.overview import ROLLED_BACK
 
 MIN_INCREMENTAL_BYTES = 2**20  # bytes; below, reading a journal from its start takes 40 ms at most
 _TAIL_BYTES = 2**20  # bytes: the longest lines hold a confusion matrix
-_HASHED_BYTES = 512  # bytes before the place up to which it was read, which tell whether it is still the same journal
+_HASHED_BYTES = 512  # bytes before the read offset that identify the journal
 
 
 def journal_position(run_dir: Path) -> list[Any]:
-    """Say up to which byte a journal has whole lines right now, with a hash of what is before it.
+    """Return the offset after the last complete line of a journal, with a hash of the bytes before it.
 
     Raises:
-        OSError: as the system says.
-        ValueError: its last line is longer than any that is worth the search.
+        OSError: the journal cannot be read.
+        ValueError: the last line is longer than `_TAIL_BYTES`.
     """
     with (run_dir / JOURNAL_NAME).open("rb") as file:
         end = file.seek(0, os.SEEK_END)
@@ -40,12 +40,12 @@ def extend_record(run_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | 
     """Bring a record up to date.
 
     Args:
-        run_dir: with a journal that was only appended to since.
+        run_dir: run folder whose journal has only been appended to since.
         record: of the journal as it was, with its `journal_position` under "read".
 
     Returns:
         What `record_of` would, to the rounding of its seconds; None where only reading all of it can tell: it was
-        written anew, another process has begun since, or a line makes no sense.
+        rewritten, another process has begun since, or a line makes no sense.
     """
     if record.get("problem") or "read" not in record:
         return None
@@ -66,14 +66,14 @@ def extend_record(run_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | 
 
 
 class _RecordUpdater:
-    """Takes lines; one that was already counted, because it was written while the record was made, is passed over."""
+    """Adds lines to a record; skips lines that it already includes, written while the record was made."""
 
     def __init__(self, record: Mapping[str, Any]) -> None:
         self.record: dict[str, Any] = {**record, **{kind: dict(record[kind]) for kind in ("last", "lowest", "highest")}}
         self.record["end"] = record["end"] if record["end"] != ROLLED_BACK else ""
 
     def add_line(self, line: dict[str, Any]) -> bool:
-        """Take one line; False where it changes what came before."""
+        """Add one line; return False if it changes what came before."""
         if line.get("schema", SCHEMA) not in READABLE_SCHEMAS:
             return False
         if line["event"] in UPDATE_EVENTS:

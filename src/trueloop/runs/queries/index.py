@@ -1,7 +1,7 @@
-"""All runs below one folder, fast: what their journals said is kept in ROOT/.index.sqlite.
+"""Load the overviews of all runs below a folder quickly, from a cache in ROOT/.index.sqlite.
 
-The index is a cache, keyed by each journal's modification time and size; it may be deleted at any time. One that is
-corrupt or of another schema is made anew without a word; where it cannot be written, the answer comes without it.
+The index is keyed by each journal's modification time and size and may be deleted at any time. An index that is
+corrupt or has another schema is silently rebuilt; if it cannot be written, it is not used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trueloop.runs.queries.overview import Overview, make_overview, read_record
 
 INDEX_NAME = ".index.sqlite"
 SCHEMA = 1  # raised whenever what `record_of` returns changes
-_LOCK_TIMEOUT_S = 5.0  # for another process that writes the index; it takes milliseconds
+_LOCK_TIMEOUT_S = 5.0  # for another process that writes the index, which takes milliseconds
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS runs"
     " (name BLOB PRIMARY KEY, mtime_ns INTEGER, size INTEGER, record TEXT, facts TEXT) WITHOUT ROWID"
@@ -33,20 +33,20 @@ _TABLE = (
 
 Stamp = tuple[int, int]
 Row = tuple[Stamp, str, str]
-"""Modification time in ns and size in bytes of the journal; record and facts as JSON."""
+"""A stamp (modification time in ns and size in bytes of the journal), and record and facts as JSON."""
 
 
 def load_overviews(root: Path, *, facts: bool = False) -> list[Overview]:
-    """Return the overview of every run that lies in a folder, by name.
+    """Load the overview of every run in a folder, ordered by name.
 
     Args:
-        root: its folders with a journal are the runs; links, hidden folders and folders in folders are not.
-        facts: the settings as well.
+        root: each folder in it with a journal is a run; links, hidden and nested folders are not.
+        facts: whether to load the settings as well.
 
     Raises:
         RunFolderError: the folder cannot be read.
 
-    Cost: a look at each journal, and reading those that changed since; 0.2 s for 10,000 runs that did not.
+    Cost: a stat of each journal, and reading the changed ones; 0.2 s for 10,000 unchanged runs.
     """
     with _gc_paused():
         return _load_overviews(root, _stamps(root), facts=facts)
@@ -58,7 +58,7 @@ def _load_overviews(root: Path, stamps: Mapping[str, Stamp], *, facts: bool) -> 
     known = _load(root)
     kept = {name: row for name, row in (known or {}).items() if stamps.get(name) == row[0]}
     read = _parse_rows(kept, facts=facts)
-    if read is None:  # a row is no JSON, so the index cannot be trusted
+    if read is None:  # a row is not JSON, so the index cannot be trusted
         known, kept, read = None, {}, {}
     fresh = {
         name: _read_row(root / name, stamp, (known or {}).get(name))
@@ -74,7 +74,7 @@ def _load_overviews(root: Path, stamps: Mapping[str, Stamp], *, facts: bool) -> 
 
 @contextmanager
 def _gc_paused() -> Generator[None]:
-    """Half a million objects are made here that stay: looking for garbage among them takes a quarter of the time."""
+    """Pause garbage collection, which would take a quarter of the time: half a million objects are created and kept."""
     running = gc.isenabled()
     gc.disable()
     try:
@@ -85,7 +85,7 @@ def _gc_paused() -> Generator[None]:
 
 
 def run_names(root: Path) -> list[str]:
-    """List the runs below a folder.
+    """List the names of the runs below a folder.
 
     Raises:
         RunFolderError: the folder cannot be read.
@@ -108,7 +108,7 @@ def _stamps(root: Path) -> dict[str, Stamp]:
         except (FileNotFoundError, NotADirectoryError):
             continue  # no journal: not a run
         except OSError:
-            found[name] = (0, 0)  # not ours to see: reading it says so
+            found[name] = (0, 0)  # not readable: `read_record` reports it
             continue
         if stat.S_ISREG(seen.st_mode):
             found[name] = (seen.st_mtime_ns, seen.st_size)
@@ -116,7 +116,7 @@ def _stamps(root: Path) -> dict[str, Stamp]:
 
 
 def _read_row(run_dir: Path, stamp: Stamp, before: Row | None) -> Row:
-    """Read a journal, or of a long one that has grown only what is new."""
+    """Read a journal; of a long one that has grown, only the new lines."""
     if stamp[1] < MIN_INCREMENTAL_BYTES:
         record, facts = read_record(run_dir)
         return stamp, encode_line(record), encode_line(facts)
@@ -125,14 +125,14 @@ def _read_row(run_dir: Path, stamp: Stamp, before: Row | None) -> Row:
         if before and grown:
             return stamp, encode_line(grown), before[2]
         read_to = journal_position(run_dir)
-    except (OSError, ValueError, TypeError, AttributeError, KeyError):  # whatever it is, reading all of it will say so
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):  # `read_record` reports it
         read_to = None
     record, facts = read_record(run_dir)
     return stamp, encode_line({**record, "read": read_to} if read_to else record), encode_line(facts)
 
 
 def _parse_rows(rows: Mapping[str, Row], *, facts: bool) -> dict[str, tuple[Any, Any]] | None:
-    """Read all rows at once, which takes a third of the time of one by one."""
+    """Parse all rows together, which takes a third of the time of parsing them separately."""
     try:
         records = parse_json(f"[{','.join(row[1] for row in rows.values())}]")
         settings = parse_json(f"[{','.join(row[2] for row in rows.values())}]") if facts else [{}] * len(rows)
@@ -144,7 +144,7 @@ def _parse_rows(rows: Mapping[str, Row], *, facts: bool) -> dict[str, tuple[Any,
 
 
 def _load(root: Path) -> dict[str, Row] | None:
-    """Return what the index holds; None where there is none to use."""
+    """Return the rows of the index; None if there is no usable index."""
     path = root / INDEX_NAME
     if path.is_symlink() or not path.is_file():
         return None
@@ -154,12 +154,12 @@ def _load(root: Path) -> dict[str, Row] | None:
                 return None
             rows = index.execute("SELECT name, mtime_ns, size, record, facts FROM runs").fetchall()
             return {os.fsdecode(name): ((mtime_ns, size), *told) for name, mtime_ns, size, *told in rows}
-    except (sqlite3.Error, TypeError, ValueError):  # not a database, or one that holds something else
+    except (sqlite3.Error, TypeError, ValueError):  # not a database, or one with other content
         return None
 
 
 def _save(root: Path, fresh: Mapping[str, Row], *, gone: Iterable[str], anew: bool) -> None:
-    """Write what was read; whatever stands in the way, the answer does not need it."""
+    """Write new rows to the index; errors are ignored because the result does not depend on it."""
     path = root / INDEX_NAME
     if path.is_symlink() or not os.access(root, os.W_OK):
         return

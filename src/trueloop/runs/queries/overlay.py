@@ -1,4 +1,4 @@
-"""The curves of several runs over each other: one panel per metric, a colour per run."""
+"""Build panels with the curves of several runs: one panel per metric, one colour per run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Series = tuple[Sequence[float], Sequence[float]]
 
 
 def overlay_panels(histories: Mapping[str, History]) -> list[Panel]:
-    """Lay out training loss, every metric, learning rate, gradient norm and speed of several runs.
+    """Build the panels of several runs: training loss, every metric, learning rate, gradient norm and speed.
 
     Args:
-        histories: by the label of each run.
+        histories: histories by the label of each run.
 
     Returns:
-        Panels on which something is to be seen; of each curve `Curve.run` says whose it is.
+        The panels that are not empty; `Curve.run` is the index of a curve's run.
     """
     return [panel for panel in _all_panels(histories) if panel.curves]
 
@@ -49,8 +49,8 @@ def _all_panels(histories: Mapping[str, History]) -> Iterator[Panel]:
 def _panel(name: str, title: str, kind: Kind, series: Mapping[str, Series], *, log: bool = False) -> Panel:
     curves: list[Curve] = []
     log = log or ("loss" in name and _suits_log_scale(series))
-    for run, (label, (xs, ys)) in enumerate(series.items()):  # one without a value still has its colour
-        drawn = [y if y > 0 else math.nan for y in ys] if log else ys  # a log axis has no place for 0
+    for run, (label, (xs, ys)) in enumerate(series.items()):  # a run without values still uses up its colour
+        drawn = [y if y > 0 else math.nan for y in ys] if log else ys  # a log axis cannot show 0
         x, y = envelope(xs, drawn)
         if y:
             curves.append(Curve(label=label, role="train", kind=kind, x=x, y=y, run=run))
@@ -59,7 +59,7 @@ def _panel(name: str, title: str, kind: Kind, series: Mapping[str, Series], *, l
 
 
 def _suits_log_scale(series: Mapping[str, Series]) -> bool:
-    """True where a linear axis would show the end of a loss as zero."""
+    """True if a linear axis would show the last losses as zero."""
     finite = [y for _, ys in series.values() for y in ys if math.isfinite(y)]
     return bool(finite) and min(finite) > 0 and max(finite) > 30 * min(finite)
 

@@ -1,4 +1,4 @@
-"""One run in a few numbers: how far it is, what it measured, whether it goes on, and why it cannot be told."""
+"""Summarise a run in a few numbers: progress, metrics, state, and why its journal cannot be read."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from trueloop.runs.queries.running import is_training
 from trueloop.runs.run_id import read_run_id
 
 ROLLED_BACK = "rolled_back"
-"""The kind of the note that a run made by a rollback begins with."""
+"""Kind of the note that a rollback writes into the new run."""
 
 STATES = (
     "running", "finished", "early_stop", "interrupted", "preempted", "failed", "killed", ROLLED_BACK, "unknown",
     "damaged", "empty",
 )  # fmt: skip
-"""As the newest process said; else "running" while somebody holds the lock, "killed" where nobody does, "unknown" where
-locks do not work; "rolled_back" until it goes on; "damaged" and "empty" where the journal does not tell."""
-
+"""The end reason of the newest process; without one, "running" while a process holds the lock, "killed" if none does,
+"unknown" where locks do not work; "rolled_back" until the run is continued; "damaged" or "empty" if the journal is."""
 
 _INTERNAL_KEYS = (
     "lowest",
@@ -34,11 +33,11 @@ _INTERNAL_KEYS = (
     "end",
     "saved",
     "read",
-)  # of a record: told in another form, or not at all
+)  # not part of the JSON output, or in another form
 
 
 class Point(NamedTuple):
-    """One value of a metric, and where in the run it was measured."""
+    """One value of a metric, and the update and epoch of its evaluation."""
 
     value: float
     update: int
@@ -47,68 +46,68 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """One run; see `read_record` for what is kept in the index."""
+    """The summary of one run; see `read_record` for the part in the index."""
 
     folder: str
-    """The run's; as text, since 10,000 paths take 50 ms."""
+    """The run folder; a string, because creating 10,000 paths takes 50 ms."""
     record: Mapping[str, Any]
-    """JSON-ready."""
+    """JSON-ready summary of the journal."""
     facts: Mapping[str, Any]
-    """Settings and the recipe's options, dotted: {"config.optim.lr": 0.001}; empty where they were not asked for."""
+    """Settings and the recipe's options, dotted: {"config.optim.lr": 0.001}; empty if they were not requested."""
     state: str
     """One of `STATES`."""
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """The run folder."""
         return Path(self.folder)
 
     @property
     def name(self) -> str:
-        """The folder's."""
+        """Name of the run folder."""
         return self.folder.rpartition("/")[2] if self.folder[-1:] not in ("/", ".", "") else self.path.resolve().name
 
     @property
     def problem(self) -> str:
-        """Why the journal does not tell; empty where it does."""
+        """Why the journal cannot be read; empty if it can."""
         return self.record.get("problem", "")
 
     @property
     def run_id(self) -> str:
-        """32 hexadecimal digits, the same over all processes of the run; empty where the journal does not tell."""
+        """32 hexadecimal digits, the same for all processes of the run; empty if the journal cannot be read."""
         return self.record.get("run_id", "")
 
     @property
     def recipe(self) -> str:
-        """What was trained."""
+        """Name of the recipe or Trainer."""
         return self.record.get("recipe", "")
 
     @property
     def started_at(self) -> float:
-        """When the first process began, seconds since 1970; 0 where the journal does not tell."""
+        """When the first process started, in seconds since 1970; 0 if the journal cannot be read."""
         return float(self.record.get("started_at", 0.0))
 
     @property
     def monitor(self) -> tuple[str, Literal["min", "max"]]:
-        """The metric that says which evaluation is best, and "min" or "max"."""
+        """The metric that decides which evaluation is best, and its mode."""
         metric, mode = self.record.get("monitor", ("val/loss", "min"))
         return metric, "max" if mode == "max" else "min"
 
     @property
     def metrics(self) -> Sequence[str]:
-        """Names of everything that was evaluated: "val/loss"."""
+        """Names of all evaluated metrics: "val/loss"."""
         return list(self.record.get("last", ()))
 
     def last(self, metric: str) -> Point | None:
-        """The newest value; it may not be finite."""
+        """Return the newest value of a metric, which may be NaN or infinite."""
         return self._point("last", metric)
 
     def best(self, metric: str, mode: str) -> Point | None:
-        """The least (mode "min") or greatest finite value of all evaluations; the earlier one of equals."""
+        """Return the least (mode "min") or greatest finite value of a metric; the earliest of equals."""
         return self._point("lowest" if mode == "min" else "highest", metric)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, as `--json` tells it."""
+        """Return the output of `--json`."""
         metric, mode = self.monitor
         best = self.record.get("lowest" if mode == "min" else "highest", {}).get(metric)
         known = {key: value for key, value in self.record.items() if key not in _INTERNAL_KEYS}
@@ -128,13 +127,13 @@ class Overview:
 
 
 def read_overview(run_dir: Path) -> Overview:
-    """Read a run's journal for its overview; a damaged one is told by `Overview.problem`, never by an exception."""
+    """Read the overview of a run; a damaged journal is reported by `Overview.problem`, never by an exception."""
     record, facts = read_record(run_dir)
     return make_overview(str(run_dir), record, facts)
 
 
 def make_overview(folder: str, record: Mapping[str, Any], facts: Mapping[str, Any]) -> Overview:
-    """Join what the journal said with what holds right now."""
+    """Combine a record of the journal with the current state of the run."""
     return Overview(folder=folder, record=record, facts=facts, state=_state(folder, record))
 
 
@@ -154,22 +153,22 @@ def read_record(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     except RunFolderError as error:
         return {"end": "empty", "problem": error.what}, {}
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        # A line that is JSON, has every field, and yet no sense: {"facts": 3}, an update number of 400 digits.
-        return {"end": "damaged", "problem": f"{run_dir / JOURNAL_NAME} makes no sense: {error!r}."}, {}
+        # A line that is JSON and has every field, with invalid values: {"facts": 3}, an update number of 400 digits.
+        return {"end": "damaged", "problem": f"{run_dir / JOURNAL_NAME} is invalid: {error!r}."}, {}
 
 
 def flat_settings(history: History) -> dict[str, Any]:
-    """Lay the settings and the recipe's options out by dotted name: {"config.optim.lr": 0.001, "options.width": 8}."""
+    """Return settings and the recipe's options by dotted name: {"config.optim.lr": 0.001, "options.width": 8}."""
     return flatten({name: history.facts.get(name) or {} for name in ("config", "options")})
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten nested mappings into one with dotted names; an empty one is left out."""
+    """Flatten nested mappings into one with dotted names; empty mappings are dropped."""
     return dict(iter_leaves(tree))
 
 
 def monitored_metric(facts: Mapping[str, Any]) -> tuple[str, Literal["min", "max"]]:
-    """Find the monitored metric and its mode in a run's facts; ("val/loss", "min") where they do not say."""
+    """Return the monitored metric and its mode from a run's facts; ("val/loss", "min") if they have none."""
     config = facts.get("config")
     monitor = config.get("monitor") if isinstance(config, Mapping) else None
     if not isinstance(monitor, Mapping):
@@ -179,7 +178,7 @@ def monitored_metric(facts: Mapping[str, Any]) -> tuple[str, Literal["min", "max
 
 
 def metric_points(evaluations: Iterable[Evaluated]) -> dict[str, list[Point]]:
-    """Sort evaluations by metric ("val/loss"), each in order of update."""
+    """Group the values of evaluations by metric ("val/loss"), in order of update."""
     found: dict[str, list[Point]] = {}
     for each in evaluations:
         for name, value in each.metrics.items():
@@ -224,12 +223,12 @@ def _point_json(point: Sequence[Any]) -> dict[str, Any]:
 
 
 def _newest_checkpoint(checkpoints: Sequence[CheckpointSaved]) -> list[Any]:
-    """Return update and folder of the newest recorded checkpoint."""
+    """Return the update and folder of the newest recorded checkpoint."""
     return [checkpoints[-1].update, _checkpoint_folder(checkpoints)] if checkpoints else [-1, None]
 
 
 def _checkpoint_folder(checkpoints: Sequence[CheckpointSaved], update: int | None = None) -> str | None:
-    """Name the folder of a recorded checkpoint below the run; where the journal says it lies is never followed."""
+    """Return the folder of a recorded checkpoint below the run; only its name is taken from the journal."""
     found = [each for each in checkpoints if update is None or each.update == update]
     return f"checkpoints/{PurePath(found[-1].path).name}" if found else None
 
@@ -245,15 +244,15 @@ def _state(folder: str, record: Mapping[str, Any]) -> str:
 
 
 def require_readable(overview: Overview) -> Overview:
-    """Return an overview that tells something.
+    """Return the overview if its journal is readable.
 
     Raises:
-        TrueloopError: its journal does not; says why.
+        TrueloopError: it is not; the message says why.
     """
     if not overview.problem:
         return overview
     error: type[TrueloopError] = InvalidData if overview.state == "damaged" else RunFolderError
-    raise error(overview.problem, why="A run is told from its journal; this one cannot be.")
+    raise error(overview.problem, why="Everything shown about a run comes from its journal.")
 
 
 def all_monitored_metrics(run_dir: Path) -> list[tuple[str, Literal["min", "max"]]]:
@@ -261,7 +260,7 @@ def all_monitored_metrics(run_dir: Path) -> list[tuple[str, Literal["min", "max"
 
     Raises:
         RunFolderError: the journal cannot be read.
-        InvalidData: a line that begins a process is damaged.
+        InvalidData: the start line of a process is damaged.
     """
     found: dict[tuple[str, Literal["min", "max"]], None] = {}
     try:

@@ -1,4 +1,4 @@
-"""Curves of one or several runs as a file: a PNG, or a self-contained HTML page with what differs between them."""
+"""Write the curves of one or several runs to a PNG, or to a self-contained HTML page with their differences."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from trueloop.runs.queries.overview import Point
 
 
 def run_panels(histories: Mapping[str, History]) -> list[Panel]:
-    """Return every plot of one run, or the plots of several over each other."""
+    """Return the panels of one run, or the overlaid panels of several."""
     return build_panels(next(iter(histories.values()))) if len(histories) == 1 else overlay_panels(histories)
 
 
 def save_png(histories: Mapping[str, History], path: Path) -> None:
-    """Draw runs, by label, into a PNG; see `save_panels` for what is raised."""
+    """Draw runs, by label, into a PNG; raises like `save_panels`."""
     save_panels(run_panels(histories), _title(histories), path)
 
 
@@ -35,13 +35,13 @@ def save_html(
     differences: Sequence[Difference] = (),
     measured: Sequence[MetricComparison] = (),
 ) -> None:
-    """Write a page of curves, and of what differs; written beside and renamed, so never half there.
+    """Write a page with the curves and differences of runs; the file is replaced atomically.
 
     Args:
-        histories: by the label of each run.
-        path: of the page.
-        differences: of these runs, in their order.
-        measured: of these runs, in their order.
+        histories: histories by the label of each run.
+        path: path of the page.
+        differences: differences between these runs, in their order.
+        measured: metrics of these runs, in their order.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -58,14 +58,14 @@ def save_html(
 
 
 def format_value(value: Any) -> str:
-    """Write the value of a fact as people read it."""
+    """Format the value of a fact for people."""
     if value is None or isinstance(value, bool):
         return "none" if value is None else str(value).lower()
     return str(value)
 
 
 def format_point(point: Point | None) -> str:
-    """Write a value with the update it was measured after; empty where there is none."""
+    """Format a value with its update; empty if there is none."""
     return f"{format_float(point.value, 4)} @ {point.update}" if point else ""
 
 

@@ -1,4 +1,4 @@
-"""Which evaluation of which run is the best."""
+"""Rank runs, and the evaluations of a run, by a metric."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trueloop.runs.queries.overview import Overview, Point, metric_points
 
 Mode = Literal["min", "max"]
 
-# By the last word of a metric's name, where no run monitors it.
+# By the last word of the name of a metric that no run monitors.
 _LOWER_IS_BETTER = re.compile(r"(^|[/_\W])(loss|error|err|mae|mse|rmse|nll|perplexity|ppl|wer|cer)$", re.IGNORECASE)
 _HIGHER_IS_BETTER = re.compile(
     r"(^|[/_\W])(accuracy|acc|f1|auc|auroc|precision|recall|bleu|rouge|iou|dice|map|r2|top[_-]?\d+)$", re.IGNORECASE
@@ -22,17 +22,17 @@ _HIGHER_IS_BETTER = re.compile(
 
 
 class RankedRun(NamedTuple):
-    """One evaluation of one run."""
+    """A run with its best evaluation."""
 
     run: Overview
     point: Point
 
 
 def metric_mode(metric: str, runs: Sequence[Overview]) -> Mode | None:
-    """Say whether less or more of a metric is better: as the runs that monitor it say, else by its name.
+    """Return whether lower or higher values of a metric are better: from the runs that monitor it, else by its name.
 
     Returns:
-        None where neither tells, or where the runs disagree.
+        None if neither decides it, or if the runs disagree.
     """
     modes = Counter(mode for name, mode in (run.monitor for run in runs if not run.problem) if name == metric)
     if len(modes) == 1:
@@ -43,27 +43,27 @@ def metric_mode(metric: str, runs: Sequence[Overview]) -> Mode | None:
 
 
 def require_mode(metric: str, runs: Sequence[Overview]) -> Mode:
-    """Do as `metric_mode` does, and insist on an answer.
+    """Return the result of `metric_mode` if it is known.
 
     Raises:
-        InvalidConfig: there is none, or no run has measured it.
+        InvalidConfig: the mode is unknown, or no run has measured the metric.
     """
     if not any(run.last(metric) for run in runs):
         raise _never_measured_error(metric, runs)
     mode = metric_mode(metric, runs)
     if mode is None:
         raise InvalidConfig(
-            f"Whether less or more of {metric!r} is better cannot be told from its name or from what the runs monitor.",
-            fix="Say --mode min or --mode max.",
+            f"The name of {metric!r} and the settings of the runs do not say whether lower or higher is better.",
+            fix="Pass --mode min or --mode max.",
         )
     return mode
 
 
 def rank_runs(runs: Sequence[Overview], metric: str, mode: Mode) -> list[RankedRun]:
-    """Return the best evaluation of each run that has one, best first; of equals the run that began earlier.
+    """Return the runs with their best evaluations, best first; of equals, the run that started earlier comes first.
 
     Raises:
-        InvalidConfig: no run has measured it; names what was measured.
+        InvalidConfig: no run has measured the metric; the message lists the measured ones.
     """
     found = [RankedRun(run, best) for run in runs if (best := run.best(metric, mode))]
     if not found:
@@ -73,7 +73,7 @@ def rank_runs(runs: Sequence[Overview], metric: str, mode: Mode) -> list[RankedR
 
 
 def rank_points(history: History, metric: str, mode: Mode) -> list[Point]:
-    """Return every finite value of a metric in one run, best first; of equals the earlier one."""
+    """Return every finite value of a metric in one run, best first; of equals, the earlier one comes first."""
     finite = [point for point in metric_points(history.evaluations).get(metric, ()) if abs(point.value) < float("inf")]
     sign = 1 if mode == "min" else -1
     return sorted(finite, key=lambda point: (sign * point.value, point.update))
@@ -82,9 +82,9 @@ def rank_points(history: History, metric: str, mode: Mode) -> list[Point]:
 def _never_measured_error(metric: str, runs: Sequence[Overview]) -> InvalidConfig:
     names = dict.fromkeys(name for run in runs for name in run.metrics)
     if metric in names:
-        return InvalidConfig(f"No value of {metric!r} was finite in any run.", fix="Choose another metric.")
+        return InvalidConfig(f"No run has a finite value of {metric!r}.", fix="Choose another metric.")
     near = difflib.get_close_matches(metric, names, n=1)
     return InvalidConfig(
         f"No run has measured {metric!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
-        fix=f"Measured were: {', '.join(names) or 'nothing at all'}.",
+        fix=f"Measured metrics: {', '.join(names) or 'none'}.",
     )

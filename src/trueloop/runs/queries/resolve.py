@@ -1,4 +1,4 @@
-"""Which run a word on the command line means: a path, a name below the root, or the beginning of a name or run id."""
+"""Find the run that a command line argument names: by path, name, or prefix of a name or run id."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from trueloop.core.paths import is_file
 from trueloop.runs.journal import JOURNAL_NAME
 from trueloop.runs.queries.index import load_overviews, run_names
 
-_MIN_ID_DIGITS = 4  # fewer would find some run by chance
+_MIN_ID_DIGITS = 4  # shorter prefixes would match by chance
 
 
 def find_run(word: str, root: Path) -> Path:
-    """Return the run folder that a word means.
+    """Return the run folder that a word names.
 
     Args:
-        word: a path to a run folder, or a name below the root, or an unambiguous beginning of a name or of a run id.
+        word: a path of a run folder, a name below the root, or a unique prefix of a name or run id.
         root: the folder of the runs.
 
     Raises:
-        RunFolderError: there is no such run, or several; or the word, taken as a name, leads out of the root.
+        RunFolderError: no run or several runs match, or the name leads out of the root.
     """
     if not word or "\0" in word:
         raise _unknown_run_error(word, root)
@@ -41,10 +41,10 @@ def _is_run(path: Path) -> bool:
 
 
 def _is_inside(path: Path, root: Path, word: str) -> bool:
-    """See that a name stays below the root, links followed.
+    """Check that a name stays below the root after following links.
 
     Raises:
-        RunFolderError: it does not.
+        RunFolderError: the name leads out of the root.
     """
     try:
         inside = path.resolve().is_relative_to(root.resolve()) and path.resolve() != root.resolve()
@@ -53,9 +53,9 @@ def _is_inside(path: Path, root: Path, word: str) -> bool:
     if inside:
         return True
     raise RunFolderError(
-        f"{word!r} is no run folder, and as a name it leads out of {str(root)!r}.",
-        why="Names of runs are looked up below the root only; what lies elsewhere is named by its own path.",
-        fix="Give the path of a folder that holds a journal.jsonl, or a name that `trueloop runs list` shows.",
+        f"{word!r} is not a run folder, and as a name it leads out of {str(root)!r}.",
+        why="Names of runs are only searched below the root; other runs must be given by path.",
+        fix="Give the path of a folder with a journal.jsonl, or a name that `trueloop runs list` shows.",
     )
 
 
@@ -67,10 +67,10 @@ def _find_by_prefix(word: str, root: Path) -> Path:
         return root / found.pop()
     if not found:
         raise _unknown_run_error(word, root)
-    shown = sorted(found)
-    more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
+    matches = sorted(found)
+    more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
     raise RunFolderError(
-        f"{word!r} is the beginning of {len(shown)} runs: {', '.join(shown[:5])}{more}.", fix="Write more of the name."
+        f"{word!r} matches {len(matches)} runs: {', '.join(matches[:5])}{more}.", fix="Write more of the name."
     )
 
 
@@ -82,5 +82,5 @@ def _unknown_run_error(word: str, root: Path) -> RunFolderError:
     elif known:
         fix = f"trueloop runs list --root {root}"
     else:
-        fix = f"There are no runs in {str(root)!r}; say where they are with --root, or give the path of a run folder."
+        fix = f"There are no runs in {str(root)!r}; pass their folder with --root, or give the path of a run folder."
     return RunFolderError(f"There is no run {word!r} in {str(root)!r}.", fix=fix)

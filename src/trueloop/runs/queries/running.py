@@ -1,4 +1,4 @@
-"""Whether a process is training in a run folder right now, found out without standing in its way."""
+"""Check whether a process is training in a run folder, without disturbing it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ LOCK_NAME = ".lock"
 
 
 def is_training(run_dir: Path) -> bool | None:
-    """Say whether another process holds RUN/.lock; None where the file system, or this system, does not tell.
+    """Return whether another process holds RUN/.lock; None if file locks are not supported.
 
-    Only a shared lock is tried, for some microseconds, so that two who look do not see each other; nothing is made.
+    Takes a shared lock for some microseconds, so that two concurrent checks do not see each other; creates no file.
     """
     try:
         import fcntl

@@ -71,10 +71,7 @@ class JournalIndex:
             except (ValueError, KeyError, TypeError, OverflowError) as error:
                 raise damaged_line_error(self._file.name, offset, error) from error
             self.size = offset + len(line)
-        minimum = math.inf
-        self._min_later_start = [
-            int(minimum := min(minimum, start_update)) for start_update in reversed(self._start_updates)
-        ][::-1]
+        self._min_later_start = list(accumulate(reversed(self._start_updates), min))[::-1]
 
     def mark_synced(self) -> None:
         """Record that the store now contains all current lines of the index."""

@@ -155,21 +155,18 @@ class MlflowSink:
         """Do nothing: the client keeps no connection open."""
 
     def _search_runs(self, run: RunMetadata) -> list[Any]:
-        filter_string = f"tags.`{RUN_ID}` = '{run.run_id}'"  # 32 hex digits, see `run_id`
         experiments = self._experiment_ids()
-        search: Callable[[Any], Any] = lambda token: self._client.search_runs(
-            experiments, filter_string, page_token=token
-        )  # noqa: E731
-        return list(_pages(search)) if experiments else []
+        if not experiments:
+            return []
+        wanted = f"tags.`{RUN_ID}` = '{run.run_id}'"  # 32 hex digits, see `read_run_id`
+        return list(_pages(lambda token: self._client.search_runs(experiments, wanted, page_token=token)))
 
     def _experiment_ids(self) -> list[str]:
         return [each.experiment_id for each in _pages(lambda token: self._client.search_experiments(page_token=token))]
 
-    def _search_logged_models(self, filter_string: str) -> list[Any]:
-        experiments = self._experiment_ids()
-        return list(
-            _pages(lambda token: self._client.search_logged_models(experiments, filter_string, page_token=token))
-        )
+    def _search_logged_models(self, wanted: str) -> list[Any]:
+        experiments, search = self._experiment_ids(), self._client.search_logged_models
+        return list(_pages(lambda token: search(experiments, wanted, page_token=token)))
 
     def _create_run(self, run: RunMetadata) -> Any:
         created = self._client.create_run(

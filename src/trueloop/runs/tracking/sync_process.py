@@ -186,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the process.
 
     Args:
-        arguments: the command line; the address "-" is replaced by the first line of standard input, a JSON string that no
+        arguments: the command line; the store "-" stands for the first line of standard input, a JSON string that no
             other user of the machine can see.
     """
     parser = argparse.ArgumentParser(prog="trueloop.runs.tracking.sync_process")

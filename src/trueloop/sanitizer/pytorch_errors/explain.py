@@ -17,7 +17,7 @@ from trueloop.sanitizer.pytorch_errors.bindings import changes
 from trueloop.sanitizer.pytorch_errors.frames import Frame, held, look, operands, stack, torch_file
 from trueloop.sanitizer.pytorch_errors.recent_calls import RecentCalls
 from trueloop.sanitizer.pytorch_errors.tensors import Describer, modules
-from trueloop.tracing.graph_leaves import leaves, find_freed_part
+from trueloop.tracing.graph_leaves import graph_leaves, find_freed_part
 from trueloop.tracing.user_location import is_user_code
 
 LONG: Final = 160  # characters of torch's message, which is in the traceback as a whole
@@ -125,7 +125,7 @@ def _read(frames: Sequence[Frame], error: BaseException, message: str, context: 
         running_module=describer.module(),
         inplace_operations=tuple(_changes(users, describer.models)),
         inplace_modules=tuple(_inplace(describer.models)),
-        leaves=tuple(describer.tensor(leaf) for leaf in leaves(roots)[:500]),
+        leaves=tuple(describer.tensor(leaf) for leaf in graph_leaves(roots)[:500]),
         freed_graph=again,
         freed_operation=kept,
         recent=context.recent.past(update=context.update, frozen=_frozen(context.models), found=context.found),

@@ -86,7 +86,7 @@ class StepTaken(Event):
     """The gradients are others than the latest backward left: the program made them by hand."""
     underflowing_eps: float | None = None
     """An ``eps`` of torch's own optimizer that rounds to zero in float16, the type of the parameters it is for."""
-    find_still_scaled: Refs = NO_REFS
+    still_scaled: Refs = NO_REFS
     """Of those with a gradient: it is still as the backward of a scaled loss has left it, multiplied by a GradScaler's
     factor, and the program has not asked for that factor since."""
     already_used: Refs = NO_REFS

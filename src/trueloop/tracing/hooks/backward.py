@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import AccumulationWindows, parameters_of
 from trueloop.tracing.events import NO_REFS, BackwardEnded, BackwardStarted, Event, BackwardLosses, LossRecord, NonFiniteValue
-from trueloop.tracing.graph_leaves import sequence
+from trueloop.tracing.graph_leaves import sequence_number
 from trueloop.tracing.hooks.scaling import is_scaled
 from trueloop.tracing.hooks.window_leftovers import check_at_backward
 from trueloop.tracing.losses import LossProbe
@@ -160,7 +160,7 @@ class Backward:
             self._stream.emit(BackwardLosses(location=place, losses=losses))
         self._windows.on_backward_start()
         value = None if value is None else value / (scale or 1.0)
-        return _Begun(probe, value, scale, started, sequence(node), perf_counter())
+        return _Begun(probe, value, scale, started, sequence_number(node), perf_counter())
 
     def _tell_end(self, begun: _Begun) -> None:
         seconds = perf_counter() - begun.start_s
@@ -170,7 +170,7 @@ class Backward:
             BackwardEnded(
                 location=started.location,
                 root_value=begun.value,
-                losses=started.losses if begun.probe is None else begun.probe.after(begun.scale or 1.0),
+                losses=started.losses if begun.probe is None else begun.probe.finish(begun.scale or 1.0),
                 reached_parameters=received,
                 seconds=seconds,
                 loader=started.loader,

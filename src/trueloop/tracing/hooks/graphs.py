@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Event, GraphsAlive, ModelCalled
-from trueloop.tracing.graph_holders import holders
+from trueloop.tracing.graph_holders import find_holders
 from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.stream import EventStream
@@ -104,7 +104,7 @@ class Graphs:
         self._outputs, self._parameters = _Marked(), _Marked()
         self._stream.subscribe(self._hear, ModelCalled)
         self._stream.periodic_checks.append(self._after_update)
-        patches.hook(self)
+        patches.add_handle(self)
 
     def remove(self) -> None:
         """Stop listening; called with the hooks that are taken off."""
@@ -144,14 +144,14 @@ class Graphs:
 
     def _tell(self, marked: _Marked, alive: list[weakref.ref[_Mark]]) -> None:
         oldest, place, parameter = marked.born[alive[0]]
-        keepers = [] if parameter else holders(self._is_old)
+        keepers = [] if parameter else find_holders(self._is_old)
         self._stream.emit(
             GraphsAlive(
                 location=place,
                 count=len(alive),
                 oldest_update=oldest,
                 holders=tuple(holder.description for holder in keepers),
-                stored_at=next((holder.site for holder in keepers if holder.site), None),
+                stored_at=next((holder.location for holder in keepers if holder.location), None),
                 parameter=parameter,
             )
         )

@@ -99,7 +99,7 @@ class Loaders:
         patches.replace(DataLoader, "__iter__", self._iter)
         patches.replace(Subset, "__init__", self._subset)
         patches.replace(_ITERATOR, "__next__", self._next)
-        patches.hook(self)
+        patches.add_handle(self)
 
     def remove(self) -> None:
         """Read orders no more; called with the hooks that are taken off."""

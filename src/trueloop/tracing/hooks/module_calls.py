@@ -33,7 +33,7 @@ from trueloop.tracing.events import (
 from trueloop.tracing.hooks.forward_bypass import ForwardBypasses
 from trueloop.tracing.layer_calls import INSPECTED_LAYERS, LayerCalls
 from trueloop.tracing.layer_settings import find_high_momentum, find_ineffective_freezes, find_dominating_epsilon
-from trueloop.tracing.model_structure import Modes, parts_of
+from trueloop.tracing.model_structure import ModuleModes, parameters_and_modes
 from trueloop.tracing.nonfinite.replay import RecordedCall, record_call, record_output
 from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.patch import Patches, hide_from_compiler
@@ -197,7 +197,7 @@ class ModuleCalls:
             known.undrawn, known.training = 0 if drawn else before + 1, model.training
 
     def _called(self, model: nn.Module, output: Any, seconds: float) -> None:
-        parameters, modes = parts_of(model)
+        parameters, modes = parameters_and_modes(model)
         if not parameters:
             return
         stream, program = self._stream, self._program
@@ -231,7 +231,7 @@ class ModuleCalls:
                 model=known.ref,
                 training=model.training,
                 dropout_active=modes.dropout or (modes.training and program.functional_dropout_active),
-                batchnorm_active=modes.normalising,
+                batchnorm_active=modes.batchnorm,
                 all_eval=not modes.training,
                 grad_mode=grad_mode,
                 inference_mode=torch.is_inference_mode_enabled(),
@@ -254,10 +254,10 @@ class ModuleCalls:
         if graphs and not modes.training and not program.backward_depth and not _transformed():
             _mark(graphs, known)
 
-    def _settings(self, model: nn.Module, known: _Known, modes: Modes) -> None:
+    def _settings(self, model: nn.Module, known: _Known, modes: ModuleModes) -> None:
         """Look at layers' settings once; at what was frozen in vain for each new optimizer, and again where any was."""
         stream, registry = self._stream, self._stream.registry
-        if not known.looked and modes.normalising:
+        if not known.looked and modes.batchnorm:
             known.looked = True
             stream.emit(BatchNormTrained(location=user_location(), model=known.ref))
             for found in find_high_momentum(model):

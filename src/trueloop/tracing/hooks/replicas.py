@@ -177,7 +177,7 @@ class Replicas:
             return known
         if self._program.before_replicated_backward is None:  # the first one: programs without do not pay for it
             self._program.before_replicated_backward = self._note
-            self._patches.hook(register_optimizer_step_post_hook(self._after_step))
+            self._patches.add_handle(register_optimizer_step_post_hook(self._after_step))
         registry = self._stream.registry
         left_out = set(wrapper.parameters_to_ignore)
         held = {

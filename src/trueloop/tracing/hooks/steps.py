@@ -105,14 +105,14 @@ class Steps:
         self._known, self._noted = OptimizerState(), None
         self._forget()
         self._nests = self._closely = False
-        patches.hook(register_optimizer_step_post_hook(self._post_hook()))
+        patches.add_handle(register_optimizer_step_post_hook(self._post_hook()))
         patches.replace(Optimizer, "__init__", self._constructor)
 
     def install_full_tracing(self, patches: Patches) -> None:
         """See steps begin, too."""
         self._closely = True
-        patches.hook(self)
-        patches.hook(register_optimizer_step_pre_hook(_uncompiled(self._before)))
+        patches.add_handle(self)
+        patches.add_handle(register_optimizer_step_pre_hook(_uncompiled(self._before)))
 
     def remove(self) -> None:
         """See them begin no more; called with the hooks of the full view."""

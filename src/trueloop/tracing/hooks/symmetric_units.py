@@ -58,7 +58,7 @@ class Units:
         self._seen.clear()
         self._met, self._waiting = 0, True
         self._stream.periodic_checks.append(self._after_updates)
-        patches.hook(self)
+        patches.add_handle(self)
 
     def remove(self) -> None:
         """Look no more; called with the hooks that are taken off."""

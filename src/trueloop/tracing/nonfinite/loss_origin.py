@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from trueloop.tracing.losses import short
+from trueloop.tracing.losses import operation_name
 from trueloop.tracing.nonfinite.values import FLOATS, describe_values, has_nonfinite
-from trueloop.tracing.saved_tensors import saved
+from trueloop.tracing.saved_tensors import saved_tensor
 
 MOST_NODES: Final = 200  # of the arithmetic of a loss
 THROUGH: Final = frozenset((
@@ -41,7 +41,7 @@ def loss_origin(root: Tensor) -> LossOrigin | None:
     queue: list[Any] = [root.grad_fn] if root.grad_fn is not None else []
     known = set(queue)
     for node in queue:
-        name = short(node.name())
+        name = operation_name(node.name())
         made = _MADE.get(name)
         origin = None if made is None else made(node)
         if origin is not None:
@@ -63,7 +63,7 @@ def _elementwise(operation: str, function: Callable[[Tensor], Tensor]) -> Callab
     """Run an operation once more on what it has saved."""
 
     def made(node: Any) -> LossOrigin | None:
-        given = _floats(saved(node, "self"))
+        given = _floats(saved_tensor(node, "self"))
         if given is None or has_nonfinite(given) or not has_nonfinite(function(given)):
             return None
         return LossOrigin(operation, describe_values(given))
@@ -73,14 +73,14 @@ def _elementwise(operation: str, function: Callable[[Tensor], Tensor]) -> Callab
 
 def _divided(node: Any) -> LossOrigin | None:
     """A division by a tensor with zeros in it; by a number of Python's none is saved that could be told."""
-    divisor = _floats(saved(node, "other"))
+    divisor = _floats(saved_tensor(node, "other"))
     if divisor is None or has_nonfinite(divisor) or not bool((divisor == 0).any()):
         return None
     return LossOrigin("div", f"a divisor of {describe_values(divisor)}")
 
 
 def _power(node: Any) -> LossOrigin | None:
-    given, exponent = _floats(saved(node, "self")), getattr(node, "_saved_exponent", None)
+    given, exponent = _floats(saved_tensor(node, "self")), getattr(node, "_saved_exponent", None)
     if given is None or not isinstance(exponent, int | float) or has_nonfinite(given):
         return None
     return LossOrigin("pow", describe_values(given)) if has_nonfinite(given.pow(exponent)) else None

@@ -36,7 +36,7 @@ def write_synced(path: Path, parts: Sequence[bytes | memoryview]) -> FileStamp:
     Raises:
         OSError: the file cannot be written; a partial file is left.
 
-    Cost: no copy; the checksum is computed in parallel with the writing (half the time of one after the other, at 512 MiB).
+    Cost: no copy; the checksum is computed in parallel with the writing (half the time at 512 MiB).
     """
     digest = hashlib.sha256()
     with path.open("xb") as file, ThreadPoolExecutor(1) as hashing:

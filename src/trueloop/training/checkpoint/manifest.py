@@ -157,7 +157,7 @@ def verify(path: Path) -> Checkpoint:
 def read_folder(path: Path) -> dict[str, Any]:
     """Read the whole state, after checking every byte against the manifest.
 
-    What lies in shards is checked as well but not read: `state.InShards` stands for it, `shards` reads it.
+    Shards are checked as well but not read: the state has a `state_tree.ShardReference` for them, see `shard_files`.
 
     Raises:
         OSError: a file cannot be read.

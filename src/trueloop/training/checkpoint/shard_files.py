@@ -1,7 +1,7 @@
-"""The files of shards, which torch.distributed.checkpoint writes and reads in its safetensors form.
+"""Write and read shards with torch.distributed.checkpoint, in its safetensors format.
 
-Its own form is never used: the index of that is a pickle. Each process writes one file, which names the offsets of all
-it holds; nothing else says what lies where.
+Its native format is never used, because its index is a pickle. Each process writes one file, which contains the
+offsets of its parts.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from trueloop.training.checkpoint.state_tree import ShardReference
 from trueloop.training.checkpoint.tensor_file import read_tensors
 from trueloop.training.distributed.processes import Processes
 
-if TYPE_CHECKING:  # not in every torch
+if TYPE_CHECKING:  # not in every version of torch
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
 SHARD: Final = re.compile(r"shard-\d{5,}-model-\d{5}-of-\d{5}\.safetensors")
-_OFFSETS_KEY: Final = "DCP_SHARDING_INFO"  # where torch writes in each file, as JSON: name -> {"saved_offsets": [...]}
+_OFFSETS_KEY: Final = "DCP_SHARDING_INFO"  # torch's metadata entry, as JSON: name -> {"saved_offsets": [...]}
 
 
 def safetensors_storage() -> tuple[type[HuggingFaceStorageWriter], type[HuggingFaceStorageReader]]:
-    """Return torch's writer and reader, of which early versions wrote on one process only.
+    """Return torch's writer and reader; their early versions wrote on one process only.
 
     Raises:
         InvalidConfig: torch is too old for it.
@@ -55,13 +55,13 @@ def safetensors_storage() -> tuple[type[HuggingFaceStorageWriter], type[HuggingF
             return HuggingFaceStorageWriter, HuggingFaceStorageReader
     raise InvalidConfig(
         f'parallel is "fsdp", and torch {torch.__version__} has no distributed checkpoints of safetensors.',
-        why="What it has instead unpickles what it reads, which can run any code.",
+        why="Its native format is unpickled when it is read, which can run any code.",
         fix='Install torch 2.13; or train without a run folder, or with parallel.engine = "ddp".',
     )
 
 
 def write_shards(sharded: Mapping[str, Tensor], folder: Path, processes: Processes) -> dict[str, FileStamp]:
-    """Write what this process holds of sharded tensors, through to the disk; called on all of them.
+    """Write this process's parts of sharded tensors and sync them to disk; called on all processes.
 
     Args:
         sharded: DTensors by name, the same names on every process.
@@ -72,10 +72,10 @@ def write_shards(sharded: Mapping[str, Tensor], folder: Path, processes: Process
         Size and checksum of every process's file.
 
     Raises:
-        OSError: the system refuses, on some process.
+        OSError: writing failed on some process.
         CheckpointError: torch refuses.
 
-    Cost: this process's parts are on the host twice at once, as torch makes a file in memory first.
+    Cost: this process's parts are on the host twice, as torch builds a file in memory first.
     """
     writing, _ = safetensors_storage()
     files = _HashingFileSystem()
@@ -87,10 +87,10 @@ def write_shards(sharded: Mapping[str, Tensor], folder: Path, processes: Process
 
 
 def read_shards(tensors: dict[str, Any], folder: Path, files: Sequence[str], processes: Processes) -> None:
-    """Fill DTensors from shards, each process its own parts; called on all of them.
+    """Fill DTensors from shards, each process its own parts; called on all processes.
 
     Args:
-        tensors: by name; filled in place, however they were cut when they were saved.
+        tensors: by name; filled in place, however they were sharded when they were saved.
         folder: that holds the shards, for all of them.
         files: their names.
         processes: that share the tensors.
@@ -109,7 +109,7 @@ def read_shards(tensors: dict[str, Any], folder: Path, files: Sequence[str], pro
 
 
 def read_full_tensors(folder: Path, wanted: Mapping[str, ShardReference]) -> dict[str, Tensor]:
-    """Read whole tensors from all shards of a checkpoint; on any one process, without torch's reader.
+    """Read full tensors from all shards of a checkpoint; on any one process, without torch's reader.
 
     Raises:
         CheckpointError: a shard is not what was written, or is missing.
@@ -126,40 +126,40 @@ def read_full_tensors(folder: Path, wanted: Mapping[str, ShardReference]) -> dic
                 raise damaged(folder, f"{file} does not match its checksum")
             places = parse_json(shard.metadata[_OFFSETS_KEY])
             for name in tensors.keys() & shard.tensors.keys():
-                missing[name] -= _copy_part(tensors[name], shard.tensors[name], places[name]["saved_offsets"])
+                missing[name] -= _copy_part(tensors[name], shard.tensors[name], offsets[name]["saved_offsets"])
     except OSError as error:
         raise unreadable(folder, error) from error
     except (LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise damaged(folder, f"its shards make no sense ({error!r})") from error
-    lacking = [name for name, count in missing.items() if count]
-    if lacking:
-        raise damaged(folder, f"its shards do not hold all of {lacking[0]!r}")
+        raise damaged(folder, f"its shards are invalid ({error!r})") from error
+    incomplete = [name for name, count in missing.items() if count]
+    if incomplete:
+        raise damaged(folder, f"its shards do not hold all of {incomplete[0]!r}")
     return tensors
 
 
-def _copy_part(whole: Tensor, part: Tensor, starts: Sequence[int]) -> int:
-    """Put a part where it belongs; return how much of the whole it is."""
-    if part.dtype != whole.dtype:
-        raise ValueError(f"{part.dtype} instead of {whole.dtype}")
+def _copy_part(full: Tensor, part: Tensor, starts: Sequence[int]) -> int:
+    """Copy a part into the full tensor; return the number of its elements."""
+    if part.dtype != full.dtype:
+        raise ValueError(f"{part.dtype} instead of {full.dtype}")
     ends = [start + size for start, size in zip(starts, part.shape, strict=True)]
-    whole[tuple(map(slice, starts, ends))].copy_(part)
+    full[tuple(map(slice, starts, ends))].copy_(part)
     return part.numel()
 
 
 @contextmanager
 def _translate_errors(what: str) -> Generator[None]:
-    """Turn what torch raises, which no `except Exception` sees, into our own; and a system's error back into it."""
+    """Convert torch's CheckpointException, a BaseException, to a CheckpointError, or back to the OSError behind it."""
     try:
         yield
     except CheckpointException as error:
         rank, (cause, _) = next(iter(error.failures.items()))
         if isinstance(cause, OSError):
-            raise cause from error  # worded with the folder's own name, see `CheckpointFolder`
+            raise cause from error  # `CheckpointFolder` explains it with the folder's name
         raise CheckpointError(f"{what}, by process {rank}: {cause}") from error
 
 
 class _HashingFileSystem(FileSystem):
-    """Writes files and takes the checksum of the very bytes, on their way."""
+    """Writes files and computes the checksum of the bytes on their way."""
 
     def __init__(self) -> None:
         self._files: dict[str, _HashingFile] = {}
@@ -175,26 +175,26 @@ class _HashingFileSystem(FileSystem):
 
 
 class _HashingFile(io.FileIO):
-    """A file that is written from its start to its end."""
+    """A file that is written from start to end, with its checksum."""
 
     def __init__(self, path: Any, mode: str) -> None:
         super().__init__(path, mode)
         self._digest, self._size = hashlib.sha256(), 0
 
     def write(self, data: Any, /) -> int:
-        """Write, and count what the system has taken."""
+        """Write, and count the bytes that the system accepted."""
         written = super().write(data)
         self._digest.update(memoryview(data).cast("B")[:written])
         self._size += written
         return written
 
     def stamp(self) -> FileStamp:
-        """Return what the file must be."""
+        """Return size and checksum of the file."""
         return FileStamp(size=self._size, sha256=self._digest.hexdigest())
 
 
 class _FilteredFileSystem(FileSystem):
-    """Shows certain files of a folder: torch's reader takes every safetensors file there is for a shard."""
+    """Lists only certain files of a folder: torch's reader takes every safetensors file for a shard."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names

@@ -1,10 +1,10 @@
-"""Checkpoints of a sharded model: every process writes its part and reads what it needs, however many there are then.
+"""Checkpoints of a sharded model: every process writes its part and reads what it needs, on any number of processes.
 
     update-000000123/
-        state.json, model.safetensors ...               as ever; a sharded tensor is a name in there (`state.InShards`)
-        shard-00001-model-00001-of-00001.safetensors    what the first process holds of all of them
+        state.json, model.safetensors ...               as always; a sharded tensor is a reference in there
+        shard-00001-model-00001-of-00001.safetensors    the first process's parts of all of them
 
-The first process makes the folder, vouches for every file and gives the folder its name, as ever.
+The first process creates the folder, writes the manifest of every file and renames the folder, as always.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from trueloop.training.distributed.dtensors import is_dtensor, memory_key
 from trueloop.training.distributed.parallel import Parallel
 from trueloop.training.distributed.processes import Processes
 
-if TYPE_CHECKING:  # imported where a model is sharded only: they take as long as half of torch
+if TYPE_CHECKING:  # imported only where a model is sharded: they take half as long as importing torch
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
@@ -37,13 +37,13 @@ _TreePath: TypeAlias = tuple[object, ...]
 class SaveRest(Protocol):
     """Saves a state; see `saver.Saver.save`."""
 
-    def __call__(self, *, beside: WriteExtra | None) -> None:
-        """Write what is not in shards, and let ``beside`` write those."""
+    def __call__(self, *, write_extra: WriteExtra | None) -> None:
+        """Save everything that is not in shards; ``write_extra`` writes the shards."""
         ...
 
 
 def extract_shards(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, DTensor]]:
-    """Put names in the places of a state's sharded tensors.
+    """Replace the sharded tensors of a state by references.
 
     Args:
         state: of nested dicts, lists and tuples; it is not changed.
@@ -63,7 +63,7 @@ def extract_shards(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
         if tensor.dtype not in DTYPE_NAMES:
             raise CheckpointError(f"{where} is sharded and of {tensor.dtype}, which safetensors does not know.")
         if memory not in names:
-            while where in sharded:  # {"a.b": ...} beside {"a": {"b": ...}}
+            while where in sharded:  # {"a.b": ...} next to {"a": {"b": ...}}
                 where += "#"
             names[memory] = where
             sharded[where] = cast("DTensor", tensor.detach())
@@ -73,10 +73,10 @@ def extract_shards(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
 
 
 def save_on_all_ranks(save: SaveRest | None, sharded: Mapping[str, DTensor], processes: Processes) -> None:
-    """Save a state that was taken apart; called on all processes, and whole on return.
+    """Save a state after `extract_shards`; called on all processes, and complete on return.
 
     Args:
-        save: on the first process, saves the rest of the state; is given what writes the shards beside it, or None
+        save: on the first process, saves the rest of the state; its ``write_extra`` writes the shards, and is None
             where there are none. None on the other processes.
         sharded: the tensors, from `extract_shards`.
         processes: that hold the parts.
@@ -89,7 +89,7 @@ def save_on_all_ranks(save: SaveRest | None, sharded: Mapping[str, DTensor], pro
     """
     if not sharded:
         if save:
-            save(beside=None)
+            save(write_extra=None)
         return
     failure: TrueloopError | None = None
     try:
@@ -101,20 +101,20 @@ def save_on_all_ranks(save: SaveRest | None, sharded: Mapping[str, DTensor], pro
         raise
     except (TrueloopError, OSError) as error:
         failure = error if isinstance(error, TrueloopError) else unwritable(Path("A shard"), error)
-    told = processes.broadcast_object(failure and (failure.what, failure.why, failure.fix))
-    if told is not None:
-        what, why, fix = told
+    reported = processes.broadcast_object(failure and (failure.what, failure.why, failure.fix))
+    if reported is not None:
+        what, why, fix = reported
         raise failure if failure and processes.is_first else CheckpointError(what, why=why, fix=fix)
 
 
 def load_on_all_ranks(
     loaded: tuple[Checkpoint, Mapping[str, Any]] | None, parallel: Parallel
 ) -> Mapping[str, Any] | None:
-    """Give every process the state that the first one has found; called on all of them.
+    """Return on every process the state that the first one has loaded; called on all of them.
 
     Args:
         loaded: on the first process: a checkpoint, and of its state what is wanted.
-        parallel: sharded, and every process reads its parts from the folder; else the first one reads them whole.
+        parallel: if sharded, every process reads its parts from the folder; else the first one reads full tensors.
 
     Returns:
         The state with tensors where `InShards` stood: DTensors cut along their first dimension, or whole on the CPU.
@@ -143,7 +143,7 @@ def load_on_all_ranks(
 
 
 def load_full_state(checkpoint: Checkpoint, state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Put whole tensors, on the CPU, where `InShards` stands; on any one process, without the others.
+    """Replace `ShardReference` by full tensors on the CPU; on any one process, without the others.
 
     Raises:
         CheckpointError: a shard is not what was written.
@@ -160,7 +160,7 @@ def load_full_state(checkpoint: Checkpoint, state: Mapping[str, Any]) -> Mapping
 
 
 def gather_full_tensors(tensors: Mapping[str, Tensor], processes: Processes) -> dict[str, Tensor]:
-    """Gather sharded tensors on the first process, on the CPU; called on all of them, and the others get none.
+    """Gather sharded tensors on the first process's CPU; called on all processes, and the others get empty ones.
 
     Tensors that are not sharded are returned as they are. Tied ones are tied.
 
@@ -176,7 +176,7 @@ def gather_full_tensors(tensors: Mapping[str, Tensor], processes: Processes) -> 
 
 
 def check_folder_shared(folder: CheckpointFolder | None, parallel: Parallel) -> None:
-    """See before training that all processes of a sharded run can write into one folder.
+    """Check before training that all processes of a sharded run can write into one folder.
 
     Args:
         folder: of the first process.
@@ -206,24 +206,24 @@ def check_folder_shared(folder: CheckpointFolder | None, parallel: Parallel) -> 
 
 
 def _save_on_first(save: SaveRest, sharded: Mapping[str, DTensor], processes: Processes) -> None:
-    """Save on the first process; the others hear where to, or that nothing came of it."""
+    """Save on the first process; the others receive the folder, or None where saving failed before."""
     called = False
 
-    def beside(folder: Path) -> Mapping[str, FileStamp]:
+    def write_shards(folder: Path) -> Mapping[str, FileStamp]:
         nonlocal called
         called = True
         processes.broadcast_object(str(folder.resolve()))
         return _write_own_shard(sharded, folder, processes)
 
     try:
-        save(beside=beside)
+        save(write_extra=write_own_shards)
     finally:
         if not called:
             processes.broadcast_object(None)
 
 
 def _write_own_shard(sharded: Mapping[str, DTensor], folder: Path, processes: Processes) -> dict[str, FileStamp]:
-    """Write this process's shard; return what all have written."""
+    """Write this process's shard; return the stamps of all shards."""
     blind = [rank for rank, sees in enumerate(processes.all_gather_object(folder.is_dir())) if not sees]
     if blind:
         raise CheckpointError(
@@ -236,15 +236,15 @@ def _write_own_shard(sharded: Mapping[str, DTensor], folder: Path, processes: Pr
 
 
 def _processes_without_folder(token: Path | None, processes: Processes) -> str:
-    """Name the processes that do not see what the first one has made."""
+    """Describe the processes that do not see the folder that the first one has made; "" where all do."""
     place = processes.broadcast_object(str(token))
-    told = processes.all_gather_object((Path(place).is_dir(), platform.node()))
-    blind = [f"process {rank} on {host}" for rank, (sees, host) in enumerate(told) if not sees]
+    visible = processes.all_gather_object((Path(place).is_dir(), platform.node()))
+    blind = [f"process {rank} on {host}" for rank, (sees, host) in enumerate(visible) if not sees]
     return ", ".join(blind[:5]) + (f" and {len(blind) - 5} more" if len(blind) > 5 else "")
 
 
 def _locate_shards(checkpoint: Checkpoint, state: Mapping[str, Any]) -> tuple[str, list[str], Mapping[str, Any]]:
-    """Say where a checkpoint lies, in which files its shards are, and what is not in them."""
+    """Return a checkpoint's folder, the names of its shards, and the state that is not in them."""
     from trueloop.training.checkpoint.shard_files import SHARD
 
     _, stamps = read_manifest(checkpoint.path)
@@ -258,7 +258,7 @@ def _empty_shard(mesh: DeviceMesh, record: ShardReference) -> DTensor:
 
 
 def _shard_references(state: Mapping[str, Any]) -> dict[str, ShardReference]:
-    """Return what of a state is in shards, by name; in the same order on every process."""
+    """Return a state's references to shards, by name; in the same order on every process."""
     wanted: dict[str, ShardReference] = {}
     _map_leaves(dict(state), _is_reference, lambda record, _: wanted.setdefault(record.name, record))
     return wanted
@@ -275,7 +275,7 @@ def _is_reference(value: object) -> TypeGuard[ShardReference]:
 def _map_leaves(
     tree: Any, kind: Callable[[object], bool], by: Callable[[Any, _TreePath], Any], path: _TreePath = ()
 ) -> Any:
-    """Copy a tree with everything of one kind replaced; what hangs on an OrderedDict stays with it."""
+    """Copy a tree with all leaves of one kind replaced; attributes of an OrderedDict are kept."""
     if kind(tree):
         return by(tree, path)
     if isinstance(tree, dict):

@@ -1,4 +1,4 @@
-"""A training state as JSON and named tensors: exact in both directions, with nothing executable in between.
+"""Convert a training state to JSON and named tensors and back: exactly, with nothing executable in between.
 
 JSON holds the tree. Whatever JSON cannot say exactly is an object whose first key is its tag:
 
@@ -35,11 +35,11 @@ from trueloop.training.checkpoint.tensor_file import DTYPE_NAMES, RESERVED
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Path: TypeAlias = tuple[object, ...]
 
-MAX_DEPTH = 100  # far beyond any real state; a tree that contains itself ends here and not in the interpreter
+MAX_DEPTH = 100  # far beyond any real state; a tree that contains itself is reported here, not by the interpreter
 
 _MAPPINGS: dict[str, type[dict[Any, Any]]] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _KEY_TYPES = (str, int, bool, float, bytes, type(None))
-# The types safetensors has no name for, and the type their memory is written as.
+# Types without a name in safetensors, and the type their memory is stored as.
 _STORED_AS: dict[torch.dtype, torch.dtype] = {torch.complex128: torch.float64, torch.complex32: torch.float16}
 if hasattr(torch, "float4_e2m1fn_x2"):  # since torch 2.8
     _STORED_AS[torch.float4_e2m1fn_x2] = torch.uint8
@@ -50,17 +50,17 @@ _PLAIN_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPE_NAME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardReference:
-    """Stands in a tree where a tensor belongs of which every process holds a part."""
+    """Reference to a sharded tensor, of which every process holds a part."""
 
     name: str
-    """In the shards; tied tensors have one."""
+    """Name in the shards; tied tensors have one."""
     shape: tuple[int, ...]
-    """Of the whole."""
+    """Shape of the full tensor."""
     dtype: torch.dtype
 
 
 def pack(tree: object, *, at: str = "", copy: Mapping[str, Tensor] | None = None) -> tuple[Json, dict[str, Tensor]]:
-    """Split a state into JSON and tensors, from which `unpack` builds it again bit for bit.
+    """Split a state into JSON and tensors, from which `unpack` rebuilds it bit for bit.
 
     Args:
         tree: any nest of dict, OrderedDict, Counter, list, tuple, None, bool, int, float, str, bytes, dense tensors,
@@ -84,7 +84,7 @@ def pack(tree: object, *, at: str = "", copy: Mapping[str, Tensor] | None = None
 
 
 def unpack(packed: Json, tensors: Mapping[str, Tensor]) -> Any:
-    """Build the tree that `pack` was given; tensors come back on the CPU.
+    """Rebuild the tree that `pack` converted; tensors are on the CPU.
 
     Args:
         packed: the JSON value.
@@ -104,7 +104,7 @@ def unpack(packed: Json, tensors: Mapping[str, Tensor]) -> Any:
 
 
 class _Packer:
-    """One walk over one tree."""
+    """Packs one tree."""
 
     def __init__(self, at: str, copy: Mapping[str, Tensor] | None) -> None:
         self.tensors: dict[str, Tensor] = {}
@@ -197,7 +197,7 @@ class _Packer:
         return name
 
     def _copy_into(self, name: str, tensor: Tensor, earlier: Mapping[str, Tensor]) -> Tensor:
-        """Fill the memory of an earlier copy, or new memory."""
+        """Copy into the memory of an earlier copy, or into new memory."""
         memory = earlier.get(name)
         if memory is None or memory.dtype != tensor.dtype or memory.shape != tensor.shape:
             memory = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
@@ -227,7 +227,7 @@ _PACKERS: dict[type, Callable[[_Packer, Any, Path], Json]] = {
 
 
 def _as_storable(plain: Tensor) -> Tensor:
-    """The same memory, as a type that safetensors knows."""
+    """Return the same memory as a type that safetensors has."""
     written_as = _STORED_AS.get(plain.dtype)
     if written_as is None:
         return plain
@@ -235,7 +235,7 @@ def _as_storable(plain: Tensor) -> Tensor:
 
 
 class _Unpacker:
-    """One walk back; each tensor is handed out as one object, however many entries name it."""
+    """Unpacks one tree; each tensor becomes one object, however many entries refer to it."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
@@ -299,7 +299,7 @@ class _Unpacker:
 
 
 def _numpy_dtype(name: str) -> np.dtype[Any]:
-    """One of the types that `pack` writes: np.dtype alone also parses lists, fields and objects."""
+    """Return a type that `pack` writes; np.dtype alone also parses lists, fields and objects."""
     if not re.fullmatch(r"[<>|][biufc]\d{1,2}", name):
         raise ValueError(f"no numeric type: {name!r}")
     return np.dtype(name)

@@ -1,4 +1,4 @@
-"""The safetensors format: eight bytes of header length, a JSON header, the tensors' bytes end to end.
+"""Write and read safetensors files: eight bytes of header length, a JSON header, then the tensors' bytes.
 
 It is written and read here, not by the safetensors library, for four reasons: the checksum is that of the very bytes
 in memory, taken in the same pass; a full disk is an OSError with its number; nothing is left beside the file; and each
@@ -53,23 +53,23 @@ DTYPES: dict[str, torch.dtype] = {
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 CHUNK = 2**22  # bytes read before their checksum begins; one tensor may be gigabytes
-RESERVED = "__metadata__"  # the header's own name, which no tensor can have
+RESERVED = "__metadata__"  # reserved by the format: no tensor can have this name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFile:
-    """What was read from a safetensors file."""
+    """Content of a safetensors file."""
 
     tensors: dict[str, Tensor]
-    """On the CPU, each in memory of its own, in the order they were given."""
+    """Tensors on the CPU, each with its own memory, in the order they were written."""
     metadata: dict[str, str]
-    """Free text by name."""
+    """Free text by name, from the header."""
     stamp: FileStamp
-    """Of the bytes that the tensors were made of."""
+    """Size and checksum of the file's bytes."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> FileStamp:
-    """Write a new safetensors file through to the disk.
+    """Write a new safetensors file and sync it to disk.
 
     Args:
         path: does not exist yet.
@@ -80,7 +80,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
         Size and checksum of what was written.
 
     Raises:
-        OSError: as the system says; a partial file is left.
+        OSError: the file cannot be written; a partial file is left.
     """
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # so that each starts aligned
     header: dict[str, Any] = {RESERVED: dict(metadata), **dict.fromkeys(tensors)}  # named in the order given
@@ -98,11 +98,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def read_tensors(path: Path) -> TensorFile:
-    """Read a whole safetensors file, and the checksum of the very bytes the tensors were made of.
+    """Read a whole safetensors file, with the checksum of the bytes that became the tensors.
 
     Raises:
-        OSError: as the system says.
-        CheckpointError: the file is not a whole safetensors file.
+        OSError: the file cannot be read.
+        CheckpointError: the file is not a complete safetensors file.
 
     Cost: one read, no copy; the checksum is computed beside the reading.
     """
@@ -157,7 +157,7 @@ def _unknown_dtype(path: Path, name: str, dtype: str) -> CheckpointError:
 
 
 def _entries_in_file_order(path: Path, header: dict[str, Any], data_size: int) -> list[tuple[str, _Entry]]:
-    """Return all tensors as they lie in the file, which they must fill without gap or overlap."""
+    """Return all tensors in the order of the file, which they must fill without gap or overlap."""
     entries: list[tuple[str, _Entry]] = []
     position = 0
     try:
@@ -181,10 +181,10 @@ def _entries_in_file_order(path: Path, header: dict[str, Any], data_size: int) -
 def _view_as_tensor(path: Path, memory: Tensor, entry: _Entry) -> Tensor:
     try:
         return memory.view(entry.dtype).reshape(entry.shape)
-    except (RuntimeError, TypeError) as error:  # an empty tensor whose other sizes are beyond what torch counts
+    except (RuntimeError, TypeError) as error:  # an empty tensor whose other sizes exceed torch's limit
         raise damaged(path, f"torch has no tensor of shape {entry.shape}") from error
 
 
 def _as_bytes(tensor: Tensor) -> memoryview:
-    """Return the bytes of a contiguous CPU tensor, not copied."""
+    """Return the bytes of a contiguous CPU tensor without a copy."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data

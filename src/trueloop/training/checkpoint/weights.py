@@ -1,4 +1,4 @@
-"""A model's weights in one plain safetensors file, which any tool can load."""
+"""Save and load a model's weights as one plain safetensors file, which any tool can load."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trueloop.training.checkpoint.tensor_file import DTYPE_NAMES, RESERVED, read
 
 
 def save_weights(weights: nn.Module | Mapping[str, Tensor], path: Path) -> None:
-    """Write weights so that the file is at any instant the old one, or the new one, whole.
+    """Write weights atomically: at any instant the file is the complete old or the complete new one.
 
     Tied tensors are stored once; the metadata entry "aliases" (JSON) maps their other names to the stored one.
 
@@ -47,13 +47,13 @@ def save_weights(weights: nn.Module | Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file; names that were tied when it was saved share one tensor again.
+    """Load a safetensors file; names that were tied when it was saved share one tensor again.
 
     Returns:
         Tensors on the CPU by name.
 
     Raises:
-        CheckpointError: the file cannot be read, or is not a whole safetensors file.
+        CheckpointError: the file cannot be read, or is not a complete safetensors file.
     """
     try:
         file = read_tensors(path)
@@ -67,7 +67,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _without_aliases(entries: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Each tensor once, contiguous on the CPU, and the other names it goes by."""
+    """Return each tensor once, contiguous on the CPU, and the aliases of the others."""
     tensors: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
     first_name: dict[object, str] = {}

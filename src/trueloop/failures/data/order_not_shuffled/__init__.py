@@ -210,7 +210,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             and reads_sorted_classes(source, start, loader)
         ):
             yield Hit(
-                message=f"`{source.text.of(start.node.iter)}` reads the samples sorted by class in every epoch.",
+                message=f"`{source.text.segment(start.node.iter)}` reads the samples sorted by class in every epoch.",
                 node=loader.node,
                 fix=shuffle_fix(source, loader.node),
             )

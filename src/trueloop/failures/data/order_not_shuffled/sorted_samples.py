@@ -16,8 +16,10 @@ CLASS_FOLDER_DATASETS: Final = frozenset((
     "torchvision.datasets.folder.ImageFolder", "torchvision.datasets.folder.DatasetFolder",
 ))  # fmt: skip
 """Datasets that read the subfolders of the classes one after another."""
-CLASSIFICATION_LOSSES: Final = ("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss", "BCELoss", "BCEWithLogitsLoss",
-                     "binary_cross_entropy", "binary_cross_entropy_with_logits")  # fmt: skip
+CLASSIFICATION_LOSSES: Final = (
+    "cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss", "BCELoss", "BCEWithLogitsLoss",
+    "binary_cross_entropy", "binary_cross_entropy_with_logits",
+)  # fmt: skip
 RECURRENT_LAYERS: Final = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
 RANDOM_FUNCTIONS: Final = frozenset(("torch.randn", "torch.rand", "torch.randn_like", "torch.rand_like"))
 
@@ -70,22 +72,22 @@ def _is_sorted_table(
     """Return True where the target column is sorted by class and the other columns are random draws."""
     nodes = {id(each.node) for each in target.ancestors()}
     rows = [each.elts for each in ast.walk(names) if isinstance(each, ast.Tuple | ast.List)]
-    whole = [each for each in rows if len(each) == len(dataset.sources)]
-    places = [number for row in whole for number, each in enumerate(row) if id(each) in nodes]
+    full_rows = [each for each in rows if len(each) == len(dataset.sources)]
+    positions = [number for row in full_rows for number, each in enumerate(row) if id(each) in nodes]
     size = batch.constant()
-    if len(places) != 1 or not isinstance(size, int):
+    if len(positions) != 1 or not isinstance(size, int):
         return False
-    column = dataset.sources[places[0]]
+    column = dataset.sources[positions[0]]
     others = [each for each in dataset.sources if each is not column]
     changed = [each.subject for each in source.ops(OpKind.STORE_ITEM)]
     known = {id(each) for each in column.ancestors()}
-    drawn = others and all(_is_random(each, known, column.name) for each in others)
-    return bool(drawn) and _shortest_run(column) >= 2 * size and not any(each in changed for each in dataset.sources)
+    random = others and all(_is_random(each, known, column.name) for each in others)
+    return bool(random) and _shortest_run(column) >= 2 * size and not any(each in changed for each in dataset.sources)
 
 
-def _is_random(thing: AbstractValue, known: set[int], label: str) -> bool:
+def _is_random(value: AbstractValue, known: set[int], label: str) -> bool:
     """Return True where samples are independent draws, possibly shifted by their class."""
-    found = [each for each in thing.ancestors() if each.kind is ValueKind.TENSOR and id(each) not in known]
+    found = [each for each in value.ancestors() if each.kind is ValueKind.TENSOR and id(each) not in known]
     plain = all(
         each.name in RANDOM_FUNCTIONS or each.name in (label, "torch.cat") or "binary " in each.name for each in found
     )
@@ -112,6 +114,6 @@ def _shortest_run(column: AbstractValue) -> int:
     return 0
 
 
-def _constant_int(thing: AbstractValue) -> int:
-    value = thing.sources[0].constant() if thing.name == "" and len(thing.sources) == 1 else thing.constant()
+def _constant_int(size: AbstractValue) -> int:
+    value = size.sources[0].constant() if size.name == "" and len(size.sources) == 1 else size.constant()
     return value if isinstance(value, int) else 0

@@ -42,15 +42,15 @@ from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.failures.memory.graph_retained.graph_lifetime import fresh, shares
+from trueloop.failures.memory.graph_retained.graph_lifetime import is_built_each_iteration, share_graph
 from trueloop.failures.teaching_script import Piece, replacement_injector
 from trueloop.tracing.events import BackwardStarted, Event, GraphsRetained
 
-ENOUGH = 13  # updates that retain, before it can be told of the first twelve
+MIN_UPDATES = 13  # that retain; only then the first twelve graphs can be judged
 
 
 class Detector(failure.Detector):
-    """The source knows which graphs died unused; it is told once for each line."""
+    """Reports each line whose retained graphs were freed without a second backward."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (BackwardStarted, GraphsRetained)
 
@@ -58,39 +58,41 @@ class Detector(failure.Detector):
         self._updates: set[int] = set()
 
     def observe(self, event: BackwardStarted | GraphsRetained) -> Evidence | None:
-        """Return evidence where a line retains for nothing."""
+        """Return evidence where a line retains graphs that no second backward used."""
         if isinstance(event, GraphsRetained):
             return Evidence(
-                message=f"{event.count} graphs were retained here, and nothing ran backward through any of them again "
-                "before they were gone.",
+                message=f"This line retained {event.count} graphs, and all of them were freed without a second "
+                "backward.",
                 location=event.location,
             )
-        if event.retain_graph and not event.create_graph and len(self._updates) < ENOUGH:
+        if event.retain_graph and not event.create_graph and len(self._updates) < MIN_UPDATES:
             self._updates.add(event.update)
         return None
 
     def inconclusive(self) -> str:
-        """Return a reason where graphs were retained, yet in too few updates."""
-        few = 0 < len(self._updates) < ENOUGH
-        return f"graphs were retained in fewer than {ENOUGH} updates that were watched in full" if few else ""
+        """Return a reason where graphs were retained in too few updates."""
+        few = 0 < len(self._updates) < MIN_UPDATES
+        return f"graphs were retained in fewer than {MIN_UPDATES} fully traced updates" if few else ""
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield each retaining backward of a loop through a graph of the same turn, that nothing goes through again."""
+    """Yield each retaining backward in a loop whose graph is new in every iteration and not used again."""
     for backward in source.ops(OpKind.BACKWARD):
-        if not backward.loops or not _retains(source, backward):
+        if not backward.loops or not _retains_graph(source, backward):
             continue
-        if _again(source, backward) or not fresh(source, backward.subject, backward, backward.loops[-1]):
+        if _is_used_again(source, backward) or not is_built_each_iteration(
+            source, backward.subject, backward, backward.loops[-1]
+        ):
             continue
         yield Hit(
-            message="The graph is retained, and nothing runs backward through it again before the next turn makes "
-            "another one.",
+            message=f"`{source.text.segment(backward.node)}` retains the graph, but no other backward runs "
+            "through it before the next iteration builds a new graph.",
             node=backward.node,
-            fix=_released(source, backward),
+            fix=_remove_retain_graph(source, backward),
         )
 
 
-def _retains(source: SourceFile, backward: Op) -> bool:
+def _retains_graph(source: SourceFile, backward: Op) -> bool:
     place = "2" if source.name(backward.node.func) == "torch.autograd.backward" else "1"
     options = backward.options
     retain = options.get("retain_graph") or (options.get(place) if len(backward.node.args) > 1 else None)
@@ -98,8 +100,8 @@ def _retains(source: SourceFile, backward: Op) -> bool:
     return retain is not None and retain.constant() is True and (create is None or create.constant() is False)
 
 
-def _again(source: SourceFile, backward: Op) -> bool:
-    """Return True where something behind a backward may go through its graph once more."""
+def _is_used_again(source: SourceFile, backward: Op) -> bool:
+    """Return True where a later operation may run backward through the same graph."""
     for each in source.ops_of_run(backward):
         passes = each.kind in (OpKind.BACKWARD, OpKind.ESCAPE) or each.name in (
             "torch.autograd.grad",
@@ -107,15 +109,15 @@ def _again(source: SourceFile, backward: Op) -> bool:
         )
         if passes and each.index > backward.index:
             given = (each.subject, *each.inputs, *each.options.values())
-            if shares(backward.subject, given, source):
+            if share_graph(backward.subject, given, source):
                 return True
     return False
 
 
-def _released(source: SourceFile, backward: Op) -> Fix | None:
-    """Return the fix: the call without ``retain_graph``."""
+def _remove_retain_graph(source: SourceFile, backward: Op) -> Fix | None:
+    """Return the fix that removes ``retain_graph`` from the call."""
     call = backward.node
-    words = "Leave retain_graph out"
+    words = "Remove retain_graph"
     if not isinstance(call, ast.Call):
         return None
     text, content = source.text, source.text.content
@@ -138,7 +140,7 @@ RULE = Rule(required_words=(".backward(", "retain_graph|None, True"), find=find)
 
 FAILURE = Failure(
     code="MEM002",
-    title="Graphs are retained for nothing",
+    title="retain_graph=True without a second backward",
     severity=Severity.WARNING,
     doc=__doc__ or "",
     bad="""
@@ -169,7 +171,7 @@ for step in range(20):
     loss.backward()
     optimizer.step()
 """,
-    fix="Leave retain_graph out, or pass it only where another backward through the same graph follows.",
+    fix="Remove retain_graph, or pass it only where another backward through the same graph follows.",
     rule=RULE,
     detector=Detector,
     inject=replacement_injector(Piece.BACKWARD, "backward()", "backward(retain_graph=True)"),

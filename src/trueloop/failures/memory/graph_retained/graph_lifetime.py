@@ -1,4 +1,4 @@
-"""Graphs that are made anew in every turn of a loop, as far as the text can be sure of it."""
+"""Decides from the text whether a loop builds a new graph in every iteration."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import encloses
 
-CUTTING: Final = frozenset(("detach", "detach_", "data", "item", "shape", "size", "device", "dtype"))
-PLAIN: Final = (
+DETACHING_ATTRIBUTES: Final = frozenset(("detach", "detach_", "data", "item", "shape", "size", "device", "dtype"))
+GRAPHLESS_KINDS: Final = (
     ValueKind.CONSTANT,
     ValueKind.NAME,
     ValueKind.LOSS,
@@ -23,32 +23,32 @@ PLAIN: Final = (
 )
 
 
-def fresh(source: SourceFile, root: AbstractValue, operation: Op, loop: Loop) -> bool:
-    """True where all of the graph behind a root was surely made in the same turn of a loop.
+def is_built_each_iteration(source: SourceFile, root: AbstractValue, operation: Op, loop: Loop) -> bool:
+    """Return True where the full graph of a root is built in the same iteration of a loop.
 
     Args:
-        source: of all.
-        root: what the operation goes backward from.
-        operation: in the loop, perhaps in a function called from it.
-        loop: around it.
+        source: the file.
+        root: the value that the backward starts from.
+        operation: the backward, in the loop or in a function called from it.
+        loop: the loop around it.
     """
-    inside = [loop.node, *entered(source, operation.entry_point, loop)]
+    inside = [loop.node, *called_functions(source, operation.entry_point, loop)]
     queue, seen = [root], {id(root)}
     while queue:
-        thing = queue.pop()
-        if NO_GRAPH in thing.facts or thing.kind in PLAIN or _given_by(thing, loop, source):
+        value = queue.pop()
+        if NO_GRAPH in value.facts or value.kind in GRAPHLESS_KINDS or _is_data(value, loop, source):
             continue
-        if not _made_inside(thing, inside) or len(seen) > 2000:
+        if not _is_created_inside(value, inside) or len(seen) > 2000:
             return False
-        for each in (*thing.sources, *thing.union) if thing.kind is not ValueKind.MODEL else ():
+        for each in (*value.sources, *value.union) if value.kind is not ValueKind.MODEL else ():
             if id(each) not in seen:
                 seen.add(id(each))
                 queue.append(each)
-    return not any(_carries(node, inside, own=node is loop.node) for node in inside)
+    return not any(_carries_state(node, inside, own=node is loop.node) for node in inside)
 
 
-def entered(source: SourceFile, root: int, loop: Loop) -> list[Any]:
-    """Return the functions of the file that a loop runs."""
+def called_functions(source: SourceFile, root: int, loop: Loop) -> list[Any]:
+    """Return the functions of the file that a loop calls."""
     found: dict[int, Any] = {}
     for each in source.operations:
         if each.entry_point == root and each.within(loop):
@@ -57,75 +57,79 @@ def entered(source: SourceFile, root: int, loop: Loop) -> list[Any]:
     return [one for one in found.values() if not encloses(one, loop.node)]
 
 
-def _given_by(thing: AbstractValue, loop: Loop, source: SourceFile) -> bool:
-    """True for what the loop goes through, and for what ``next`` takes: data."""
-    node = thing.node
+def _is_data(value: AbstractValue, loop: Loop, source: SourceFile) -> bool:
+    """Return True for what the loop iterates over and for the result of ``next``."""
+    node = value.node
     if isinstance(node, ast.Call):
         return source.name(node.func) in ("builtins.next", "builtins.enumerate", "builtins.zip")
     return node is loop.node or node is getattr(loop.node, "iter", None)
 
 
-def _made_inside(thing: AbstractValue, inside: Iterable[Any]) -> bool:
-    match thing.kind:
-        case ValueKind.MODEL:  # one of whose class nothing is known may keep a state
-            return bool(thing.name) or PART in thing.facts
+def _is_created_inside(value: AbstractValue, inside: Iterable[Any]) -> bool:
+    match value.kind:
+        case ValueKind.MODEL:  # a model of an unknown class may keep state
+            return bool(value.name) or PART in value.facts
         case ValueKind.TENSOR | ValueKind.SEQUENCE:
-            return thing.node is None or any(encloses(each, thing.node) for each in inside)
+            return value.node is None or any(encloses(each, value.node) for each in inside)
         case _:
-            parts = isinstance(thing.node, ast.BinOp | ast.Subscript | ast.Name | ast.Attribute)
-            return parts and bool(thing.sources) and not thing.union
+            parts = isinstance(value.node, ast.BinOp | ast.Subscript | ast.Name | ast.Attribute)
+            return parts and bool(value.sources) and not value.union
 
 
-def _carries(node: ast.AST, inside: list[Any], *, own: bool) -> bool:
-    """True where something is read before it is written in the same piece of text: what it was in the turn before."""
+def _carries_state(node: ast.AST, inside: list[Any], *, own: bool) -> bool:
+    """Return True where a name is read before it is written: it holds a value of the previous iteration."""
     loads = dict[str, tuple[int, int]]()
-    elsewhere = {path for each in inside if each is not node for path, _ in _read(each)}
-    for path, place in _read(node):
-        loads[path] = min(place, loads.get(path, place))
-    for path, place, value in _written(node):
-        kept = "." in path  # names of a function are its own, those of a loop and all attributes stay
-        if (not own and not kept) or _no_graph(value):
+    elsewhere = {path for each in inside if each is not node for path, _ in _reads(each)}
+    for path, position in _reads(node):
+        loads[path] = min(position, loads.get(path, position))
+    for path, position, value in _assignments(node):
+        persists = "." in path  # local names of a function end with it; names of a loop and attributes persist
+        if (not own and not persists) or _is_number(value):
             continue
-        if path in loads and loads[path] <= place:
+        if path in loads and loads[path] <= position:
             return True
-        if kept and path not in loads and path in elsewhere:
+        if persists and path not in loads and path in elsewhere:
             return True
     return any(isinstance(each, ast.Global | ast.Nonlocal) for each in ast.walk(node))
 
 
-def _read(node: ast.AST) -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield the names and attributes that are read other than to be cut off, each with its place."""
-    cut = {id(each.value) for each in ast.walk(node) if isinstance(each, ast.Attribute) and each.attr in CUTTING}
+def _reads(node: ast.AST) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield the position of each name and attribute that is read, unless it is only detached."""
+    cut = {
+        id(each.value)
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute) and each.attr in DETACHING_ATTRIBUTES
+    }
     for each in ast.walk(node):
         if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Load) and id(each) not in cut:
             yield ast.unparse(each), (each.end_lineno or 0, each.end_col_offset or 0)
 
 
-def _written(node: ast.AST) -> Iterator[tuple[str, tuple[int, int], ast.AST | None]]:
-    """Yield what is assigned, with the end of the assignment and the value."""
+def _assignments(node: ast.AST) -> Iterator[tuple[str, tuple[int, int], ast.AST | None]]:
+    """Yield each assigned name with the end of the assignment and its value."""
     for each in ast.walk(node):
         if isinstance(each, ast.Assign | ast.AnnAssign | ast.NamedExpr | ast.AugAssign):
             targets = each.targets if isinstance(each, ast.Assign) else [each.target]
             for target in targets:
                 for part in ast.walk(target):
                     if isinstance(part, ast.Name | ast.Attribute) and not isinstance(part.ctx, ast.Load):
-                        if isinstance(each, ast.AugAssign) and not _no_graph(each.value):
+                        if isinstance(each, ast.AugAssign) and not _is_number(each.value):
                             yield ast.unparse(part), (1 << 30, 0), each.value
                         yield ast.unparse(part), (each.end_lineno or 0, each.end_col_offset or 0), each.value
 
 
-def _no_graph(value: ast.AST | None) -> bool:
-    """True for a number, by its form."""
+def _is_number(value: ast.AST | None) -> bool:
+    """Return True for an expression that is a number."""
     if isinstance(value, ast.Constant) or value is None:
         return True
     if isinstance(value, ast.Call):
         name = value.func.attr if isinstance(value.func, ast.Attribute) else getattr(value.func, "id", "")
-        return name in {*CUTTING, "len", "float", "int", "tolist", "time", "perf_counter"}
-    return isinstance(value, ast.BinOp) and _no_graph(value.right) and _no_graph(value.left)
+        return name in {*DETACHING_ATTRIBUTES, "len", "float", "int", "tolist", "time", "perf_counter"}
+    return isinstance(value, ast.BinOp) and _is_number(value.right) and _is_number(value.left)
 
 
-def shares(one: AbstractValue, others: Iterable[AbstractValue], source: SourceFile) -> bool:
-    """True where the graphs behind two things may have a part in common, other than models and data."""
+def share_graph(one: AbstractValue, others: Iterable[AbstractValue], source: SourceFile) -> bool:
+    """Return True where the graphs of two values may overlap in more than models and data."""
     mine = {
         id(each)
         for each in one.autograd_graph()
