@@ -62,7 +62,8 @@ COMMAND_LINES_MAX = 90
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "managers"}
 # Tests about the whole tree or several modules at once have no single module to be named after.
 MIRROR_NOTHING = {
-    f"test_{name}.py" for name in ("house", "docs", "site", "catalogue", "injections", "examples", "safe_fixes")
+    f"test_{name}.py"
+    for name in ("house", "docs", "site", "catalogue", "injections", "examples", "safe_fixes", "vocabulary")
 }
 MIRROR_NOTHING_FOLDERS = {"browser", "deploy", "distributed", "faults", "guilty", "healthy", "promises"}
 
