@@ -25,7 +25,7 @@ WEIGHTS = {MODEL: frozenset({Ref("Parameter", "w")}), TEACHER: frozenset({Ref("P
 
 def event(kind, **known):
     """An event with something in every field."""
-    return kind(**{field.name: None for field in fields(kind)} | {"update": 0, "micro": 0, "time_s": 0.0} | known)
+    return kind(**{field.name: None for field in fields(kind)} | {"update": 0, "backward_count": 0, "time_s": 0.0} | known)
 
 
 def call(model=MODEL, loader=HELD_OUT, **known):

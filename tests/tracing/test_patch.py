@@ -163,7 +163,7 @@ def test_a_swapped_function_that_is_just_being_called_ends_well_when_it_is_put_b
             called.append(event)
             patches.restore()
 
-    patches.swap(F.mse_loss, _wrapped)
+    patches.swap_code(F.mse_loss, _wrapped)
     traced = sys.gettrace()
     sys.settrace(restore)
     try:

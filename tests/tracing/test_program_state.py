@@ -11,7 +11,7 @@ import torch
 from trueloop.tracing.program_state import OptimizerState, ProgramState
 
 
-def is_other_thread(act: Callable[[], object]) -> object:
+def on_other_thread(act: Callable[[], object]) -> object:
     found: list[object] = []
     thread = threading.Thread(target=lambda: found.append(act()))
     thread.start()
@@ -22,15 +22,15 @@ def is_other_thread(act: Callable[[], object]) -> object:
 def test_the_first_to_ask_trains_and_no_other_as_long_as_it_runs():
     program = ProgramState()
     assert program.is_training_thread()
-    assert elsewhere(program.is_training_thread) is False
-    assert elsewhere(program.is_other_thread) is True
+    assert on_other_thread(program.is_training_thread) is False
+    assert on_other_thread(program.is_other_thread) is True
     assert program.is_training_thread()
     assert not program.is_other_thread()
 
 
 def test_where_it_has_ended_another_one_takes_over():
     program = ProgramState()
-    assert elsewhere(program.is_training_thread) is True
+    assert on_other_thread(program.is_training_thread) is True
     assert program.training_thread is None
     assert program.is_training_thread()
 
@@ -60,7 +60,7 @@ def test_of_many_that_ask_at_once_one_is_told_so():
 def test_a_number_is_never_given_to_another_thread():
     """Python's own are: a thread that has ended has often the one of the next."""
     program = ProgramState()
-    numbers = [elsewhere(program.thread_number) for _ in range(20)]
+    numbers = [on_other_thread(program.thread_number) for _ in range(20)]
     assert len(set(numbers)) == 20
     assert program.thread_number() == program.thread_number()
 
@@ -75,7 +75,7 @@ def test_with_the_thread_goes_what_was_its_own():
         program.is_training_thread()
         program.optimizers.put(first, OptimizerState(in_training_thread=True, fully_traced=True))
 
-    elsewhere(train)
+    on_other_thread(train)
     known = program.optimizers.put(second, OptimizerState(fully_traced=True))
     assert program.training_optimizers() == [first]
     program.is_training_thread()
@@ -107,7 +107,7 @@ def test_a_watch_of_another_session_does_not_end_this_one():
 def test_backward_on_another_thread_is_noted_but_not_torchs_own():
     program = ProgramState()
     program.is_training_thread()
-    elsewhere(program.detect_second_thread)
+    on_other_thread(program.detect_second_thread)
     assert program.multi_threaded
     program.reset()
     assert not program.multi_threaded
@@ -122,5 +122,5 @@ def test_backward_on_another_thread_is_noted_but_not_torchs_own():
     _thread.start_new_thread(on_a_thread_that_python_has_not_begun, ())
     done.wait()
     assert not program.multi_threaded
-    elsewhere(program.detect_second_thread)
+    on_other_thread(program.detect_second_thread)
     assert program.multi_threaded

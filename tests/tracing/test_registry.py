@@ -6,7 +6,7 @@ import itertools
 
 import torch
 
-from trueloop.tracing.registry import MOST_SETS, Registry
+from trueloop.tracing.registry import MAX_SETS, Registry
 
 
 def test_the_same_objects_have_the_same_refs_however_many_sets_came_between():
@@ -17,7 +17,7 @@ def test_the_same_objects_have_the_same_refs_however_many_sets_came_between():
     for k in range(3, 40):
         for other in range(k):
             registry.refs([things[k], things[other]])
-    assert 0 < len(registry._sets) <= MOST_SETS
+    assert 0 < len(registry._sets) <= MAX_SETS
     assert registry.refs(things[:3]) == first
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from trueloop.tracing.sample_overlap import digests, parts_of, tables_of
+from trueloop.tracing.sample_overlap import row_digests, dataset_parts, in_memory_tables
 
 TABLE = TensorDataset(torch.randn(20, 9), torch.arange(20))
 
@@ -31,7 +31,7 @@ class Untouchable(Dataset):
 
 
 def indices(loader):
-    (part,) = parts_of(loader)
+    (part,) = dataset_parts(loader)
     return part.base, None if part.indices is None else part.indices.tolist()
 
 
@@ -47,28 +47,28 @@ def test_what_cannot_be_told_is_not():
     class Mine(SequentialSampler):
         pass
 
-    assert parts_of(DataLoader(TABLE, sampler=Mine(TABLE))) is None
-    assert parts_of(DataLoader(TABLE, batch_sampler=[[0, 1], [2]])) is None
+    assert dataset_parts(DataLoader(TABLE, sampler=Mine(TABLE))) is None
+    assert dataset_parts(DataLoader(TABLE, batch_sampler=[[0, 1], [2]])) is None
 
 
 def test_several_datasets_are_several_parts():
-    assert [part.size for part in parts_of(DataLoader(ConcatDataset([TABLE, Subset(TABLE, [1, 2])])))] == [20, 2]
+    assert [part.size for part in dataset_parts(DataLoader(ConcatDataset([TABLE, Subset(TABLE, [1, 2])])))] == [20, 2]
 
 
 def test_equal_rows_have_equal_digests():
     table = torch.randn(50, 100)
     table[7] = table[31]
-    numbers = digests([table], None)
+    numbers = row_digests([table], None)
     assert len(numbers.unique()) == 49
     assert numbers[7] == numbers[31]
-    assert digests([table[:, :4]], None) is None
+    assert row_digests([table[:, :4]], None) is None
 
 
 def test_different_rows_of_few_levels_have_different_digests():
     generator = torch.Generator().manual_seed(0)
     for sampling in (17, 256):
         table = torch.randint(sampling, (4096, 64), generator=generator).float() / (16 if sampling == 17 else 1)
-        numbers = digests([table], None)
+        numbers = row_digests([table], None)
         assert len(numbers.unique()) == len(table.unique(dim=0))
 
 
@@ -80,8 +80,8 @@ def test_a_sampler_derived_from_torchs_gives_all_if_it_gives_as_many():
         def __len__(self):
             return len(TABLE) // 2
 
-    assert [part.size for part in parts_of(DataLoader(TABLE, sampler=Seeded(TABLE)))] == [len(TABLE)]
-    assert parts_of(DataLoader(TABLE, sampler=Half(TABLE))) is None
+    assert [part.size for part in dataset_parts(DataLoader(TABLE, sampler=Seeded(TABLE)))] == [len(TABLE)]
+    assert dataset_parts(DataLoader(TABLE, sampler=Half(TABLE))) is None
 
 
 def test_tables_of_a_class_are_those_as_long_as_it():
@@ -92,11 +92,11 @@ def test_tables_of_a_class_are_those_as_long_as_it():
         def __len__(self):
             return 6
 
-    assert [tuple(table.shape) for table in tables_of(Rows())] == [(6, 3), (6, 2)]
+    assert [tuple(table.shape) for table in in_memory_tables(Rows())] == [(6, 3), (6, 2)]
 
 
 def test_no_random_number_is_drawn():
     state = torch.get_rng_state()
-    parts_of(DataLoader(TABLE, shuffle=True))
-    digests(tables_of(TABLE), None)
+    dataset_parts(DataLoader(TABLE, shuffle=True))
+    row_digests(in_memory_tables(TABLE), None)
     assert torch.equal(state, torch.get_rng_state())

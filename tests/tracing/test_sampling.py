@@ -66,10 +66,10 @@ def test_looks_become_rare_where_updates_are_fast_and_the_run_is_not_young(seen:
             optimizer.step()
         return {after - before for before, after in pairwise(looked)}
 
-    monkeypatch.setattr(sampling, "SOON_S", 1000.0)
+    monkeypatch.setattr(sampling, "CHECK_INTERVAL_S", 1000.0)
     assert pauses(EARLY_UPDATES) == {CHECK_INTERVAL}
     assert max(pauses(10 * MAX_CHECK_INTERVAL)) == MAX_CHECK_INTERVAL
-    monkeypatch.setattr(sampling, "SOON_S", 0.0)
+    monkeypatch.setattr(sampling, "CHECK_INTERVAL_S", 0.0)
     pauses(2 * MAX_CHECK_INTERVAL)
     assert pauses(2 * MAX_CHECK_INTERVAL) == {CHECK_INTERVAL}
     stream.periodic_checks.clear()
@@ -115,7 +115,7 @@ def test_changes_of_structure_are_looked_at_as_far_as_can_be_afforded(seen: Seen
     assert train(4) == 4, "a new optimizer is a change of structure"
     while sampling.updates_traced < UNBUDGETED_UPDATES:
         train(20)
-    monkeypatch.setattr("trueloop.tracing.sampling.FREE_S", 0.0)
+    monkeypatch.setattr("trueloop.tracing.sampling.UNBUDGETED_S", 0.0)
     monkeypatch.setattr("trueloop.tracing.sampling.SHARE", 0.0)
     assert train(1) <= 1
     assert train(20) == 0, "nothing more can be afforded"

@@ -1,4 +1,4 @@
-"""Data: the order as a pure function, samplers, collate with padding and mask, loaders, datasets, fingerprints.
+"""Data: order as a pure function, samplers, collate with padding and mask, loaders, datasets, fingerprints.
 
 Everything also works in a plain ``torch.utils.data.DataLoader``.
 """

@@ -1,4 +1,4 @@
-"""Samples to a batch: as torch does by default, or padded to the longest with a mask of what is real."""
+"""Collate samples into a batch: stacked as by torch's default, or padded to the longest with a mask."""
 
 # ruff: noqa: N806 - shapes are part of the name: B samples, T tokens of the longest, ... any further axes
 
@@ -18,13 +18,13 @@ TARGETS = ("label", "labels", "target", "targets")
 
 
 class GatheredBatch(Sequence[Any]):
-    """Samples that a dataset has read as one batch, in a form that any collate function takes.
+    """Samples that a dataset has read as one batch, in a form that any collate function accepts.
 
-    A dataset's ``__getitems__`` may return this: `collate` passes ``batch`` on as it is, at no cost; a collate function
-    that does not know it (torch's own, a user's) sees a sequence of samples.
+    A dataset's ``__getitems__`` may return this: `collate` returns ``batch`` unchanged, at no cost; any other collate
+    function (torch's own, a user's) sees a sequence of samples.
 
     Args:
-        batch: a list or mapping of tensors [B, ...], as `collate` would give it.
+        batch: a list or mapping of tensors [B, ...], as `collate` would return it.
         size: B.
     """
 
@@ -54,7 +54,7 @@ def collate(samples: Any) -> Any:
     """Stack samples into a batch, as ``torch.utils.data.default_collate`` does.
 
     Two things differ: a list of numbers inside a sample (a row of a Hugging Face dataset) becomes one tensor, where
-    torch would give one tensor per place in the list; and columns, a mapping of name to B values, are taken too.
+    torch would return one tensor per position; and columns, a mapping of name to B values, are accepted as well.
 
     Args:
         samples: a list of B samples, a `GatheredBatch` batch, or a mapping of B values per column.
@@ -91,10 +91,10 @@ def pad_sequences(
 
     Args:
         samples: B sequences (tensors [T, ...] or lists of numbers), tuples whose first field is one, or mappings.
-        padding_value: what is put behind the end. As a mapping, for mappings: the fields to pad, each with its value,
-            the mask being that of the first; the other fields are collated.
-        target_padding: behind the end of a target that is a sequence itself; -100 is what torch's losses ignore.
-        targets: the fields of a mapping that are targets.
+        padding_value: appended to the end. For mappings, may be a mapping of the fields to pad and their values, the mask
+            being that of the first; the other fields are collated.
+        target_padding: appended to targets that are sequences themselves; torch's losses ignore -100.
+        targets: names of the fields of a mapping that are targets.
         mask: the name of the mask in a mapping. A field of this name in the samples is kept, padded with 0.
 
     Returns:
@@ -153,7 +153,7 @@ def _pad_mapping(
 def _sequence_fields(
     values: dict[str, list[Any]], padding_value: float, targets: Sequence[str], mask: str
 ) -> dict[str, float]:
-    """Give the fields that have a first axis and are no target; they must agree on the length of every sample."""
+    """Return the fields with a first axis that are not targets; their lengths must agree in every sample."""
     names = [
         name
         for name, column in values.items()
@@ -166,14 +166,14 @@ def _sequence_fields(
         if len(set(lengths)) > 1:
             raise InvalidData(
                 f"Sample {i} of the batch has {dict(zip(names, lengths, strict=True))} as lengths.",
-                why="The mask can be that of one field only.",
-                fix=f"Say which fields to pad, the one of the mask first: padding_value={{{names[0]!r}: 0}}.",
+                why="There is one mask, for fields of equal lengths.",
+                fix=f"List the fields to pad, the one of the mask first: padding_value={{{names[0]!r}: 0}}.",
             )
     return dict.fromkeys(names, padding_value)
 
 
 def _pad_column(column: Sequence[Any], padding_value: float, name: str) -> tuple[Tensor, Tensor]:
-    """Give the padded tensor [B, T, ...] and the mask [B, T]."""
+    """Return the padded tensor [B, T, ...] and the mask [B, T]."""
     tensors = [torch.as_tensor(value) for value in column]
     first = tensors[0]
     for i, tensor in enumerate(tensors):
@@ -212,7 +212,7 @@ def _collate_column(values: Any) -> Any:
 
 
 def _is_number_list(value: Any) -> bool:
-    """True for a list of numbers, or of such lists."""
+    """Return True for a list of numbers, or of such lists."""
     inner = value
     while isinstance(inner, list) and inner:
         inner = cast("list[Any]", inner)[0]
@@ -230,20 +230,22 @@ def _field_values(sample: Any) -> Sequence[Any]:
 
 
 def _numbers_to_tensors(sample: Any) -> Any:
-    """Turn the lists of numbers in a sample's fields into tensors."""
+    """Convert the lists of numbers in a sample's fields to tensors."""
     if isinstance(sample, Mapping):
         return {name: _tensor_of_list(value) for name, value in cast("Mapping[str, Any]", sample).items()}
     return tuple(_tensor_of_list(value) for value in sample)
 
 
 def _tensor_of_list(value: Any) -> Any:
-    """Turn a list of numbers into a tensor and leave anything else; ragged lists of lists cannot be."""
+    """Convert a list of numbers to a tensor; return anything else unchanged; ragged lists of lists are an error."""
     if not _is_number_list(value):
         return value
     try:
         return torch.tensor(value)
     except (ValueError, TypeError) as error:
-        raise InvalidData(f"A sample holds a list that is no array: {error}.", fix="Pad it in the dataset.") from error
+        raise InvalidData(
+            f"A sample contains a list that is not an array: {error}.", fix="Pad it in the dataset."
+        ) from error
 
 
 def _cannot_stack(samples: Sequence[Any], error: Exception) -> InvalidData:
@@ -253,7 +255,7 @@ def _cannot_stack(samples: Sequence[Any], error: Exception) -> InvalidData:
             return InvalidData(
                 f"Sample {i} of the batch is {shape}; sample 0 is {shapes[0]}.",
                 why="Samples of one batch are stacked, so their shapes must be equal.",
-                fix="Make them alike in the dataset, or pad: collate=pad_sequences.",
+                fix="Make the shapes equal in the dataset, or pad: collate=pad_sequences.",
             )
     return InvalidData(
         f"Samples like {shapes[0]} cannot be put into a batch: {error}",

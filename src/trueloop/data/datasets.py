@@ -1,4 +1,4 @@
-"""Datasets in memory, and the split of any dataset into parts."""
+"""Datasets in memory, and random splits of any dataset."""
 
 # ruff: noqa: N803, N806 - shapes are part of the name: N samples, B of one batch
 
@@ -19,7 +19,7 @@ from trueloop.data.order import order
 
 @final
 class TensorData(Dataset[Any]):
-    """Tensors with one row per sample; a batch is read by one indexed copy per tensor, with nothing to collate.
+    """Tensors with one row per sample; a batch is read by one indexed copy per tensor, without collating.
 
     Args:
         tensors: one or more [N, ...], or one mapping of name to [N, ...]. A sample is the tuple, or dict, of the rows.
@@ -37,7 +37,7 @@ class TensorData(Dataset[Any]):
             self.tensors = columns = list(cast("tuple[Tensor, ...]", tensors))
         if not columns or not all(isinstance(column, Tensor) and column.ndim for column in columns):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidData(
-                f"TensorData was given {[type(column).__name__ for column in columns]}.",
+                f"TensorData received {[type(column).__name__ for column in columns]}.",
                 fix="Give tensors [N, ...], or one mapping of name to tensor; torch.as_tensor makes one.",
             )
         sizes = [len(column) for column in columns]
@@ -62,11 +62,11 @@ class TensorData(Dataset[Any]):
         return tuple(column[row] for column in self.tensors)
 
     def __getitems__(self, indices: Sequence[int]) -> GatheredBatch:
-        """Read a batch, as ``DataLoader`` asks for it."""
+        """Read a batch; called by ``DataLoader``."""
         return GatheredBatch(self.gather(torch.as_tensor(indices)), len(indices))
 
     def gather(self, indices_B: Tensor) -> list[Tensor] | dict[str, Tensor]:
-        """Read the samples of these indices (int64) as one batch: what `collate` would make of them.
+        """Read the samples of these indices (int64) as one batch, as `collate` would return it.
 
         Cost: 2 us and the copy, per tensor.
         """
@@ -78,50 +78,52 @@ class TensorData(Dataset[Any]):
         return [column.index_select(0, rows_B) for column in self.tensors]
 
     def subset(self, indices: Tensor) -> TensorData:
-        """Give the dataset of these samples (int64 [n]), on the same tensors."""
+        """Return a dataset of these samples (int64 [n]), on the same tensors."""
         rows = indices if self.rows is None else self.rows.index_select(0, indices)
         tensors = (self.tensors,) if isinstance(self.tensors, dict) else self.tensors
         return TensorData(*tensors, rows=rows)
 
 
 def as_tensor_data(dataset: Any) -> TensorData | None:
-    """Give the same samples as `TensorData` if they are in torch's own in-memory dataset, or a subset of one."""
+    """Return a TensorDataset, or a subset of one, as `TensorData`; None for any other dataset."""
     if isinstance(dataset, TensorData):
         return dataset
     if type(dataset) is TensorDataset:
         return TensorData(*dataset.tensors)
     if type(dataset) is Subset:
-        whole = as_tensor_data(dataset.dataset)
-        if whole is None:
+        source = as_tensor_data(dataset.dataset)
+        if source is None:
             return None
         indices = torch.as_tensor(dataset.indices, dtype=torch.int64)
-        return whole.subset(torch.where(indices < 0, indices + len(whole), indices))  # -1 is the last one, as in Subset
+        return source.subset(
+            torch.where(indices < 0, indices + len(source), indices)
+        )  # -1 is the last one, as in Subset
     return None
 
 
 def split(dataset: Any, shares: Sequence[float], seed: int = 0) -> list[Any]:
-    """Deal a dataset into disjoint parts, drawn at random, the same for the same size, shares and seed.
+    """Split a dataset into disjoint random parts, the same for the same size, shares and seed.
 
     Args:
         dataset: anything with a length and indices.
-        shares: of each part, adding up to 1; the sizes are rounded so that every sample is in one part.
-        seed: of the draw.
+        shares: share of each part; they sum to 1, and sizes are rounded so that every sample is in one part.
+        seed: of the random split.
 
     Returns:
         One dataset per share: `TensorData` on the same tensors where it is one, else ``torch.utils.data.Subset``.
 
     Raises:
-        InvalidConfig: the shares do not add up to 1, or one is not positive.
+        InvalidConfig: the shares do not sum to 1, or one is not positive.
         InvalidData: a part would be empty.
     """
     if not shares or any(share <= 0 for share in shares) or abs(sum(shares) - 1) > 1e-9:
-        raise InvalidConfig(f"The shares are {list(shares)}.", fix="Give positive shares that add up to 1: [0.8, 0.2].")
+        raise InvalidConfig(f"The shares are {list(shares)}.", fix="Give positive shares that sum to 1: [0.8, 0.2].")
     size = len(dataset)
     edges = [0, *(round(size * sum(shares[:i])) for i in range(1, len(shares))), size]
     sizes = [stop - start for start, stop in pairwise(edges)]
     if 0 in sizes:
         raise InvalidData(f"{size} samples in shares of {list(shares)} make parts of {sizes}.", fix="Give more data.")
-    shuffled = order(size, seed, epoch=-1)  # -1: no epoch of a training run with this seed has the same order
+    shuffled = order(size, seed, epoch=-1)  # -1: differs from the order of every epoch of a run with this seed
     parts = [shuffled.take(start, stop) for start, stop in pairwise(edges)]
     if isinstance(dataset, TensorData):
         return [dataset.subset(part) for part in parts]

@@ -1,4 +1,4 @@
-"""Reads the samples of one micro-batch and collates them: the same in this process and in a worker."""
+"""Read the samples of one micro-batch and collate them, in this process or in a worker."""
 
 # ruff: noqa: N803 - shapes are part of the name: B indices of one micro-batch
 
@@ -20,17 +20,17 @@ from trueloop.data.sample_rng import SEED_LIMIT, preserve_cpu_generators, seed_g
 
 
 class FetchBatch:
-    """From indices to a batch.
+    """Reads the batch of given indices.
 
-    In-memory tensors are copied at once. Else the dataset's ``__getitems__(list)`` is asked, if it has one (torch's own
-    protocol), or ``dataset[i]`` for every sample; then the samples are collated.
+    In-memory tensors are indexed directly. Else the samples come from the dataset's ``__getitems__(list)`` if it has one
+    (torch's own protocol), or from ``dataset[i]``; then they are collated.
 
     Args:
         dataset: map-style.
         collate: samples -> batch; None = `collate`.
-        seed: of the generators, below.
-        seed_samples: start Python's, NumPy's and torch's CPU generators for every sample from (seed, epoch, index), and
-            for ``__getitems__`` and a collate function from (seed, epoch, first index); afterwards they are as before.
+        seed: for ``seed_samples``.
+        seed_samples: seed Python's, NumPy's and torch's CPU generators for every sample from (seed, epoch, index), and
+            for ``__getitems__`` and a collate function from (seed, epoch, first index); restore them afterwards.
     """
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any] | None, *, seed: int, seed_samples: bool) -> None:
@@ -45,7 +45,7 @@ class FetchBatch:
         """Read and collate one batch.
 
         Raises:
-            InvalidData: the samples do not make a batch; and whatever the dataset raises.
+            InvalidData: the samples cannot be collated; and whatever the dataset raises.
         """
         if self.tensor_data is not None:
             return self.tensor_data.gather(indices_B)
@@ -64,9 +64,9 @@ class FetchBatch:
                 raise InvalidData(str(error), fix=f"The batch is made of the dataset's samples {indices}.") from error
 
     def __getitems__(self, request: tuple[int, list[int]]) -> Any:
-        """Answer a worker's request: what ``DataLoader`` calls with whatever its batch sampler yields.
+        """Read one request of the batch sampler; called by ``DataLoader`` in a worker.
 
-        A lesson is returned, not raised, or ``DataLoader`` would wrap its text into a traceback.
+        A TrueloopError is returned, not raised, or ``DataLoader`` would wrap its text in a traceback.
         """
         epoch, indices = request
         try:

@@ -1,4 +1,4 @@
-"""Which version of the data a run saw: a short word that changes when the data does."""
+"""Fingerprint a dataset, so that a run records which version of the data it used."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MAX_SHARDS = 16  # opened, of data in shards
 def fingerprint(dataset: Any, samples: int = MAX_SAMPLES) -> str:
     """Hash the size and the content of some samples, the same ones every time.
 
-    A change of the size is always seen, a change of a share s of the samples with probability 1 - (1 - s)^samples: for
-    the default, 1 % of changed samples is seen 92 times out of 100. Up to ``samples`` in all, every one is hashed.
+    A change of the size is always detected, a change of a share s of the samples with probability 1 - (1 - s)^samples:
+    with the default, 1 % of changed samples is detected 92 times out of 100. Up to ``samples`` in all, every one is hashed.
 
     Args:
         dataset: anything with a length and indices, or `Shards`; random augmentation is drawn from a fixed seed. Of
             shards, the number counts and the first samples of some: not their names, so that data may be moved.
-        samples: how many are read.
+        samples: number of samples to read.
 
     Returns:
         "1797:sha256:0123456789abcdef"; "partial" in place of "sha256" where samples hold objects whose content cannot
@@ -42,31 +42,31 @@ def fingerprint(dataset: Any, samples: int = MAX_SAMPLES) -> str:
         return _fingerprint_shards(dataset, samples)
     size = dataset_size(dataset)
     digest = hashlib.sha256(str(size).encode())
-    whole = True
+    complete = True
     with preserve_cpu_generators():
         for index in sorted(order(size, seed=0, epoch=0).take(0, min(samples, size)).tolist()):
             seed_generators(0)
-            whole &= _hash_value(dataset[index], digest.update)
-    return f"{size}:{'sha256' if whole else 'partial'}:{digest.hexdigest()[:16]}"
+            complete &= _hash_value(dataset[index], digest.update)
+    return f"{size}:{'sha256' if complete else 'partial'}:{digest.hexdigest()[:16]}"
 
 
 def _fingerprint_shards(data: Shards, samples: int) -> str:
     total = len(data.shards)
     opened = sorted(order(total, seed=0, epoch=0).take(0, min(MAX_SHARDS, total)).tolist())
     digest = hashlib.sha256(str(total).encode())
-    whole = True
+    complete = True
     with preserve_cpu_generators():
         for shard in opened:
             seed_generators(0)
             for sample in islice(data.read(data.shards[shard]), samples // len(opened)):
-                whole &= _hash_value(sample, digest.update)
+                complete &= _hash_value(sample, digest.update)
                 seed_generators(0)
             digest.update(b"<end>")
-    return f"{total} shards:{'sha256' if whole else 'partial'}:{digest.hexdigest()[:16]}"
+    return f"{total} shards:{'sha256' if complete else 'partial'}:{digest.hexdigest()[:16]}"
 
 
 def _hash_value(value: Any, update: Callable[[bytes], None]) -> bool:
-    """Feed type, structure and content to the digest; False where only a type could be."""
+    """Feed type, structure and content to the digest; return False where only a type could be hashed."""
     update(f"<{type(value).__name__}>".encode())
     if isinstance(value, Tensor):
         value = value.detach().cpu().contiguous()

@@ -20,12 +20,12 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 class ImageFolder(Dataset[tuple[Tensor, int]]):
     """Images in one folder per class: ROOT/cat/1.png, ROOT/dog/deep/2.jpg.
 
-    A sample is ``(image, class)``: float32 [channels, height, width] in [0, 1], and the place of the folder's name in
-    the sorted ``classes``. Files with other suffixes than an image's are not looked at.
+    A sample is ``(image, class)``: float32 [channels, height, width] in [0, 1], and the index of the folder's name in
+    the sorted ``classes``. Files without an image suffix are ignored.
 
     Args:
         root: the folder that holds the class folders.
-        size: (height, width) to resize to, or one number for both; None = as they are.
+        size: (height, width) to resize to, or one number for both; None = unchanged.
         channels: 1 (grey), 3 (colour) or 4 (with transparency).
 
     Raises:
@@ -56,7 +56,7 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
             if not found:
                 raise InvalidData(
                     f"{folder} has no images.",
-                    why="It would count as a class that is never seen.",
+                    why="It would count as a class without samples.",
                     fix="Remove the folder, or put images into it.",
                 )
             self.paths += found
@@ -77,7 +77,7 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
         return torch.from_numpy(pixels).permute(2, 0, 1).contiguous(), self.labels[index]
 
     def _pixels(self, image: Any, path: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Give [height, width, channels] in [0, 1]."""
+        """Return [height, width, channels] in [0, 1]."""
         if image.mode.startswith(("I", "F")):
             raise InvalidData(
                 f"{path} has pixels of mode {image.mode}, more than 8 bits deep.",
@@ -94,11 +94,11 @@ class ImageFolder(Dataset[tuple[Tensor, int]]):
 class TextFiles(Dataset[Tensor]):
     """Text files as sequences of bytes: a sample is a document, or a piece of one, as int64 [T] in [0, 255].
 
-    Nothing is decoded, so any encoding can be read, and only the pieces that are asked for are.
+    Nothing is decoded, so any encoding can be read, and only requested pieces are read.
 
     Args:
-        paths: files, or a folder, of which every file that matches ``pattern`` is taken, sorted.
-        length: cut each document into pieces of at most this many bytes (the last one shorter); None = whole documents.
+        paths: files, or a folder, of which every file that matches ``pattern`` is used, sorted.
+        length: cut each document into pieces of at most this many bytes (the last one shorter); None = full documents.
         pattern: of the file names in a folder.
 
     Raises:
@@ -120,7 +120,8 @@ class TextFiles(Dataset[Tensor]):
         ]
         if not self._pieces:
             raise InvalidData(
-                f"{len(self.paths)} files hold no text: {paths}.", fix=f"Looked for {pattern} in folders."
+                f"{len(self.paths)} files hold no text: {paths}.",
+                fix=f"In folders, only files that match {pattern} are read.",
             )
 
     def __len__(self) -> int:
@@ -136,14 +137,14 @@ class TextFiles(Dataset[Tensor]):
         except OSError as error:
             raise _unreadable(path, error) from error
         if len(piece) != size:
-            raise InvalidData(f"{path} became shorter while it was in use.", fix="Leave the files alone during a run.")
+            raise InvalidData(f"{path} became shorter during the run.", fix="Do not change the files during a run.")
         return torch.frombuffer(bytearray(piece), dtype=torch.uint8).long()
 
 
 def _files(paths: str | Path | Iterable[str | Path], pattern: str) -> list[Path]:
-    given = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    entries = [paths] if isinstance(paths, (str, Path)) else list(paths)
     found: list[Path] = []
-    for path in map(Path, given):
+    for path in map(Path, entries):
         found += sorted(p for p in path.rglob(pattern) if p.is_file()) if path.is_dir() else [path]
     return found
 

@@ -1,4 +1,4 @@
-"""Numbers that look random yet are a pure function of a purpose, the seed, the epoch and a position."""
+"""Pseudorandom numbers as a pure function of a purpose, the seed, the epoch and a position."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Words = npt.NDArray[np.uint64]
 
 
 def derive_keys(purpose: str, seed: int, epoch: int, count: int) -> Words:
-    """Derive ``count`` keys of 64 bits; another purpose, seed or epoch gives keys that have nothing in common.
+    """Derive ``count`` keys of 64 bits; another purpose, seed or epoch gives unrelated keys.
 
     Cost: 3 us.
     """
@@ -23,7 +23,7 @@ def derive_keys(purpose: str, seed: int, epoch: int, count: int) -> Words:
 
 
 def hash_positions(positions: Words, key: np.uint64) -> Words:
-    """Hash each position under a key: the ``position``-th output of the splitmix64 generator started at the key.
+    """Hash each position under a key: the ``position``-th output of the splitmix64 generator seeded with the key.
 
     Source: Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014.
     """

@@ -1,4 +1,4 @@
-"""The loader: any epoch of a dataset, from any update on, as micro-batches cut into windows."""
+"""Load any epoch of a map-style dataset, from any update on, as micro-batches grouped into windows."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from trueloop.data.worker_signals import block_stop_signals, ignore_stop_signals
 class Loader:
     """Batches of a map-style dataset: a `trueloop.core.protocols.BatchSource`.
 
-    A window depends on the dataset, ``effective_batch``, ``order`` and ``seed`` alone; ``micro_batch`` and
-    ``processes`` only cut it up, ``workers`` only speed it up. The global random generators are left as they are.
+    A window depends only on the dataset, ``effective_batch``, ``order`` and ``seed``; ``micro_batch`` and ``processes``
+    only split it, ``workers`` only speed it up. The global random generators are not changed.
 
     Raises:
         InvalidConfig: a setting that cannot work.
@@ -33,7 +33,7 @@ class Loader:
     """
 
     dataset: Any
-    """Has a length and indices: a torch dataset, a Hugging Face one, a list of samples."""
+    """A dataset with a length and indices: of torch, of Hugging Face, or a list of samples."""
     _: KW_ONLY
     effective_batch: int
     """Examples between two updates, over all micro-batches and processes."""
@@ -42,22 +42,22 @@ class Loader:
     order: OrderChoice = "random"
     """"random", "sequential", one weight per sample (see `class_weights`), or an Order."""
     seed: int = 0
-    """Of the order, and of the randomness inside samples."""
+    """Seed of the order, and of random numbers inside samples."""
     processes: int = 1
     """Training processes that share each window."""
     rank: int = 0
-    """This process, from 0."""
+    """Rank of this process, from 0."""
     drop_last: bool = False
-    """Leave out the epoch's last micro-batch if the end of the data cuts it short."""
+    """Drop the epoch's last micro-batch if it is incomplete."""
     workers: int | None = 0
-    """Processes that read ahead; 0 = read in this one, None = time a few samples and choose (see `choose_workers`)."""
+    """Worker processes; 0 = read in this process, None = time a few samples and choose (see `choose_workers`)."""
     collate: Callable[[Any], Any] | None = None
-    """Samples to a batch; None = `trueloop.data.collate.collate`."""
+    """Function of samples that returns a batch; None = `trueloop.data.collate.collate`."""
     pin_memory: bool = False
-    """Put batches into page-locked memory: pays on the way to a CUDA device only."""
+    """Copy batches to page-locked memory; useful only for a CUDA device."""
     seed_samples: bool = True
-    """Make the random numbers drawn while a sample is read a function of (seed, epoch, index), whoever reads it. Costs
-    60 us per batch and 8 us per sample; nothing for tensors in memory, where nothing is drawn."""
+    """Make the random numbers drawn while a sample is read a function of (seed, epoch, index), in any worker. Costs 60 us
+    per batch and 8 us per sample; nothing for tensors in memory, which need no random numbers."""
 
     def __post_init__(self) -> None:
         check_loader_settings(self.workers, pin_memory=self.pin_memory)
@@ -81,7 +81,7 @@ class Loader:
 
     @property
     def micro_batches_per_epoch(self) -> int:
-        """Micro-batches of this process in one epoch; every process has as many."""
+        """Micro-batches of this process in one epoch; equal on every process."""
         return self.sampler.micro_batches_per_epoch
 
     @property
@@ -90,28 +90,30 @@ class Loader:
         return self.sampler.examples_per_epoch
 
     def epoch(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatch]:
-        """Yield the micro-batches of one epoch; where this process's share of one is empty, ``data`` stands in.
+        """Yield the micro-batches of one epoch; where this process's share of one is empty, ``data`` is padding.
 
         Args:
             epoch: counted from 0.
-            skip_updates: windows to leave out at the start; their samples are neither drawn nor read.
+            skip_updates: windows to skip at the start; their samples are not read.
 
         Raises:
             InvalidData: the epoch has fewer windows than ``skip_updates``.
         """
-        cuts = self.sampler.micro_batches(epoch, skip_updates)
+        indices_iterator = self.sampler.micro_batches(epoch, skip_updates)
         if self.workers is None:
             self.workers = self._choose_workers()
         if not self.workers:
-            return self._read(epoch, cuts)
+            return self._read(epoch, indices_iterator)
         if self._pool is None:
             self._pool = _WorkerPool(self._fetch, workers=self.workers, pin_memory=self.pin_memory)
-        return self._pool.epoch(cuts, self.sampler.micro_batches(epoch, skip_updates), seed=self.seed, epoch=epoch)
+        return self._pool.epoch(
+            indices_iterator, self.sampler.micro_batches(epoch, skip_updates), seed=self.seed, epoch=epoch
+        )
 
-    def _read(self, epoch: int, cuts: Iterator[MicroBatchIndices]) -> Iterator[MicroBatch]:
+    def _read(self, epoch: int, indices_iterator: Iterator[MicroBatchIndices]) -> Iterator[MicroBatch]:
         fetch, pin = self._fetch, self.pin_memory
-        for indices, closes, stand_in in cuts:
-            data = fetch(epoch, indices if len(indices) else stand_in)
+        for indices, closes, padding in indices_iterator:
+            data = fetch(epoch, indices if len(indices) else padding)
             yield MicroBatch(pin_batch(data) if pin else data, closes, indices.tolist())
 
     def _choose_workers(self) -> int:
@@ -122,11 +124,11 @@ class Loader:
 
 
 class _WorkerPool:
-    """Worker processes that live as long as the loader, and read one epoch at a time."""
+    """Worker processes that live as long as the loader and read one epoch at a time."""
 
     def __init__(self, fetch: FetchBatch, *, workers: int, pin_memory: bool) -> None:
         self._requests = _ReadRequests()
-        # Its own generator, or every new epoch would draw the workers' seed from the global one.
+        # Its own generator, so that a new epoch does not draw the workers' seed from the global one.
         self._generator = torch.Generator()
         self._loader: DataLoader[Any] = DataLoader(
             fetch,  # pyright: ignore[reportArgumentType] - the batch sampler's requests go to its __getitems__
@@ -138,20 +140,25 @@ class _WorkerPool:
             pin_memory=pin_memory,
             generator=self._generator,
         )
-        self._turn = 0
+        self._generation = 0
 
     def epoch(
-        self, cuts: Iterator[MicroBatchIndices], ahead: Iterator[MicroBatchIndices], *, seed: int, epoch: int
+        self,
+        indices_iterator: Iterator[MicroBatchIndices],
+        ahead: Iterator[MicroBatchIndices],
+        *,
+        seed: int,
+        epoch: int,
     ) -> Iterator[MicroBatch]:
-        """Yield one epoch; ``ahead`` is the same cuts once more, for the requests that run ahead of the batches."""
-        self._turn += 1
-        turn = self._turn
+        """Yield one epoch; ``ahead`` is a second iterator of its indices, for the requests that workers prefetch."""
+        self._generation += 1
+        generation = self._generation
         self._generator.manual_seed(int(derive_keys("workers", seed, epoch, 1)[0]))
         self._requests.start(epoch, ahead)
         with block_stop_signals():
             batches = iter(self._loader)
-        for indices, closes, _ in cuts:
-            if turn != self._turn:
+        for indices, closes, _ in indices_iterator:
+            if generation != self._generation:
                 raise InvalidConfig(
                     "Another epoch of this loader was started before this one ended.",
                     why="Its workers read one epoch at a time.",
@@ -164,18 +171,18 @@ class _WorkerPool:
 
 
 class _ReadRequests:
-    """What the workers are asked for: (epoch, indices), in order."""
+    """Batch sampler that yields the workers' requests, (epoch, indices), in order."""
 
     def __init__(self) -> None:
-        self._epoch, self._cuts = 0, iter(())
+        self._epoch, self._indices = 0, iter(())
 
-    def start(self, epoch: int, cuts: Iterator[MicroBatchIndices]) -> None:
-        self._epoch, self._cuts = epoch, cuts
+    def start(self, epoch: int, indices_iterator: Iterator[MicroBatchIndices]) -> None:
+        self._epoch, self._indices = epoch, indices_iterator
 
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
         epoch = self._epoch
-        read = (cut.indices_B if len(cut.indices_B) else cut.padding_1 for cut in self._cuts)
-        return ((epoch, indices.tolist()) for indices in read)
+        requests = (each.indices_B if len(each.indices_B) else each.padding_1 for each in self._indices)
+        return ((epoch, indices.tolist()) for indices in requests)
 
 
 def _identity(batch: Any) -> Any:
@@ -183,7 +190,7 @@ def _identity(batch: Any) -> Any:
 
 
 def check_loader_settings(workers: int | None, *, pin_memory: bool) -> None:
-    """Refuse a number of workers, or memory, that cannot be had."""
+    """Raise for an impossible number of workers or kind of memory."""
     if workers is not None and workers < 0:
         raise InvalidConfig(f"workers is {workers}.", fix="Give 0 or more; None chooses.")
     if pin_memory and not torch.cuda.is_available():
@@ -191,5 +198,5 @@ def check_loader_settings(workers: int | None, *, pin_memory: bool) -> None:
 
 
 def pin_batch(data: Any) -> Any:
-    """Give the batch in page-locked memory."""
+    """Return the batch in page-locked memory."""
     return tree_map_only(torch.Tensor, lambda tensor: tensor if tensor.is_cuda else tensor.pin_memory(), data)

@@ -1,4 +1,4 @@
-"""What the global CPU generators give while a sample is read: a function of the sample, not of who reads it when."""
+"""Seed the global CPU generators per sample, so that random numbers do not depend on the worker that reads it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-SEED_LIMIT = 2**32  # what NumPy's global generator takes; torch's CPU generator uses no more either
+SEED_LIMIT = 2**32  # of NumPy's global generator; torch's CPU generator uses no more either
 
 
 @contextmanager
 def preserve_cpu_generators() -> Generator[None]:
-    """Leave Python's, NumPy's and torch's CPU generators afterwards as they were, also after an error.
+    """Restore Python's, NumPy's and torch's CPU generators on leaving, also after an error.
 
     Cost: 60 us.
     """
-    put_back = capture_cpu_generators()
+    restore = capture_cpu_generators()
     try:
         yield
     finally:
-        put_back()
+        restore()
 
 
 def capture_cpu_generators() -> Callable[[], None]:
-    """Return a function that puts Python's, NumPy's and torch's CPU generators back to where they are now."""
+    """Return a function that restores the present state of Python's, NumPy's and torch's CPU generators."""
     python, torch_state = random.getstate(), torch.default_generator.get_state()
     numpy_state = np.random.get_state(legacy=False)
 
@@ -39,10 +39,10 @@ def capture_cpu_generators() -> Callable[[], None]:
 
 
 def seed_generators(seed: int) -> None:
-    """Start the three CPU generators from one seed in [0, 2**32); those of accelerators are not touched.
+    """Seed the three CPU generators with one seed in [0, 2**32); those of accelerators are not changed.
 
     Cost: 6 us.
     """
     random.seed(seed)
-    np.random.seed(seed)  # augmentation code draws from the global generator
+    np.random.seed(seed)  # augmentation code uses the global generator
     torch.default_generator.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Data of the user's that knows its own position: what has ``state_dict`` and ``load_state_dict``."""
+"""Save and restore the position of the user's data if it has ``state_dict`` and ``load_state_dict``."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ _END: Any = object()
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A loader (torchdata's StatefulDataLoader) or iterable dataset (Hugging Face's) that can say where it is."""
+    """A loader (torchdata's StatefulDataLoader) or iterable dataset (Hugging Face's) that saves its position."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where it is, as plain data."""
+        """Return the position as plain data."""
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> None:
-        """Take it over: the next iteration begins there."""
+        """Restore a position: the next iteration starts there."""
         ...
 
 
 def stateful_part(source: Any) -> Stateful | None:
-    """Find what knows the position in an iterable of batches: itself, or the iterable dataset it reads.
+    """Return the stateful object of an iterable of batches: itself, or its iterable dataset; None where there is none.
 
-    The dataset of a plain ``DataLoader`` only without workers: those read copies, and the original stands still.
+    The dataset of a plain ``DataLoader`` counts only without workers: those read copies, and the original does not
+    advance.
     """
     if isinstance(source, Stateful):
         return source
@@ -40,15 +41,15 @@ def stateful_part(source: Any) -> Stateful | None:
 
 
 def iterate_next_epoch(source: Any, part: Stateful, state: dict[str, Any]) -> Iterator[Any]:
-    """Begin the epoch that follows the one at whose end ``state`` was taken.
+    """Start the epoch after the one at whose end ``state`` was saved.
 
-    Some (StatefulDataLoader) then begin anew at once; others have nothing left first, and begin anew the next time.
+    Some sources (StatefulDataLoader) then restart immediately; others are exhausted first, and restart the next time.
     """
-    put_back = capture_cpu_generators()
+    restore = capture_cpu_generators()
     part.load_state_dict(state)
     batches = iter(source)
     first = next(batches, _END)
     if first is not _END:
         return chain((first,), batches)
-    put_back()  # an undisturbed run opens the epoch once only
+    restore()  # an uninterrupted run opens the epoch only once
     return iter(source)

@@ -1,7 +1,7 @@
-"""Keeps loader processes alive while the training process finishes its update: when to stop is for that one to decide.
+"""Keep loader processes alive on stop signals, so that the training process can finish its update and save.
 
-SLURM, systemd and a terminal send their signal to every process of a job. A loader process that died of it would take
-the training process along, in the middle of the update that is to be finished and saved.
+SLURM, systemd and a terminal send their signal to every process of a job. If a loader process died of it, the training
+process would fail in the middle of the update that is to be finished and saved.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
 
 @contextmanager
 def block_stop_signals() -> Generator[None]:
-    """Start loader processes in here: they, and every thread of theirs, begin with the signals held back.
+    """Block stop signals while loader processes are started, so that all of their threads inherit the mask.
 
     A thread that exists before `ignore_stop_signals` runs (NumPy's OpenBLAS starts one per core when it is imported) would
-    otherwise still take a signal, and the process would die of it. The training process gets its own afterwards.
+    otherwise receive a signal, and the process would die of it. The training process's own mask is restored afterwards.
     """
     if not hasattr(signal, "sigwaitinfo"):
         yield
@@ -33,12 +33,12 @@ def block_stop_signals() -> Generator[None]:
 
 
 def ignore_stop_signals(worker: int) -> None:
-    """Let this process end at a signal from its parent only; a ``worker_init_fn``, for processes of `block_stop_signals`.
+    """Make this process end only on a signal from its parent; a ``worker_init_fn`` for use with `block_stop_signals`.
 
-    Where the system does not tell who sent a signal (macOS, Windows), everything stays as torch has it.
+    Where the system does not report the sender of a signal (macOS, Windows), torch's behaviour is unchanged.
 
     Args:
-        worker: its number, as torch passes it; not used.
+        worker: its number, passed by torch; not used.
 
     Cost: one sleeping thread.
     """
@@ -57,4 +57,4 @@ def _end_with_parent(signals: set[signal.Signals], parent: int) -> None:
     while True:
         sender = signal.sigwaitinfo(signals)
         if sender.si_signo == signal.SIGTERM and sender.si_pid == parent:
-            os._exit(0)  # as torch's own handler does: this is DataLoader's way to end a worker that hangs
+            os._exit(0)  # as in torch's own handler: DataLoader ends a hanging worker this way

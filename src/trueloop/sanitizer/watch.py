@@ -35,11 +35,11 @@ def _attachment() -> Attachment:
 class RunObserver(Protocol):
     """Follows a run while it goes on. It is called within the program's own calls, so it must be quick."""
 
-    def on_value(self, series: str, update: int, value: float) -> None:
+    def add_value(self, series: str, update: int, value: float) -> None:
         """Take in the newest value of one of the report's series."""
         ...
 
-    def on_progress(self, now: RunStatus) -> None:
+    def write_if_due(self, now: RunStatus) -> None:
         """Do whatever is due; called at every event, and every few updates."""
         ...
 
@@ -227,14 +227,14 @@ class Watch:
     def _told(self, series: str, update: int, value: float) -> None:
         if self._audience is not None:
             try:
-                self._audience.on_value(series, update, value)
+                self._audience.add_value(series, update, value)
             except Exception as error:  # noqa: BLE001 - the host is sacred, and so are the report's numbers
                 self._leave(error)
 
     def _show(self) -> None:
         if self._audience is not None:
             try:
-                self._audience.on_progress(self)
+                self._audience.write_if_due(self)
             except Exception as error:  # noqa: BLE001 - the host is sacred
                 self._leave(error)
 

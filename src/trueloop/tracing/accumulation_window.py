@@ -1,4 +1,4 @@
-"""What has happened to the gradients of each optimizer since its latest step; kept while watching in full."""
+"""Tracks what happened to the gradients of each optimizer since its latest step, during full tracing."""
 
 from __future__ import annotations
 
@@ -18,140 +18,147 @@ from trueloop.tracing.gradient_ledger import GradientLedger, Version, local_shar
 from trueloop.tracing.program_state import OptimizerState, ProgramState
 from trueloop.tracing.stream import EventStream
 
-Mark = tuple[int, int | Version]
+GradientVersion = tuple[int, int | Version]
 _PLAIN: Final = {Tensor}
 
 
 @dataclass(slots=True)
 class AccumulationWindows:
-    """The windows of all optimizers, and the account of their gradients."""
+    """The accumulation windows of all optimizers, and the ledger of their gradients."""
 
     stream: EventStream
     program: ProgramState
     ledger: GradientLedger = field(default_factory=GradientLedger)
     scaled: Refs = NO_REFS
-    """Parameters whose gradient is multiplied by a GradScaler's factor."""
+    """Parameters whose gradient is still multiplied by a GradScaler's factor."""
     factor_read: bool = False
-    """The program has asked a GradScaler for its factor since the latest step, perhaps to divide by it."""
-    fresh: Refs = NO_REFS
-    """Parameters to whose gradient a backward added something that no step has used."""
-    latest: BackwardStarted | None = None
-    """The latest backward."""
+    """The program has read a GradScaler's factor since the latest step, perhaps to divide by it."""
+    unused: Refs = NO_REFS
+    """Parameters with a gradient contribution that no step has used."""
+    latest_backward: BackwardStarted | None = None
     latest_step_at: CodePosition | None = None
-    """The latest step."""
-    waiting: Callable[[Optimizer, OptimizerState, CodePosition | None], None] = lambda optimizer, known, place: None
-    """Called where a backward came to the gradients of another one, and the optimizer has never stepped."""
-    _as_scaled: dict[int, Mark] = field(default_factory=dict[int, Mark])
-    """Gradients as the latest backwards of scaled losses have left them, by the parameter's id."""
-    _known: Sequence[tuple[weakref.ref[Tensor], bool]] = ()
-    """Every parameter that may get a gradient, and whether an optimizer holds it; if none does, it may be a leaf no
-    more: one of a teacher that is averaged with gradients on."""
-    _known_for: tuple[int, ...] = ()
-    _before: Sequence[tuple[weakref.ref[Tensor], Mark | None]] = ()
+    on_missing_step: Callable[[Optimizer, OptimizerState, CodePosition | None], None] = lambda optimizer, state, at: (
+        None
+    )
+    """Called at the second and later backwards of an optimizer that has never stepped."""
+    _scaled_versions: dict[int, GradientVersion] = field(default_factory=dict[int, GradientVersion])
+    """Versions of the gradients after the latest backwards of scaled losses, by the parameter's id."""
+    _parameter_refs: Sequence[tuple[weakref.ref[Tensor], bool]] = ()
+    """Every parameter that may get a gradient, and whether an optimizer holds it. One that none holds may no longer be
+    a leaf, as in a teacher that is averaged with gradients on."""
+    _cache_key: tuple[int, ...] = ()
+    _before: Sequence[tuple[weakref.ref[Tensor], GradientVersion | None]] = ()
 
     def __post_init__(self) -> None:
         self.program.on_thread_change.append(self._forget)
 
     def reset_after_gap(self) -> None:
-        """Something was not watched: no window is whole any more, and no gradient's past is known."""
+        """Discard all windows and the ledger after updates that were not fully traced."""
         self._forget()
-        for known in self.program.optimizers.values():
-            known.start_window(fully_traced=False)
+        for state in self.program.optimizers.values():
+            state.start_window(fully_traced=False)
 
     def _forget(self) -> None:
         self.ledger.clear()
-        self.latest = None
-        self.fresh = self.scaled = NO_REFS
-        self._as_scaled.clear()
-        self._known_for = self._before = ()
+        self.latest_backward = None
+        self.unused = self.scaled = NO_REFS
+        self._scaled_versions.clear()
+        self._cache_key = self._before = ()
 
-    def stepped(self, known: OptimizerState, holds: Sequence[Tensor], parameters: Refs, place: CodePosition | None) -> None:
-        """An optimizer has stepped: its window begins anew.
+    def on_step(
+        self, state: OptimizerState, holds: Sequence[Tensor], parameters: Refs, location: CodePosition | None
+    ) -> None:
+        """Begin a new window after a step.
 
         Args:
-            known: of the optimizer.
-            holds: all its parameters, and ``parameters`` their refs.
-            place: of the step.
+            state: of the optimizer.
+            holds: all its parameters.
+            parameters: refs of these.
+            location: of the step.
         """
-        known.start_window(fully_traced=True)
-        self.latest_step_at = place
+        state.start_window(fully_traced=True)
+        self.latest_step_at = location
         self.factor_read = False
         self.ledger.on_step(holds)
-        self.fresh -= parameters
+        self.unused -= parameters
         self.scaled -= parameters
 
     def on_backward_start(self) -> None:
-        """Note every gradient as it is."""
+        """Record the version of every gradient."""
         parameters = self._parameters()
         if self.program.multi_threaded:
-            self.ledger.retain_only(parameter for known, _ in parameters if (parameter := known()) is not None)
+            self.ledger.retain_only(parameter for each, _ in parameters if (parameter := each()) is not None)
         self.ledger.on_backward_start()
         self._before = [
-            (known, None if (gradient := parameter.grad) is None else _mark(gradient))
-            for known, held in parameters
-            if (parameter := known()) is not None and (held or parameter.is_leaf)
+            (reference, None if (gradient := parameter.grad) is None else _gradient_version(gradient))
+            for reference, held in parameters
+            if (parameter := reference()) is not None and (held or parameter.is_leaf)
         ]
 
     def on_backward_end(self, started: BackwardStarted, scale: float | None) -> Refs:
-        """Return the parameters whose gradient is not what it was when the backward began.
+        """Return the parameters whose gradient has changed since the backward started.
 
         Args:
-            started: tells of the backward.
-            scale: what GradScaler has multiplied the gradients by, 0 where that was not read; None = it has not.
+            started: the event of the backward's start.
+            scale: GradScaler's factor in the gradients, 0 if it was not read; None = not scaled.
         """
-        self.latest, place = started, started.location
-        self.ledger.on_backward_end(place)
+        self.latest_backward, location = started, started.location
+        self.ledger.on_backward_end(location)
         before, self._before = self._before, ()
-        many = self.stream.registry.refs
+        refs = self.stream.registry.refs
         changed = [
             parameter
-            for known, mark in before
-            if (parameter := known()) is not None
-            and (parameter.grad is not None if mark is None else _is_other(parameter.grad, mark))
+            for reference, version in before
+            if (parameter := reference()) is not None
+            and (parameter.grad is not None if version is None else _has_changed(parameter.grad, version))
         ]
-        received = many(changed)
+        received = refs(changed)
         if scale is not None:
-            self._as_scaled.update((id(each), _mark(each.grad)) for each in changed if each.grad is not None)
-        self.fresh = self.fresh | received if self.fresh else received
+            self._scaled_versions.update(
+                (id(each), _gradient_version(each.grad)) for each in changed if each.grad is not None
+            )
+        self.unused = self.unused | received if self.unused else received
         self.scaled = self.scaled - received if scale is None else self.scaled | received
-        for optimizer, known in self.program.optimizers.items():
+        for optimizer, state in self.program.optimizers.items():
             holds = parameters_of(optimizer)
-            if received.isdisjoint(many(holds)):
+            if received.isdisjoint(refs(holds)):
                 continue
-            known.backwards += 1
-            known.cleared_at = None
-            known.sample_gradient = _first_left(holds)
-            if known.backwards > 1:
-                if not known.steps:
-                    self.waiting(optimizer, known, place)
-                made = joint_norm(holds)
-                known.grad_norm_after_backward = None if made is None else made / (scale or 1.0)
+            state.backwards += 1
+            state.cleared_at = None
+            state.sample_gradient = _first_gradient(holds)
+            if state.backwards > 1:
+                if not state.steps:
+                    self.on_missing_step(optimizer, state, location)
+                norm = joint_norm(holds)
+                state.grad_norm_after_backward = None if norm is None else norm / (scale or 1.0)
         return received
 
-    def find_still_scaled(self, graded: Sequence[Tensor]) -> Refs:
-        """Return the parameters whose gradient nobody has changed since the backward of a scaled loss."""
+    def still_scaled(self, graded: Sequence[Tensor]) -> Refs:
+        """Return the parameters whose gradient has not changed since the backward of a scaled loss."""
         if not self.scaled or self.factor_read:
             return NO_REFS
-        left = [p for p in graded if p.grad is not None and self._as_scaled.get(id(p)) == _mark(p.grad)]
-        return self.scaled & self.stream.registry.refs(left)
+        unchanged = [
+            p for p in graded if p.grad is not None and self._scaled_versions.get(id(p)) == _gradient_version(p.grad)
+        ]
+        return self.scaled & self.stream.registry.refs(unchanged)
 
-    def cleared(self, held: Sequence[Tensor]) -> Refs:
-        """The gradients of these were cleared; return those that held something no step had used."""
+    def on_cleared(self, held: Sequence[Tensor]) -> Refs:
+        """Record that these gradients were cleared; return those with a contribution that no step had used."""
         self.ledger.on_cleared(held)
         parameters = self.stream.registry.refs(held)
-        lost = self.fresh & parameters
-        self.fresh -= parameters
+        lost = self.unused & parameters
+        self.unused -= parameters
         self.scaled -= parameters
         return lost
 
-    def lost(self, parameters: Refs, place: CodePosition | None) -> None:
-        """Note where what no step had used was cleared."""
-        for optimizer, known in self.program.optimizers.items():
+    def record_cleared_at(self, parameters: Refs, location: CodePosition | None) -> None:
+        """Record where unused gradients were cleared."""
+        for optimizer, state in self.program.optimizers.items():
             if not parameters.isdisjoint(self.stream.registry.refs(parameters_of(optimizer))):
-                known.cleared_at = place
+                state.cleared_at = location
 
     def _parameters(self) -> Sequence[tuple[weakref.ref[Tensor], bool]]:
-        """Return every parameter of the models called and optimizers stepped in the thread that trains, each once."""
+        """Return every parameter of the models called and the optimizers stepped in the training thread, each once."""
         program, optimizers = self.program, self.program.training_optimizers()
         if program.multi_threaded:
             now = (program.thread_number(), self.stream.update)
@@ -159,20 +166,20 @@ class AccumulationWindows:
             held = {id(p) for o in optimizers for p in parameters_of(o)}
             return [(weakref.ref(p), key in held) for key, p in found.items()]
         key = (program.structure_changes, *[len(optimizer.param_groups) for optimizer in optimizers])
-        if key != self._known_for:
+        if key != self._cache_key:
             found = {id(p): p for o in optimizers for p in parameters_of(o)}
             held = len(found)
             here = program.thread_number()
             for model, (thread, _) in program.models.items():
                 if thread == here:
                     found.update((id(p), p) for p in model.parameters())
-            self._known = [(weakref.ref(p), place < held) for place, p in enumerate(found.values())]
-            self._known_for = key
-        return self._known
+            self._parameter_refs = [(weakref.ref(p), index < held) for index, p in enumerate(found.values())]
+            self._cache_key = key
+        return self._parameter_refs
 
 
 def parameters_of(optimizer: Optimizer) -> list[Tensor]:
-    """Return what an optimizer holds."""
+    """Return the parameters of an optimizer."""
     groups = optimizer.param_groups
     if len(groups) == 1:
         return list(groups[0]["params"])
@@ -180,13 +187,13 @@ def parameters_of(optimizer: Optimizer) -> list[Tensor]:
 
 
 def joint_norm(parameters: Sequence[Tensor]) -> float | None:
-    """Return the L2 norm of all gradients together; None where it would have to be waited for, or there is none."""
+    """Return the joint L2 norm of all gradients; None without a gradient, or if it needs a device synchronisation."""
     norms = gradient_norms([p.grad for p in parameters if p.grad is not None])
     return None if norms is None else math.hypot(*norms)
 
 
 def gradient_norms(gradients: Sequence[Tensor]) -> list[float] | None:
-    """Return the norm of each gradient, in order; None unless all of them are plain numbers on the CPU."""
+    """Return the norm of each gradient, in order; None unless all of them are dense real tensors on the CPU."""
     if not gradients:
         return None
     local = gradients
@@ -195,13 +202,13 @@ def gradient_norms(gradients: Sequence[Tensor]) -> list[float] | None:
         if len(local) < len(gradients) or not all(plain.is_cpu and not plain.is_complex() for plain in local):
             return None
     try:
-        norms = list(map(torch.linalg.vector_norm, local))  # what _foreach_norm does, too, and leaner for a few
-    except (NotImplementedError, RuntimeError):  # one of the others is sparse, or elsewhere
+        norms = list(map(torch.linalg.vector_norm, local))  # what _foreach_norm does, too, with less overhead for a few
+    except (NotImplementedError, RuntimeError):  # one of the others is sparse, or on another device
         return None
     return [norm.item() for norm in norms] if all(norm.is_cpu for norm in norms) else None
 
 
-def _first_left(parameters: Sequence[Tensor]) -> tuple[weakref.ref[Tensor], weakref.ref[Tensor]] | None:
+def _first_gradient(parameters: Sequence[Tensor]) -> tuple[weakref.ref[Tensor], weakref.ref[Tensor]] | None:
     for parameter in parameters:
         gradient = parameter.grad
         if gradient is not None:
@@ -209,11 +216,11 @@ def _first_left(parameters: Sequence[Tensor]) -> tuple[weakref.ref[Tensor], weak
     return None
 
 
-def _is_other(gradient: Tensor | None, mark: Mark) -> bool:
-    return gradient is None or mark != _mark(gradient)
+def _has_changed(gradient: Tensor | None, version: GradientVersion) -> bool:
+    return gradient is None or version != _gradient_version(gradient)
 
 
-def _mark(gradient: Tensor) -> Mark:
+def _gradient_version(gradient: Tensor) -> GradientVersion:
     if type(gradient) is Tensor:
         return id(gradient), gradient._version  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     return id(gradient), version_of(gradient)

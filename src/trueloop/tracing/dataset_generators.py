@@ -16,7 +16,7 @@ _GENERATORS: Final = ("Generator", "RandomState")
 _APART: Final = frozenset({"get_worker_info", "manual_seed", "seed", "setstate", "set_state", "spawn", "jumped"})
 
 
-def generators(dataset: Any) -> Iterator[tuple[str, str, CodeType]]:
+def find_generators(dataset: Any) -> Iterator[tuple[str, str, CodeType]]:
     """Yield each generator that a dataset, or a transform in it, holds and uses for every sample.
 
     Left out is whatever asks ``get_worker_info``, or seeds, or makes its generator anew: it tells its workers, or its

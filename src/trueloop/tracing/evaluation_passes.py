@@ -94,7 +94,9 @@ class EvaluationPassTracker:
         if not ended and not self._left:  # the usual case
             return None
         left, self._left = self._left, []
-        return EvaluationPassesEnded(passes=ended, left_early=[sweep for sweep in left if sweep.loader not in self._training])
+        return EvaluationPassesEnded(
+            passes=ended, left_early=[sweep for sweep in left if sweep.loader not in self._training]
+        )
 
     def _ended_by(self, event: Any) -> Sequence[EvaluationPass]:
         kind = type(event)
@@ -223,5 +225,8 @@ class HeldOutTracker:
         return None
 
 
-DERIVED_EVENTS: Final[Mapping[type[Event], type[EvaluationPassTracker | HeldOutTracker]]] = {EvaluationPassesEnded: EvaluationPassTracker, HeldOutEvaluated: HeldOutTracker}
+DERIVED_EVENTS: Final[Mapping[type[Event], type[EvaluationPassTracker | HeldOutTracker]]] = {
+    EvaluationPassesEnded: EvaluationPassTracker,
+    HeldOutEvaluated: HeldOutTracker,
+}
 """Events that are made of other events, and what finds them."""

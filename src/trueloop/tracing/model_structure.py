@@ -23,7 +23,9 @@ class ModuleModes(NamedTuple):
     batchnorm: bool = False
 
 
-_MODES: Final[dict[tuple[bool, ...], ModuleModes]] = {each: ModuleModes(*each) for each in product((False, True), repeat=3)}
+_MODES: Final[dict[tuple[bool, ...], ModuleModes]] = {
+    each: ModuleModes(*each) for each in product((False, True), repeat=3)
+}
 
 
 def parameters_and_modes(model: nn.Module) -> tuple[list[Tensor], ModuleModes]:

@@ -59,7 +59,7 @@ class Patches:
         self._undo.append(undo)
         setattr(owner, name, replacement)
 
-    def swap(self, function: FunctionType, make: Callable[[Any], Callable[..., Any]]) -> None:
+    def swap_code(self, function: FunctionType, make: Callable[[Any], Callable[..., Any]]) -> None:
         """Put ``make(original)`` in the place of a function wherever it has been imported to by name.
 
         The function stays the same object and keeps its signature and source, so that TorchScript still compiles it and

@@ -27,7 +27,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from trueloop.tracing.events import LoadersOverlap, Ref, JointlyStandardised
+from trueloop.tracing.events import JointlyStandardised, LoadersOverlap, Ref
 from trueloop.tracing.stream import EventStream
 
 MOST_LOADERS: Final = 8  # living ones that a new one is compared with
@@ -42,7 +42,7 @@ EXACT: Final = 1e-5  # of a standard deviation: what float32 leaves of a mean th
 WHOLE: Final = (SequentialSampler, RandomSampler, WeightedRandomSampler, DistributedSampler)
 
 
-class Part(NamedTuple):
+class DatasetPart(NamedTuple):
     """Some samples of one dataset."""
 
     base: Any
@@ -51,7 +51,7 @@ class Part(NamedTuple):
     size: int
 
 
-def parts_of(loader: Any) -> list[Part] | None:
+def dataset_parts(loader: Any) -> list[DatasetPart] | None:
     """Return all samples a loader can give; None where its sampler or dataset does not tell."""
     sampler = loader.sampler
     if loader.batch_sampler is not None:
@@ -75,7 +75,7 @@ def _shuffles_all(sampler: Any, dataset: Any) -> bool:
     return isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == _size(dataset)
 
 
-def _parts(dataset: Any, chosen: Tensor | None) -> list[Part] | None:
+def _parts(dataset: Any, chosen: Tensor | None) -> list[DatasetPart] | None:
     if isinstance(dataset, ConcatDataset):
         return None if chosen is not None else [p for part in dataset.datasets for p in _parts(part, None) or ()]
     if isinstance(dataset, Subset):
@@ -90,7 +90,7 @@ def _parts(dataset: Any, chosen: Tensor | None) -> list[Part] | None:
     if not 0 < size <= MOST_SAMPLES:
         return None
     indices = None if chosen is None else chosen.where(chosen >= 0, chosen + size).unique()
-    return [Part(dataset, indices, size if indices is None else len(indices))]
+    return [DatasetPart(dataset, indices, size if indices is None else len(indices))]
 
 
 def _wrapped(dataset: Any) -> Any:
@@ -123,7 +123,7 @@ def _integers(indices: Any) -> Tensor | None:
 # Tables ----------------------------------------------------------------------------------------------------------
 
 
-def tables_of(dataset: Any) -> list[Tensor]:
+def in_memory_tables(dataset: Any) -> list[Tensor]:
     """Return the tables a dataset holds in memory, one row for each sample; of a user's class by length."""
     if isinstance(dataset, TensorDataset):
         found: Sequence[Any] = dataset.tensors
@@ -145,7 +145,7 @@ def _table(value: Any) -> Tensor | None:
     return None
 
 
-def digests(tables: Sequence[Tensor], indices: Tensor | None) -> Tensor | None:
+def row_digests(tables: Sequence[Tensor], indices: Tensor | None) -> Tensor | None:
     """Return one number for each row; None where rows are too short to tell anything, or too many."""
     if not tables or len(tables[0]) > MOST_ROWS or sum(table[0].numel() for table in tables) < FEWEST_FEATURES:
         return None
@@ -199,15 +199,15 @@ class LoaderComparison:
         self._known.append(_Known(weakref.ref(loader), ref))
         if self._spent_s > MOST_SECONDS + SHARE * (start - self._began_s):
             return
-        mine = parts_of(loader)
+        mine = dataset_parts(loader)
         if mine:
-            others = [(other.ref, parts) for other in known if (parts := parts_of(other.loader()))]
+            others = [(other.ref, parts) for other in known if (parts := dataset_parts(other.loader()))]
             for other, parts in others:
                 self._compare(other, parts, ref, mine)
             self._look_at_scale([*others, (ref, mine)])
         self._spent_s += perf_counter() - start
 
-    def _compare(self, one: Ref, ones: list[Part], other: Ref, others: list[Part]) -> None:
+    def _compare(self, one: Ref, ones: list[DatasetPart], other: Ref, others: list[DatasetPart]) -> None:
         shared, how, repeated = _shared_by_index(ones, others), "index", 0
         if shared is None and len(ones) == len(others) == 1:
             how = "content"
@@ -218,7 +218,7 @@ class LoaderComparison:
                 other_size=sum(p.size for p in others), duplicates=repeated, remainder=self._rest(ones, others),
             ))  # fmt: skip
 
-    def _rest(self, ones: list[Part], others: list[Part]) -> Ref | None:
+    def _rest(self, ones: list[DatasetPart], others: list[DatasetPart]) -> Ref | None:
         """Find a Subset of what the larger of two has and the smaller, cut from it, has not."""
         small, large = sorted((ones, others), key=lambda parts: sum(part.size for part in parts))
         if len(small) != 1 or len(large) != 1 or large[0].indices is not None or small[0].indices is None:
@@ -235,7 +235,7 @@ class LoaderComparison:
                 return self._stream.registry.ref(subset)
         return None
 
-    def _look_at_scale(self, loaders: list[tuple[Ref, list[Part]]]) -> None:
+    def _look_at_scale(self, loaders: list[tuple[Ref, list[DatasetPart]]]) -> None:
         single = [(ref, parts[0]) for ref, parts in loaders if len(parts) == 1]
         moments = {id(base): _moments(base) for base in {id(part.base): part.base for _, part in single}.values()}
         for bases in _groups([id(part.base) for _, part in single]):
@@ -263,7 +263,7 @@ def _groups(bases: list[int]) -> Iterator[set[int]]:
         yield from (set(bases[-n:]) for n in range(3, len(bases) + 1))
 
 
-def _shared_by_index(ones: list[Part], others: list[Part]) -> int | None:
+def _shared_by_index(ones: list[DatasetPart], others: list[DatasetPart]) -> int | None:
     """Return how many samples two have in common; None where they have no dataset in common."""
     pairs = [(one, other) for one in ones for other in others if one.base is other.base]
     if not pairs:
@@ -277,15 +277,15 @@ def _shared_by_index(ones: list[Part], others: list[Part]) -> int | None:
     return shared
 
 
-def _shared_by_content(one: Part, other: Part) -> tuple[int, int]:
+def _shared_by_content(one: DatasetPart, other: DatasetPart) -> tuple[int, int]:
     """Return how many samples of ``other`` are equal to one of ``one``, and how many repeat one of their own."""
     if type(one.base) is not type(other.base):
         return 0, 0
-    tables = tables_of(one.base), tables_of(other.base)
+    tables = in_memory_tables(one.base), in_memory_tables(other.base)
     shapes = [[(table.shape[1:], table.dtype) for table in some] for some in tables]
     if shapes[0] != shapes[1]:
         return 0, 0
-    mine, theirs = digests(tables[0], one.indices), digests(tables[1], other.indices)
+    mine, theirs = row_digests(tables[0], one.indices), row_digests(tables[1], other.indices)
     if mine is None or theirs is None:
         return 0, 0
     found = torch.isin(theirs, mine)
@@ -297,7 +297,7 @@ def _shared_by_content(one: Part, other: Part) -> tuple[int, int]:
 
 def _really_equal(
     tables: tuple[list[Tensor], list[Tensor]],
-    parts: tuple[Part, Part],
+    parts: tuple[DatasetPart, DatasetPart],
     rows: tuple[Tensor, Tensor],
     found: Tensor,
 ) -> bool:
@@ -315,7 +315,7 @@ def _really_equal(
 
 def _inputs(base: Any) -> Tensor | None:
     """The first table of numbers with more than one feature, which models are fed with."""
-    for table in tables_of(base):
+    for table in in_memory_tables(base):
         if table.is_floating_point() and table.ndim > 1 and 1 < table.numel() <= MOST_NUMBERS:
             return table.reshape(len(table), -1)
     return None
@@ -365,7 +365,7 @@ def _exact(n: int, total: Tensor, squares: Tensor) -> bool:
     return scaled and float(mean.max()) < EXACT
 
 
-def _off(part: Part) -> float:
+def _off(part: DatasetPart) -> float:
     table = _inputs(part.base)
     if table is None:
         return 0.0

@@ -12,7 +12,7 @@ from trueloop.tracing.program_state import OptimizerState, ProgramState
 from trueloop.tracing.program_text.program_files import files_of, in_notebook, installed, program_stack, reached
 from trueloop.tracing.program_text.schedule_calls import may_advance, sets_rates
 from trueloop.tracing.stream import EventStream
-from trueloop.tracing.user_location import user_location, is_user_code
+from trueloop.tracing.user_location import is_user_code, user_location
 
 MOST: Final = 128  # optimizers that are followed; a sweep makes more
 

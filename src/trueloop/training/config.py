@@ -76,7 +76,8 @@ class CheckpointConfig:
     keep_best: int = 1
     """Number of best checkpoints to keep, by the monitored metric."""
     final: Literal["best", "last"] = "best"
-    """Weights that the model ends with, that are tested and saved in RUN/final; best needs a run folder and a val set."""
+    """Weights that are tested and saved in RUN/final, and that the model ends with; best needs a run folder and a val
+    set."""
     blocking: bool = False
     """Training waits until each checkpoint is on disk, not only until its copy in memory is made."""
     mirror: str | None = None

@@ -18,7 +18,7 @@ SEED_LIMIT = 2**32  # of NumPy's global generator; the others accept more
 
 
 def prepare_generators(config: TrainConfig) -> None:
-    """Seed every generator, unless ``seeding`` is off, and choose deterministic kernels where ``deterministic`` is on."""
+    """Seed every generator and choose deterministic kernels, as the settings request."""
     if config.deterministic:
         use_deterministic_kernels()
     if config.seeding:

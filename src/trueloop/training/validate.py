@@ -137,6 +137,6 @@ _CONSTRAINTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "checkpoint.mirror": (_is_storage_url, 'an address such as "s3://bucket/run", or none'),
     "guard.max_in_a_row": (_is_at_least_one, "at least 1"),
     "evaluate_every_epochs": (_is_at_least_one, "at least 1"),
-    "parallel.patience_s": (_is_positive, "positive, in seconds"),
-    "parallel.silence_s": (_is_positive, "positive, in seconds"),
+    "parallel.timeout_s": (_is_positive, "positive, in seconds"),
+    "parallel.keepalive_timeout_s": (_is_positive, "positive, in seconds"),
 }

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from trueloop.app.runs import cleanup
-from trueloop.app.runs.cleanup import CleanupOptions, plan_cleanup, clean_up
+from trueloop.app.runs.cleanup import CleanupOptions, clean_up, plan_cleanup
 from trueloop.app.training.run_folder import RunFolder
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.protocols import Notice, RunEnded, RunStarted

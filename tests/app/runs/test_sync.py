@@ -7,7 +7,7 @@ from trueloop.app.runs.sync import sync_runs
 from trueloop.core.errors import InvalidConfig, InvalidData, RunFolderError
 from trueloop.core.protocols import RunStarted
 from trueloop.runs.journal import Journal
-from trueloop.runs.tracking import SyncResult, StoreUnavailable, StoreError, StoreRejected
+from trueloop.runs.tracking import StoreError, StoreRejected, StoreUnavailable, SyncResult
 from trueloop.runs.tracking import target as target_module
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from trueloop.app.training.recipe_settings import format_flags, format_value, apply_overrides, collect_settings
+from trueloop.app.training.recipe_settings import apply_overrides, collect_settings, format_flags, format_value
 from trueloop.cli.recipe_line import Line, recipe_app
 from trueloop.core.errors import InvalidConfig
 from trueloop.recipes.recipe import Parts, Recipe

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from trueloop.app.training.resource_needs import find_need, recipe_need, settings_need, checkpoint_size_bytes
+from trueloop.app.training.resource_needs import checkpoint_size_bytes, find_need, recipe_need, settings_need
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.protocols import RunStarted
 from trueloop.recipes.recipe import Parts, Recipe

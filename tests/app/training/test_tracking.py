@@ -3,7 +3,7 @@
 import pytest
 
 from trueloop.app.training import tracking as module
-from trueloop.app.training.tracking import validate_store, reporters_with_sync
+from trueloop.app.training.tracking import reporters_with_sync, validate_store
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.protocols import Notice, RunStarted
 from trueloop.runs.journal import Journal

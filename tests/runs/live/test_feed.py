@@ -34,7 +34,7 @@ class Run:
 
 @pytest.fixture
 def writer(tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "EVERY_S", 0.0)
+    monkeypatch.setattr(writing, "WRITE_INTERVAL_S", 0.0)
     monkeypatch.setattr(writing, "TIMING_INTERVAL_S", 0.0)
     return LiveWriter(tmp_path / "live", {"name": "train.py"})
 
@@ -49,9 +49,9 @@ def followed(writer, tmp_path):
 def test_numbers_come_as_they_were_told(writer, tmp_path):
     run = Run()
     for update in range(5):
-        writer.value("loss", update, math.nan if update == 3 else 1.0 / (1 + update))
+        writer.add_value("loss", update, math.nan if update == 3 else 1.0 / (1 + update))
         run.updates, run.layers = update + 1, (update, ["0", "2"], [0.123456, None if update else 2.0])
-        writer.look(run)
+        writer.write_if_due(run)
     follower = followed(writer, tmp_path)
     assert (follower.problem, follower.about["name"]) == ("", "train.py")
     assert follower.series["loss"].updates == [0, 1, 2, 3, 4]
@@ -74,32 +74,32 @@ def test_a_line_that_the_disk_takes_in_part_is_taken_back(writer, tmp_path, monk
         left[0] -= count
         return count
 
-    writer.finding({"finding": {"code": "GRD001"}})
+    writer.write_finding({"finding": {"code": "GRD001"}})
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", write)
         with pytest.raises(OSError, match="No space"):
-            writer.finding({"finding": {"code": "GRD002"}})
-    writer.finding({"finding": {"code": "GRD003"}})
+            writer.write_finding({"finding": {"code": "GRD002"}})
+    writer.write_finding({"finding": {"code": "GRD003"}})
     lines = (tmp_path / "live" / writer.name / FEED_NAME).read_text().splitlines()
     assert [json.loads(line).get("finding") for line in lines] == [None, {"code": "GRD001"}, {"code": "GRD003"}]
 
 
 def test_what_is_new_is_all_that_is_read(writer, tmp_path):
     follower, run = followed(writer, tmp_path), Run(updates=1)
-    writer.value("loss", 0, 1.0)
-    writer.look(run)
+    writer.add_value("loss", 0, 1.0)
+    writer.write_if_due(run)
     assert follower.poll()
     assert not follower.poll()
-    writer.value("loss", 1, 2.0)
-    writer.look(run)
+    writer.add_value("loss", 1, 2.0)
+    writer.write_if_due(run)
     assert follower.poll()
     assert follower.series["loss"].values == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "finished"), (1, "failed"), (130, "failed")])
 def test_the_end_is_told(writer, tmp_path, code, state):
-    writer.finding({"finding": {"code": "GRD001"}, "excerpts": []})
-    writer.end(7, code, {"report": {"headline": "words"}, "nothing": ""})
+    writer.write_finding({"finding": {"code": "GRD001"}, "excerpts": []})
+    writer.write_end(7, code, {"report": {"headline": "words"}, "nothing": ""})
     follower = followed(writer, tmp_path)
     assert (follower.status().state, follower.status().code, follower.status().updates) == (state, code, 7)
     assert follower.report == {"headline": "words"}
@@ -108,7 +108,7 @@ def test_the_end_is_told(writer, tmp_path, code, state):
 
 def test_one_that_was_killed_is_not_running(writer, tmp_path):
     folder = tmp_path / "live" / writer.name
-    (folder / POSITION_NAME).write_bytes(encode_position({**read_position(folder), "mark": "0"}))
+    (folder / POSITION_NAME).write_bytes(encode_position({**read_position(folder), "start_ticks": "0"}))
     assert FeedReader(folder).status().state == "killed"
 
 
@@ -126,9 +126,9 @@ def test_nothing_stays_open_and_a_child_writes_nothing(writer, tmp_path):
     child = os.fork()
     if child == 0:
         try:
-            writer.value("loss", 9, 9.0)
-            writer.look(Run(updates=9))
-            writer.end(9, 9, {})
+            writer.add_value("loss", 9, 9.0)
+            writer.write_if_due(Run(updates=9))
+            writer.write_end(9, 9, {})
         finally:
             os._exit(0)
     os.waitpid(child, 0)
@@ -136,13 +136,13 @@ def test_nothing_stays_open_and_a_child_writes_nothing(writer, tmp_path):
 
 
 def test_a_feed_is_bounded(writer, tmp_path, monkeypatch):
-    monkeypatch.setattr(writing, "LARGEST", 20_000)
+    monkeypatch.setattr(writing, "MAX_FEED_BYTES", 20_000)
     run = Run()
     for update in range(3000):
         for name in ("loss", "grad_norm"):
-            writer.value(name, update, update + 0.123456789)
+            writer.add_value(name, update, update + 0.123456789)
         if update % 10 == 0:
-            writer.look(run)
+            writer.write_if_due(run)
     assert (tmp_path / "live" / writer.name / FEED_NAME).stat().st_size <= 20_000
     assert followed(writer, tmp_path).problem == ""
 
@@ -150,9 +150,9 @@ def test_a_feed_is_bounded(writer, tmp_path, monkeypatch):
 def test_a_long_series_is_told_ever_more_rarely(writer, tmp_path):
     run = Run()
     for update in range(20_000):
-        writer.value("loss", update, 1.0)
+        writer.add_value("loss", update, 1.0)
         if update % 500 == 0:
-            writer.look(run)
+            writer.write_if_due(run)
     told = (tmp_path / "live" / writer.name / FEED_NAME).read_bytes()
     assert told.count(b"1.0") < 9000
     assert len(followed(writer, tmp_path).series["loss"].values) <= 4096
@@ -162,15 +162,15 @@ def test_a_full_disk_is_the_callers_to_hear_of(writer, tmp_path):
     for name in (FEED_NAME, POSITION_NAME):
         (tmp_path / "live" / writer.name / name).unlink()
     (tmp_path / "live" / writer.name).rmdir()
-    writer.value("loss", 0, 1.0)
+    writer.add_value("loss", 0, 1.0)
     with pytest.raises(OSError, match="No such file"):
-        writer.look(Run(updates=1))
+        writer.write_if_due(Run(updates=1))
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "[" * 100_000, "3", "{}", '{"event":"begun","schema":9,"time":1}', '{"event":"begun"}',
+        "[" * 100_000, "3", "{}", '{"event":"started","schema":9,"time":1}', '{"event":"started"}',
         '{"event":"numbers","series":[]}', '{"event":"numbers","series":{"loss":[[1],[2,3]]}}',
         '{"event":"numbers","series":{"loss":[[1' + "0" * 400 + '],[1]]}}',
         '{"event":"numbers","series":{},"norms":3}', '{"event":"numbers","series":{"a":[["x"],["y"]]}}',

@@ -31,7 +31,7 @@ def test_who_says_nothing_of_use_does_not_run(told):
 
 
 def test_a_program_runs_until_it_says_otherwise():
-    told = {"pid": os.getpid(), "mark": process_start_ticks(os.getpid())}
+    told = {"pid": os.getpid(), "start_ticks": process_start_ticks(os.getpid())}
     assert is_running(told)
     assert not is_running({**told, "ended": 0})
 

@@ -83,5 +83,5 @@ def test_a_name_cannot_turn_the_direction_of_writing(tmp_path):
 def test_a_time_that_no_clock_shows_is_not_believed(tmp_path):
     writer = LiveWriter(tmp_path / "live", {"name": "train.py"})
     folder = tmp_path / "live" / writer.name
-    (folder / "feed.jsonl").write_text('{"event":"begun","time":1' + "0" * 400 + "}\n")
+    (folder / "feed.jsonl").write_text('{"event":"started","time":1' + "0" * 400 + "}\n")
     assert 0 <= read_feed_listing(folder).changed < 10

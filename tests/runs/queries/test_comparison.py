@@ -1,5 +1,5 @@
 from trueloop.runs.journal import read_journal
-from trueloop.runs.queries.comparison import ABSENT, find_differences, compare_metrics, metric_modes
+from trueloop.runs.queries.comparison import ABSENT, compare_metrics, find_differences, metric_modes
 from trueloop.runs.queries.overview import Point
 
 

@@ -10,7 +10,7 @@ import pytest
 from trueloop.app.training.run_folder import RunFolder
 from trueloop.core.protocols import RunEnded
 from trueloop.runs.queries import index
-from trueloop.runs.queries.index import INDEX_NAME, run_names, load_overviews
+from trueloop.runs.queries.index import INDEX_NAME, load_overviews, run_names
 
 
 @pytest.fixture

@@ -8,7 +8,14 @@ from trueloop.app.training.run_folder import RunFolder
 from trueloop.core.errors import InvalidData, RunFolderError
 from trueloop.core.protocols import Evaluated, Notice, RunEnded, RunStarted, UpdatesDone
 from trueloop.runs.journal import read_journal
-from trueloop.runs.queries.overview import Point, flatten, all_monitored_metrics, read_overview, require_readable, flat_settings
+from trueloop.runs.queries.overview import (
+    Point,
+    all_monitored_metrics,
+    flat_settings,
+    flatten,
+    read_overview,
+    require_readable,
+)
 
 
 def test_a_finished_run_in_numbers(made):

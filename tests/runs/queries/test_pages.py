@@ -5,8 +5,8 @@ from PIL import Image
 
 from trueloop.core.errors import RunFolderError
 from trueloop.runs.journal import read_journal
-from trueloop.runs.queries.comparison import find_differences, compare_metrics, metric_modes
-from trueloop.runs.queries.pages import save_html, save_png, run_panels
+from trueloop.runs.queries.comparison import compare_metrics, find_differences, metric_modes
+from trueloop.runs.queries.pages import run_panels, save_html, save_png
 
 
 class Tags(HTMLParser):

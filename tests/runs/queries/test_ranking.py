@@ -5,7 +5,7 @@ from trueloop.core.protocols import Evaluated, RunStarted
 from trueloop.runs.journal import read_journal
 from trueloop.runs.queries.index import load_overviews
 from trueloop.runs.queries.overview import Point
-from trueloop.runs.queries.ranking import metric_mode, require_mode, rank_runs, rank_points
+from trueloop.runs.queries.ranking import metric_mode, rank_points, rank_runs, require_mode
 
 
 def test_every_evaluation_of_every_run_counts(made):

@@ -157,10 +157,10 @@ def plain(point):
 
 
 class Memory:
-    """A store in memory, strict: whatever it is handed twice is there twice, unless it says that it repeats."""
+    """A store in memory, strict: whatever it is handed twice is there twice, unless it says that it is_idempotent."""
 
-    def __init__(self, *, repeats=True, appends=True):
-        self.is_idempotent, self.can_append = repeats, appends
+    def __init__(self, *, is_idempotent=True, can_append=True):
+        self.is_idempotent, self.can_append = is_idempotent, can_append
         self.runs = {}
         self.calls = []
         self.fail_after = math.inf  # calls
@@ -177,36 +177,36 @@ class Memory:
             raise StoreUnavailable("The store is away.")
 
     def find_cursor(self, run):
-        self._call("find")
+        self._call("find_cursor")
         kept = self.runs.get(run.run_id)
-        return kept and kept["mark"]
+        return kept and kept["cursor"]
 
     def open_run(self, run):
-        self._call("begin")
+        self._call("open_run")
         assert run.run_id not in self.runs or self.can_append or not self.runs[run.run_id]["closed"]
-        kept = self.runs.setdefault(run.run_id, {"points": [], "saved": [], "remarks": [], "mark": None, "params": {}})
+        kept = self.runs.setdefault(run.run_id, {"points": [], "checkpoints": [], "notes": [], "cursor": None, "params": {}})
         assert kept["params"] in ({}, run.params), "params cannot be changed"
-        kept |= {"params": run.params, "card": run, "closed": False, "state": "running"}
+        kept |= {"params": run.params, "run": run, "closed": False, "state": "running"}
         self.run_id = run.run_id
 
     def write(self, batch, cursor):
         kept = self.runs[self.run_id]
-        for name in ("points", "saved", "remarks"):
+        for name in ("points", "checkpoints", "notes"):
             for handed in getattr(batch, name):
                 item = plain(handed) if name == "points" else handed
                 if not (self.is_idempotent and item in kept[name]):
                     kept[name].append(item)
         if batch != StoreBatch():
-            self._call("take")  # between the batch and its mark
-        kept["mark"] = cursor
+            self._call("write")  # between the batch and its mark
+        kept["cursor"] = cursor
 
     def finish_run(self, state, time_ms, cursor):
-        self._call("end")
-        self.runs[self.run_id] |= {"state": state, "end_ms": time_ms, "mark": cursor, "closed": True}
+        self._call("finish_run")
+        self.runs[self.run_id] |= {"state": state, "end_ms": time_ms, "cursor": cursor, "closed": True}
 
-    def delete_run(self, card):
-        self._call("erase")
-        return self.runs.pop(card.run_id, None) is not None
+    def delete_run(self, run):
+        self._call("delete_run")
+        return self.runs.pop(run.run_id, None) is not None
 
     def close(self):
         pass

@@ -12,7 +12,7 @@ from trueloop.runs.tracking.journal_file import checksum_before, complete_lines,
 
 @pytest.mark.parametrize("block", [1, 3, 1 << 20])
 def test_whole_lines_and_where_they_begin(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(journal_file, "BLOCK", block)
+    monkeypatch.setattr(journal_file, "BLOCK_BYTES", block)
     path = tmp_path / "journal"
     path.write_bytes(b"one\ntwo\n\nfour\ntorn")
     with FileIO(path) as file:
@@ -34,7 +34,7 @@ def test_a_torn_line_that_was_cut_off_is_not_remembered(tmp_path):
 
 
 def test_the_file_may_be_read_elsewhere_between_two_lines(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal_file, "BLOCK", 4)
+    monkeypatch.setattr(journal_file, "BLOCK_BYTES", 4)
     path = tmp_path / "journal"
     path.write_bytes(b"one\ntwo\nthree\n")
     with FileIO(path) as file:

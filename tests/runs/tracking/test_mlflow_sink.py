@@ -11,7 +11,7 @@ from mlflow import MlflowClient
 
 from trueloop.core.protocols import Evaluated
 from trueloop.runs.tracking.mlflow_sink import MlflowSink
-from trueloop.runs.tracking.sink import StoreUnavailable, StoreError, StoreRejected
+from trueloop.runs.tracking.sink import StoreError, StoreRejected, StoreUnavailable
 from trueloop.runs.tracking.sync_journal import JournalSync, sync_run
 from trueloop.runs.tracking.target import parse_target
 
@@ -283,7 +283,7 @@ def test_a_deleted_experiment_is_named(tracked, new_run, sqlite_store):
 
 
 def test_an_answer_that_refuses_is_told_as_one(tracked, new_run, store, monkeypatch):
-    monkeypatch.setattr("trueloop.runs.tracking.mlflow_sink.NAME_LENGTH", 300)
+    monkeypatch.setattr("trueloop.runs.tracking.mlflow_sink.MAX_NAME_CHARS", 300)
     facts = {**tracked.FACTS, "config": {"n" * 280: 1}}
     run = new_run([tracked.started(facts=facts), tracked.rows(1, 4), tracked.ended(4)])
     with pytest.raises(StoreRejected, match="refuses what was sent.*exceeds the maximum length") as caught:

@@ -7,14 +7,14 @@ from trueloop.core.protocols import RunStarted
 from trueloop.runs.tracking.run_metadata import make_run_metadata, parse_run_id
 
 
-def card(facts, name="digits", folder="digits-1"):
+def run(facts, name="digits", folder="digits-1"):
     started = RunStarted(name=name, epochs=1, updates=1, start_update=0, facts=facts)
     line = json.dumps({"event": "run_started", "facts": facts}, default=str).encode() + b"\n"
     return make_run_metadata(started, folder=folder, started_s=1.5, first_line=line)
 
 
 def test_settings_are_params_and_the_rest_are_tags():
-    made = card({
+    made = run({
         "config": {"optim": {"lr": 0.001, "betas": [0.9, 0.99]}, "clip": None, "name": "a"}, "options": {"width": 3},
         "git": {"commit": "abc", "dirty": True}, "data": {"train": "sha256:1"}, "parameters": 7,
         "source": {"recipe.py": "secret = 1"}, "class_names": ["a"], "command": ["trueloop"], "run_id": "0" * 32,
@@ -31,23 +31,23 @@ def test_settings_are_params_and_the_rest_are_tags():
 
 def test_a_long_mapping_is_one_tag_and_a_long_text_is_cut():
     packages = {f"package-{k}": "1.0" for k in range(31)}
-    tags = card({"packages": packages, "note": "x" * 6000}).tags
+    tags = run({"packages": packages, "note": "x" * 6000}).tags
     assert json.loads(tags["trueloop.packages"]) == packages
     assert (len(tags["trueloop.note"]), tags["trueloop.note"][-1]) == (5000, "…")
 
 
 def test_facts_that_are_not_what_they_should_be_make_no_trouble():
-    made = card({"config": "none", "options": None, "git": None, "data": {}}, name="", folder="")
+    made = run({"config": "none", "options": None, "git": None, "data": {}}, name="", folder="")
     assert made.params == {}
     assert made.tags == {"trueloop.git": "null", "trueloop.data": "{}"}
     assert made.group == "run"
 
 
 def test_the_shape_is_what_a_store_cannot_change():
-    same = card({"config": {"a": 1}, "host": "x"}).fingerprint
-    assert card({"config": {"a": 1}, "host": "y"}).fingerprint == same
-    assert card({"config": {"a": 2}, "host": "x"}).fingerprint != same
-    assert card({"config": {"a": 1}, "host": "x", "more": 1}).fingerprint != same
+    same = run({"config": {"a": 1}, "host": "x"}).fingerprint
+    assert run({"config": {"a": 1}, "host": "y"}).fingerprint == same
+    assert run({"config": {"a": 2}, "host": "x"}).fingerprint != same
+    assert run({"config": {"a": 1}, "host": "x", "more": 1}).fingerprint != same
 
 
 def test_only_32_hex_digits_name_a_run():

@@ -16,7 +16,7 @@ from trueloop.core.errors import InvalidConfig, MissingExtra
 from trueloop.core.protocols import Evaluated, Notice, RunEnded
 from trueloop.runs.journal import read_journal
 from trueloop.runs.run_id import read_run_id
-from trueloop.runs.tracking import SyncClient, sync_run, sync_client, parse_target
+from trueloop.runs.tracking import SyncClient, parse_target, sync_client, sync_run
 
 pytestmark = pytest.mark.usefixtures("nothing_drawn")
 

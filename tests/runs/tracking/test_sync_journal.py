@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trueloop.core.errors import InvalidData, RunFolderError
 from trueloop.runs.journal import read_journal
-from trueloop.runs.tracking.sink import SyncCursor, StoreUnavailable, StoreError
+from trueloop.runs.tracking.sink import StoreError, StoreUnavailable, SyncCursor
 from trueloop.runs.tracking.sync_journal import JournalSync, sync_run
 from trueloop.runs.tracking.target import Target
 
@@ -26,10 +26,10 @@ def test_the_store_holds_what_the_journal_says(tracked, new_run, memory, events)
     assert copied(run, memory).outcome == "copied"
     assert memory.points() == tracked.points_of(run.path)
     history, kept = read_journal(run.path), memory.runs[tracked.RUN_ID]
-    assert [(s.step, s.path, s.values) for s in kept["saved"]] == [
+    assert [(s.step, s.path, s.values) for s in kept["checkpoints"]] == [
         (c.update, c.path, c.metrics) for c in history.checkpoints
     ]
-    assert [(r.step, r.message) for r in kept["remarks"]] == [(n.update, n.message) for n in history.notes]
+    assert [(r.step, r.message) for r in kept["notes"]] == [(n.update, n.message) for n in history.notes]
     assert kept["state"] == ("killed" if events == "KILLED" else "finished")
 
 
@@ -37,8 +37,8 @@ def test_a_checkpoint_stands_at_the_very_point_it_belongs_to(tracked, new_run, m
     copied(new_run(tracked.WHOLE), memory)
     kept = memory.runs[tracked.RUN_ID]
     times = {(name, p.step): p.time_ms for p in kept["points"] for name in p.values}
-    assert kept["saved"]
-    assert {(s.step, s.time_ms) for s in kept["saved"]} == {(s.step, times["val/loss", s.step]) for s in kept["saved"]}
+    assert kept["checkpoints"]
+    assert {(s.step, s.time_ms) for s in kept["checkpoints"]} == {(s.step, times["val/loss", s.step]) for s in kept["checkpoints"]}
 
 
 def test_times_go_forward_and_come_from_the_journal(tracked, new_run, memory):
@@ -62,7 +62,7 @@ def test_a_run_that_was_rolled_back_waits_to_go_on(tracked, new_run, memory):
 def test_a_run_without_an_end_is_what_its_lock_says(tracked, new_run, memory, monkeypatch, held, state):
     from trueloop.runs.tracking import sync_journal
 
-    monkeypatch.setattr(sync_journal, "in_training", lambda run_dir: held)
+    monkeypatch.setattr(sync_journal, "is_training", lambda run_dir: held)
     assert copied(new_run(tracked.WHOLE[:4]), memory).state == state
     assert memory.runs[tracked.RUN_ID]["state"] == state
 
@@ -73,7 +73,7 @@ def test_a_second_time_nothing_is_written(tracked, new_run, memory):
     memory.calls.clear()
     again = copied(run, memory)
     assert (again.outcome, again.lines, again.state) == ("whole", 0, "finished")
-    assert memory.calls == ["find"]
+    assert memory.calls == ["find_cursor"]
 
 
 def test_a_run_that_went_on_is_added_to(tracked, new_run, memory):
@@ -82,12 +82,12 @@ def test_a_run_that_went_on_is_added_to(tracked, new_run, memory):
     memory.calls.clear()
     run.add(tracked.WHOLE[4:])
     assert copied(run, memory).outcome == "copied"
-    assert "erase" not in memory.calls
+    assert "delete_run" not in memory.calls
     assert memory.points() == tracked.points_of(run.path)
 
 
 def test_a_run_that_went_on_is_written_anew_where_nothing_can_be_added(tracked, new_run):
-    memory = tracked.Memory(repeats=False, appends=False)
+    memory = tracked.Memory(is_idempotent=False, can_append=False)
     run = new_run(tracked.WHOLE[:4])
     copied(run, memory)
     run.add(tracked.WHOLE[4:])
@@ -101,7 +101,7 @@ def test_what_a_resume_superseded_does_not_stay(tracked, new_run, memory):
     run.add(tracked.RESUMED[len(tracked.KILLED) :])
     assert copied(run, memory).outcome == "rewritten"
     assert memory.points() == tracked.points_of(run.path)
-    assert [r.number for r in memory.runs[tracked.RUN_ID]["remarks"]] == [1]
+    assert [r.number for r in memory.runs[tracked.RUN_ID]["notes"]] == [1]
 
 
 def test_what_was_written_without_a_mark_and_then_superseded_does_not_stay(tracked, new_run, memory):
@@ -122,7 +122,7 @@ def test_what_was_superseded_before_it_was_copied_costs_nothing(tracked, new_run
     copied(run, memory)
     run.add([tracked.started(12), tracked.noted(12, "more", "More."), tracked.ended(12)])
     assert copied(run, memory).outcome == "copied"
-    assert memory.calls.count("erase") == 1
+    assert memory.calls.count("delete_run") == 1
 
 
 def test_a_run_that_lost_nothing_is_not_written_anew(tracked, new_run, memory):
@@ -164,7 +164,7 @@ def test_again_means_anew(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
     copied(run, memory)
     memory.runs[tracked.RUN_ID]["points"].pop()
-    assert copied(run, memory, again=True).outcome == "rewritten"
+    assert copied(run, memory, rewrite=True).outcome == "rewritten"
     assert memory.points() == tracked.points_of(run.path)
 
 
@@ -233,8 +233,8 @@ def test_one_at_a_time_copies_a_run(tracked, new_run, memory):
 def test_a_store_of_a_later_trueloop_is_left_alone(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
     copied(run, memory)
-    before = memory.runs[tracked.RUN_ID]["mark"].text()
-    memory.find = lambda card: SyncCursor.parse(before.replace('"schema": 1', '"schema": 2'))
+    before = memory.runs[tracked.RUN_ID]["cursor"].to_json()
+    memory.find = lambda run: SyncCursor.parse(before.replace('"schema": 1', '"schema": 2'))
     memory.calls.clear()
     with pytest.raises(StoreError, match="schema 2, this one knows 1"):
         copied(run, memory)
@@ -262,14 +262,14 @@ def alive(tracked, new_run, sink, pieces, failing=()):
     return run
 
 
-STORES = {"repeats and appends": (True, True), "appends": (False, True), "neither": (False, False)}
+STORES = {"is_idempotent and can_append": (True, True), "can_append": (False, True), "neither": (False, False)}
 
 
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("events", ["WHOLE", "RESUMED"])
 def test_live_and_afterwards_are_the_same(tracked, new_run, kind, events):
-    repeats, appends = STORES[kind]
-    live, after = (tracked.Memory(repeats=repeats, appends=appends) for _ in range(2))
+    is_idempotent, can_append = STORES[kind]
+    live, after = (tracked.Memory(is_idempotent=is_idempotent, can_append=can_append) for _ in range(2))
     run = alive(tracked, new_run, live, [[event] for event in getattr(tracked, events)])
     assert live.points() == tracked.points_of(run.path)
     copied(run, after)
@@ -304,8 +304,8 @@ def lives(draw):
 @given(life=lives(), slice_bytes=st.sampled_from([1, 700, 1 << 20]))
 def test_whatever_happens_the_store_ends_as_the_journal_says(tracked, tmp_path_factory, kind, life, slice_bytes):
     pieces, failures = life
-    repeats, appends = STORES[kind]
-    sink = tracked.Memory(repeats=repeats, appends=appends)
+    is_idempotent, can_append = STORES[kind]
+    sink = tracked.Memory(is_idempotent=is_idempotent, can_append=can_append)
     made = {
         "started": tracked.started,
         "rows": lambda span: tracked.rows(*span),
@@ -317,11 +317,11 @@ def test_whatever_happens_the_store_ends_as_the_journal_says(tracked, tmp_path_f
     from trueloop.runs.tracking import sync_journal
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sync_journal, "SLICE_BYTES", slice_bytes)
+        patch.setattr(sync_journal, "MAX_SLICE_BYTES", slice_bytes)
         run = alive(tracked, lambda: tracked.Run(tmp_path_factory.mktemp("run")), sink, events, failures)
     assert sink.points() == tracked.points_of(run.path)
     history, kept = read_journal(run.path), sink.runs[tracked.RUN_ID]
-    assert sorted(s.step for s in kept["saved"]) == sorted(c.update for c in history.checkpoints)
+    assert sorted(s.step for s in kept["checkpoints"]) == sorted(c.update for c in history.checkpoints)
     times = {(name, p.step): p.time_ms for p in kept["points"] for name in p.values}
-    assert all(s.time_ms == times["val/loss", s.step] for s in kept["saved"] if s.values)
-    assert [(r.number, r.step) for r in kept["remarks"]] == [(k, n.update) for k, n in enumerate(history.notes, 1)]
+    assert all(s.time_ms == times["val/loss", s.step] for s in kept["checkpoints"] if s.values)
+    assert [(r.number, r.step) for r in kept["notes"]] == [(k, n.update) for k, n in enumerate(history.notes, 1)]

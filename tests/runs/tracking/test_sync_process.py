@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from trueloop.runs.tracking import sync_run, sync_process, parse_target
+from trueloop.runs.tracking import parse_target, sync_process, sync_run
 from trueloop.runs.tracking.journal_file import journal_lock
 from trueloop.runs.tracking.sink import StoreError
 from trueloop.runs.tracking.sync_process import SyncLoop
@@ -18,9 +18,9 @@ TARGET = Target(kind="mlflow", address="sqlite:////x.db", display="the store")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(sync_process, "EVERY_S", 0.01)
-    monkeypatch.setattr(sync_process, "LONGEST_PAUSE_S", 0.02)
-    monkeypatch.setattr(sync_process, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(sync_process, "POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr(sync_process, "MAX_RETRY_INTERVAL_S", 0.02)
+    monkeypatch.setattr(sync_process, "STORE_TIMEOUT_S", 0.3)
 
 
 class Process:
@@ -50,7 +50,7 @@ def test_it_follows_while_the_journal_grows(tracked, new_run, memory):
         )
     assert memory.runs[tracked.RUN_ID]["state"] == "running"
     assert process.end() == 0
-    assert process.said == [{"said": "done", "state": "finished"}]
+    assert process.said == [{"event": "done", "state": "finished"}]
     assert memory.points() == tracked.points_of(run.path)
 
 
@@ -58,7 +58,7 @@ def test_a_trainer_that_was_killed_leaves_a_whole_copy(tracked, new_run, memory)
     run = new_run(tracked.KILLED).tear()
     process = Process(run.path, memory)
     assert process.end() == 0
-    assert process.said == [{"said": "done", "state": "killed"}]
+    assert process.said == [{"event": "done", "state": "killed"}]
     assert memory.points() == tracked.points_of(run.path)
 
 
@@ -83,7 +83,7 @@ def test_a_store_that_comes_and_goes_costs_one_warning(tracked, new_run, memory)
     run = new_run(tracked.WHOLE[:2])
     memory.fail_after = 0
     process = Process(run.path, memory)
-    tracked.eventually(lambda: memory.calls.count("find") > 3)
+    tracked.eventually(lambda: memory.calls.count("find_cursor") > 3)
     memory.fail_after = 3
     run.add(tracked.WHOLE[2:6])
     tracked.eventually(lambda: memory.fail_after < -3)
@@ -91,7 +91,7 @@ def test_a_store_that_comes_and_goes_costs_one_warning(tracked, new_run, memory)
     run.add(tracked.WHOLE[6:])
     tracked.eventually(lambda: memory.points() == tracked.points_of(run.path))
     assert process.end() == 0
-    assert process.said == [{"said": "down", "message": "The store is away."}, {"said": "done", "state": "finished"}]
+    assert process.said == [{"event": "down", "message": "The store is away."}, {"event": "done", "state": "finished"}]
     assert memory.points() == tracked.points_of(run.path)
 
 
@@ -100,21 +100,21 @@ def test_a_store_that_stays_away_is_given_up_once_training_is_over(tracked, new_
     memory.fail_after = 0
     process = Process(run.path, memory)
     assert process.end() == 3
-    assert [each["said"] for each in process.said] == ["down"]
+    assert [each["event"] for each in process.said] == ["down"]
 
 
 def test_a_store_that_is_slow_is_told_once(tracked, new_run, memory, monkeypatch):
-    monkeypatch.setattr(sync_process, "SLOW_S", 0.05)
+    monkeypatch.setattr(sync_process, "SLOW_STORE_S", 0.05)
     run = new_run(tracked.WHOLE)
     slow = threading.Event()
     real = memory.find
-    memory.find = lambda card: (slow.wait(10), real(card))[1]
+    memory.find = lambda run: (slow.wait(10), real(run))[1]
     process = Process(run.path, memory)
     tracked.eventually(lambda: process.said)
     assert "The store the store is slow" in process.said[0]["message"]
     slow.set()
     assert process.end() == 0
-    assert [each["said"] for each in process.said] == ["down", "done"]
+    assert [each["event"] for each in process.said] == ["down", "done"]
 
 
 def test_a_store_that_refuses_ends_it(tracked, new_run, memory):
@@ -124,7 +124,7 @@ def test_a_store_that_refuses_ends_it(tracked, new_run, memory):
     process = Process(new_run(tracked.WHOLE).path, memory, refuse)
     process.thread.join(30)
     assert process.code == 1
-    assert process.said == [{"said": "failed", "message": "Another schema. Upgrade it."}]
+    assert process.said == [{"event": "failed", "message": "Another schema. Upgrade it."}]
 
 
 def test_a_damaged_journal_ends_it(tracked, new_run, memory):
@@ -176,7 +176,7 @@ def start(run_dir, url, **how):
 def told(said):
     """What a process has said, but for the word that its store is slow: a machine that is busy makes it so."""
     lines = [json.loads(line) for line in said.splitlines()]
-    return [line for line in lines if not (line["said"] == "down" and " is slow" in line["message"])]
+    return [line for line in lines if not (line["event"] == "down" and " is slow" in line["message"])]
 
 
 def test_the_process_copies_and_ends_with_its_trainer(tracked, new_run, sqlite_store):
@@ -187,7 +187,7 @@ def test_the_process_copies_and_ends_with_its_trainer(tracked, new_run, sqlite_s
     run.add(tracked.RESUMED[len(tracked.KILLED) :])
     said, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, b"")
-    assert told(said) == [{"said": "done", "state": "finished"}]
+    assert told(said) == [{"event": "done", "state": "finished"}]
     assert tracked.in_mlflow(sqlite_store)[1] == tracked.points_of(run.path)
 
 
@@ -232,7 +232,7 @@ def test_ctrl_c_is_for_the_trainer(tracked, new_run, sqlite_store):
     process.send_signal(signal.SIGINT)
     said, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, b"")
-    assert told(said) == [{"said": "done", "state": "finished"}]
+    assert told(said) == [{"event": "done", "state": "finished"}]
 
 
 def test_a_process_told_to_end_waits_for_the_end_of_its_trainer(tracked, new_run, sqlite_store):
@@ -245,7 +245,7 @@ def test_a_process_told_to_end_waits_for_the_end_of_its_trainer(tracked, new_run
     run.add(tracked.WHOLE[8:])
     said, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, b"")
-    assert told(said) == [{"said": "done", "state": "finished"}]
+    assert told(said) == [{"event": "done", "state": "finished"}]
     assert tracked.in_mlflow(sqlite_store)[1] == tracked.points_of(run.path)
 
 
@@ -256,7 +256,7 @@ def test_a_password_is_on_no_command_line_and_in_no_message(tracked, new_run):
     [number] = tracked.followers(run.path)
     with open(f"/proc/{number}/cmdline", "rb") as words:
         assert b"s3cret" not in words.read()
-    assert json.loads(line)["said"] == "down"
+    assert json.loads(line)["event"] == "down"
     assert "s3cret" not in line
     process.kill()
     process.communicate()
@@ -264,5 +264,5 @@ def test_a_password_is_on_no_command_line_and_in_no_message(tracked, new_run):
 
 def test_an_address_that_means_nothing_is_told(tmp_path):
     said, _ = start(tmp_path, "nonsense").communicate(timeout=60)
-    assert json.loads(said)["said"] == "failed"
+    assert json.loads(said)["event"] == "failed"
     assert "No store is known" in json.loads(said)["message"]

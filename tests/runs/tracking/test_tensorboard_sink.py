@@ -108,7 +108,7 @@ def test_a_writer_that_was_killed_is_made_good(tracked, new_run, tmp_path, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(TensorBoardSink, "end", killed)
+        patch.setattr(TensorBoardSink, "finish_run", killed)
         with pytest.raises(KeyboardInterrupt):
             sync(run, tmp_path / "tb")
     folder = tmp_path / "tb" / run.path.name
@@ -125,7 +125,7 @@ def test_a_writer_that_was_killed_at_its_beginning_leaves_no_second_folder(track
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(TensorBoardSink, "take", killed)
+        patch.setattr(TensorBoardSink, "write", killed)
         with pytest.raises(KeyboardInterrupt):
             sync(run, tmp_path / "tb")
     sync(run, tmp_path / "tb")
@@ -147,8 +147,8 @@ def test_a_folder_of_somebody_else_is_not_touched(tracked, new_run, tmp_path):
     theirs = tmp_path / "tb" / run.path.name / "events.out.tfevents.1.theirs"
     theirs.parent.mkdir(parents=True)
     theirs.write_bytes(b"theirs")
-    sync(run, tmp_path / "tb", again=True)
-    sync(run, tmp_path / "tb", again=True)
+    sync(run, tmp_path / "tb", rewrite=True)
+    sync(run, tmp_path / "tb", rewrite=True)
     assert theirs.read_bytes() == b"theirs"
     assert [path.name for path in theirs.parent.iterdir()] == [theirs.name]
     folder = tmp_path / "tb" / f"{run.path.name}-{tracked.RUN_ID[:8]}"

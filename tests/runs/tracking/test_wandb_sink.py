@@ -113,7 +113,7 @@ def test_a_writer_that_was_killed_is_made_good(tracked, new_run, tmp_path, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(WandbSink, "end", killed)
+        patch.setattr(WandbSink, "finish_run", killed)
         with pytest.raises(KeyboardInterrupt):
             sync(run, tmp_path / "wb")
     assert len(offline(tmp_path / "wb")) == 1
@@ -128,7 +128,7 @@ def test_a_writer_that_was_killed_at_its_beginning_leaves_nothing_for_good(track
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(WandbSink, "take", killed)
+        patch.setattr(WandbSink, "write", killed)
         with pytest.raises(KeyboardInterrupt):
             sync(run, tmp_path / "wb")
     [left] = offline(tmp_path / "wb")
@@ -150,7 +150,7 @@ def test_only_a_folder_of_this_run_is_removed(tracked, new_run, tmp_path):
     precious.mkdir()
     record["about"]["folder"] = "../../precious"
     mark.write_text(json.dumps(record))
-    sync(run, tmp_path / "wb", again=True)
+    sync(run, tmp_path / "wb", rewrite=True)
     assert precious.is_dir()
 
 
@@ -163,4 +163,4 @@ def test_a_run_that_cannot_be_deleted_is_told_in_words(tracked, new_run, tmp_pat
 
     monkeypatch.setattr("trueloop.runs.tracking.wandb_sink.shutil.rmtree", refused)
     with pytest.raises(StoreError, match="Permission denied"):
-        sync(run, tmp_path / "w", again=True)
+        sync(run, tmp_path / "w", rewrite=True)

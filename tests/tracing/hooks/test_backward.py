@@ -24,9 +24,9 @@ def test_a_simple_one(everything):
     (began,), (ended,) = told(BackwardStarted), told(BackwardEnded)
     assert (began.leaf, began.retain_graph, began.create_graph, began.scaled) == (False,) * 4
     assert [each.kind for each in began.losses] == ["cross_entropy"]
-    assert (began.micro, ended.micro, attachment.stream.backward_count) == (0, 1, 1)
-    assert ended.value == loss.item()
-    assert names(ended.received) == ["0.bias", "0.weight", "1.bias", "1.weight"]
+    assert (began.backward_count, ended.backward_count, attachment.stream.backward_count) == (0, 1, 1)
+    assert ended.root_value == loss.item()
+    assert names(ended.reached_parameters) == ["0.bias", "0.weight", "1.bias", "1.weight"]
     assert began.location.source_location.path == ended.location.source_location.path == __file__
 
 
@@ -43,7 +43,7 @@ def test_losses_of_updates_made_alike_are_told_a_few_times(everything):
     assert len(began) == 3 * SINGLE
     assert SINGLE <= len(seen) < 3 * SINGLE
     assert {each.kind for event in (*began, *seen) for each in event.losses} == {"cross_entropy"}
-    assert all(event.place == began[0].place for event in seen)
+    assert all(event.location == began[0].location for event in seen)
 
 
 def test_a_loss_that_comes_later_is_read_from_its_second_time_on(everything):
@@ -92,7 +92,7 @@ def test_only_what_is_reached(everything):
     optimizer.step()  # now both are known
     for name in ("a", "b", "a"):
         model[name](torch.ones(1, 2)).sum().backward()
-    a, b, again = (event.received for event in told(BackwardEnded))
+    a, b, again = (event.reached_parameters for event in told(BackwardEnded))
     assert a == again
     assert len(a) == len(b) == 2
     assert not a & b
@@ -128,7 +128,7 @@ def test_a_root_of_several_numbers_has_no_value(everything):
     weight = nn.Parameter(torch.ones(2))
     (weight * 2).backward(torch.ones(2))
     (event,) = told(BackwardEnded)
-    assert event.value is None
+    assert event.root_value is None
 
 
 def test_autograd_grad_is_none(everything):
@@ -185,7 +185,7 @@ def test_the_first_of_several_roots_is_read(everything):
     (event,) = told(NonFiniteValue)
     assert (event.what, event.value) == ("loss", "inf")
     (ended,) = told(BackwardEnded)
-    assert ended.value == math.inf
+    assert ended.root_value == math.inf
 
 
 @pytest.mark.filterwarnings("error")
@@ -200,7 +200,7 @@ def test_a_teacher_that_is_averaged_with_gradients_on_is_no_leaf_and_not_asked_f
         for old, new in zip(teacher.parameters(), model.parameters(), strict=True):
             old.mul_(0.9).add_(new, alpha=0.1)
     assert not teacher.weight.is_leaf
-    assert [len(event.received) for event in told(BackwardEnded)] == [2, 2, 2]
+    assert [len(event.reached_parameters) for event in told(BackwardEnded)] == [2, 2, 2]
     assert not attachment.stream.problems
 
 

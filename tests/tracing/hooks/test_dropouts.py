@@ -128,7 +128,7 @@ def test_a_call_that_is_not_told_the_mode(everything):
     model.eval()(x)
     first, second = events(DropoutWithoutTrainingFlag)
     assert (first.training, second.training) == (True, False)
-    assert (first.function, first.probability, first.values, first.again) == ("dropout", 0.5, 12, False)
+    assert (first.function, first.probability, first.values, first.input_repeated) == ("dropout", 0.5, 12, False)
     assert first.module is second.module
     assert first.location.source_location == second.location.source_location
     assert first.location.source_location.line == untold.__code__.co_firstlineno + 1
@@ -143,7 +143,7 @@ def test_the_same_tensor_twice(everything):
     model = Net(twice)
     for _ in range(2):
         model(torch.ones(3, 4))
-    assert [(event.function, event.again) for event in events(DropoutWithoutTrainingFlag)] == [
+    assert [(event.function, event.input_repeated) for event in events(DropoutWithoutTrainingFlag)] == [
         ("dropout1d", False), ("dropout1d", True)
     ]  # fmt: skip
 

@@ -90,7 +90,7 @@ def test_it_is_told_once_between_two_backwards(watched, hooked):
     out.sum().backward()
     assert len(watched()) == 1
     (event,) = watched()
-    assert (event.model.kind, event.hooks, event.called) == ("Net", ("forward hook",), False)
+    assert (event.model.kind, event.hooks, event.also_called_normally) == ("Net", ("forward hook",), False)
     assert len(event.parameters) == 4
     assert event.location.source_location.path == __file__
 
@@ -116,7 +116,7 @@ def test_it_is_known_that_it_was_called_before(watched, hooked):
     whole = nn.Sequential(hooked)
     whole(x)
     hooked.forward(x)
-    assert [event.called for event in watched()] == [True]
+    assert [event.also_called_normally for event in watched()] == [True]
 
 
 def test_the_outermost_is_told(watched, hooked):

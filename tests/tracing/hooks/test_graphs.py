@@ -20,7 +20,7 @@ def train(everything):
 
     def train(use, updates=60):
         for number in range(updates):
-            attachment.sampling._see_in_full(4)
+            attachment.sampling._start_full(4)
             optimizer.zero_grad()
             out = model(torch.ones(3, 2))
             out.sum().backward(retain_graph=True)
@@ -92,7 +92,7 @@ def test_without_graphs_nothing_is_marked(everything):
     model = nn.Linear(2, 1)
     with torch.no_grad():
         kept = [model(torch.ones(1, 2)) for _ in range(50)]
-    (source,) = (each for each in attachment._sources if isinstance(each, graphs.Graphs))
+    (source,) = (each for each in attachment._hooks if isinstance(each, graphs.Graphs))
     assert len(kept) == 50
     assert not source._outputs.born
     assert not source._parameters.born
@@ -102,7 +102,7 @@ def test_without_graphs_nothing_is_marked(everything):
 def test_marks_of_graphs_that_are_gone_are_forgotten(everything, monkeypatch):
     attachment, _ = everything
     monkeypatch.setattr(graphs, "MOST", 8)
-    (source,) = (each for each in attachment._sources if isinstance(each, graphs.Graphs))
+    (source,) = (each for each in attachment._hooks if isinstance(each, graphs.Graphs))
     marked = source._outputs
     marked._most = 8
     model = nn.Linear(2, 1)

@@ -22,7 +22,7 @@ def watched():
 
     def hear(event):
         assert isinstance(attachment.program, ProgramState)
-        names = ("place", *(name for name in event.__slots__ if name not in {"live", "batch"}))
+        names = ("location", *(name for name in event.__slots__ if name not in {"live_loader", "batch"}))
         events.append((type(event), {name: getattr(event, name) for name in names}))
 
     attachment.attach(hear)
@@ -35,7 +35,7 @@ def of(events, kind):
     return [fields for told, fields in events if told is kind]
 
 
-class EventStream(IterableDataset):
+class Stream(IterableDataset):
     def __iter__(self):
         return iter(torch.arange(10.0))
 
@@ -47,7 +47,7 @@ KINDS = {
     "workers": lambda: DataLoader(DATA, 2, num_workers=2),
     "kept workers": lambda: DataLoader(DATA, 2, num_workers=1, persistent_workers=True),
     "batch sampler": lambda: DataLoader(DATA, batch_sampler=BatchSampler(RandomSampler(DATA), 2, drop_last=False)),
-    "stream": lambda: DataLoader(EventStream(), 2),
+    "stream": lambda: DataLoader(Stream(), 2),
     "no batches": lambda: DataLoader(DATA, batch_size=None),
 }
 
@@ -96,7 +96,7 @@ def test_a_reader_that_counts_ends_a_pass_by_its_last_batch(watched):
     ]  # fmt: skip
     with pytest.raises(StopIteration):
         next(second)
-    next(iter(other)), next(iter(DataLoader(EventStream(), 10)))
+    next(iter(other)), next(iter(DataLoader(Stream(), 10)))
     assert len(of(events, LoaderExhausted)) == 2
     for _ in zip(range(2), loader, strict=False):
         pass
@@ -112,8 +112,8 @@ def test_places_are_the_users(watched):
     for _ in loader:
         pass
     started = of(events, LoaderStarted)[0]
-    assert started["place"].site.path == started["made_at"].site.path == __file__
-    assert started["made_at"].site.line < started["place"].site.line
+    assert started["location"].source_location.path == started["made_at"].source_location.path == __file__
+    assert started["made_at"].source_location.line < started["location"].source_location.line
 
 
 def test_an_iterator_from_before_is_seen():

@@ -40,7 +40,7 @@ def test_a_wrapper_is_told_with_what_it_keeps_equal(everything):
     wrapper = DistributedDataParallel(net)
     backward(wrapper)
     (event,) = told(ModelReplicated)
-    assert (event.wrapper.kind, event.module.kind, event.size) == ("DistributedDataParallel", "Sequential", 1)
+    assert (event.wrapper.kind, event.module.kind, event.group_size) == ("DistributedDataParallel", "Sequential", 1)
     assert names(event.parameters) == ["0.weight", "1.bias", "1.weight", "2.weight"]
     assert event.location.source_location.path == __file__
 

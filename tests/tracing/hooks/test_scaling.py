@@ -49,7 +49,7 @@ def test_unscaled_by_the_program(everything):
     attachment, told = everything
     run = Run()
     run.backward()
-    windows = next(each._windows for each in attachment._sources if hasattr(each, "_windows"))
+    windows = next(each._windows for each in attachment._hooks if hasattr(each, "_windows"))
     assert windows.scaled
     run.scaler.unscale_(run.optimizer)
     (event,) = told(GradientsUnscaled)
@@ -57,7 +57,7 @@ def test_unscaled_by_the_program(everything):
     assert not windows.scaled
     run.scaler.step(run.optimizer)
     (step,) = told(StepTaken)
-    assert step.norm == pytest.approx(3**0.5)
+    assert step.grad_norm == pytest.approx(3**0.5)
 
 
 def test_a_step_that_is_left_out(everything):
@@ -71,7 +71,7 @@ def test_a_step_that_is_left_out(everything):
     (event,) = told(StepSkipped)
     assert (event.update, attachment.stream.update) == (1, 2)
     assert event.location.source_location.path == __file__
-    assert [step.not_finite for step in told(StepTaken)] == [frozenset()] * 2
+    assert [step.nonfinite_gradients for step in told(StepTaken)] == [frozenset()] * 2
     assert [each.scale for each in told(LossScaled)] == [8.0, 8.0, 4.0]
 
 

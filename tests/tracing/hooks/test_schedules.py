@@ -80,11 +80,11 @@ def test_one_event_for_each_step_and_none_while_it_is_made(heard: Heard, kind: s
         event = heard.events.pop()
         assert heard.events == []
         assert isinstance(event, SchedulerStepped)
-        assert (event.kind, event.horizon) == (kind, horizon)
-        assert (event.before, event.after) == ((before,), (optimizer.param_groups[0]["lr"],))
+        assert (event.kind, event.planned_steps) == (kind, horizon)
+        assert (event.rates_before, event.rates_after) == ((before,), (optimizer.param_groups[0]["lr"],))
         assert event.location is not None
         assert event.location.source_location.path == __file__
-        assert event.count == count
+        assert event.last_epoch == count
 
 
 @pytest.mark.parametrize("last", [L.LinearLR, lambda o: L.StepLR(o, 3), L.ExponentialLR])
@@ -93,7 +93,7 @@ def test_a_sequence_whose_last_part_may_stay_has_no_end(heard: Heard, last):
     last = last(optimizer) if last is not L.ExponentialLR else last(optimizer, 0.9)
     scheduler = L.SequentialLR(optimizer, [L.ConstantLR(optimizer, total_iters=2), last], [2])
     advance(scheduler, optimizer)
-    assert heard.events[0].horizon is None
+    assert heard.events[0].planned_steps is None
 
 
 def test_a_scheduler_of_the_programs_own_that_drives_another_is_told_as_the_one_it_drives(heard: Heard):
@@ -131,12 +131,12 @@ def test_watched_lightly_only_rare_advances_and_those_past_the_end_are_told(hear
     for step in range(1, 20):
         heard.program.optimizers.put(optimizer, OptimizerState(steps=step))
         advance(scheduler, optimizer)
-    assert [event.count for event in heard.events] == [7, 8, 9, 10, 6 + 8]
+    assert [event.last_epoch for event in heard.events] == [7, 8, 9, 10, 6 + 8]
     heard.events.clear()
     for epoch in range(1, 4):
         heard.program.optimizers.put(optimizer, OptimizerState(steps=19 + 100 * epoch))
         advance(scheduler, optimizer)
-    assert [event.count for event in heard.events] == [20, 21, 22]
+    assert [event.last_epoch for event in heard.events] == [20, 21, 22]
     assert [event.optimizer_steps for event in heard.events] == [119, 219, 319]
 
 
@@ -145,11 +145,11 @@ def test_a_rate_that_is_a_tensor_is_read_on_the_cpu_only(heard: Heard):
     optimizer = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.5))
     scheduler = L.ExponentialLR(optimizer, 0.5)
     advance(scheduler, optimizer)
-    assert (heard.events[0].before, heard.events[0].after) == ((0.5,), (0.25,))
+    assert (heard.events[0].rates_before, heard.events[0].rates_after) == ((0.5,), (0.25,))
     for group in optimizer.param_groups:
         group["lr"] = torch.zeros((), device="meta")
     advance(scheduler, optimizer)
-    assert (heard.events[1].before, heard.events[1].after) == ((), ())
+    assert (heard.events[1].rates_before, heard.events[1].rates_after) == ((), ())
 
 
 def test_it_passes_on_arguments_results_and_errors(heard: Heard):
@@ -161,7 +161,7 @@ def test_it_passes_on_arguments_results_and_errors(heard: Heard):
         advance(scheduler, optimizer)
     restarts = L.CosineAnnealingWarmRestarts(optimizer, 3)
     restarts.step(1.5)
-    assert heard.events[-1].count == 1
+    assert heard.events[-1].last_epoch == 1
     pickle.dumps(restarts.state_dict())
 
 

@@ -132,7 +132,7 @@ def test_nothing_is_kept_alive(watched):
     events.clear()
     gc.collect()
     assert [ref() for ref in dead] == [None, None]
-    assert not attachment._sources[0]._captures
+    assert not attachment._hooks[0]._captures
 
 
 def test_errors_pass_and_torch_is_as_it_was():

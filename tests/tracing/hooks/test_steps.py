@@ -72,14 +72,14 @@ def test_a_simple_step(everything):
     (event,) = told(StepTaken)
     (built,) = told(OptimizerCreated)
     assert event.optimizer is built.optimizer
-    assert event.rates == (0.1, 0.5)
+    assert event.learning_rates == (0.1, 0.5)
     assert kinds(event.parameters) == kinds(event.with_gradient) == ["bias", "weight"]
-    assert event.norm == pytest.approx(math.hypot(3, 1))
+    assert event.grad_norm == pytest.approx(math.hypot(3, 1))
     assert (event.update, event.backwards, event.closure, event.scaler) == (0, 1, False, None)
-    assert (event.cleared_between, event.cleared_at, event.reused_from, event.norm_made) == (False, None, None, None)
-    assert not event.reused
-    assert not event.zero
-    assert not event.not_finite
+    assert (event.cleared_between, event.cleared_at, event.reused_at, event.grad_norm_after_backward) == (False, None, None, None)
+    assert not event.reused_gradients
+    assert not event.zero_gradients
+    assert not event.nonfinite_gradients
     assert not event.frozen
     assert event.location.source_location.path == __file__
 
@@ -92,10 +92,10 @@ def test_gradients_that_are_zero_missing_or_not_finite(everything):
     optimizer.step()
     (event,) = told(StepTaken)
     of = attachment.stream.registry.ref
-    assert event.zero == {of(weights[0])}
-    assert event.not_finite == {of(weights[1])}
+    assert event.zero_gradients == {of(weights[0])}
+    assert event.nonfinite_gradients == {of(weights[1])}
     assert event.with_gradient == {of(weight) for weight in weights[:3]}
-    assert not math.isfinite(event.norm)
+    assert not math.isfinite(event.grad_norm)
 
 
 def test_no_gradients_at_all(everything):
@@ -103,7 +103,7 @@ def test_no_gradients_at_all(everything):
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(3))], lr=0.1)
     optimizer.step()
     (event,) = told(StepTaken)
-    assert (event.backwards, event.cleared_between, event.norm) == (0, False, None)
+    assert (event.backwards, event.cleared_between, event.grad_norm) == (0, False, None)
     assert not event.with_gradient
 
 
@@ -119,7 +119,7 @@ def test_cleared_between_backward_and_step(everything):
     optimizer.step()
     by_call, by_hand = told(StepTaken)
     assert (by_call.backwards, by_call.cleared_between) == (1, True)
-    assert by_call.cleared_at.site.path == __file__
+    assert by_call.cleared_at.source_location.path == __file__
     assert (by_hand.backwards, by_hand.cleared_between, by_hand.cleared_at) == (1, True, None)
 
 
@@ -131,8 +131,8 @@ def test_used_twice(everything):
         weight.sum().backward()
         optimizer.step()
     first, *later = told(StepTaken)
-    assert not first.reused
-    assert all(len(event.reused) == 1 and event.reused_from.site.path == __file__ for event in later)
+    assert not first.reused_gradients
+    assert all(len(event.reused_gradients) == 1 and event.reused_at.source_location.path == __file__ for event in later)
 
 
 def test_a_window_of_several_backwards(everything):
@@ -144,7 +144,7 @@ def test_a_window_of_several_backwards(everything):
     model.weight.grad.mul_(0.5)
     optimizer.step()
     (event,) = told(StepTaken)
-    assert (event.backwards, event.norm_made, event.norm) == (3, pytest.approx(6.0), pytest.approx(3.0))
+    assert (event.backwards, event.grad_norm_after_backward, event.grad_norm) == (3, pytest.approx(6.0), pytest.approx(3.0))
 
 
 def test_sparse_gradients_are_not_read(everything):
@@ -154,8 +154,8 @@ def test_sparse_gradients_are_not_read(everything):
     words(torch.tensor([1, 1, 3])).sum().backward()
     optimizer.step()
     (event,) = told(StepTaken)
-    assert (event.norm, len(event.with_gradient), event.backwards) == (None, 1, 1)
-    assert not event.zero
+    assert (event.grad_norm, len(event.with_gradient), event.backwards) == (None, 1, 1)
+    assert not event.zero_gradients
 
 
 def test_what_is_frozen_and_moves(everything):
@@ -190,7 +190,7 @@ def test_a_closure_makes_its_gradients_within(everything):
     events = told(StepTaken)
     assert [event.closure for event in events] == [True, True]
     assert sum(event.backwards for event in events) == len(calls) == len(told(BackwardEnded))
-    assert all(event.norm > 0 and len(event.with_gradient) == 1 and not event.reused for event in events)
+    assert all(event.grad_norm > 0 and len(event.with_gradient) == 1 and not event.reused_gradients for event in events)
     assert attachment.stream.update == 2
 
 
@@ -259,7 +259,7 @@ def test_one_step_for_each_parameter_within_a_backward(everything):
     for _ in range(2):
         sum(weight.sum() for weight in weights).backward()
     assert attachment.stream.update == 6
-    assert not any(event.reused for event in told(StepTaken))
+    assert not any(event.reused_gradients for event in told(StepTaken))
 
 
 def test_a_step_on_another_thread_is_not_followed(everything):
@@ -297,7 +297,7 @@ def test_after_a_stretch_that_was_not_watched_the_first_step_is_not_told(everyth
     seen = len(told(StepTaken))
     update()
     assert len(told(StepTaken)) == seen
-    attachment.sampling._see_in_full(3)
+    attachment.sampling._start_full(3)
     for _ in range(3):
         update()
     assert len(told(StepTaken)) == seen + 2

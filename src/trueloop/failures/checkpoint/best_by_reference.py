@@ -11,7 +11,7 @@ Why it happens
 Fix
     Copy when you capture, or save to a file right away.
 
-        best = model.state_dict()                 # wrong: changes with every update
+        best = model.state_dict()                 # wrong: a reference
         best = copy.deepcopy(model.state_dict())  # right
 
 When this is fine
@@ -92,36 +92,36 @@ class Detector(failure.Detector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield captures of a model's state_dict that are used after its weights have changed."""
-    uses = [(each, thing) for each in source.ops(OpKind.LOAD_STATE_DICT, OpKind.SAVE) for thing in each.inputs]
-    for taken in source.ops(OpKind.STATE_DICT):
-        state = taken.result
-        if taken.subject.kind is not ValueKind.MODEL or state is None:
+    uses = [(each, value) for each in source.ops(OpKind.LOAD_STATE_DICT, OpKind.SAVE) for value in each.inputs]
+    for capture in source.ops(OpKind.STATE_DICT):
+        state = capture.result
+        if capture.subject.kind is not ValueKind.MODEL or state is None:
             continue
-        for use, thing in uses:
-            if use.entry_point != taken.entry_point or use.index < taken.index or not holds(thing, state):
+        for use, value in uses:
+            if use.entry_point != capture.entry_point or use.index < capture.index or not holds(value, state):
                 continue
-            if change := _find_change(source, taken, use):
+            if change := _find_change(source, capture, use):
                 yield Hit(
-                    message=f"`{source.text.segment(taken.node)}` shares memory with the live weights, "
+                    message=f"`{source.text.segment(capture.node)}` shares memory with the live weights, "
                     "which change before it is used.",
-                    node=taken.node,
+                    node=capture.node,
                     related=((change.node, "changed here"), (use.node, "used here")),
-                    fix=copied(source, taken.node),
+                    fix=copied(source, capture.node),
                 )
                 break
 
 
-def _find_change(source: SourceFile, taken: Op, use: Op) -> Op | None:
+def _find_change(source: SourceFile, capture: Op, use: Op) -> Op | None:
     """Return what changes the weights between a capture and a use that needs the old ones; None if nothing does."""
-    model = taken.subject
+    model = capture.subject
     into_itself = use.kind is OpKind.LOAD_STATE_DICT and use.subject.may_be(model)
     between = [
         each
-        for each in source.operations[taken.index + 1 : use.index]
-        if each.entry_point == taken.entry_point and each.branches == taken.branches[: len(each.branches)]
+        for each in source.operations[capture.index + 1 : use.index]
+        if each.entry_point == capture.entry_point and each.branches == capture.branches[: len(each.branches)]
     ]
-    if into_itself and taken.branches == use.branches and taken.loops == use.loops:
-        state = taken.result or model
+    if into_itself and capture.branches == use.branches and capture.loops == use.loops:
+        state = capture.result or model
         if any(each.kind is OpKind.STORE_ITEM and each.subject.may_be(state) for each in between):
             return None  # something else was stored in it
         loaded = [
@@ -129,14 +129,14 @@ def _find_change(source: SourceFile, taken: Op, use: Op) -> Op | None:
             for each in between
             if each.kind is OpKind.LOAD_STATE_DICT
             and each.subject.may_be(model)
-            and not any(holds(thing, state) for thing in each.inputs)
+            and not any(holds(value, state) for value in each.inputs)
         ]
         found = [*loaded, *(each for each in between if trains(source, each, model, between))]
         return found[0] if found else None
-    loop = next((each for each in taken.loops if not use.within(each)), None)
-    if loop is None or not keeps_the_best(taken, loop):
+    loop = next((each for each in capture.loops if not use.within(each)), None)
+    if loop is None or not keeps_the_best(capture, loop):
         return None
-    inside = source.ops_in_loop(loop, root=taken.entry_point)
+    inside = source.ops_in_loop(loop, root=capture.entry_point)
     return next((each for each in inside if trains(source, each, model, inside)), None)
 
 

@@ -79,7 +79,7 @@ class Detector(failure.Detector):
 
     def inconclusive(self) -> str:
         """Return a reason where nothing was exported."""
-        return "" if self._seen else "no model was exported and written"
+        return "" if self._seen else "no model was exported and saved"
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -109,12 +109,12 @@ def _in_train_mode(source: SourceFile, export: Op) -> bool:
     """Return True where a model built in this file has mode-dependent layers and was never set to eval mode before."""
     model, run = export.subject, source.ops_of_run(export)
     before = [each for each in run if each.index < export.index]
-    made = any(
+    is_built_here = any(
         each.kind is OpKind.CREATE and each.subject is part
         for each in source.operations
         for part in _alternatives(model)
     )
-    if not made or source.escapes(model, before) or not has_mode_dependent_layers(source, model):
+    if not is_built_here or source.escapes(model, before) or not has_mode_dependent_layers(source, model):
         return False
     modes = [each for each in before if each.kind is OpKind.SET_MODE and touches(each, model)]
     return not modes or (modes[-1].value is True and modes[-1].subject.may_be(model) and not modes[-1].branches)
@@ -133,8 +133,8 @@ def _severity_of(source: SourceFile, export: Op) -> Severity | None:
         return Severity.WARNING if dynamo is not None and dynamo.constant() is True else Severity.NOTE
     result = export.result
     after = [each for each in source.ops_of_run(export) if each.index > export.index and each.kind is OpKind.TORCH_CALL]
-    written = any(each.name in SAVED and result is not None and each.subject.may_be(result) for each in after)
-    return Severity.WARNING if written else None
+    is_saved = any(each.name in SAVED and result is not None and each.subject.may_be(result) for each in after)
+    return Severity.WARNING if is_saved else None
 
 
 def _model_name(call: ast.Call) -> str:

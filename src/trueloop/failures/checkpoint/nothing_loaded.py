@@ -13,7 +13,8 @@ Fix
     Remove the prefix and load with ``strict=True``, or check ``missing_keys`` and ``unexpected_keys`` of the
     result.
 
-        torch.nn.modules.utils.consume_prefix_in_state_dict_if_present(state, "module.")
+        utils = torch.nn.modules.utils
+        utils.consume_prefix_in_state_dict_if_present(state, "module.")
         model.load_state_dict(state, strict=True)
 
 When this is fine
@@ -87,12 +88,16 @@ def _evidence(event: StateLoaded) -> Evidence:
     )
 
 
-def _prefix_fix(given: str, wanted: str) -> str:
+def _prefix_fix(actual: str, expected: str) -> str:
     """Return the fix for two names of which one ends with the other; "" for any other names."""
-    if given != wanted and given.endswith(wanted):
-        return f"Remove {given.removesuffix(wanted)!r} from the names in the state_dict, and load it with strict=True."
-    if given != wanted and wanted.endswith(given):
-        return f"Put {wanted.removesuffix(given)!r} before the names in the state_dict, or load it into that submodule."
+    if actual != expected and actual.endswith(expected):
+        return (
+            f"Remove {actual.removesuffix(expected)!r} from the names in the state_dict, and load it with strict=True."
+        )
+    if actual != expected and expected.endswith(actual):
+        return (
+            f"Put {expected.removesuffix(actual)!r} before the names in the state_dict, or load it into that submodule."
+        )
     return ""
 
 

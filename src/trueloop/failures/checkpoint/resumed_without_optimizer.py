@@ -129,17 +129,19 @@ class Detector(failure.Detector):
         elif event.what in {"scheduler", "scaler"}:
             newest.companion, newest.companion_at = event.what, event.location
 
-    def _evidence(self, resumed: _ResumedFile, kind: str, written_at: CodePosition | None = None) -> Evidence | None:
+    def _evidence(
+        self, resumed: _ResumedFile, kind: str, overwritten_at: CodePosition | None = None
+    ) -> Evidence | None:
         if not resumed.model_loaded:
             return None
         self._newest = None
         related = [(resumed.read_at, "the file is read here")]
-        if written_at is None:
+        if overwritten_at is None:
             proof = f"although the {resumed.companion}'s was"
             related.append((resumed.companion_at, f"the {resumed.companion}'s state is loaded here"))
         else:
             proof = "although the run writes the same file again"
-            related.append((written_at, "the file is written again here"))
+            related.append((overwritten_at, "the file is written again here"))
         return Evidence(
             message=f"{resumed.file.name} holds the weights and the optimizer's state; the weights were loaded, the "
             f"optimizer's state was not, {proof}: {kind} starts with empty averages.",

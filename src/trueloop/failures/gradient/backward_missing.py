@@ -253,7 +253,7 @@ for step in range(20):
     loss.backward()
     optimizer.step()
 """,
-    fix="Call `loss.backward()` before each step.",
+    fix="Call loss.backward() before each step.",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -189,7 +189,7 @@ for step in range(8):
     nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     optimizer.step()
 """,
-    fix="Clip between the last backward and `optimizer.step()`.",
+    fix="Clip between the last backward and optimizer.step().",
     rule=RULE,
     detector=Detector,
     inject=inject,

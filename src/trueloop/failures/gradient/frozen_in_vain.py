@@ -202,7 +202,7 @@ for step in range(8):
     nn.functional.mse_loss(model(x), y).backward()
     optimizer.step()
 """,
-    fix="Call `requires_grad_(False)` on the module, or set `requires_grad` on each parameter.",
+    fix="Call requires_grad_(False) on the module, or set requires_grad on each parameter.",
     rule=RULE,
     detector=Detector,
 )

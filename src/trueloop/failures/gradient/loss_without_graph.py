@@ -175,7 +175,7 @@ for step in range(8):
     loss.backward()
     optimizer.step()
 """,
-    fix="Compute the loss from the model's output without detaching it, and remove `requires_grad_()`.",
+    fix="Compute the loss from the model's output without detaching it, and remove requires_grad_().",
     rule=RULE,
     detector=Detector,
     inject=inject,

@@ -156,7 +156,7 @@ for step in range(20):
     optimizer.step()
 print(f"loss {loss.item():.3f}")
 """,
-    fix='Pass `log_softmax` of the trained output, probabilities as target, and `reduction="batchmean"`.',
+    fix='Pass log_softmax of the trained output, probabilities as target, and reduction="batchmean".',
     rule=RULE,
     detector=Detector,
 )

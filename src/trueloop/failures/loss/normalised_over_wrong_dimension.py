@@ -120,7 +120,7 @@ for step in range(20):
     optimizer.step()
 print(f"loss {loss.item():.3f}, accuracy {(model(inputs).argmax(1) == labels).float().mean():.2f}")
 """,
-    fix="Normalise over the classes: `log_softmax(x, dim=1)`, or use `cross_entropy` on the logits.",
+    fix="Normalise over the classes: log_softmax(x, dim=1), or use cross_entropy on the logits.",
     detector=Detector,
     inject=inject,
 )

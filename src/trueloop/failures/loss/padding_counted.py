@@ -195,6 +195,6 @@ for step in range(10):
     optimizer.step()
 print(f"loss {loss.item():.3f}")
 """,
-    fix="Pass `ignore_index=padding_idx` to the loss.",
+    fix="Pass ignore_index=padding_idx to the loss.",
     detector=Detector,
 )

@@ -158,7 +158,7 @@ for step in range(20):
 probabilities = model(inputs).softmax(dim=1)
 print(f"loss {loss.item():.3f}, surest {probabilities.max().item():.3f}")
 """,
-    fix="Remove the softmax from the model: `cross_entropy` takes logits.",
+    fix="Remove the softmax from the model: cross_entropy takes logits.",
     rule=RULE,
     detector=Detector,
     inject=inject,

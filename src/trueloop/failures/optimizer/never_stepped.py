@@ -132,10 +132,10 @@ class Detector(failure.Detector):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the backward that lacks a step after it, or the expression that names ``step`` without calling it."""
     texts = {THIS_FILE: source.tree}
-    made = [each for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.OPTIMIZER]
-    for built in made:
+    creations = [each for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.OPTIMIZER]
+    for built in creations:
         target = _variable_of(built)
-        backward = _first_backward(source, built, made)
+        backward = _first_backward(source, built, creations)
         if target is None or backward is None or gradients_used(texts) or changed_by_hand(source.tree):
             continue
         found = uses(texts, THIS_FILE, target)
@@ -158,23 +158,23 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _variable_of(built: Op) -> ast.Name | None:
     """Return the variable that holds a new optimizer."""
-    given = built.statement
-    targets = given.targets if isinstance(given, ast.Assign) else [getattr(given, "target", None)]
-    own = isinstance(given, ast.Assign | ast.AnnAssign) and given.value is built.node and len(targets) == 1
+    statement = built.statement
+    targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+    own = isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is built.node and len(targets) == 1
     return targets[0] if own and isinstance(targets[0], ast.Name) else None
 
 
-def _first_backward(source: SourceFile, built: Op, made: list[Op]) -> Op | None:
+def _first_backward(source: SourceFile, built: Op, creations: list[Op]) -> Op | None:
     """Return the first backward in a loop that reaches the parameters of this optimizer and of no other."""
     optimizer = built.subject
     if MANAGED in optimizer.facts or not optimizer.models():
         return None
-    others = [each.subject for each in made if each.subject is not optimizer]
+    others = [each.subject for each in creations if each.subject is not optimizer]
     if any(not each.models() or each.covers(optimizer) or optimizer.covers(each) for each in others):
         return None
     for each in source.ops_of_run(built)[built.index :]:
         loops = [loop for loop in each.loops if not built.within(loop)]
-        scaled = all(thing.kind is ValueKind.SCALER for thing in each.inputs)
+        scaled = all(value.kind is ValueKind.SCALER for value in each.inputs)
         if each.kind is OpKind.BACKWARD and _repeats_enough(loops) and scaled and source.reaches(each, optimizer):
             return None if source.escapes(optimizer, source.ops_in_loop(loops[0], root=each.entry_point)) else each
     return None
@@ -182,8 +182,8 @@ def _first_backward(source: SourceFile, built: Op, made: list[Op]) -> Op | None:
 
 def _repeats_enough(loops: list[Loop]) -> bool:
     """Return True where loops run at least ``MIN_BACKWARDS`` times, or an unknown number of times."""
-    turns = [loop.trip_count() for loop in loops if not loop.runs_at_most_once()]
-    return None in turns or (bool(turns) and prod(filter(None, turns)) >= MIN_BACKWARDS)
+    trip_counts = [loop.trip_count() for loop in loops if not loop.runs_at_most_once()]
+    return None in trip_counts or (bool(trip_counts) and prod(filter(None, trip_counts)) >= MIN_BACKWARDS)
 
 
 def _add_parentheses(source: SourceFile, named: ast.Attribute) -> Fix:

@@ -12,8 +12,10 @@ Fix
     Build the optimizer after the model is complete, or add the new parameters to it.
 
         model.append(head)
-        optimizer = torch.optim.Adam(model.parameters())               # after the model is complete
-        optimizer.add_param_group({"params": list(head.parameters())})  # or later
+        optimizer = torch.optim.Adam(model.parameters())  # after append
+
+        # or, for an optimizer that exists already:
+        optimizer.add_param_group({"params": list(head.parameters())})
 
     Freeze what should stay fixed with ``requires_grad_(False)``; that saves its gradients too.
 
@@ -27,7 +29,7 @@ When this is fine
 How it is detected
     At run time, for a model most of whose parameters are in optimizers: other parameters, and not just its first
     layers, got gradients in at least four updates, are in no optimizer ever built, and kept their values. Lint
-    reports a layer that is added after the optimizer was built, or one behind the updated layers that no optimizer
+    reports a layer that is added after the optimizer was built, or one after the updated layers that no optimizer
     in the file holds. A last layer fixed on purpose that still requires gradients is reported too, hence a warning.
 
 References
@@ -64,7 +66,7 @@ from trueloop.tracing.events import (
     TracingGap,
 )
 from trueloop.tracing.object_facts import WeakIdDict
-from trueloop.tracing.parameter_snapshot import snapshot_parameters, local_name
+from trueloop.tracing.parameter_snapshot import local_name, snapshot_parameters
 
 MIN_UPDATES = 4  # with unused gradients; by then all other optimizers have been built and have stepped
 
@@ -133,22 +135,22 @@ class Detector(failure.Detector):
             self._groups.put(optimizer, parameters)
             self._held.update(parameters)
             self._all_held = False
-            for known in self._models.values():
-                known.unheld = None
+            for state in self._models.values():
+                state.unheld = None
 
     def _observe_call(self, event: ModelCalled) -> None:
-        known = self._models.get(event.model)
-        if known is None or known.parameters is not event.parameters:
+        state = self._models.get(event.model)
+        if state is None or state.parameters is not event.parameters:
             order = {
                 name: place
                 for place, (name, _) in enumerate(event.live_module.named_parameters(remove_duplicate=False))
             }
-            known = self._models.put(event.model, _ModelState(event.parameters, order))
+            state = self._models.put(event.model, _ModelState(event.parameters, order))
             self._all_held = False
-        if known.missing and not known.changed:
-            values = snapshot_parameters(event.live_module, {ref.name for ref in known.missing})
-            known.changed = any(known.values.get(name, value) != value for name, value in values.items())
-            known.values = values
+        if state.missing and not state.changed:
+            values = snapshot_parameters(event.live_module, {ref.name for ref in state.missing})
+            state.changed = any(state.values.get(name, value) != value for name, value in values.items())
+            state.values = values
 
     def _observe_step(self, event: StepTaken) -> Evidence | None:
         self._record_optimizer(event.optimizer, event.parameters)
@@ -156,45 +158,45 @@ class Detector(failure.Detector):
         if self._all_held:  # the usual case
             return None
         self._all_held = True
-        for model, known in self._models.items():
-            if known.unheld is None:
-                known.unheld = known.parameters.difference(self._held)
-            if not known.unheld and not known.missing:
+        for model, state in self._models.items():
+            if state.unheld is None:
+                state.unheld = state.parameters.difference(self._held)
+            if not state.unheld and not state.missing:
                 continue
             self._all_held = False
-            if known.changed or not received or event.with_gradient.isdisjoint(known.parameters):
+            if state.changed or not received or event.with_gradient.isdisjoint(state.parameters):
                 continue
-            missing = received & known.unheld
+            missing = received & state.unheld
             if not missing:
-                known.missing, known.updates = NO_REFS, 0
+                state.missing, state.updates = NO_REFS, 0
                 continue
-            known.missing, known.updates = missing, known.updates + 1
+            state.missing, state.updates = missing, state.updates + 1
             if (
-                known.updates >= MIN_UPDATES
-                and known.values
+                state.updates >= MIN_UPDATES
+                and state.values
                 and model not in self._reported
-                and self._is_certain(event, known)
+                and self._is_certain(event, state)
             ):
                 self._reported.add(model)
-                return self._evidence(event, model, known)
+                return self._evidence(event, model, state)
         return None
 
-    def _is_certain(self, event: StepTaken, known: _ModelState) -> bool:
+    def _is_certain(self, event: StepTaken, state: _ModelState) -> bool:
         """Return True if most parameters are updated, some before the missing ones, and all of them are known."""
-        stepped = known.parameters.intersection(self._held)
-        first = min((known.index_of(ref) for ref in event.with_gradient & known.parameters), default=-1)
-        last_missing = max(known.index_of(ref) for ref in known.missing)
+        stepped = state.parameters.intersection(self._held)
+        first = min((state.index_of(ref) for ref in event.with_gradient & state.parameters), default=-1)
+        last_missing = max(state.index_of(ref) for ref in state.missing)
         in_models = NO_REFS.union(*(other.parameters for other in self._models.values()))
         unknown = event.parameters - in_models - event.with_gradient
-        return len(stepped) > len(known.missing) and 0 <= first < last_missing and not unknown
+        return len(stepped) > len(state.missing) and 0 <= first < last_missing and not unknown
 
-    def _evidence(self, event: StepTaken, model: Ref, known: _ModelState) -> Evidence:
-        names = sorted(ref.name for ref in known.missing)
+    def _evidence(self, event: StepTaken, model: Ref, state: _ModelState) -> Evidence:
+        names = sorted(ref.name for ref in state.missing)
         built, words, place = self._built.get(event.optimizer), "the optimizer was built here", event.location
         if built is not None and place == self._backward_at:  # `trainer.fit(...)` runs a library's loop
             built, words, place = place, "this call steps it", built
         return Evidence(
-            message=f"{format_count(len(names), 'parameter')} of {model.name} got gradients in {known.updates} "
+            message=f"{format_count(len(names), 'parameter')} of {model.name} got gradients in {state.updates} "
             f"updates, but are in no optimizer and did not change: {first_few(names)}.",
             location=place,
             related=((built, words),) if built is not None else (),
@@ -203,25 +205,25 @@ class Detector(failure.Detector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the first step of an optimizer that leaves out a layer of its model."""
-    for made in source.ops(OpKind.CREATE):
-        if made.subject.kind is not ValueKind.OPTIMIZER:
+    for creation in source.ops(OpKind.CREATE):
+        if creation.subject.kind is not ValueKind.OPTIMIZER:
             continue
-        built = (made.node, "the optimizer was built here")
-        for change in changes(source, made):
+        built = (creation.node, "the optimizer was built here")
+        for change in changes(source, creation):
             if not change.replaces:
                 yield Hit(
                     message=f"`{source.text.segment(change.step.node)}` leaves out a layer that was added after "
                     "the optimizer was built: no optimizer holds its parameters.",
                     node=change.step.node,
                     related=(built, (change.operation.node, "added here")),
-                    fix=rebuilt_behind(source, made, change.operation),
+                    fix=rebuilt_behind(source, creation, change.operation),
                 )
-        for left in missing(source, made):
+        for omission in missing(source, creation):
             yield Hit(
-                message=f"`{source.text.segment(left.step.node)}` leaves out a layer that gets gradients: no optimizer "
-                "holds its parameters.",
-                node=left.step.node,
-                related=(built, (left.layer.node, "the layer that is never updated")),
+                message=f"`{source.text.segment(omission.step.node)}` leaves out a layer that gets gradients: no "
+                "optimizer holds its parameters.",
+                node=omission.step.node,
+                related=(built, (omission.layer.node, "the layer that is never updated")),
             )
 
 
@@ -231,8 +233,8 @@ RULE = Rule(required_words=("torch", "optim", "backward(", ".step("), find=find)
 def inject(loop: TeachingLoop) -> None:
     """Break the teaching loop this way."""
     loop.require(bool(loop.settings["hidden"]), "Without hidden layers the model is only a head.", hidden=(16,))
-    kept = "[p for name, p in model.named_parameters() if 'head' not in name]"
-    loop.replace(Piece.OPTIMIZER, "model.parameters()", kept)
+    body_only = "[p for name, p in model.named_parameters() if 'head' not in name]"
+    loop.replace(Piece.OPTIMIZER, "model.parameters()", body_only)
 
 
 FAILURE = Failure(

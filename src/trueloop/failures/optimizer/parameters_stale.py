@@ -13,7 +13,7 @@ Fix
     changes the tensors that the optimizer holds.
 
         model.fc = nn.Linear(16, 5)
-        optimizer = torch.optim.Adam(model.parameters())  # after the replacement
+        optimizer = torch.optim.Adam(model.parameters())  # after the change
 
 When this is fine
     - Some heads are used later, or the optimizer belongs to a model that is not trained at the moment.
@@ -119,11 +119,11 @@ class Detector(failure.Detector):
         return None
 
     def _observe_call(self, event: ModelCalled) -> None:
-        known, self._latest = self._models.get(event.model), event.parameters
-        if known is None:
+        model, self._latest = self._models.get(event.model), event.parameters
+        if model is None:
             self._models.put(event.model, _CalledModel(event.parameters, event.update))
         else:
-            known.parameters, known.update = event.parameters, event.update
+            model.parameters, model.update = event.parameters, event.update
         if self._missing and not self._missing.isdisjoint(event.parameters):
             before, self._values = (
                 self._values,
@@ -133,8 +133,8 @@ class Detector(failure.Detector):
 
     def _observe_step(self, event: StepTaken) -> Evidence | None:
         received, self._since[event.optimizer] = self._since.get(event.optimizer), NO_REFS
-        known = self._steps.get(event.optimizer) or self._steps.put(event.optimizer, [event.update, event.update])
-        before_last, known[0], known[1] = known[0], known[1], event.update
+        steps = self._steps.get(event.optimizer) or self._steps.put(event.optimizer, [event.update, event.update])
+        before_last, steps[0], steps[1] = steps[0], steps[1], event.update
         if received is None or event.parameters is self._latest:  # the usual case
             return None
         return self._compare(event, received, before_last)
@@ -171,26 +171,26 @@ class Detector(failure.Detector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the first step of an optimizer whose model, or a layer of it, was replaced after it was built."""
-    for made in source.ops(OpKind.CREATE):
-        if made.subject.kind is not ValueKind.OPTIMIZER:
+    for creation in source.ops(OpKind.CREATE):
+        if creation.subject.kind is not ValueKind.OPTIMIZER:
             continue
-        for change in changes(source, made):
+        for change in changes(source, creation):
             if change.replaces:
                 yield Hit(
                     message=f"`{source.text.segment(change.step.node)}` updates an old layer: it was replaced after "
                     "the optimizer was built.",
                     node=change.step.node,
-                    related=((made.node, "the optimizer was built here"), (change.operation.node, "replaced here")),
-                    fix=rebuilt_behind(source, made, change.operation),
+                    related=((creation.node, "the optimizer was built here"), (change.operation.node, "replaced here")),
+                    fix=rebuilt_behind(source, creation, change.operation),
                 )
-        yield from _find_stale_models(source, made)
+        yield from _find_stale_models(source, creation)
 
 
-def _find_stale_models(source: SourceFile, made: Op) -> Iterator[Hit]:
+def _find_stale_models(source: SourceFile, creation: Op) -> Iterator[Hit]:
     """Yield steps of one model after backwards through another model of the same class that nothing updates."""
-    optimizer, since = made.subject, made.index
+    optimizer, since = creation.subject, creation.index
     held = optimizer.models()
-    run = [each for each in source.operations if each.entry_point == made.entry_point]
+    run = [each for each in source.operations if each.entry_point == creation.entry_point]
     if not held or MANAGED in optimizer.facts or any(_sets_by_hand(each) for each in run):
         return
     others = [each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.OPTIMIZER]
@@ -202,14 +202,14 @@ def _find_stale_models(source: SourceFile, made: Op) -> Iterator[Hit]:
         called = any(each.kind is OpKind.MODEL_CALL and each.subject.may_be(one) for each in between for one in held)
         through = [_models_of(each) for each in roots]
         models = [each for found in through for each in found]
-        alike = all(through) and any(each.name and each.name == one.name for each in models for one in held)
-        if called or not alike or any(one.covers(each) or each.covers(one) for each in models for one in others):
+        same_class = all(through) and any(each.name and each.name == one.name for each in models for one in held)
+        if called or not same_class or any(one.covers(each) or each.covers(one) for each in models for one in others):
             continue
         if not any(source.escapes(each, run) for each in (optimizer, *models)):
             yield Hit(
                 message=f"`{source.text.segment(step.node)}` updates a model that this loss was not computed with.",
                 node=step.node,
-                related=((made.node, "the optimizer was built here"),),
+                related=((creation.node, "the optimizer was built here"),),
             )
 
 

@@ -69,7 +69,7 @@ MAX_LINES = 64
 
 
 @dataclass(slots=True)
-class Line:
+class _OptimizerLine:
     """The latest optimizer that one line built, and what happened since."""
 
     optimizer: Ref
@@ -95,7 +95,7 @@ class Detector(failure.Detector):
     )
 
     def __init__(self) -> None:
-        self._lines: dict[Hashable, Line] = {}
+        self._lines: dict[Hashable, _OptimizerLine] = {}
         self._reported: set[Hashable] = set()
 
     def observe(
@@ -103,7 +103,7 @@ class Detector(failure.Detector):
     ) -> Evidence | None:
         """Return evidence when a line has built the third optimizer in a row."""
         if isinstance(event, OptimizerCreated):
-            return self._created(event)
+            return self._observe_creation(event)
         for line in self._lines.values():
             if isinstance(event, StepTaken):
                 if event.optimizer is line.optimizer and not line.rates:
@@ -116,14 +116,14 @@ class Detector(failure.Detector):
                 line.loaded |= event.what == "model"
         return None
 
-    def _created(self, event: OptimizerCreated) -> Evidence | None:
+    def _observe_creation(self, event: OptimizerCreated) -> Evidence | None:
         if not event.stateful or event.kind == "LBFGS" or event.location is None:
             return None
         key = (event.location, event.kind, event.parameters)
         line = self._lines.pop(key, None)
         if len(self._lines) >= MAX_LINES:
             del self._lines[next(iter(self._lines))]
-        self._lines[key] = new = Line(event.optimizer)
+        self._lines[key] = new = _OptimizerLine(event.optimizer)
         if line is None or line.optimizer not in event.predecessors:
             return None
         loader = next(iter(line.trained_by)) if len(line.trained_by) == 1 else None
@@ -162,24 +162,24 @@ RESETTING: Final = frozenset(("apply", "reset_parameters", "copy_", "set_rng_sta
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield optimizers with moments that every iteration of a loop builds over one model, for at most one pass."""
-    for made in source.ops(OpKind.CREATE):
-        if made.subject.kind is not ValueKind.OPTIMIZER or not made.loops or not _has_moments(made.subject):
+    for creation in source.ops(OpKind.CREATE):
+        if creation.subject.kind is not ValueKind.OPTIMIZER or not creation.loops or not _has_moments(creation.subject):
             continue
-        loop, parts = made.loops[-1], made.subject.sources
-        models = made.subject.models() if all(each.kind is ValueKind.PARAMETERS for each in parts) else []
+        loop, parts = creation.loops[-1], creation.subject.sources
+        models = creation.subject.models() if all(each.kind is ValueKind.PARAMETERS for each in parts) else []
         is_repeated = (
             models
-            and made.always_in(loop)
+            and creation.always_in(loop)
             and (loop.trip_count() or 3) >= 3
             and not loop.runs_at_most_once()
-            and _has_same_arguments(source, made, loop)
+            and _has_same_arguments(source, creation, loop)
         )
-        if is_repeated and _makes_one_pass(source, made, loop) and not _restarts(source, made, loop, models):
+        if is_repeated and _makes_one_pass(source, creation, loop) and not _restarts(source, creation, loop, models):
             yield Hit(
-                message=f"Every iteration of the loop builds a new {made.subject.name.rpartition('.')[2]}: its moment "
-                "estimates start at zero every time.",
-                node=made.node,
-                fix=moved_out(source, made, loop, "Build the optimizer once, before the loop"),
+                message=f"Every iteration of the loop builds a new {creation.subject.name.rpartition('.')[2]}: "
+                "its moment estimates start at zero every time.",
+                node=creation.node,
+                fix=moved_out(source, creation, loop, "Build the optimizer once, before the loop"),
             )
 
 
@@ -189,18 +189,18 @@ def _has_moments(optimizer: AbstractValue) -> bool:
     return package == "torch.optim" and (last in WITH_MOMENTS or (momentum is not None and bool(momentum.constant())))
 
 
-def _has_same_arguments(source: SourceFile, made: Op, loop: Loop) -> bool:
+def _has_same_arguments(source: SourceFile, creation: Op, loop: Loop) -> bool:
     """Return True where none of its arguments can change from one iteration to the next."""
-    first, *others = [*made.node.args, *(each.value for each in made.node.keywords)]
-    given = names_in(first) - assigned_names(first)
-    return not given & names_changing_in(made, loop) and all(
-        source.is_loop_invariant(each, made, loop) for each in others
+    first, *others = [*creation.node.args, *(each.value for each in creation.node.keywords)]
+    names = names_in(first) - assigned_names(first)
+    return not names & names_changing_in(creation, loop) and all(
+        source.is_loop_invariant(each, creation, loop) for each in others
     )
 
 
-def _makes_one_pass(source: SourceFile, made: Op, loop: Loop) -> bool:
-    inside = source.ops_in_loop(loop, OpKind.STEP, OpKind.ITERATE, root=made.entry_point)
-    steps = [each for each in inside if each.kind is OpKind.STEP and each.subject.may_be(made.subject)]
+def _makes_one_pass(source: SourceFile, creation: Op, loop: Loop) -> bool:
+    inside = source.ops_in_loop(loop, OpKind.STEP, OpKind.ITERATE, root=creation.entry_point)
+    steps = [each for each in inside if each.kind is OpKind.STEP and each.subject.may_be(creation.subject)]
     several = loop.over is not None and any(each.kind is ValueKind.LOADER for each in loop.over.ancestors())
     for step in steps:
         inner = step.loops[[each.node for each in step.loops].index(loop.node) :]
@@ -212,20 +212,20 @@ def _makes_one_pass(source: SourceFile, made: Op, loop: Loop) -> bool:
     return bool(steps)
 
 
-def _restarts(source: SourceFile, made: Op, loop: Loop, models: list[AbstractValue]) -> bool:
+def _restarts(source: SourceFile, creation: Op, loop: Loop, models: list[AbstractValue]) -> bool:
     """Return True where an iteration may start with another model or other weights."""
-    inside = source.ops_in_loop(loop, root=made.entry_point)
+    inside = source.ops_in_loop(loop, root=creation.entry_point)
     fresh = any(
         each.kind in (OpKind.LOAD_STATE_DICT, OpKind.SET_REQUIRES_GRAD, OpKind.LOAD)
         or each.name.startswith("torch.nn.init")
         for each in inside
     )
     built = any(each.kind is OpKind.CREATE and any(each.subject.may_be(one) for one in models) for each in inside)
-    copied = any({COPIED, MANAGED} & each.facts for each in (*models, made.subject))
+    copied = any({COPIED, MANAGED} & each.facts for each in (*models, creation.subject))
     texts = {id(each): each for operation in inside for each in (loop.node, *operation.functions)}.values()
     calls = (each for text in texts for each in ast.walk(text) if isinstance(each, ast.Call))
     reset = any(getattr(each.func, "attr", "") in RESETTING for each in calls)
-    return fresh or built or copied or reset or source.escapes(made.subject, inside)
+    return fresh or built or copied or reset or source.escapes(creation.subject, inside)
 
 
 RULE = Rule(required_words=("torch", "optim", "backward(", ".step("), find=find)

@@ -12,9 +12,9 @@ Why it happens
 Fix
     Set the value in every group, or use a scheduler.
 
-        optimizer.lr = 1e-4            # wrong: a new attribute that nothing reads
+        optimizer.lr = 1e-4         # wrong: nothing reads this attribute
         for group in optimizer.param_groups:
-            group["lr"] = 1e-4         # right
+            group["lr"] = 1e-4      # right
 
 When this is fine
     - The optimizer is your own class or another library's, and has an attribute of that name.
@@ -70,14 +70,14 @@ class Detector(failure.Detector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each assignment of a setting that the optimizer or the scheduler never reads."""
-    written: dict[int, tuple[Op, str]] = {}
+    assignments: dict[int, tuple[Op, str]] = {}
     for each in source.ops(OpKind.SET_ATTRIBUTE, OpKind.STORE_ITEM):
         word = _target_kind(each)
-        before = written.get(id(each.node), (each, word))
+        before = assignments.get(id(each.node), (each, word))
         # a function may also get another kind of object
-        written[id(each.node)] = (each, word if before[1] == word else "")
-    targets = frozenset(key for key, (_, word) in written.items() if word)
-    for each, word in (found for key, found in written.items() if key in targets):
+        assignments[id(each.node)] = (each, word if before[1] == word else "")
+    targets = frozenset(key for key, (_, word) in assignments.items() if word)
+    for each, word in (found for key, found in assignments.items() if key in targets):
         key = each.node.attr if isinstance(each.node, ast.Attribute) else each.node.slice.value
         if sets_in_groups(source.tree, key, targets) or source.escapes(_owner(each), source.operations):
             continue
@@ -100,12 +100,12 @@ REASONS = {
 }
 
 
-def _target_kind(written: Op) -> str:
+def _target_kind(assignment: Op) -> str:
     """Return how an assignment misses the groups of a PyTorch optimizer; "" where it does not, or may not."""
-    target, owner = written.node, _owner(written)
+    target, owner = assignment.node, _owner(assignment)
     if not _is_from_pytorch(owner):
         return ""
-    if written.kind is OpKind.SET_ATTRIBUTE:
+    if assignment.kind is OpKind.SET_ATTRIBUTE:
         known = isinstance(target, ast.Attribute) and target.attr in (
             KEYS if owner.kind is ValueKind.OPTIMIZER else ("lr",)
         )
@@ -118,13 +118,13 @@ def _target_kind(written: Op) -> str:
         return ""
     if isinstance(target.value, ast.Attribute):
         return "defaults" if target.value.attr == "defaults" else ""
-    return "state" if _is_discarded(written, target) else ""
+    return "state" if _is_discarded(assignment, target) else ""
 
 
-def _owner(written: Op) -> AbstractValue:
+def _owner(assignment: Op) -> AbstractValue:
     """Return the optimizer or the scheduler that an assignment changes, as far as the text shows."""
-    subject = written.subject
-    if written.kind is OpKind.SET_ATTRIBUTE:
+    subject = assignment.subject
+    if assignment.kind is OpKind.SET_ATTRIBUTE:
         return subject
     for each in subject.ancestors(limit=8):
         if each.kind is ValueKind.STATE or (
@@ -141,15 +141,15 @@ def _is_from_pytorch(owner: AbstractValue) -> bool:
     return plain and all(each.name.rpartition(".")[0] == package for each in ways)
 
 
-def _is_discarded(written: Op, target: ast.Subscript) -> bool:
+def _is_discarded(assignment: Op, target: ast.Subscript) -> bool:
     """Return True where an item is set directly in the result of ``state_dict()``."""
-    calls = [each.node for each in written.subject.ancestors(limit=8) if each.kind is ValueKind.STATE]
+    calls = [each.node for each in assignment.subject.ancestors(limit=8) if each.kind is ValueKind.STATE]
     if any(is_inside(each, target) for each in calls):
         return True
     group = target.value
-    if not isinstance(group, ast.Name) or not written.loops:
+    if not isinstance(group, ast.Name) or not assignment.loops:
         return False
-    loop = written.loops[-1].node
+    loop = assignment.loops[-1].node
     if not isinstance(loop, ast.For) or not any(is_inside(each, loop.iter) for each in calls):
         return False
     items = {id(each.value) for each in ast.walk(loop) if isinstance(each, ast.Subscript)}
@@ -166,10 +166,10 @@ def _reads_defaults(source: SourceFile, targets: frozenset[int]) -> bool:
     return any(each.attr in ("defaults", "add_param_group", "param_groups") for each in named)
 
 
-def _set_in_groups(source: SourceFile, written: Op, key: str) -> Fix | None:
+def _set_in_groups(source: SourceFile, assignment: Op, key: str) -> Fix | None:
     """Return the fix: the same assignment in every group."""
-    statement, target = written.statement, written.node
-    of_optimizer = _owner(written).kind is ValueKind.OPTIMIZER and not isinstance(statement, ast.AugAssign)
+    statement, target = assignment.statement, assignment.node
+    of_optimizer = _owner(assignment).kind is ValueKind.OPTIMIZER and not isinstance(statement, ast.AugAssign)
     if not isinstance(statement, ast.Assign) or statement.targets != [target] or not of_optimizer:
         return None
     owner = target.value if isinstance(target, ast.Attribute) else _object_before_state(target.value)

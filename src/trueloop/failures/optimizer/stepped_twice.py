@@ -56,7 +56,7 @@ from trueloop.tracing.events import NO_REFS, Event, ModelCalled, Ref, Refs, Step
 from trueloop.tracing.object_facts import WeakIdDict
 
 MIN_TIMES: Final = 2  # once might be a probe
-MAX_STEPS: Final = 4  # latest steps that are kept: two rounds of two optimizers
+MAX_STEPS: Final = 4  # latest steps to remember: two rounds of two optimizers
 RESETTING: Final = (
     OpKind.ESCAPE,
     OpKind.BACKWARD,
@@ -151,8 +151,8 @@ def _is_plain_step(step: Op) -> bool:
 
 def _remove_step(source: SourceFile, step: Op) -> Fix | None:
     """Return the fix: remove the line."""
-    gone = None if step.inputs else source.remove_statement(step)
-    return Fix((gone,), safe=False, description="Step once") if gone else None
+    removal = None if step.inputs else source.remove_statement(step)
+    return Fix((removal,), safe=False, description="Step once") if removal else None
 
 
 RULE = Rule(required_words=("backward(", ".step("), find=find)

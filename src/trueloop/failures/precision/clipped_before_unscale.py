@@ -103,7 +103,7 @@ def _scaled_backward(source: SourceFile, clip: Op) -> Op | None:
         match each.kind:
             case OpKind.UNSCALE | OpKind.ACCESS_GRADIENTS | OpKind.STEP | OpKind.CLEAR_GRADIENTS:
                 return None
-            case OpKind.ESCAPE if any(_could_unscale(given) for given in each.inputs):
+            case OpKind.ESCAPE if any(_could_unscale(value) for value in each.inputs):
                 return None
             case OpKind.BACKWARD if not each.excludes(clip):
                 scaler = scaler_of(each)
@@ -114,8 +114,8 @@ def _scaled_backward(source: SourceFile, clip: Op) -> Op | None:
     return None
 
 
-def _could_unscale(given: AbstractValue) -> bool:
-    return given.kind in (
+def _could_unscale(value: AbstractValue) -> bool:
+    return value.kind in (
         ValueKind.SCALER,
         ValueKind.OPTIMIZER,
         ValueKind.MODEL,

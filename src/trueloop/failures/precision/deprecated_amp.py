@@ -49,10 +49,12 @@ def _use_torch_amp(source: SourceFile, call: ast.Call, name: str) -> Fix | None:
     """Return the fix: torch.amp with the device; for an imported name, in all of its calls together."""
     words = 'Use torch.amp with "cuda"'
     if isinstance(call.func, ast.Attribute):
-        given = _insert_device(source, call, name)
+        device = _insert_device(source, call, name)
         plain = source.text.segment(call.func) == f"torch.cuda.amp.{name}"
         return (
-            Fix((source.text.replace(call.func, f"torch.amp.{name}"), given), False, words) if given and plain else None
+            Fix((source.text.replace(call.func, f"torch.amp.{name}"), device), False, words)
+            if device and plain
+            else None
         )
     imports = [each for each in source.nodes if isinstance(each, ast.ImportFrom) and each.module == "torch.cuda.amp"]
     names = {alias.asname or alias.name: alias.name for each in imports for alias in each.names}
@@ -60,12 +62,12 @@ def _use_torch_amp(source: SourceFile, call: ast.Call, name: str) -> Fix | None:
     calls = [each for each in source.all_calls if isinstance(each.func, ast.Name) and each.func.id in names]
     if len(imports) != 1 or len(uses) != len(calls) or not set(names.values()) <= set(DEPRECATED.values()):
         return None
-    given = [_insert_device(source, each, names[getattr(each.func, "id", "")]) for each in calls]
+    devices = [_insert_device(source, each, names[getattr(each.func, "id", "")]) for each in calls]
     start = source.text.offset(imports[0].lineno, imports[0].col_offset)
-    written = source.text.segment(imports[0])
-    at = start + len(written[: written.index("torch.cuda.amp")].encode())
-    edits = (Edit(at, at + len("torch.cuda.amp"), "torch.amp"), *(each for each in given if each))
-    return Fix(edits, False, words) if all(given) and written.startswith("from torch.cuda.amp ") else None
+    import_text = source.text.segment(imports[0])
+    at = start + len(import_text[: import_text.index("torch.cuda.amp")].encode())
+    edits = (Edit(at, at + len("torch.cuda.amp"), "torch.amp"), *(each for each in devices if each))
+    return Fix(edits, False, words) if all(devices) and import_text.startswith("from torch.cuda.amp ") else None
 
 
 def _insert_device(source: SourceFile, call: ast.Call, name: str) -> Edit | None:

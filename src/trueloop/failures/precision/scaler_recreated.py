@@ -78,39 +78,46 @@ class Detector(failure.Detector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each scaler that is made and used in a loop while its optimizer comes from outside the loop."""
-    for made in source.ops(OpKind.CREATE):
-        scaler = made.subject
-        if scaler.kind is not ValueKind.SCALER or not made.loops or scaler.name.rpartition(".")[2] != "GradScaler":
+    for creation in source.ops(OpKind.CREATE):
+        scaler = creation.subject
+        if scaler.kind is not ValueKind.SCALER or not creation.loops or scaler.name.rpartition(".")[2] != "GradScaler":
             continue
-        loop = made.loops[-1]
+        loop = creation.loops[-1]
         enabled = scaler.arguments.get("enabled")
-        if loop.runs_at_most_once() or not made.always_in(loop) or (enabled and enabled.constant() is False):
+        if loop.runs_at_most_once() or not creation.always_in(loop) or (enabled and enabled.constant() is False):
             continue
-        inside = source.ops_in_loop(loop, root=made.entry_point)
+        inside = source.ops_in_loop(loop, root=creation.entry_point)
         steps = [each for each in inside if each.kind is OpKind.STEP and scaler in each.inputs]
-        anew = [each for each in inside if each.kind is OpKind.CREATE and each.subject.kind is ValueKind.OPTIMIZER]
+        new_optimizers = [
+            each for each in inside if each.kind is OpKind.CREATE and each.subject.kind is ValueKind.OPTIMIZER
+        ]
         loaded = any(each.kind in (OpKind.LOAD_STATE_DICT, OpKind.LOAD) for each in inside)
-        if steps and not anew and not loaded and all(each.subject.kind is ValueKind.OPTIMIZER for each in steps):
+        if (
+            steps
+            and not new_optimizers
+            and not loaded
+            and all(each.subject.kind is ValueKind.OPTIMIZER for each in steps)
+        ):
             yield Hit(
                 message="Every iteration of the loop makes a new GradScaler: the scale starts over every time.",
-                node=made.node,
+                node=creation.node,
                 related=((steps[0].node, "steps an optimizer from before the loop"),),
-                fix=_move_before_loop(source, made, loop),
+                fix=_move_before_loop(source, creation, loop),
             )
 
 
-def _move_before_loop(source: SourceFile, made: Op, loop: Loop) -> Fix | None:
+def _move_before_loop(source: SourceFile, creation: Op, loop: Loop) -> Fix | None:
     """Return the fix: make the scaler before the loop."""
-    statement, call = made.statement, made.node
+    statement, call = creation.statement, creation.node
     plain = isinstance(statement, ast.Assign) and statement.value is call and isinstance(call, ast.Call)
-    given = [*call.args, *(each.value for each in call.keywords)] if plain else []
+    arguments = [*call.args, *(each.value for each in call.keywords)] if plain else []
     own = statement in getattr(loop.node, "body", []) and len(source.block(statement)) > 1
     if (
         statement is None
         or not plain
         or not own
         or not is_statement(loop.node)
-        or not all(isinstance(each, ast.Constant) for each in given)
+        or not all(isinstance(each, ast.Constant) for each in arguments)
     ):
         return None
     edits = source.text.move_statement(statement, before=loop.node)

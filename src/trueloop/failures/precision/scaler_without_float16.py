@@ -81,13 +81,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _bfloat16_call(source: SourceFile, scaling: Op) -> Op | None:
     """Return a bfloat16 call of a model that the loss depends on, if no call used another type."""
     found: Op | None = None
-    for thing in scaling.inputs[0].autograd_graph() if scaling.inputs else ():
-        made = source.created_by.get(id(thing))
-        if made is None or made.kind not in (OpKind.MODEL_CALL, OpKind.FORWARD_CALL):
+    for value in scaling.inputs[0].autograd_graph() if scaling.inputs else ():
+        producer = source.created_by.get(id(value))
+        if producer is None or producer.kind not in (OpKind.MODEL_CALL, OpKind.FORWARD_CALL):
             continue
-        if made.autocast not in (None, "torch.bfloat16"):
+        if producer.autocast not in (None, "torch.bfloat16"):
             return None
-        found = made if made.autocast else found
+        found = producer if producer.autocast else found
     return found
 
 
@@ -98,9 +98,9 @@ def _disable_scaler(text: SourceText, scaler: AbstractValue) -> Fix | None:
         return None
     if any(isinstance(each, ast.Starred) for each in call.args):
         return None
-    given = next((each.value for each in call.keywords if each.arg == "enabled"), None)
-    if given is not None:
-        return Fix((text.replace(given, "False"),), safe=True, description="Disable the scaler")
+    enabled = next((each.value for each in call.keywords if each.arg == "enabled"), None)
+    if enabled is not None:
+        return Fix((text.replace(enabled, "False"),), safe=True, description="Disable the scaler")
     arguments = [*call.args, *(each.value for each in call.keywords)]
     if not arguments:
         _, end = text.span(call)

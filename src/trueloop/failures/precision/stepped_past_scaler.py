@@ -127,8 +127,8 @@ def _scaled_backward(source: SourceFile, step: Op) -> Op | None:
         if each.kind is OpKind.BACKWARD and not each.excludes(step):
             scaler = scaler_of(each)
             reached = step.subject.models() and source.reaches(each, step.subject)
-            known = scaler is not None and scales(scaler) and each.implied_by(step)
-            return each if reached and known else None
+            is_scaling = scaler is not None and scales(scaler) and each.implied_by(step)
+            return each if reached and is_scaling else None
     return None
 
 
@@ -153,8 +153,8 @@ def _step_with_scaler(source: SourceFile, step: Op, backward: Op) -> Fix | None:
     )
     if not any(each.kind is OpKind.SCALER_UPDATE for each in source.ops_of_run(step)):
         edits = (*edits, source.text.insert_after(statement, f"{scaler}.update()"))
-    known = tuple(each for each in edits if each is not None)
-    return Fix(known, safe=False, description="Let the scaler step") if len(known) == len(edits) else None
+    found = tuple(each for each in edits if each is not None)
+    return Fix(found, safe=False, description="Let the scaler step") if len(found) == len(edits) else None
 
 
 RULE = Rule(required_words=("backward(", ".step(", "scale"), find=find)

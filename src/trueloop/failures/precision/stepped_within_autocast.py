@@ -92,11 +92,11 @@ class Detector(failure.Detector):
             self._order = event.graph_order
         elif isinstance(event, StepTaken):
             if self._order is not None:
-                self._stepped(event, self._order)
+                self._record_step(event, self._order)
         elif event.autocast_parameter is not None and event.grad_mode and not event.recomputed:
-            weight, made = event.autocast_parameter
+            weight, cast_order = event.autocast_parameter
             for step in self._steps.values():
-                if weight in step.parameters and made <= step.order:
+                if weight in step.parameters and cast_order <= step.order:
                     return Evidence(
                         message=f"{weight.name} was cast to {event.autocast} before this step, and the forward after "
                         "it uses that cast: the model computes with the old weights.",
@@ -105,12 +105,12 @@ class Detector(failure.Detector):
                     )
         return None
 
-    def _stepped(self, event: StepTaken, order: int) -> None:
-        known = self._steps.get(event.optimizer)
-        if known is None:
+    def _record_step(self, event: StepTaken, order: int) -> None:
+        latest = self._steps.get(event.optimizer)
+        if latest is None:
             self._steps.put(event.optimizer, _LatestStep(order, event.with_gradient, event.location))
         else:
-            known.order, known.parameters, known.place = order, event.with_gradient, event.location
+            latest.order, latest.parameters, latest.place = order, event.with_gradient, event.location
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
@@ -161,7 +161,9 @@ def _loop_inside_autocast(step: Op) -> Loop | None:
     if not step.autocasts:
         return None
     outer, depth = step.autocasts[0]
-    caches = all("cache_enabled" not in thing.arguments and len(thing.arguments) < 4 for thing, _ in step.autocasts)
+    caches = all(
+        "cache_enabled" not in context.arguments and len(context.arguments) < 4 for context, _ in step.autocasts
+    )
     is_literal = isinstance(outer.node, ast.Call)
     inside = [loop for loop in step.loops[depth:] if not loop.runs_at_most_once()]
     return inside[-1] if caches and is_literal and inside else None

@@ -1,1 +1,1 @@
-"""Errors that torch raises, one file each: what it looks like, what it means, what to change. No list to edit."""
+"""Errors that PyTorch raises, one file each: the message, what it means, and what to change."""

@@ -1,7 +1,7 @@
-"""``backward()`` was called on a tensor of several numbers.
+"""``backward()`` was called on a tensor with more than one element.
 
-A gradient is the slope of one number. A loss of torch's with ``reduction="none"``, or a model's output itself, has one
-for each sample: the mean or the sum of them is what is to be made smaller.
+A gradient is the slope of one number. A loss with ``reduction="none"``, or the output of a model, has one number per
+sample: reduce it with ``.mean()`` or ``.sum()`` first.
 """
 
 from __future__ import annotations
@@ -11,24 +11,26 @@ import re
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 
-def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
-    """Say the shape, and what made it."""
-    root = next((each for each in raised.backward_roots if each.shape not in ((), (1,))), None)
+def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
+    """Name the shape of the tensor and, for a loss, the argument that keeps it from being one number."""
+    root = next((each for each in error.backward_roots if each.shape not in ((), (1,))), None)
     if root is None:
-        what = "A tensor of more than one number was given to backward()."
+        meaning = "backward() was called on a tensor with more than one element."
     else:
-        what = (
-            f"{root.display_name.capitalize()} has the shape {root.shape_text}, and backward() starts from one number."
+        meaning = (
+            f"{root.display_name.capitalize()} has the shape {root.shape_text}, but backward() needs a single number."
         )
-    reducing = root is not None and root.created_by.endswith(("_loss", "cross_entropy", "criterion"))
-    fix = "Make one number of it first: call .mean() on it" + (
-        ', or leave reduction="none" out of the loss.' if reducing else " (or .sum()), and backward() on that."
+    is_loss = root is not None and root.created_by.endswith(("_loss", "cross_entropy", "criterion"))
+    fix = (
+        'Reduce it to one number first: call .mean() on it, or remove reduction="none" from the loss.'
+        if is_loss
+        else "Reduce it to one number first: call .mean() (or .sum()) on it, and backward() on the result."
     )
-    return Explanation(meaning=what, fix=fix, tensor=root)
+    return Explanation(meaning=meaning, fix=fix, tensor=root)
 
 
 ERROR = KnownError(
-    title="backward() was called on more than one number",
+    title="backward() needs a single number",
     exception_types=frozenset({"RuntimeError"}),
     message_patterns=(r"grad can be implicitly created only for scalar outputs",),
     explain=explain,

@@ -1,7 +1,7 @@
 """CUDA was used in a forked process after its parent had used it.
 
-The driver's state does not survive a fork. On Linux the workers of a ``DataLoader`` are forked, so that a dataset, a
-transform or a ``collate_fn`` that touches the device fails there.
+The state of the CUDA driver does not survive a fork. On Linux the workers of a ``DataLoader`` are forked, so a dataset,
+a transform or a ``collate_fn`` that uses the GPU fails there.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import re
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 
-def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
-    """Say whether it was a worker of a loader."""
-    worker = match.groupdict().get("worker") is not None
+def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
+    """State whether the process was a DataLoader worker."""
+    process = "A DataLoader worker" if match.groupdict().get("worker") is not None else "A forked process"
     return Explanation(
-        meaning=f"{'A worker of the DataLoader' if worker else 'A forked process'} touched the GPU after its parent "
-        "had: what the parent knows of the driver does not survive the fork.",
-        fix="Let the dataset, its transforms and collate_fn return tensors on the CPU, and move the batch in the "
-        'training loop. Where a worker must use the device: multiprocessing_context="spawn".',
+        meaning=f"{process} used the GPU after its parent process had used it: the state of the CUDA driver does not "
+        "survive a fork.",
+        fix="Return CPU tensors from the dataset, its transforms and collate_fn, and move the batch to the GPU in the "
+        'training loop. If a worker must use the GPU, pass multiprocessing_context="spawn".',
     )
 
 

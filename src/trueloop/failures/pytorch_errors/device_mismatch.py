@@ -1,7 +1,7 @@
-"""The tensors of one operation lie on different devices.
+"""The tensors of one operation are on different devices.
 
-``model.to(device)`` moves parameters and buffers only. A batch stays where the loader made it, and so does a tensor
-that a module holds as a plain attribute, or that a forward makes without ``device=``.
+``model.to(device)`` moves parameters and buffers only. It does not move a batch, a tensor that a module stores as a
+plain attribute, or a tensor that a forward creates without ``device=``.
 """
 
 from __future__ import annotations
@@ -11,42 +11,42 @@ import re
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError, TensorDescription
 
 
-def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
-    """Say which tensor lies where, and which of them is to be moved."""
-    tensors = [each for each in raised.tensors if each.dtype]
-    where = {each.device for each in tensors}
-    if len(where) < 2:
+def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
+    """Name the device of each tensor, and the tensor to move."""
+    tensors = [each for each in error.tensors if each.dtype]
+    devices = {each.device for each in tensors}
+    if len(devices) < 2:
         return Explanation(
-            meaning=_of_model(raised) or "The operation was given tensors of different devices, as torch says above.",
-            fix="Move the batch to where the model is, x = x.to(device), and make new tensors with device=x.device.",
+            meaning=_input_text(error) or "The operation got tensors on different devices, named in the message above.",
+            fix="Move the batch to the device of the model, x = x.to(device), and create new tensors with device=x.device.",
         )
-    stray = _stray(tensors)
-    other = next(each for each in tensors if each.device != stray.device)
-    listed = f"{stray.display_name} on {stray.device}, and {other.display_name} on {other.device}"
+    misplaced = _misplaced_tensor(tensors)
+    other = next(each for each in tensors if each.device != misplaced.device)
+    listed = f"{misplaced.display_name} on {misplaced.device} and {other.display_name} on {other.device}"
     return Explanation(
-        meaning=f"The operation was given {listed}.{_within(raised)}", fix=_fix(stray, other), tensor=stray
+        meaning=f"The operation got {listed}.{_module_text(error)}", fix=_fix(misplaced, other), tensor=misplaced
     )
 
 
-def _stray(tensors: list[TensorDescription]) -> TensorDescription:
-    """Choose the one to move: a forgotten attribute, else what is not the model's own."""
+def _misplaced_tensor(tensors: list[TensorDescription]) -> TensorDescription:
+    """Return the tensor to move: a plain attribute of a module, else a tensor that is not a parameter."""
     cpu = [each for each in tensors if each.device == "cpu"] or tensors
-    held = [each for each in cpu if each.module_role == "attribute"]
-    given = [each for each in cpu if not each.name]
-    return (held or given or cpu)[0]
+    attributes = [each for each in cpu if each.module_role == "attribute"]
+    inputs = [each for each in cpu if not each.name]
+    return (attributes or inputs or cpu)[0]
 
 
-def _fix(stray: TensorDescription, other: TensorDescription) -> str:
-    name = stray.expression or stray.argument_name or "x"
-    if stray.module_role == "attribute":
+def _fix(misplaced: TensorDescription, other: TensorDescription) -> str:
+    name = misplaced.expression or misplaced.argument_name or "x"
+    if misplaced.module_role == "attribute":
         short = name.rpartition(".")[2]
         return (
-            f"{stray.display_name.capitalize()} is a plain attribute, of which model.to(device) knows nothing: "
-            f'self.register_buffer("{short}", ...) makes it move with the model.'
+            f"{misplaced.display_name.capitalize()} is a plain attribute, which model.to(device) does not move: "
+            f'register it with self.register_buffer("{short}", ...).'
         )
-    if stray.name:
-        return f"The model was not moved: call model.to({other.device!r}) before the optimizer is built."
-    if not other.name and stray.created_by in (
+    if misplaced.name:
+        return f"The model was not moved: call model.to({other.device!r}) before you build the optimizer."
+    if not other.name and misplaced.created_by in (
         "zeros",
         "ones",
         "full",
@@ -58,23 +58,23 @@ def _fix(stray: TensorDescription, other: TensorDescription) -> str:
         "eye",
         "linspace",
     ):
-        return f"Make it where the others are: device={other.display_name.strip('`')}.device."
+        return f"Create it on the device of the others: device={other.display_name.strip('`')}.device."
     name = name if name.isidentifier() else "x"
-    return f"Move it to where the others are: {name} = {name}.to({other.device!r})."
+    return f"Move it to the device of the others: {name} = {name}.to({other.device!r})."
 
 
-def _within(raised: RaisedError) -> str:
-    return f" That happened in {raised.running_module}." if raised.running_module and raised.running_module.path else ""
+def _module_text(error: RaisedError) -> str:
+    return f" The operation is in {error.running_module}." if error.running_module and error.running_module.path else ""
 
 
-def _of_model(raised: RaisedError) -> str:
+def _input_text(error: RaisedError) -> str:
     return (
-        f"The input of {raised.running_module} is not on the device of its parameters." if raised.running_module else ""
+        f"The input of {error.running_module} is on another device than its parameters." if error.running_module else ""
     )
 
 
 ERROR = KnownError(
-    title="Tensors on different devices",
+    title="Tensors are on different devices",
     exception_types=frozenset({"RuntimeError"}),
     message_patterns=(
         r"Expected all tensors to be on the same device",

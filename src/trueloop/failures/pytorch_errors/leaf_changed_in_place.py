@@ -1,6 +1,6 @@
 """A parameter was changed in place while gradients are recorded.
 
-Autograd cannot say what the gradient of a leaf is before and after it was overwritten.
+Autograd cannot compute the gradient of a leaf tensor that was overwritten.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import re
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 
-def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
-    """Name the leaf."""
-    leaf = next((each for each in raised.tensors if each.requires_grad and not each.grad_fn), None)
-    called = leaf.display_name.capitalize() if leaf else "The tensor"
+def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
+    """Name the leaf tensor."""
+    leaf = next((each for each in error.tensors if each.requires_grad and not each.grad_fn), None)
+    name = leaf.display_name.capitalize() if leaf else "The tensor"
     return Explanation(
-        meaning=f"{called} requires a gradient and was made by no operation (a parameter, or a tensor with "
-        "requires_grad=True): it must not be overwritten while gradients are recorded.",
-        fix="For an update or an initialisation by hand: with torch.no_grad(). For a value that belongs to the "
-        "forward: y = x + 1 instead of x += 1.",
+        meaning=f"{name} is a leaf tensor that requires a gradient (a parameter, or a tensor with "
+        "requires_grad=True): it must not be changed in place while gradients are recorded.",
+        fix="Put a manual update or initialisation under `with torch.no_grad():`. For a value of the forward, write "
+        "y = x + 1 instead of x += 1.",
         tensor=leaf,
     )
 
 
 ERROR = KnownError(
-    title="A parameter was changed in place while gradients are recorded",
+    title="A parameter was changed in place",
     exception_types=frozenset({"RuntimeError"}),
     message_patterns=(r"a (?:view of a )?leaf Variable that requires grad is being used in an in-place operation",),
     explain=explain,

@@ -1,8 +1,7 @@
-"""Something of the dataset cannot be sent to a worker process.
+"""An object in the dataset cannot be pickled for a worker process.
 
-Workers that are spawned, as they are on macOS and Windows and with ``multiprocessing_context="spawn"``, get the
-dataset, ``collate_fn`` and ``worker_init_fn`` as a pickle. A lambda, a function within a function and an open file
-have none.
+Spawned workers (on macOS, on Windows, and with ``multiprocessing_context="spawn"``) receive the dataset, ``collate_fn``
+and ``worker_init_fn`` as a pickle. A lambda, a nested function and an open file cannot be pickled.
 """
 
 from __future__ import annotations
@@ -12,22 +11,22 @@ import re
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
 
-def explain(raised: RaisedError, match: re.Match[str]) -> Explanation | None:
-    """Name what cannot be sent."""
-    if not any(file.startswith(("utils/data/", "multiprocessing/")) for file in raised.pytorch_files):
-        return None  # the program pickles something of its own
+def explain(error: RaisedError, match: re.Match[str]) -> Explanation | None:
+    """Name the object that cannot be pickled."""
+    if not any(file.startswith(("utils/data/", "multiprocessing/")) for file in error.pytorch_files):
+        return None  # the program calls pickle itself
     what = (match.groupdict().get("what") or "").strip("'<> ")
-    kind = "a lambda" if "<lambda>" in raised.message else f"`{what}`" if what else "an object in it"
+    item = "a lambda" if "<lambda>" in error.message else f"`{what}`" if what else "an object in them"
     return Explanation(
-        meaning=f"Workers are started as new processes here, and get the dataset, collate_fn and worker_init_fn as a "
-        f"pickle: {kind} has none.",
-        fix="Write it as a function (or a class) at the top of a module, with functools.partial for its arguments; "
-        "open files and connections in the worker, when they are first used.",
+        meaning=f"Workers start as new processes and receive the dataset, collate_fn and worker_init_fn as a pickle, but "
+        f"{item} cannot be pickled.",
+        fix="Define a function or a class at the top level of a module, with functools.partial for its arguments. Open "
+        "files and connections in the worker, on first use.",
     )
 
 
 ERROR = KnownError(
-    title="Something of the dataset cannot be sent to a worker",
+    title="The dataset cannot be pickled for a worker",
     exception_types=frozenset({"AttributeError", "PicklingError", "TypeError"}),
     message_patterns=(
         r"Can't (?:pickle|get) local object (?P<what>.*)",

@@ -1,7 +1,7 @@
-"""``backward()`` was called on a tensor that no parameter leads to.
+"""``backward()`` was called on a tensor that does not depend on any parameter.
 
-The graph is lost where gradients are switched off (``torch.no_grad()``, ``inference_mode``), where every parameter is
-frozen, or where the value was taken out of it: ``.detach()``, ``.item()``, ``torch.tensor(...)``, an argmax, numpy.
+There is no graph where gradients are disabled (``torch.no_grad()``, ``inference_mode``), where every parameter is
+frozen, or where the value was detached: ``.detach()``, ``.item()``, ``torch.tensor(...)``, an argmax, numpy.
 """
 
 from __future__ import annotations
@@ -11,67 +11,65 @@ import re
 from trueloop.core.findings import SourceLocation
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError, TensorDescription
 
-_CUTS = {
-    "detach": "`.detach()` takes it out of the graph",
-    "data": "`.data` takes it out of the graph",
-    "item": "`.item()` makes a plain number of it",
-    "numpy": "`.numpy()` leaves torch",
-    "tensor": "`torch.tensor(...)` copies values and drops their graph",
+_DETACHING_CALLS = {
+    "detach": "`.detach()` removes it from the graph",
+    "data": "`.data` removes it from the graph",
+    "item": "`.item()` returns a plain number",
+    "numpy": "`.numpy()` leaves PyTorch",
+    "tensor": "`torch.tensor(...)` copies values without their graph",
     "as_tensor": "`torch.as_tensor(...)` of plain numbers has no graph",
     "from_numpy": "`torch.from_numpy(...)` has no graph",
     "argmax": "`argmax` has no gradient",
-    "round": "its gradient is lost in `round`",
+    "round": "`round` loses the gradient",
     "eq": "a comparison has no gradient",
 }
-_LOOK = (
-    "Look for .detach(), .item(), torch.tensor(...), argmax or torch.no_grad() between the model's output and the "
-    "loss; and check that the parameters require gradients."
+_GENERAL_FIX = (
+    "Check for .detach(), .item(), torch.tensor(...), argmax or torch.no_grad() between the output of the model and the "
+    "loss, and that the parameters require gradients."
 )
 
 
-def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
-    """Say which of these it is, as far as something was seen."""
+def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
+    """Name the reason, if the run has shown one."""
     index = int(match["index"])
-    root = raised.backward_roots[index] if index < len(raised.backward_roots) else None
-    what = (
-        f"{root.display_name.capitalize() if root else 'The tensor'} leads back to no parameter that wants a gradient"
-    )
-    why, fix = _why(raised, root)
-    return Explanation(meaning=f"{what}{why}.", fix=fix, tensor=root, related=_related(raised))
+    root = error.backward_roots[index] if index < len(error.backward_roots) else None
+    subject = f"{root.display_name.capitalize() if root else 'The tensor'} does not depend on any parameter that requires a gradient"
+    reason, fix = _reason_and_fix(error, root)
+    return Explanation(meaning=f"{subject}{reason}.", fix=fix, tensor=root, related=_related(error))
 
 
-def _why(raised: RaisedError, root: TensorDescription | None) -> tuple[str, str]:
-    past = raised.recent
-    if past.grad_mode is False:
-        which = "torch.inference_mode()" if past.inference_mode else "torch.no_grad()"
+def _reason_and_fix(error: RaisedError, root: TensorDescription | None) -> tuple[str, str]:
+    recent = error.recent
+    if recent.grad_mode is False:
+        context = "torch.inference_mode()" if recent.inference_mode else "torch.no_grad()"
         return (
-            f": the model's latest forward ran with gradients switched off ({which}, or set_grad_enabled(False))",
-            "Take the training forward out of it, and leave it around the evaluation only.",
+            f": the latest forward of the model ran with gradients disabled ({context}, or set_grad_enabled(False))",
+            "Run the training forward outside of it, and use it for evaluation only.",
         )
-    if root is not None and root.created_by in _CUTS:
+    if root is not None and root.created_by in _DETACHING_CALLS:
         return (
-            f": {_CUTS[root.created_by]}",
-            "Compute the loss from the tensors themselves, and take numbers out later.",
+            f": {_DETACHING_CALLS[root.created_by]}",
+            "Compute the loss from the tensors themselves, and convert to numbers afterwards.",
         )
-    if past.frozen_model:
+    if recent.frozen_model:
         return (
-            f": no parameter of {past.frozen_model} has requires_grad set",
-            "Set requires_grad on what is to be trained, or check which layers the freezing was meant for.",
+            f": no parameter of {recent.frozen_model} has requires_grad set",
+            "Set requires_grad on the parameters to train, or check which layers you meant to freeze.",
         )
-    return "", _LOOK
+    return "", _GENERAL_FIX
 
 
-def _related(raised: RaisedError) -> tuple[tuple[SourceLocation, str], ...]:
-    past = raised.recent
+def _related(error: RaisedError) -> tuple[tuple[SourceLocation, str], ...]:
+    recent = error.recent
     return (
-        ((past.last_forward, "this forward ran without gradients"),)
-        if past.last_forward and past.grad_mode is False
+        ((recent.last_forward, "this forward ran without gradients"),)
+        if recent.last_forward and recent.grad_mode is False
         else ()
     )
 
 
 ERROR = KnownError(
-    title="The loss has no graph to go back through",
+    title="The loss does not depend on any trainable parameter",
     exception_types=frozenset({"RuntimeError"}),
     message_patterns=(r"element (?P<index>\d+) of tensors does not require grad and does not have a grad_fn",),
     explain=explain,

@@ -1,7 +1,7 @@
 """A tensor could not be passed between processes: shared memory is full, or too many files are open.
 
-On Linux, torch passes tensors as files in /dev/shm, each of them open in both processes until it is freed. A container
-has 64 MB there, and many systems allow 1024 open files. ``trueloop doctor`` counts both against the workers of a run.
+On Linux, PyTorch passes tensors as files in /dev/shm, each of them open in both processes until it is freed. A
+container has 64 MB there, and many systems allow 1024 open files. ``trueloop doctor`` checks both.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import re
 
 from trueloop.failures.pytorch_error import Explanation, KnownError, RaisedError
 
-_FULL = (
-    "Shared memory (/dev/shm) is full, through which loader workers pass their batches: a container has 64 MB of it.",
-    "Give the container more (docker run --shm-size=8g, or --ipc=host), or take fewer workers or smaller batches.",
+_SHARED_MEMORY_FULL = (
+    "Shared memory (/dev/shm), through which loader workers pass their batches, is full: a container has 64 MB of it.",
+    "Give the container more (docker run --shm-size=8g, or --ipc=host), or use fewer workers or smaller batches.",
 )
-_OPEN = (
-    "Too many files are open: each tensor on its way from a loader worker is one, and each that is kept stays one.",
-    "ulimit -n 65536 at the start, or torch.multiprocessing.set_sharing_strategy('file_system'). Clone what is kept.",
+_TOO_MANY_FILES = (
+    "Too many files are open: each tensor from a loader worker is one, for as long as the tensor is kept.",
+    "Run ulimit -n 65536 first, or torch.multiprocessing.set_sharing_strategy('file_system'). Clone tensors you keep.",
 )
 
 
-def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
-    """Say which of the two it is."""
-    many = re.search(r"Too many open files|ancdata", raised.message) is not None
-    meaning, fix = _OPEN if many else _FULL
+def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
+    """State which of the two limits was reached."""
+    is_file_limit = re.search(r"Too many open files|ancdata", error.message) is not None
+    meaning, fix = _TOO_MANY_FILES if is_file_limit else _SHARED_MEMORY_FULL
     return Explanation(meaning=meaning, fix=fix)
 
 

@@ -1,6 +1,6 @@
 """The names or shapes in a checkpoint are not those of the model.
 
-Wrappers put a prefix before every name: "module." (DataParallel, DistributedDataParallel), "_orig_mod."
+Wrappers add a prefix to every name: "module." (DataParallel, DistributedDataParallel), "_orig_mod."
 (torch.compile), "model." (Lightning).
 """
 
@@ -16,31 +16,33 @@ _SIZES = re.compile(
     r"size mismatch for (\S+): copying a param with shape torch\.Size\(\[(.*?)\]\) from checkpoint, "
     r"the shape in current model is torch\.Size\(\[(.*?)\]\)"
 )
-_BY = {"module.": "DataParallel or DistributedDataParallel", "_orig_mod.": "torch.compile", "model.": "Lightning"}
+_WRAPPERS = {"module.": "DataParallel or DistributedDataParallel", "_orig_mod.": "torch.compile", "model.": "Lightning"}
 
 
-def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
-    """Say which prefix it is, or how many names differ."""
-    missing, unexpected = _keys(_MISSING, raised.message), _keys(_UNEXPECTED, raised.message)
+def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
+    """Name the prefix, the shape that differs, or the number of names that differ."""
+    missing, unexpected = _keys(_MISSING, error.message), _keys(_UNEXPECTED, error.message)
     for has, lacks, where in ((unexpected, missing, "checkpoint"), (missing, unexpected, "model")):
         prefix = _prefix(has, lacks)
         if prefix:
-            by = f", which {_BY[prefix]} puts there" if prefix in _BY else ""
-            return Explanation(meaning=f'The names in the {where} begin with "{prefix}"{by}.', fix=_fix(prefix, where))
-    sizes = _SIZES.findall(raised.message)
+            source = f", which {_WRAPPERS[prefix]} adds" if prefix in _WRAPPERS else ""
+            return Explanation(
+                meaning=f'The names in the {where} begin with "{prefix}"{source}.', fix=_fix(prefix, where)
+            )
+    sizes = _SIZES.findall(error.message)
     if sizes and not missing and not unexpected:
         name, saved, now = sizes[0]
-        what = f"`{name}` has the shape [{saved}] in the checkpoint and [{now}] in the model"
+        difference = f"`{name}` has the shape [{saved}] in the checkpoint and [{now}] in the model"
         return Explanation(
-            meaning=f"{what}{f', and {len(sizes) - 1} more differ' if len(sizes) > 1 else ''}.",
-            fix="Build the model with the numbers it was saved with. To start a new head from other weights, leave its "
-            "keys out of the state and load with strict=False.",
+            meaning=f"{difference}{f', and {len(sizes) - 1} more differ' if len(sizes) > 1 else ''}.",
+            fix="Build the model with the sizes it was saved with. To add a new head to these weights, remove its keys "
+            "from the state and load with strict=False.",
         )
     return Explanation(
-        meaning=f"{len(missing)} names of the model are not in the checkpoint, and {len(unexpected)} of the checkpoint "
-        "are not in the model.",
-        fix="Build the model as it was saved; check that it is the model's part of the file, not all of it: "
-        'torch.load(path)["model"]. strict=False leaves what is missing as it was initialised, without a word.',
+        meaning=f"{len(missing)} names of the model are not in the checkpoint, and {len(unexpected)} names of the "
+        "checkpoint are not in the model.",
+        fix='Build the model that was saved, and pass only its part of the file: torch.load(path)["model"]. With '
+        "strict=False missing parameters silently keep their initial values.",
     )
 
 
@@ -50,7 +52,7 @@ def _keys(pattern: re.Pattern[str], message: str) -> list[str]:
 
 
 def _prefix(longer: list[str], shorter: list[str]) -> str:
-    """Return what stands before every name of one side, and makes it one of the other."""
+    """Return the prefix that every name of one side has in addition to a name of the other side."""
     if not longer or len(longer) != len(shorter):
         return ""
     parts = sorted(longer)[0], sorted(shorter)[0]
@@ -62,11 +64,11 @@ def _fix(prefix: str, where: str) -> str:
     if where == "model":
         return "Load into the model inside the wrapper: model.module or model._orig_mod."
     save = ", or save model.module.state_dict()" if prefix == "module." else ""
-    return f'Take it off: {{name.removeprefix("{prefix}"): value for name, value in state.items()}}{save}.'
+    return f'Remove the prefix: {{name.removeprefix("{prefix}"): value for name, value in state.items()}}{save}.'
 
 
 ERROR = KnownError(
-    title="A checkpoint of another model",
+    title="The checkpoint does not match the model",
     exception_types=frozenset({"RuntimeError"}),
     message_patterns=(r"Error\(s\) in loading state_dict for ",),
     explain=explain,

@@ -11,7 +11,7 @@ Why it happens
 Fix
     Call ``scheduler.step()`` directly after ``optimizer.step()``, or count the length in epochs.
 
-        scheduler = OneCycleLR(optimizer, max_lr=0.1, epochs=epochs, steps_per_epoch=len(loader))
+        scheduler = OneCycleLR(optimizer, 0.1, epochs * len(loader))
         for inputs, targets in loader:
             loss_fn(model(inputs), targets).backward()
             optimizer.step()
@@ -56,7 +56,7 @@ from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import Event, LoaderExhausted, Ref, SchedulerStepped
 
 
-class Advance(NamedTuple):
+class _SchedulerStep(NamedTuple):
     """One ``scheduler.step()``, with the counts of everything that had happened by then."""
 
     number: int
@@ -75,7 +75,7 @@ class Detector(failure.Detector):
     def __init__(self) -> None:
         self._passes = 0
         """Number of passes over data that ran a backward."""
-        self._last: weakref.WeakKeyDictionary[Ref, Advance] = weakref.WeakKeyDictionary()
+        self._last: weakref.WeakKeyDictionary[Ref, _SchedulerStep] = weakref.WeakKeyDictionary()
         self._reported: weakref.WeakSet[Ref] = weakref.WeakSet()
 
     def observe(self, event: LoaderExhausted | SchedulerStepped) -> Evidence | None:
@@ -86,20 +86,20 @@ class Detector(failure.Detector):
         per_epoch = event.steps_per_epoch or 0
         if per_epoch < 2 or event.scheduler in self._reported:
             return None
-        before = self._last.get(event.scheduler, Advance(0, 0, 0, 0, 0))
+        before = self._last.get(event.scheduler, _SchedulerStep(0, 0, 0, 0, 0))
         steps, batches = event.optimizer_steps - before.steps, event.backward_count - before.micro
-        is_next = event.count == before.number + 1 and self._passes > before.passes
+        is_next = event.last_epoch == before.number + 1 and self._passes > before.passes
         epoch = is_next and steps > 1 and per_epoch in (steps, batches)
         epochs = before.epochs + 1 if epoch else 0
-        self._last[event.scheduler] = Advance(
-            event.count, event.optimizer_steps, event.backward_count, self._passes, epochs
+        self._last[event.scheduler] = _SchedulerStep(
+            event.last_epoch, event.optimizer_steps, event.backward_count, self._passes, epochs
         )
         if epochs < 2:
             return None
         self._reported.add(event.scheduler)
         return Evidence(
-            message=f"{event.kind} has a length of {event.horizon} steps, {per_epoch} per epoch, but is stepped once "
-            f"per epoch: it has made {event.count} of {event.horizon} steps after {event.count} epochs.",
+            message=f"{event.kind} has a length of {event.planned_steps} steps, {per_epoch} per epoch, but is stepped "
+            f"once per epoch: it has made {event.last_epoch} steps after {event.last_epoch} epochs.",
             location=event.location,
             first_update=0,
         )
@@ -109,12 +109,12 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield scheduler steps outside the loop over the loader whose length is a factor of the schedule's length."""
     for advance in source.ops(OpKind.SCHEDULER_STEP):
         scheduler = advance.subject
-        known = scheduler.kind is ValueKind.SCHEDULER and bool(scheduler.sources) and MANAGED not in scheduler.facts
-        if not known or not advance.loops or advance.inputs or iterated_loader(advance.loops[-1]) is not None:
+        is_known = scheduler.kind is ValueKind.SCHEDULER and bool(scheduler.sources) and MANAGED not in scheduler.facts
+        if not is_known or not advance.loops or advance.inputs or iterated_loader(advance.loops[-1]) is not None:
             continue
-        steps = _steps(source, advance)
-        loaders = [_inner(each, advance.loops[-1]) for each in steps]
-        if steps and all(_counts(scheduler, each) for each in loaders):
+        steps = _updates_in_loop(source, advance)
+        loaders = [_inner_loader(each, advance.loops[-1]) for each in steps]
+        if steps and all(_has_loader_length(scheduler, each) for each in loaders):
             yield Hit(
                 message=f"`{source.text.segment(advance.node)}` runs once per epoch, but the length of the schedule is "
                 "counted in batches or updates.",
@@ -124,7 +124,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             )
 
 
-def _steps(source: SourceFile, advance: Op) -> list[Op]:
+def _updates_in_loop(source: SourceFile, advance: Op) -> list[Op]:
     """Return the updates in the loop that steps the scheduler; none where an inner loop steps it as well."""
     loop, scheduler = advance.loops[-1], advance.subject
     inside = source.ops_in_loop(loop, OpKind.STEP, OpKind.SCHEDULER_STEP, root=advance.entry_point)
@@ -133,13 +133,13 @@ def _steps(source: SourceFile, advance: Op) -> list[Op]:
     return mine if all(each.loops[-1].node is loop.node for each in other) else []
 
 
-def _inner(step: Op, loop: Loop) -> AbstractValue | None:
+def _inner_loader(step: Op, loop: Loop) -> AbstractValue | None:
     """Return the loader of the single loop between a loop and an update inside it."""
     inner = step.loops[[each.node for each in step.loops].index(loop.node) + 1 :]
     return iterated_loader(inner[0]) if len(inner) == 1 else None
 
 
-def _counts(scheduler: AbstractValue, loader: AbstractValue | None) -> bool:
+def _has_loader_length(scheduler: AbstractValue, loader: AbstractValue | None) -> bool:
     """Return True where a length of the schedule has the loader's length as a factor."""
     for number in lengths(scheduler) if loader is not None else ():
         powers = [power(number, each) for each in number.ancestors() if _is_length(each, loader)]

@@ -120,14 +120,14 @@ class Detector(failure.Detector):
     def _observe_scheduler(self, event: SchedulerStepped) -> Evidence | None:
         counts = self._schedules.get(event.scheduler)
         if counts is None:
-            counts = _StepCounts(event.optimizer, (event.count, event.optimizer_steps), [])
+            counts = _StepCounts(event.optimizer, (event.last_epoch, event.optimizer_steps), [])
             self._schedules[event.scheduler] = counts
         if len(counts.places) < 4096:
             counts.places.append(event.backward_count)
         is_settled = counts.irregular or event.scheduler in self._reported or event.kind not in ENDING
-        if is_settled or counts.windows < 2 or event.horizon is None:
+        if is_settled or counts.windows < 2 or event.planned_steps is None:
             return None
-        why = self._describe_length_in_updates(event.horizon, counts.size) or _describe_past_end(event, counts)
+        why = self._describe_length_in_updates(event.planned_steps, counts.size) or _describe_past_end(event, counts)
         if not why:
             return None
         self._reported.add(event.scheduler)
@@ -151,9 +151,9 @@ class Detector(failure.Detector):
 
 def _describe_past_end(event: SchedulerStepped, counts: _StepCounts) -> str:
     """Describe a schedule that is a full window past its end while the updates are far from it; "" for any other."""
-    horizon, (count, steps) = event.horizon or 0, counts.first
+    horizon, (count, steps) = event.planned_steps or 0, counts.first
     updates = event.optimizer_steps - steps
-    if event.count <= horizon + counts.size or updates * 2 > event.count - count + counts.size:
+    if event.last_epoch <= horizon + counts.size or updates * 2 > event.last_epoch - count + counts.size:
         return ""
     return f"it has run past its length, {horizon}, after {event.optimizer_steps} updates"
 

@@ -80,8 +80,8 @@ class Detector(failure.Detector):
         if len(self._starts) < PASSES or self._starts[0] < event.created_backward_count:
             return None
         return Evidence(
-            message=f"The `step()` of this {event.kind} was never called during {format_count(event.optimizer_steps, 'update')} "
-            "of its optimizer: the learning rate kept its first value.",
+            message=f"The `step()` of this {event.kind} was never called during "
+            f"{format_count(event.optimizer_steps, 'update')} of its optimizer: the learning rate did not change.",
             location=event.location,
         )
 
@@ -93,67 +93,70 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each unused scheduler of an optimizer that is stepped in a loop."""
-    for made in source.ops(OpKind.CREATE):
-        scheduler = made.subject
+    for creation in source.ops(OpKind.CREATE):
+        scheduler = creation.subject
         optimizer = scheduler.sources[0] if scheduler.kind is ValueKind.SCHEDULER and scheduler.sources else None
         if optimizer is None or optimizer.kind is not ValueKind.OPTIMIZER or "last_epoch" in scheduler.arguments:
             continue
-        run = source.ops_of_run(made)
-        others = any(_of(each, optimizer) for each in run if each.kind is OpKind.SCHEDULER_STEP)
-        if others or not _is_unused(source, made) or not any(_trains_after(made, each) for each in run):
+        run = source.ops_of_run(creation)
+        others = any(_is_step_of(each, optimizer) for each in run if each.kind is OpKind.SCHEDULER_STEP)
+        if others or not _is_unused(source, creation) or not any(_trains_after(creation, each) for each in run):
             continue
         if not sets_rates(source.tree):
             yield Hit(
-                message="The `step()` of this scheduler is never called: the learning rate keeps its first value.",
-                node=made.node,
+                message="The `step()` of this scheduler is never called: the learning rate does not change.",
+                node=creation.node,
             )
 
 
-def _of(advance: Op, optimizer: AbstractValue) -> bool:
+def _is_step_of(advance: Op, optimizer: AbstractValue) -> bool:
     return any(each.may_be(optimizer) for each in advance.subject.sources)
 
 
-def _trains_after(made: Op, step: Op) -> bool:
+def _trains_after(creation: Op, step: Op) -> bool:
     """Return True for a later step of the scheduler's optimizer, in a loop that does not build the scheduler."""
-    deeper = len(step.loops) > len(made.loops) and all(step.within(each) for each in made.loops)
+    deeper = len(step.loops) > len(creation.loops) and all(step.within(each) for each in creation.loops)
     return (
-        step.kind is OpKind.STEP and step.index > made.index and deeper and step.subject.may_be(made.subject.sources[0])
+        step.kind is OpKind.STEP
+        and step.index > creation.index
+        and deeper
+        and step.subject.may_be(creation.subject.sources[0])
     )
 
 
-def _is_unused(source: SourceFile, made: Op) -> bool:
+def _is_unused(source: SourceFile, creation: Op) -> bool:
     """Return True where no use of the new scheduler's only name can step it."""
-    statement = made.statement
+    statement = creation.statement
     if isinstance(statement, ast.Expr):
-        return statement.value is made.node
-    if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is not made.node:
+        return statement.value is creation.node
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is not creation.node:
         return False
     target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
     if isinstance(statement, ast.Assign) and len(statement.targets) > 1:
         return False
     if isinstance(target, ast.Name):
-        return _is_idle(source, made.function or source.tree, target.id, frozenset())
-    return isinstance(target, ast.Attribute) and _is_attribute_idle(source, made, target)
+        return _is_idle(source, creation.function or source.tree, target.id, frozenset())
+    return isinstance(target, ast.Attribute) and _is_attribute_idle(source, creation, target)
 
 
 PLAIN_BASES: Final = frozenset(("object", "Module", "Dataset", "Protocol", "ABC", "NamedTuple", "Enum"))
 """Base classes that use no scheduler of their subclasses."""
 
 
-def _is_attribute_idle(source: SourceFile, made: Op, target: ast.Attribute) -> bool:
+def _is_attribute_idle(source: SourceFile, creation: Op, target: ast.Attribute) -> bool:
     """Return True for an attribute that this file, if it is the whole program, only reads from."""
     nodes, word = source.nodes, target.attr
     owners = [each.subject for each in source.ops(OpKind.SET_ATTRIBUTE) if each.node is target]
     if (
         dotted_name(target.value) != "self"
-        or made.entry_point
+        or creation.entry_point
         or any(source.escapes(o, source.operations) for o in owners)
     ):
         return False
-    known = {*PLAIN_BASES, *(each.name for each in nodes if isinstance(each, ast.ClassDef))}
+    plain_names = {*PLAIN_BASES, *(each.name for each in nodes if isinstance(each, ast.ClassDef))}
     bases = [base for each in nodes if isinstance(each, ast.ClassDef) for base in each.bases]
     by_name = any(isinstance(each, ast.Constant) and each.value == word for each in nodes)
-    if by_name or any(dotted_name(base).rpartition(".")[2] not in known for base in bases):
+    if by_name or any(dotted_name(base).rpartition(".")[2] not in plain_names for base in bases):
         return False
     loads = (n for n in nodes if isinstance(n, ast.Attribute) and n.attr == word and isinstance(n.ctx, ast.Load))
     return {id(each) for each in loads} <= _reads_of(nodes)
@@ -174,10 +177,10 @@ def _is_idle(source: SourceFile, scope: Any, name: str, above: frozenset[str]) -
     if any(isinstance(each, ast.Attribute) and id(each.value) in other_uses for each in nodes):
         return False
     for call in (each for each in nodes if isinstance(each, ast.Call) and other_uses):
-        if any(id(given) in other_uses for given in (*call.args, *(each.value for each in call.keywords))):
+        if any(id(argument) in other_uses for argument in (*call.args, *(each.value for each in call.keywords))):
             other_uses -= {
-                id(given)
-                for given, function, word in _match_arguments(source, call)
+                id(argument)
+                for argument, function, word in _match_arguments(source, call)
                 if function.name not in above and _is_idle(source, function, word, above | {function.name})
             }
     return not other_uses
@@ -191,7 +194,7 @@ def _match_arguments(source: SourceFile, call: ast.Call) -> Iterator[tuple[ast.e
     function, places = defined[0], [each.arg for each in (*defined[0].args.posonlyargs, *defined[0].args.args)]
     if function.decorator_list or function.args.vararg or function.args.kwarg:
         return
-    yield from ((given, function, word) for given, word in zip(call.args, places, strict=False))
+    yield from ((argument, function, word) for argument, word in zip(call.args, places, strict=False))
     yield from ((each.value, function, each.arg) for each in call.keywords if each.arg)
 
 

@@ -13,9 +13,9 @@ Why it happens
 Fix
     Give the schedule the length of the run, in the unit in which it is stepped.
 
-        CosineAnnealingLR(optimizer, T_max=epochs)                # scheduler.step() once per epoch
-        CosineAnnealingLR(optimizer, T_max=epochs * len(loader))  # scheduler.step() once per update
-        LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))  # written by hand
+        CosineAnnealingLR(optimizer, T_max=epochs)  # step() per epoch
+        CosineAnnealingLR(optimizer, T_max=epochs * len(loader))  # per update
+        LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))
 
 When this is fine
     - ``CosineAnnealingWarmRestarts`` and ``CyclicLR`` rise again by design.
@@ -66,15 +66,15 @@ class Detector(failure.Detector):
         first = self._first.setdefault(scheduler, event)
         steps_before = self._steps.get(scheduler, event.optimizer_steps)
         self._steps[scheduler] = event.optimizer_steps
-        self._ends |= event.kind in ENDING and event.horizon is not None
+        self._ends |= event.kind in ENDING and event.planned_steps is not None
         updates = event.optimizer_steps - first.optimizer_steps
-        if event.optimizer_steps == steps_before or _counts_micro_batches(event.count - first.count, updates):
+        if event.optimizer_steps == steps_before or _counts_micro_batches(event.last_epoch - first.last_epoch, updates):
             return None
         message = _describe_below_zero(first, event) or _describe_beyond_end(event)
         if not message:
             return None
         self._reported.add(scheduler)
-        often = " It is stepped once per update." if updates == event.count - first.count > 2 else ""
+        often = " It is stepped once per update." if updates == event.last_epoch - first.last_epoch > 2 else ""
         return Evidence(message=f"{event.kind} {message}.{often}", location=event.location)
 
     def inconclusive(self) -> str:
@@ -84,19 +84,23 @@ class Detector(failure.Detector):
 
 def _describe_below_zero(first: SchedulerStepped, event: SchedulerStepped) -> str:
     """Describe updates at a rate below zero that was above zero before; "" if there were none."""
-    below = [rate for rate, once in zip(event.before, first.before, strict=False) if rate < 0 < once]
+    below = [rate for rate, once in zip(event.rates_before, first.rates_before, strict=False) if rate < 0 < once]
     return f"has made the learning rate negative: updates at {min(below):.3g} increase the loss" if below else ""
 
 
 def _describe_beyond_end(event: SchedulerStepped) -> str:
     """Describe updates beyond the end of a schedule that has one; "" if there were none."""
-    if event.horizon is None or event.kind not in ENDING or event.count - 1 <= event.horizon:
+    if event.planned_steps is None or event.kind not in ENDING or event.last_epoch - 1 <= event.planned_steps:
         return ""
-    stuck = bool(event.before) and not any(event.before) and not any(event.after)
-    if not stuck and not any(after > before for before, after in zip(event.before, event.after, strict=False)):
+    stuck = bool(event.rates_before) and not any(event.rates_before) and not any(event.rates_after)
+    if not stuck and not any(
+        after > before for before, after in zip(event.rates_before, event.rates_after, strict=False)
+    ):
         return ""
-    after = "the learning rate stays at 0" if stuck else f"the learning rate rises again, to {max(event.after):.3g}"
-    return f"has a length of {event.horizon} steps and has made {event.count}: {after}"
+    after = (
+        "the learning rate stays at 0" if stuck else f"the learning rate rises again, to {max(event.rates_after):.3g}"
+    )
+    return f"has a length of {event.planned_steps} steps and has made {event.last_epoch}: {after}"
 
 
 def _counts_micro_batches(advances: int, updates: int) -> bool:

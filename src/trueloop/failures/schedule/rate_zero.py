@@ -12,8 +12,8 @@ Why it happens
 Fix
     Begin the warm-up above zero and step it per update. Step a schedule that counts epochs once per epoch.
 
-        LambdaLR(optimizer, lambda step: min(1.0, step / warmup))        # wrong: starts at 0
-        LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / warmup))  # right
+        lambda step: min(1.0, step / warmup)        # wrong: starts at 0
+        lambda step: min(1.0, (step + 1) / warmup)  # right
 
 When this is fine
     - A single update at zero, where a warm-up begins or a cycle repeats.
@@ -71,11 +71,11 @@ class Detector(failure.Detector):
                     self._training.put(event.optimizer, training)
             return None
         last = self._last.get(event.scheduler)
-        self._last[event.scheduler] = (event.count, event.optimizer_steps)
-        rate = max(map(abs, event.before), default=0.0)
+        self._last[event.scheduler] = (event.last_epoch, event.optimizer_steps)
+        rate = max(map(abs, event.rates_before), default=0.0)
         self._highest[event.scheduler] = highest = max(rate, self._highest.get(event.scheduler, 0.0))
-        at_zero = bool(event.before) and rate <= NEAR_ZERO * highest
-        ended = event.horizon is not None and event.count > event.horizon
+        at_zero = bool(event.rates_before) and rate <= NEAR_ZERO * highest
+        ended = event.planned_steps is not None and event.last_epoch > event.planned_steps
         if not at_zero or ended or self._do_others_train(event.optimizer):
             self._zero[event.scheduler] = 0
             return None
@@ -100,9 +100,9 @@ class Detector(failure.Detector):
 def _count_updates_between(last: tuple[int, int] | None, event: SchedulerStepped) -> int:
     """Return the number of updates since the previous scheduler step, if it was observed, or since the start."""
     if last is None:
-        return event.optimizer_steps if event.count == 1 else 0
+        return event.optimizer_steps if event.last_epoch == 1 else 0
     count, steps = last
-    return event.optimizer_steps - steps if event.count == count + 1 else 0
+    return event.optimizer_steps - steps if event.last_epoch == count + 1 else 0
 
 
 def inject(loop: TeachingLoop) -> None:

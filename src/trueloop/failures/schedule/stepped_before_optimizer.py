@@ -99,7 +99,7 @@ class Detector(failure.Detector):
         if early is None:
             if _is_early(event) and event.optimizer not in self._skipped and event.location is not None:
                 early = self._early[scheduler] = _EarlyStep(
-                    event.location, self._pending, event.backward_count, event.before, event.after
+                    event.location, self._pending, event.backward_count, event.rates_before, event.rates_after
                 )
                 self._optimizers.setdefault(event.optimizer, []).append(early)
             else:
@@ -125,9 +125,9 @@ class Detector(failure.Detector):
 
 
 def _is_early(event: SchedulerStepped) -> bool:
-    if event.optimizer_steps or event.count <= 0 or event.kind == "ReduceLROnPlateau":
+    if event.optimizer_steps or event.last_epoch <= 0 or event.kind == "ReduceLROnPlateau":
         return False
-    return bool(event.before) and any(event.before)  # a first rate of 0 may be skipped on purpose
+    return bool(event.rates_before) and any(event.rates_before)  # a first rate of 0 may be skipped on purpose
 
 
 USES_FIRST_RATE: Final = frozenset(
@@ -174,9 +174,9 @@ def _first_update(source: SourceFile, advance: Op) -> Op | None:
     if step is None or step.index < advance.index or not step.within(loop):
         return None
     earlier = [each for each in run if each.index < step.index or each.within(loop)]
-    made = [each for each in earlier if each.kind is OpKind.CREATE and each.subject.may_be(scheduler)]
+    creations = [each for each in earlier if each.kind is OpKind.CREATE and each.subject.may_be(scheduler)]
     has_unknown = any(_makes_unknown(each, advance) for each in earlier)
-    return step if made and not has_unknown and not any(each.within(loop) for each in made) else None
+    return step if creations and not has_unknown and not any(each.within(loop) for each in creations) else None
 
 
 def _makes_unknown(operation: Op, advance: Op) -> bool:
@@ -185,7 +185,7 @@ def _makes_unknown(operation: Op, advance: Op) -> bool:
     mine = operation.subject.may_be(scheduler)
     match operation.kind:
         case OpKind.ESCAPE:
-            return any(each.may_be(given) for each in operation.inputs for given in (scheduler, scheduler.sources[0]))
+            return any(each.may_be(value) for each in operation.inputs for value in (scheduler, scheduler.sources[0]))
         case OpKind.LOAD_STATE_DICT:
             return mine and not operation.branches
         case _:

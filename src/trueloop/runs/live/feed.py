@@ -109,7 +109,7 @@ class FeedReader:
 
     def _add_record(self, record: dict[str, Any]) -> None:
         match record["event"]:
-            case "begun":
+            case "started":
                 if record["schema"] != SCHEMA:
                     raise InvalidData(f"The feed has schema {record['schema']!r}; this trueloop reads {SCHEMA}.")
                 self.about, self.started_at = record, float(record["time"])

@@ -64,7 +64,7 @@ def run_page(run: JournalReader) -> dict[str, Any]:
         ],
         "checkpoints": _checkpoints(run),
         "settings": _settings(started.facts if started else {}),
-        "told": [],
+        "verdicts": [],
         "error": None,
         **_read_progress(run),
     }
@@ -106,7 +106,7 @@ def feed_page(feed: FeedReader) -> dict[str, Any]:
         "settings": [
             [name, _text(feed.about.get(name))] for name in ("command", "folder", "python", "trueloop", "pid", "rank")
         ],
-        "told": _verdicts(report),
+        "verdicts": _verdicts(report),
         "error": _error(feed),
         **_read_progress(feed),
         "changed": feed.started_at + now.seconds,

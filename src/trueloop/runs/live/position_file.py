@@ -66,4 +66,4 @@ def read_position(folder: Path) -> dict[str, Any]:
 def is_running(position: Mapping[str, Any]) -> bool:
     """True if a program has not recorded its end and its process is alive."""
     pid = position.get("pid")
-    return position.get("ended") is None and type(pid) is int and is_alive(pid, str(position.get("mark") or ""))
+    return position.get("ended") is None and type(pid) is int and is_alive(pid, str(position.get("start_ticks") or ""))

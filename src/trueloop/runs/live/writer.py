@@ -77,9 +77,9 @@ class LiveWriter:
         self._layers: list[str] = []
         self._unwritten: dict[str, list[list[float]]] = {}
         self._timing: dict[str, float] | None = None
-        identity = {"pid": self._process, "mark": process_start_ticks(self._process)}
+        identity = {"pid": self._process, "start_ticks": process_start_ticks(self._process)}
         self._identity = identity
-        self._append("begun", schema=SCHEMA, time=round(began, 3), rank=rank, **identity, **about)
+        self._append("started", schema=SCHEMA, time=round(began, 3), rank=rank, **identity, **about)
         self._write_position(0)
 
     def add_value(self, series: str, update: int, value: float) -> None:

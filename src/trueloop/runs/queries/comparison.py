@@ -63,13 +63,13 @@ def find_differences(histories: Sequence[History]) -> list[Difference]:
     """Return every fact that is not the same in all runs, ordered by group."""
     facts = [_facts(history) for history in histories]
     names = dict.fromkeys(name for each in facts for name in each)
-    found = [
+    differences = [
         Difference(group=_group(name), name=name, values=[each.get(name, ABSENT) for each in facts])
         for name in names
         if len({_text(each.get(name, ABSENT)) for each in facts}) > 1
     ]
     groups: list[Group] = ["config", "code", "data", "model", "environment"]
-    return sorted(found, key=lambda each: groups.index(each.group))
+    return sorted(differences, key=lambda each: groups.index(each.group))
 
 
 def compare_metrics(
@@ -81,14 +81,14 @@ def compare_metrics(
         histories: histories of the runs.
         modes: whether lower or higher values of a metric are better; None = unknown.
     """
-    told = [metric_points(history.evaluations) for history in histories]
+    metrics = [metric_points(history.evaluations) for history in histories]
     return [
         MetricComparison(
             metric=name,
             best=[_best_point(history, name, modes.get(name)) for history in histories],
-            last=[each[name][-1] if name in each else None for each in told],
+            last=[each[name][-1] if name in each else None for each in metrics],
         )
-        for name in dict.fromkeys(name for each in told for name in each)
+        for name in dict.fromkeys(name for each in metrics for name in each)
     ]
 
 
@@ -99,8 +99,8 @@ def metric_modes(histories: Sequence[History]) -> dict[str, Literal["min", "max"
 
 def _best_point(history: History, name: str, mode: Literal["min", "max"] | None) -> Point | None:
     if mode is None:
-        found = metric_points(history.evaluations).get(name)
-        return found[-1] if found else None
+        points = metric_points(history.evaluations).get(name)
+        return points[-1] if points else None
     return next(iter(rank_points(history, name, mode)), None)
 
 

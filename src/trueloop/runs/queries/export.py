@@ -71,8 +71,8 @@ def _rows(history: History, columns: Mapping[str, Sequence[Any]]) -> Iterator[tu
 
 
 def _title(name: str) -> str:
-    shown = replace_unprintable(name)
-    return f"'{shown}" if shown.startswith(_FORMULA_STARTS) else shown
+    title = replace_unprintable(name)
+    return f"'{title}" if title.startswith(_FORMULA_STARTS) else title
 
 
 def _cell(value: Any) -> Any:

@@ -80,11 +80,11 @@ def filter_runs(runs: Sequence[Overview], conditions: Iterable[Condition]) -> li
     Raises:
         InvalidConfig: no run has the field of a condition; the message lists the available ones.
     """
-    left = list(runs)
+    remaining = list(runs)
     for each in conditions:
-        ask = field_getter(each.name, runs)
-        left = [run for run in left if _meets(ask(run), each)]
-    return left
+        get_field = field_getter(each.name, runs)
+        remaining = [run for run in remaining if _meets(get_field(run), each)]
+    return remaining
 
 
 def state_condition(state: str, runs: Sequence[Overview]) -> Condition:
@@ -113,8 +113,8 @@ def sort_runs(runs: Sequence[Overview], by: str, *, reverse: bool = False) -> li
     Raises:
         InvalidConfig: no run has the field.
     """
-    ask = field_getter(by, runs)
-    keyed = [(ask(run), run) for run in runs]
+    get_field = field_getter(by, runs)
+    keyed = [(get_field(run), run) for run in runs]
     present = [pair for pair in keyed if not _is_missing(pair[0])]
     downwards = by == "started" or (by not in FIELDS and metric_mode(by.removeprefix(_LAST), runs) == "max")
     texts = any(isinstance(value, str) or not isinstance(value, int | float) for value, _ in present)
@@ -161,17 +161,17 @@ def _value_or_none(point: Any) -> float | None:
     return point.value if point else None
 
 
-def _meets(found: Any, wanted: Condition) -> bool:
-    if found is None:
+def _meets(value: Any, wanted: Condition) -> bool:
+    if value is None:
         return False
     number = _parse_number(wanted.value)
     if wanted.sign in _OPERATORS:
-        told = None if isinstance(found, str | bool) else _parse_number(found)
-        return told is not None and _OPERATORS[wanted.sign](told, number)
-    if isinstance(found, int | float) and not isinstance(found, bool) and number is not None:
-        same = found == number or (math.isnan(found) and math.isnan(number))
+        compared = None if isinstance(value, str | bool) else _parse_number(value)
+        return compared is not None and _OPERATORS[wanted.sign](compared, number)
+    if isinstance(value, int | float) and not isinstance(value, bool) and number is not None:
+        same = value == number or (math.isnan(value) and math.isnan(number))
     else:
-        text = str(found).lower() if isinstance(found, bool) else str(found)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
         same = fnmatchcase(text, wanted.value)
     return same == (wanted.sign != "!=")
 

@@ -30,39 +30,37 @@ def journal_position(run_dir: Path) -> list[Any]:
     with (run_dir / JOURNAL_NAME).open("rb") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - _TAIL_BYTES))
-        whole = (
-            end - _TAIL_BYTES + file.read().rindex(b"\n") + 1 if end > _TAIL_BYTES else file.read().rindex(b"\n") + 1
-        )
-        return [whole, _tail_hash(file, whole)]
+        offset = max(0, end - _TAIL_BYTES) + file.read().rindex(b"\n") + 1
+        return [offset, _tail_hash(file, offset)]
 
 
 def extend_record(run_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Bring a record up to date.
+    """Update a record from the lines that were added to its journal.
 
     Args:
         run_dir: run folder whose journal has only been appended to since.
-        record: of the journal as it was, with its `journal_position` under "read".
+        record: the previous record of the journal, with its `journal_position` under "read".
 
     Returns:
-        What `record_of` would, to the rounding of its seconds; None where only reading all of it can tell: it was
-        rewritten, another process has begun since, or a line makes no sense.
+        The result of `read_record`, up to rounding of its seconds; None if the journal must be read completely: it was
+        rewritten, another process has started since, or a line is invalid.
     """
     if record.get("problem") or "read" not in record:
         return None
-    start, mark = record["read"]
-    grown = _RecordUpdater(record)
+    start, start_hash = record["read"]
+    updater = _RecordUpdater(record)
     try:
         now = journal_position(run_dir)
         with (run_dir / JOURNAL_NAME).open("rb") as file:
-            if now[0] < start or _tail_hash(file, start) != mark:
+            if now[0] < start or _tail_hash(file, start) != start_hash:
                 return None
             file.seek(start)
             for line in file:
-                if line.endswith(b"\n") and not grown.add_line(parse_json(line)):
+                if line.endswith(b"\n") and not updater.add_line(parse_json(line)):
                     return None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return {**grown.record, "read": now}
+    return {**updater.record, "read": now}
 
 
 class _RecordUpdater:

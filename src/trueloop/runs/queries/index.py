@@ -24,7 +24,7 @@ from trueloop.runs.queries.incremental import MIN_INCREMENTAL_BYTES, extend_reco
 from trueloop.runs.queries.overview import Overview, make_overview, read_record
 
 INDEX_NAME = ".index.sqlite"
-SCHEMA = 1  # raised whenever what `record_of` returns changes
+SCHEMA = 1  # incremented whenever the result of `read_record` changes
 _LOCK_TIMEOUT_S = 5.0  # for another process that writes the index, which takes milliseconds
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS runs"
@@ -55,26 +55,26 @@ def load_overviews(root: Path, *, facts: bool = False) -> list[Overview]:
 def _load_overviews(root: Path, stamps: Mapping[str, Stamp], *, facts: bool) -> list[Overview]:
     if not stamps:
         return []
-    known = _load(root)
-    kept = {name: row for name, row in (known or {}).items() if stamps.get(name) == row[0]}
-    read = _parse_rows(kept, facts=facts)
+    indexed = _load(root)
+    unchanged = {name: row for name, row in (indexed or {}).items() if stamps.get(name) == row[0]}
+    read = _parse_rows(unchanged, facts=facts)
     if read is None:  # a row is not JSON, so the index cannot be trusted
-        known, kept, read = None, {}, {}
-    fresh = {
-        name: _read_row(root / name, stamp, (known or {}).get(name))
+        indexed, unchanged, read = None, {}, {}
+    changed = {
+        name: _read_row(root / name, stamp, (indexed or {}).get(name))
         for name, stamp in stamps.items()
-        if name not in kept
+        if name not in unchanged
     }
-    if fresh or known is None or len(kept) < len(known):
-        _save(root, fresh, gone=(known or {}).keys() - stamps.keys(), anew=known is None)
-    read |= _parse_rows(fresh, facts=facts) or {}
+    if changed or indexed is None or len(unchanged) < len(indexed):
+        _save(root, changed, removed=(indexed or {}).keys() - stamps.keys(), rebuild=indexed is None)
+    read |= _parse_rows(changed, facts=facts) or {}
     parent = "" if str(root) == "." else f"{root}/"
     return [make_overview(parent + name, *read[name]) for name in stamps]
 
 
 @contextmanager
 def _gc_paused() -> Generator[None]:
-    """Pause garbage collection, which would take a quarter of the time: half a million objects are created and kept."""
+    """Pause garbage collection, which would take a quarter of the time: half a million objects are created and unchanged."""
     running = gc.isenabled()
     gc.disable()
     try:
@@ -104,14 +104,14 @@ def _stamps(root: Path) -> dict[str, Stamp]:
         raise RunFolderError(f"The runs in {root} cannot be listed: {error.strerror or error}.") from error
     for name in folders:
         try:
-            seen = os.stat(f"{root}/{name}/{JOURNAL_NAME}", follow_symlinks=False)  # noqa: PTH116 - 10,000 Paths take 0.1 s
+            info = os.stat(f"{root}/{name}/{JOURNAL_NAME}", follow_symlinks=False)  # noqa: PTH116 - 10,000 Paths take 0.1 s
         except (FileNotFoundError, NotADirectoryError):
             continue  # no journal: not a run
         except OSError:
             found[name] = (0, 0)  # not readable: `read_record` reports it
             continue
-        if stat.S_ISREG(seen.st_mode):
-            found[name] = (seen.st_mtime_ns, seen.st_size)
+        if stat.S_ISREG(info.st_mode):
+            found[name] = (info.st_mtime_ns, info.st_size)
     return found
 
 
@@ -153,37 +153,37 @@ def _load(root: Path) -> dict[str, Row] | None:
             if index.execute("PRAGMA user_version").fetchone() != (SCHEMA,):
                 return None
             rows = index.execute("SELECT name, mtime_ns, size, record, facts FROM runs").fetchall()
-            return {os.fsdecode(name): ((mtime_ns, size), *told) for name, mtime_ns, size, *told in rows}
+            return {os.fsdecode(name): ((mtime_ns, size), *texts) for name, mtime_ns, size, *texts in rows}
     except (sqlite3.Error, TypeError, ValueError):  # not a database, or one with other content
         return None
 
 
-def _save(root: Path, fresh: Mapping[str, Row], *, gone: Iterable[str], anew: bool) -> None:
+def _save(root: Path, changed: Mapping[str, Row], *, removed: Iterable[str], rebuild: bool) -> None:
     """Write new rows to the index; errors are ignored because the result does not depend on it."""
     path = root / INDEX_NAME
     if path.is_symlink() or not os.access(root, os.W_OK):
         return
     try:
-        if anew:
-            beside = root / f"{INDEX_NAME}.{secrets.token_hex(4)}"
+        if rebuild:
+            partial = root / f"{INDEX_NAME}.{secrets.token_hex(4)}"
             try:
-                _write(beside, fresh, ())
-                beside.replace(path)
+                _write(partial, changed, ())
+                partial.replace(path)
             finally:
-                beside.unlink(missing_ok=True)
+                partial.unlink(missing_ok=True)
         else:
-            _write(path, fresh, gone)
+            _write(path, changed, removed)
     except (sqlite3.Error, OSError):
         return
 
 
-def _write(path: Path, fresh: Mapping[str, Row], gone: Iterable[str]) -> None:
+def _write(path: Path, changed: Mapping[str, Row], removed: Iterable[str]) -> None:
     with closing(sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, isolation_level=None)) as index:
-        index.execute("PRAGMA synchronous = OFF")  # after a power cut it may be corrupt, and is made anew
+        index.execute("PRAGMA synchronous = OFF")  # after a power cut it may be corrupt, and is rebuilt
         index.execute("BEGIN IMMEDIATE")
         index.execute(_TABLE)
         index.execute(f"PRAGMA user_version = {SCHEMA}")
-        rows = ((os.fsencode(name), *stamp, record, facts) for name, (stamp, record, facts) in fresh.items())
+        rows = ((os.fsencode(name), *stamp, record, facts) for name, (stamp, record, facts) in changed.items())
         index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", rows)
-        index.executemany("DELETE FROM runs WHERE name = ?", [(os.fsencode(name),) for name in gone])
+        index.executemany("DELETE FROM runs WHERE name = ?", [(os.fsencode(name),) for name in removed])
         index.execute("COMMIT")

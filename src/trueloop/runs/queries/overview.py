@@ -138,12 +138,12 @@ def make_overview(folder: str, record: Mapping[str, Any], facts: Mapping[str, An
 
 
 def read_record(run_dir: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read a run's journal for what does not change unless the journal does: its record and its settings.
+    """Read from a journal everything that changes only with it: its record and its settings.
 
     Returns:
-        Both JSON-ready; the record of a journal that cannot be read holds only the "problem".
+        Both JSON-ready; for a journal that cannot be read, the record contains only "end" and "problem".
 
-    Cost: that of `read`.
+    Cost: that of `read_journal`.
     """
     try:
         history = read_journal(run_dir / JOURNAL_NAME)
@@ -173,8 +173,8 @@ def monitored_metric(facts: Mapping[str, Any]) -> tuple[str, Literal["min", "max
     monitor = config.get("monitor") if isinstance(config, Mapping) else None
     if not isinstance(monitor, Mapping):
         return "val/loss", "min"
-    told = cast("Mapping[str, Any]", monitor)
-    return str(told.get("metric") or "val/loss"), "max" if told.get("mode") == "max" else "min"
+    monitor = cast("Mapping[str, Any]", monitor)
+    return str(monitor.get("metric") or "val/loss"), "max" if monitor.get("mode") == "max" else "min"
 
 
 def metric_points(evaluations: Iterable[Evaluated]) -> dict[str, list[Point]]:
@@ -189,18 +189,18 @@ def metric_points(evaluations: Iterable[Evaluated]) -> dict[str, list[Point]]:
 def _make_record(run_dir: Path, history: History) -> dict[str, Any]:
     facts, end, updates = history.facts, history.end, history.updates
     measured = metric_points(history.evaluations)
-    finite = {name: [each for each in some if math.isfinite(each.value)] for name, some in measured.items()}
+    finite = {name: [each for each in values if math.isfinite(each.value)] for name, values in measured.items()}
     metric, mode = monitored_metric(facts)
-    lowest = {name: min(some, key=lambda each: each.value) for name, some in finite.items() if some}
-    highest = {name: max(some, key=lambda each: each.value) for name, some in finite.items() if some}
+    lowest = {name: min(values, key=lambda each: each.value) for name, values in finite.items() if values}
+    highest = {name: max(values, key=lambda each: each.value) for name, values in finite.items() if values}
     best = (lowest if mode == "min" else highest).get(metric)
-    rolled_back = history.notes[-1:] and (history.notes[-1].kind, history.notes[-1].update)
-    stopped = rolled_back == (ROLLED_BACK, history.last_update)
+    last_note = history.notes[-1:] and (history.notes[-1].kind, history.notes[-1].update)
+    is_rolled_back = last_note == (ROLLED_BACK, history.last_update)
     return {
         "run_id": read_run_id(run_dir / JOURNAL_NAME) or "",
         "recipe": str(facts.get("recipe") or history.started.name),
         "started_at": history.started_at,
-        "end": str(end.reason) if end else ROLLED_BACK if stopped else "",
+        "end": str(end.reason) if end else ROLLED_BACK if is_rolled_back else "",
         "update": history.last_update,
         "updates": history.started.updates,
         "epoch": updates.epoch[-1] if len(updates) else 0,
@@ -208,7 +208,7 @@ def _make_record(run_dir: Path, history: History) -> dict[str, Any]:
         "duration_s": end.seconds if end and history.processes == 1 else history.time_split().total,
         "processes": history.processes,
         "monitor": [metric, mode],
-        "last": {name: some[-1] for name, some in measured.items()},
+        "last": {name: values[-1] for name, values in measured.items()},
         "lowest": lowest,
         "highest": highest,
         "best_checkpoint": _checkpoint_folder(history.checkpoints, best.update) if best else None,

@@ -49,10 +49,10 @@ def save_html(
     """
     labels = list(histories)
     parts = [_header(histories), *_tables(labels, differences, measured), _curves(histories)]
-    beside = path.with_name(path.name + ".part")
+    partial = path.with_name(path.name + ".part")
     try:
-        beside.write_text(render_page(f"{_title(histories)}: trueloop", parts), encoding="utf-8")
-        beside.replace(path)
+        partial.write_text(render_page(f"{_title(histories)}: trueloop", parts), encoding="utf-8")
+        partial.replace(path)
     except OSError as error:
         raise RunFolderError(f"The page cannot be written to {path}: {error.strerror or error}.") from error
 

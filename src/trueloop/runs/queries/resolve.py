@@ -62,7 +62,7 @@ def _is_inside(path: Path, root: Path, word: str) -> bool:
 def _find_by_prefix(word: str, root: Path) -> Path:
     found = {name for name in run_names(root) if name.startswith(word)}
     if len(word) >= _MIN_ID_DIGITS and all(char in "0123456789abcdef" for char in word):
-        found |= {seen.name for seen in load_overviews(root) if seen.run_id.startswith(word)}
+        found |= {run.name for run in load_overviews(root) if run.run_id.startswith(word)}
     if len(found) == 1:
         return root / found.pop()
     if not found:

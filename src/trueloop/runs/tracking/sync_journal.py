@@ -11,7 +11,7 @@ from typing import Literal
 
 from trueloop.core.errors import RunFolderError
 from trueloop.runs.journal import JOURNAL_NAME
-from trueloop.runs.queries.running import is_training as in_training
+from trueloop.runs.queries.running import is_training
 from trueloop.runs.tracking.journal_file import checksum_before, complete_lines, journal_lock
 from trueloop.runs.tracking.journal_index import JournalIndex, damaged_line_error, parse_line
 from trueloop.runs.tracking.run_metadata import make_run_metadata
@@ -208,7 +208,7 @@ def sync_run(
     with file, journal_lock(file) as acquired:
         if not acquired:
             return SyncResult(outcome="busy", state="", lines=0)
-        alive = in_training(run_dir)
+        alive = is_training(run_dir)
         with closing((open_sink or open_target)(target)) as sink:
             sync = JournalSync(file, run_dir.resolve().name, sink, rewrite=rewrite)
             sync.sync_new_lines()

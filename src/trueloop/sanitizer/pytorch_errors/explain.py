@@ -17,7 +17,7 @@ from trueloop.sanitizer.pytorch_errors.bindings import changes
 from trueloop.sanitizer.pytorch_errors.frames import Frame, held, look, operands, stack, torch_file
 from trueloop.sanitizer.pytorch_errors.recent_calls import RecentCalls
 from trueloop.sanitizer.pytorch_errors.tensors import Describer, modules
-from trueloop.tracing.graph_leaves import graph_leaves, find_freed_part
+from trueloop.tracing.graph_leaves import find_freed_part, graph_leaves
 from trueloop.tracing.user_location import is_user_code
 
 LONG: Final = 160  # characters of torch's message, which is in the traceback as a whole

@@ -8,7 +8,7 @@ from typing import Any
 
 from trueloop.core.findings import CodePosition, SourceLocation
 from trueloop.failures.pytorch_error import RecentEvents
-from trueloop.tracing.events import BackwardEnded, Event, TracingGap, ModelCalled, Ref, StepTaken
+from trueloop.tracing.events import BackwardEnded, Event, ModelCalled, Ref, StepTaken, TracingGap
 
 
 class RecentCalls:

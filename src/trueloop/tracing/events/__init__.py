@@ -70,11 +70,11 @@ from trueloop.tracing.events.state import (
     GraphsAlive,
     GraphsRetained,
     ModelExported,
-    StateDictMatch,
     NonFiniteValue,
     StateDictCreated,
-    StateLoaded,
+    StateDictMatch,
     StateDictUsed,
+    StateLoaded,
 )
 
 __all__ = [

@@ -13,7 +13,7 @@ from trueloop.tracing.events.event import Event, Ref
 class LoaderStarted(Event):
     """RARE. A DataLoader was asked for an iterator."""
 
-    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live",)
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_loader",)
     loader: Ref
     epoch: int
     """Times it was started before."""

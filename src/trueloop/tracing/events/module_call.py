@@ -12,7 +12,7 @@ from trueloop.tracing.events.event import Event, Ref, Refs
 class ModelCalled(Event):
     """An outermost module with parameters returned from its forward."""
 
-    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live", "output")
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_module", "output")
     model: Ref
     training: bool
     dropout_active: bool
@@ -86,7 +86,7 @@ class UnregisteredModuleCalled(Event):
     It is told once; of modules within each other the outermost is.
     """
 
-    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live",)
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_module",)
     module: Ref
     model: Ref
     parameters: Refs

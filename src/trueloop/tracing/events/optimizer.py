@@ -32,7 +32,7 @@ class StepMissing(Event):
     Told after as many, at the line of the latest; and again where it is so when the watch ends.
     """
 
-    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("read",)
+    LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("read_modules",)
     optimizer: Ref
     backwards: int
     called_by_user: bool
@@ -125,11 +125,11 @@ class SchedulerStepped(Event):
     kind: str
     """Class name: "CosineAnnealingLR"."""
     optimizer: Ref
-    before: tuple[float, ...]
-    after: tuple[float, ...]
-    count: int
+    rates_before: tuple[float, ...]
+    rates_after: tuple[float, ...]
+    last_epoch: int
     """``last_epoch`` after it: how often it has been advanced."""
-    horizon: int | None
+    planned_steps: int | None
     """Advances it was made for (T_max, total_steps, ...); None = no end."""
     optimizer_steps: int
     """Steps of that optimizer in this run so far."""

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import AccumulationWindows, parameters_of
-from trueloop.tracing.events import NO_REFS, BackwardEnded, BackwardStarted, Event, BackwardLosses, LossRecord, NonFiniteValue
+from trueloop.tracing.events import (
+    NO_REFS,
+    BackwardEnded,
+    BackwardLosses,
+    BackwardStarted,
+    Event,
+    LossRecord,
+    NonFiniteValue,
+)
 from trueloop.tracing.graph_leaves import sequence_number
 from trueloop.tracing.hooks.scaling import is_scaled
 from trueloop.tracing.hooks.window_leftovers import check_at_backward

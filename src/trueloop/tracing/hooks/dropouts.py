@@ -93,7 +93,7 @@ class Dropouts:
             patches, self._patches = self._patches, None
             if patches is not None and self._stream.active:
                 for function in FUNCTIONS:
-                    patches.swap(function, self._replacement)  # pyright: ignore[reportArgumentType]
+                    patches.swap_code(function, self._replacement)  # pyright: ignore[reportArgumentType]
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, program, known, look = self._stream, self._program, self._known, self._look

@@ -12,8 +12,8 @@ import torch.utils.data.dataloader as torch_loader
 from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from trueloop.core.findings import CodePosition
-from trueloop.tracing.data_passes import LabelBlocks, WorkerCopies, FirstIndices, LoaderPass
-from trueloop.tracing.dataset_generators import generators
+from trueloop.tracing.data_passes import FirstIndices, LabelBlocks, LoaderPass, WorkerCopies
+from trueloop.tracing.dataset_generators import find_generators
 from trueloop.tracing.events import (
     BatchLoaded,
     DistributedEpochStarted,
@@ -271,7 +271,7 @@ class Loaders:
     def _look_for_copies(self, loader: Any, current: LoaderPass) -> None:
         if not loader.num_workers or loader.worker_init_fn is not None:
             return
-        for path, kind, code in generators(loader.dataset):
+        for path, kind, code in find_generators(loader.dataset):
             self._stream.emit(GeneratorCopied(
                 location=current.place, loader=current.loader, generator=path, kind=kind,
                 used_at=CodePosition(code, -1), workers=loader.num_workers, persistent=loader.persistent_workers,

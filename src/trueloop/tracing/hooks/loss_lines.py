@@ -60,7 +60,7 @@ class LossLines:
     def install_full_tracing(self, patches: Patches) -> None:
         """Replace torch's loss functions."""
         for function in LOSSES:
-            patches.swap(function, self._replacement)  # pyright: ignore[reportArgumentType]
+            patches.swap_code(function, self._replacement)  # pyright: ignore[reportArgumentType]
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, program, note, look = self._stream, self._program, self._note, self._look

@@ -32,7 +32,7 @@ from trueloop.tracing.events import (
 )
 from trueloop.tracing.hooks.forward_bypass import ForwardBypasses
 from trueloop.tracing.layer_calls import INSPECTED_LAYERS, LayerCalls
-from trueloop.tracing.layer_settings import find_high_momentum, find_ineffective_freezes, find_dominating_epsilon
+from trueloop.tracing.layer_settings import find_dominating_epsilon, find_high_momentum, find_ineffective_freezes
 from trueloop.tracing.model_structure import ModuleModes, parameters_and_modes
 from trueloop.tracing.nonfinite.replay import RecordedCall, record_call, record_output
 from trueloop.tracing.object_facts import WeakIdDict

@@ -32,7 +32,7 @@ from trueloop.tracing.hooks.steps import depth_of_step
 from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
-from trueloop.tracing.replicas.digest_exchange import DigestStore, RankDigest, Numbers, StoreConnection
+from trueloop.tracing.replicas.digest_exchange import DigestStore, Numbers, RankDigest, StoreConnection
 from trueloop.tracing.replicas.round_work import ROWS as WORKS
 from trueloop.tracing.replicas.round_work import RoundWork, begun, compared, unknown
 from trueloop.tracing.replicas.tensor_digest import ULPS, apart, comparable, epsilon_of, tensor_digest

@@ -17,7 +17,7 @@ from trueloop.tracing.events import Event, GradientsUnscaled, LossScaled, Scaler
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
-from trueloop.tracing.user_location import user_location, is_trueloop_code
+from trueloop.tracing.user_location import is_trueloop_code, user_location
 
 KEY: Final = "trueloop_scaled"
 NEAR: Final = 8  # nodes between a backward's root and the scaled loss: a division by the window, a sum

@@ -20,11 +20,11 @@ from trueloop.tracing.events import (
     CheckpointRead,
     CheckpointWritten,
     Event,
-    StateDictMatch,
     Ref,
     StateDictCreated,
-    StateLoaded,
+    StateDictMatch,
     StateDictUsed,
+    StateLoaded,
 )
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState

@@ -239,7 +239,7 @@ class Steps:
         if norms.not_finite and self._program.stepping_scaler is None:
             self._locate(self._stream, self._program)
         replaced = self._known.gradients_replaced()
-        scaled, used = self._windows.find_still_scaled(graded), ledger.find_used(graded)
+        scaled, used = self._windows.still_scaled(graded), ledger.find_used(graded)
         return _Before(
             holds, graded, reused, reused_from, scaled, used, norms, frozen, user_location(ISOLATED_CALLER_DEPTH), learning_rates(optimizer), closure,
             replaced, perf_counter(),
@@ -286,7 +286,7 @@ class Steps:
                     norm_parameters=() if not norms.each else ordered_refs if all_graded else tuple(map(registry.ref, graded)),
                     parameter_norms=tuple(norms.each),
                     underflowing_eps=_epsilon_lost(optimizer),
-                    find_still_scaled=before.scaled,
+                    still_scaled=before.scaled,
                     already_used=many(before.used) if before.used else NO_REFS,
                     already_used_at=self._windows.latest_step_at if before.used else None,
                     loader=None if latest is None else latest.loader,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.accumulation_window import parameters_of
-from trueloop.tracing.events import Ref, IncompleteWindow
+from trueloop.tracing.events import IncompleteWindow, Ref
 from trueloop.tracing.program_state import IncompleteWindowState, ProgramState
 from trueloop.tracing.stream import EventStream
 

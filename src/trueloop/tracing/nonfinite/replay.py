@@ -25,9 +25,9 @@ from trueloop.core.findings import CodePosition
 from trueloop.core.formatting import format_count
 from trueloop.tracing.nonfinite.replica_state import HOOKS, CannotReplayError, ReplicaState
 from trueloop.tracing.nonfinite.side_effect_free import eager, generators, put, quiet
-from trueloop.tracing.nonfinite.values import describe_values, has_nonfinite, tensors_in, has_nan_or_positive_inf
+from trueloop.tracing.nonfinite.values import describe_values, has_nan_or_positive_inf, has_nonfinite, tensors_in
 from trueloop.tracing.patch import Patches
-from trueloop.tracing.torch_modes import modes_disabled, modes_active
+from trueloop.tracing.torch_modes import modes_active, modes_disabled
 from trueloop.tracing.user_location import is_user_code
 
 DEEPEST: Final = 4  # containers within containers in a model's arguments

@@ -19,7 +19,7 @@ PLACES: Final = (0.0, 0.5, 1.0)  # of the parameters whose gradient is looked at
 DEEP: Final = 4  # lists and dictionaries within each other, in what a model is given
 ROWS: Final = 2  # inputs, gradient
 
-Arrive = Callable[["Work", Tensor], None]
+Arrive = Callable[["RoundWork", Tensor], None]
 
 
 class RoundWork:

@@ -80,11 +80,13 @@ class Saver:
         blocking = self._blocking or write_extra is not None or not self._copy_fits(state)
         parts = pack_state(state, copy=None if blocking else self._copy)
         self._copy = {} if blocking else parts
-        description = {"update": update, "epoch": epoch, "metrics": dict(metrics), "beside": write_extra}
+        description = {"update": update, "epoch": epoch, "metrics": dict(metrics), "write_extra": write_extra}
         if blocking:
             self._write(parts, description, started, None)
         else:
-            self._pending_write = self._writer.submit(self._write, parts, description, started, perf_counter() - started)
+            self._pending_write = self._writer.submit(
+                self._write, parts, description, started, perf_counter() - started
+            )
 
     def drain_events(self) -> list[CheckpointSaved | Notice]:
         """Return the events since the last call, oldest first: complete checkpoints, and notices."""
@@ -110,9 +112,7 @@ class Saver:
         try:
             self.wait()
             if self._mirror_down:
-                self._add_notice(
-                    "mirror_behind", "The mirror could not be reached: it lacks the newest checkpoints."
-                )
+                self._add_notice("mirror_behind", "The mirror could not be reached: it lacks the newest checkpoints.")
                 self._mirror_down = False
         finally:
             self._writer.shutdown()
@@ -143,7 +143,9 @@ class Saver:
 
     def _finish_writing(self) -> None:
         if self._pending_write:
-            failure = self._pending_write.exception()  # if Ctrl-C interrupts this wait, the error is raised by the next one
+            failure = (
+                self._pending_write.exception()
+            )  # if Ctrl-C interrupts this wait, the error is raised by the next one
             self._pending_write = None
             if failure:
                 raise failure
@@ -161,7 +163,9 @@ class Saver:
             self._add_notice("save_blocking", message)
         return False
 
-    def _write(self, parts: PackedState, description: Mapping[str, Any], started: float, blocked_s: float | None) -> None:
+    def _write(
+        self, parts: PackedState, description: Mapping[str, Any], started: float, blocked_s: float | None
+    ) -> None:
         saved = self._folder.write(parts, **description)
         seconds = perf_counter() - started
         self._events.append(

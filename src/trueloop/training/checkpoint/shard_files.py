@@ -124,7 +124,7 @@ def read_full_tensors(folder: Path, wanted: Mapping[str, ShardReference]) -> dic
             shard = read_tensors(folder / file)
             if shard.stamp != stamps[file]:
                 raise damaged(folder, f"{file} does not match its checksum")
-            places = parse_json(shard.metadata[_OFFSETS_KEY])
+            offsets = parse_json(shard.metadata[_OFFSETS_KEY])
             for name in tensors.keys() & shard.tensors.keys():
                 missing[name] -= _copy_part(tensors[name], shard.tensors[name], offsets[name]["saved_offsets"])
     except OSError as error:

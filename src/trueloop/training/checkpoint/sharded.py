@@ -49,7 +49,7 @@ def extract_shards(state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, 
         state: of nested dicts, lists and tuples; it is not changed.
 
     Returns:
-        The state with `InShards` in their places, and the tensors by name: tied ones once. The names are the same on
+        The state with a `ShardReference` for each, and the tensors by name: tied ones once. The names are the same on
         every process.
 
     Raises:
@@ -113,17 +113,17 @@ def load_on_all_ranks(
     """Return on every process the state that the first one has loaded; called on all of them.
 
     Args:
-        loaded: on the first process: a checkpoint, and of its state what is wanted.
+        loaded: on the first process: a checkpoint, and the part of its state to load.
         parallel: if sharded, every process reads its parts from the folder; else the first one reads full tensors.
 
     Returns:
-        The state with tensors where `InShards` stood: DTensors cut along their first dimension, or whole on the CPU.
+        The state with its tensors: DTensors sharded along their first dimension, or full tensors on the CPU.
 
     Raises:
-        CheckpointError: the shards cannot be read; on all processes, or on the first where that one reads them whole.
+        CheckpointError: the shards cannot be read; on all processes, or on the first where that one reads full tensors.
         ProcessLost: one of them has gone.
 
-    Cost: what is not in shards travels to every process, and is on each host once more.
+    Cost: everything that is not in shards is sent to every process, and held once more on each host.
     """
     processes = parallel.processes
     if not parallel.sharded:
@@ -216,7 +216,7 @@ def _save_on_first(save: SaveRest, sharded: Mapping[str, DTensor], processes: Pr
         return _write_own_shard(sharded, folder, processes)
 
     try:
-        save(write_extra=write_own_shards)
+        save(write_extra=write_shards)
     finally:
         if not called:
             processes.broadcast_object(None)

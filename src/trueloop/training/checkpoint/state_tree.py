@@ -65,7 +65,7 @@ def pack(tree: object, *, at: str = "", copy: Mapping[str, Tensor] | None = None
     Args:
         tree: any nest of dict, OrderedDict, Counter, list, tuple, None, bool, int, float, str, bytes, dense tensors,
             `ShardReference`, and NumPy numbers or numeric arrays.
-        at: where the tree hangs, for the error message only.
+        at: path of the tree, for the error message only.
         copy: let no tensor share memory with the tree, so that the state may change while they are written. What an
             earlier call returned is overwritten where it fits ({} where there was none): memory that the process
             already has is filled seven times faster than new memory.
@@ -73,7 +73,7 @@ def pack(tree: object, *, at: str = "", copy: Mapping[str, Tensor] | None = None
     Returns:
         The JSON value, and the tensors by name: the path in the tree, joined with dots. They are contiguous, on the
         CPU, and without ``copy`` share memory with the tree where that already holds: write them before the state
-        changes. Entries that are the very same tensor (tied weights) are one tensor here, copied once, and after
+        changes. Entries that are the same tensor (tied weights) are one tensor here, copied once, and after
         `unpack`. Tensors that merely overlap are stored each in full.
 
     Raises:
@@ -88,7 +88,7 @@ def unpack(packed: Json, tensors: Mapping[str, Tensor]) -> Any:
 
     Args:
         packed: the JSON value.
-        tensors: by name; they are used as they are, not copied, unless their strides have to be restored.
+        tensors: by name; they are not copied unless their strides have to be restored.
 
     Raises:
         CheckpointError: the JSON is not what `pack` writes, or names a tensor that is not there.
@@ -137,7 +137,7 @@ class _Packer:
     def sequence(self, value: list[Any], path: Path) -> Json:
         return [self.node(item, (*path, index)) for index, item in enumerate(value)]
 
-    def tuple(self, value: tuple[Any, ...], path: Path) -> Json:
+    def tuple_node(self, value: tuple[Any, ...], path: Path) -> Json:
         return {"tuple": [self.node(item, (*path, index)) for index, item in enumerate(value)]}
 
     def mapping(self, value: dict[Any, Any], path: Path) -> Json:
@@ -217,7 +217,7 @@ _PACKERS: dict[type, Callable[[_Packer, Any, Path], Json]] = {
     float: _Packer.number,
     bytes: _Packer.binary,
     list: _Packer.sequence,
-    tuple: _Packer.tuple,
+    tuple: _Packer.tuple_node,
     dict: _Packer.mapping,
     Counter: _Packer.mapping,
     OrderedDict: _Packer.ordered,
@@ -257,7 +257,7 @@ class _Unpacker:
     def binary(self, packed: dict[str, Any]) -> bytes:
         return base64.b64decode(packed["bytes"], validate=True)
 
-    def fixed(self, packed: dict[str, Any]) -> tuple[Any, ...]:
+    def tuple_node(self, packed: dict[str, Any]) -> tuple[Any, ...]:
         return tuple(self.node(item) for item in packed["tuple"])
 
     def mapping(self, packed: dict[str, Any]) -> dict[Any, Any]:
@@ -309,7 +309,7 @@ _UNPACKERS: dict[str, Callable[[_Unpacker, dict[str, Any]], Any]] = {
     "int": _Unpacker.integer,
     "float": _Unpacker.number,
     "bytes": _Unpacker.binary,
-    "tuple": _Unpacker.fixed,
+    "tuple": _Unpacker.tuple_node,
     **dict.fromkeys(_MAPPINGS, _Unpacker.mapping),
     "tensor": _Unpacker.tensor,
     "array": _Unpacker.array,

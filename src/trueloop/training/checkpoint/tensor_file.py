@@ -1,7 +1,7 @@
 """Write and read safetensors files: eight bytes of header length, a JSON header, then the tensors' bytes.
 
 It is written and read here, not by the safetensors library, for four reasons: the checksum is that of the very bytes
-in memory, taken in the same pass; a full disk is an OSError with its number; nothing is left beside the file; and each
+in memory, computed in the same pass; a full disk is an OSError with its number; no other file is left; and each
 tensor read has memory of its own, aligned as torch aligns it. The tests hold every file against the library.
 
 Source: https://huggingface.co/docs/safetensors/index#format
@@ -104,7 +104,7 @@ def read_tensors(path: Path) -> TensorFile:
         OSError: the file cannot be read.
         CheckpointError: the file is not a complete safetensors file.
 
-    Cost: one read, no copy; the checksum is computed beside the reading.
+    Cost: one read, no copy; the checksum is computed while reading.
     """
     digest = hashlib.sha256()
     size = path.stat().st_size

@@ -138,7 +138,7 @@ class CompiledStep:
         return result
 
     def check_eager_window(self) -> None:
-        """Disable compiling if the window of the eager loop left a parameter without gradient, and so without a step."""
+        """Disable compiling if the eager window left a parameter without a gradient, and so without a step."""
         if not self.disabled and any(p.grad is None for p in self.parameters):
             self._disable("in some windows not every parameter receives a gradient.")
 
@@ -274,7 +274,7 @@ _NEEDS_COMPILER: Final = (
 
 
 def _why_unsupported(spec: StepSpec, optimizer: torch.optim.Optimizer) -> str | None:
-    """Return why an update cannot be compiled, as far as that is known before compiling; None if nothing speaks against."""
+    """Return why an update cannot be compiled, if that is known before compiling; else None."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     kinds = {p.device.type for p in parameters}
     modules = list(spec.model.modules())

@@ -154,7 +154,7 @@ def _norm(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def _root_loss_divisor(terms: Sequence[Loss]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what backward is called on, the window's loss, and the gradient's divisor: `window.Window` for one batch."""
+    """Return the root of backward, the window's loss, and the gradient's divisor, as `window.Window` for one batch."""
     if len(terms) == 1:
         (term,) = terms
         root = term.sum if term.weight == 1.0 else term.sum * term.weight

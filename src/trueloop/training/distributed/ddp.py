@@ -141,7 +141,7 @@ def _check_reduced(ddp: DistributedDataParallel) -> None:
         raise InvalidModel(
             "Some parameters got a gradient in the first window of this run, and none in this micro-batch.",
             why=str(error).split("\n", 1)[0],
-            fix='Set parallel.find_unused_parameters = "always", for a model that does not use all of its parameters every time.',
+            fix='Set parallel.find_unused_parameters = "always", if the model does not always use all parameters.',
         ) from error
 
 

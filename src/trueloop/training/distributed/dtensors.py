@@ -51,7 +51,7 @@ def shard_like(live: Tensor, value: Any) -> Any:
 
 
 def from_local_part(live: Tensor, part: Tensor) -> Tensor:
-    """Return the DTensor with this local part, sharded like the live one; the part itself where that is a plain tensor."""
+    """Return the DTensor of this local part, sharded like the live one; for a plain tensor, the part itself."""
     if not is_dtensor(live):
         return part
     mesh, placements = live.device_mesh, live.placements

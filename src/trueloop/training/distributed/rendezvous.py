@@ -31,7 +31,7 @@ from trueloop.training.distributed.launcher_env import LaunchInfo, local_address
 TIMEOUT_S: Final = 1800.0
 """Seconds a process waits for the others: longer than the slowest evaluation or save of one of them."""
 KEEPALIVE_TIMEOUT_S: Final = 60.0
-"""Seconds without an answer from another machine after which it counts as lost: longer than a switch takes to restart."""
+"""Seconds without an answer after which another machine counts as lost; longer than a switch takes to restart."""
 
 _POLL_INTERVAL_S: Final = 0.02  # between two checks of which processes have connected
 _SCAN_INTERVAL_S: Final = 5.0  # between two scans for new connections
@@ -99,8 +99,8 @@ def _fresh_store(store: dist.Store, info: LaunchInfo, timeout_s: float) -> dist.
         if time.monotonic() > deadline:
             names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
             raise ProcessLost(
-                f"{format_count(len(missing), 'process')} of {info.size} did not connect to {info.address}:{info.port}: "
-                f"rank {names}.",
+                f"{format_count(len(missing), 'process')} of {info.size} did not connect to "
+                f"{info.address}:{info.port}: rank {names}.",
                 why=f"The first process has waited {timeout_s:.0f} s (parallel.timeout_s).",
                 fix="Read the output of those processes; check that all were started and can reach that address.",
             )
@@ -109,7 +109,7 @@ def _fresh_store(store: dist.Store, info: LaunchInfo, timeout_s: float) -> dist.
 
 
 def _handshake(control_store: dist.Store, prefix: str, missing: Sequence[int]) -> list[int]:
-    """Answer the processes that have connected; return those that have not acknowledged. Dead ones are answered, too."""
+    """Answer all processes that have connected, dead ones too; return those that have not acknowledged."""
     for rank in missing:
         if control_store.check([f"token/{rank}"]):
             control_store.set(f"prefix/{control_store.get(f'token/{rank}').decode()}", prefix)

@@ -47,7 +47,7 @@ class BufferSync:
         self._processes.broadcast(self.tracked_buffers())
 
     def tracked_buffers(self) -> list[Tensor]:
-        """Return the buffers to broadcast after a window; the first window determines them, and broadcasts them itself."""
+        """Return the buffers to broadcast after a window; the first window determines and broadcasts them."""
         if self._tracked is None:
             self.track_and_sync()
             return []

@@ -1,4 +1,4 @@
-"""Evaluation: no graph, no update, every mode as it was, and means over items instead of over batches."""
+"""Evaluate a model without graph or update, with modes restored, and with means over items instead of batches."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ MetricFactories = Mapping[str, Callable[[], Metric]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What one pass over a dataset gave."""
+    """Result of one pass over a dataset."""
 
     metrics: Mapping[str, float]
     """Means over all items: "loss", and every metric that is one number."""
     tables: Mapping[str, Any]
     """Metrics that are more than a number, such as a confusion matrix."""
     batches: int
-    """That were measured, on all processes together."""
+    """Batches measured, on all processes together."""
     seconds: float
-    """The pass took."""
+    """Duration of the pass."""
 
 
 def evaluate(
@@ -52,13 +52,13 @@ def evaluate(
     """Measure a model on data.
 
     Args:
-        model: put into eval mode for the pass; afterwards every submodule has the mode it had before.
-        batches: an iterable of batches, as the objective takes them; or of `MicroBatch`, which may stand in.
+        model: in eval mode for the pass; afterwards the mode of every submodule is restored.
+        batches: an iterable of batches, as the objective takes them; or of `MicroBatch`, which may be padding.
         objective: as for `as_objective`.
         metrics: name -> factory of a metric with ``update(output, target)`` and ``compute()``.
-        device: where the batches go; None = where the model's first parameter is.
+        device: of the batches; None = that of the model's first parameter.
         context: autocast; may be re-entered.
-        processes: that have a share of the batches each, as many batches everywhere; all get the result of all.
+        processes: that share the batches, with equally many each; all of them get the total result.
 
     Returns:
         The mean of each loss over all items (several terms: their weighted sum as "loss" and each by its name) and the
@@ -66,15 +66,17 @@ def evaluate(
 
     Raises:
         InvalidData: no batch at all.
-        InvalidModel: metrics are asked for, but the objective does not tell output and target.
+        InvalidModel: metrics are requested, but the objective does not return output and target.
 
-    Random generators are left as they were, so that evaluating more often does not change the training.
+    Random generators are restored, so that evaluating more often does not change the training.
     """
     objective = as_objective(objective)
     device = device or _device_of(model)
     objective.to(device)
     if "loss" in (metrics or {}):
-        raise InvalidConfig('A metric is called "loss", which is the name of the objective.', fix="Call it otherwise.")
+        raise InvalidConfig(
+            'A metric is called "loss", which is the name of the objective.', fix="Choose another name."
+        )
     live = {name: _without_own_sync(factory()) for name, factory in (metrics or {}).items()}
     started, totals = perf_counter(), _Totals()
     with eval_mode(model), preserve_generators(), torch.no_grad(), context or nullcontext():
@@ -96,13 +98,13 @@ def evaluate(
 
 
 def evaluation_processes(metrics: MetricFactories, processes: Processes) -> Processes:
-    """Return those that share the held-out data: all; or each alone with all of it, where a metric cannot be merged."""
+    """Return the processes that share the held-out data; each alone has all of it if a metric cannot be merged."""
     return processes if all(isinstance(make(), Mergeable) for make in metrics.values()) else SINGLE_PROCESS
 
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Generator[None]:
-    """Put the model into eval mode, and afterwards every submodule back into its own mode."""
+    """Switch the model to eval mode, and afterwards restore the mode of every submodule."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -113,7 +115,7 @@ def eval_mode(model: nn.Module) -> Generator[None]:
 
 
 class _Totals:
-    """Sums and counts per term, sums in float64: the order of batches leaves no trace in the printed digits."""
+    """Sums and counts per term, with sums in float64 so that the order of batches does not show in the digits."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -124,7 +126,7 @@ class _Totals:
     def add(self, terms: Any) -> None:
         self.batches += 1
         sums = [to_double(term.sum.detach()) for term in terms]
-        # A sum-reduced loss has no count of its own; it is shown per batch item of nothing, that is, as the sum.
+        # A sum-reduced loss has no count; its "mean" is the sum itself.
         counts = [0.0 if term.count is None else _as_summable(term.count) for term in terms]
         if not self._terms:
             self._terms, self._sums, self._counts = [_without_tensors(term) for term in terms], sums, counts
@@ -133,7 +135,7 @@ class _Totals:
         self._counts = [a + b for a, b in zip(self._counts, counts, strict=True)]
 
     def plus(self, other: _Totals) -> _Totals:
-        """Add what another process has measured."""
+        """Add the totals of another process."""
         if not self._terms or not other._terms:
             return self if self._terms else other
         self.batches += other.batches
@@ -142,7 +144,7 @@ class _Totals:
         return self
 
     def on_host(self) -> _Totals:
-        """Bring every number to the host, from where it can travel."""
+        """Move every number to the host, so that it can be sent."""
         self._terms = [replace(term, sum=term.sum.cpu()) for term in self._terms]
         self._sums = [total.cpu() for total in self._sums]
         self._counts = [float(count) for count in self._counts]
@@ -154,13 +156,13 @@ class _Totals:
         for term, sums, count in zip(self._terms, self._sums, self._counts, strict=True):
             divisor = 1.0 if term.count is None else float(count)
             mean = float(sums) / divisor if divisor else math.nan
-            weighted += [mean * term.weight] if divisor else []  # what counts nothing adds nothing, as in training
+            weighted += [mean * term.weight] if divisor else []  # a term without count adds nothing, as in training
             if len(self._terms) > 1:
                 numbers[self._name(term)] = mean
         return {**numbers, "loss": sum(weighted) if weighted else math.nan}
 
     def _name(self, term: Loss) -> str:
-        """The term's name, with its place where another has the same or where it would hide the total."""
+        """Return the term's name, with its index where the name is not unique or would hide the total."""
         names = [other.name for other in self._terms]
         unique = names.count(term.name) == 1 and term.name != "loss"
         return term.name if unique else f"{term.name}_{self._terms.index(term)}"
@@ -175,21 +177,21 @@ def _as_summable(count: Tensor | float) -> Tensor | float:
 
 
 def _without_own_sync(metric: Metric) -> Metric:
-    """Keep a torchmetrics object from adding itself up over processes, which is done here where it is wanted."""
+    """Keep a torchmetrics object from synchronising itself over processes, which `merge_across_processes` does."""
     if hasattr(metric, "sync_on_compute"):
         metric.sync_on_compute = False  # pyright: ignore[reportAttributeAccessIssue]
     return metric
 
 
 def _without_tensors(term: Loss) -> Loss:
-    """The term without its tensors' graphs, outputs or batch: only name, weight and whether it has a count."""
+    """Return the term without graphs, output and target: only name, weight and whether it has a count."""
     return Loss(sum=term.sum.detach(), count=None if term.count is None else 1.0, weight=term.weight, name=term.name)
 
 
 def _update_metrics(live: Mapping[str, Metric], term: Loss) -> None:
     if live and (term.output is None or term.target is None):
         raise InvalidModel(
-            f"The metrics {', '.join(live)} need the model's output and the target, which the objective does not tell.",
+            f"The metrics {', '.join(live)} need the output and the target, which the objective does not return.",
             fix="Return Loss(sum=..., count=..., output=output, target=target) from the objective.",
         )
     for metric in live.values():

@@ -1,4 +1,4 @@
-"""Metrics that add up over items, so that their value does not depend on how the data was cut into batches."""
+"""Metrics that accumulate over items, so that their value does not depend on how the data is split into batches."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from trueloop.training.distributed.processes import Processes
 
 
 class Metric(Protocol):
-    """Anything with these two methods; torchmetrics objects have them."""
+    """An object with these two methods, such as those of torchmetrics."""
 
     def update(self, output: Tensor, target: Tensor) -> None:
-        """Take one batch."""
+        """Add one batch."""
         ...
 
     def compute(self) -> Any:
@@ -26,18 +26,18 @@ class Metric(Protocol):
 
 @runtime_checkable
 class Mergeable(Metric, Protocol):
-    """A metric whose parts, measured by several processes, make up the whole.
+    """A metric that can be merged with those of other processes.
 
     Where every metric of a run is one, the processes share the held-out data; otherwise each measures all of it.
     """
 
     def merge(self, other: Self) -> None:
-        """Add what another one has counted."""
+        """Add the counts of another metric."""
         ...
 
 
 def merge_across_processes(metric: Metric, processes: Processes) -> Metric:
-    """Return, on every process, a metric that has counted what all of them have.
+    """Return, on every process, the metric merged over all of them.
 
     Args:
         metric: a `Mergeable`; its tensors travel over the host.
@@ -54,7 +54,7 @@ def merge_across_processes(metric: Metric, processes: Processes) -> Metric:
 
 
 class Accuracy:
-    """Share of targets that the largest output names.
+    """Share of targets that equal the class with the largest output.
 
     Outputs are ``[N, C, ...]`` scores with the class in dimension 1, or ``[N]`` / ``[N, 1]`` logits of one binary
     class (positive above 0).
@@ -95,7 +95,7 @@ class Accuracy:
 
 
 class Confusion:
-    """How often class i (row) was taken for class j (column), as a ``[classes][classes]`` table of counts.
+    """How often class i (row) was predicted as class j (column), as a ``[classes][classes]`` table of counts.
 
     Outputs and targets are those of `Accuracy`.
 
@@ -116,7 +116,7 @@ class Confusion:
         self._classes = classes
         self._ignored = ignore_index
         self._table: Tensor | int = 0
-        self._beyond: Tensor | int = 0
+        self._outside: Tensor | int = 0
 
     def update(self, output: Tensor, target: Tensor) -> None:
         """Add one batch; no host synchronisation beyond the masking."""
@@ -124,23 +124,23 @@ class Confusion:
         counted = target != self._ignored
         true, guess = target[counted].long(), guess[counted]
         known = (true >= 0) & (true < self._classes) & (guess < self._classes)
-        self._beyond = self._beyond + (~known).sum()
+        self._outside = self._outside + (~known).sum()
         cells = true[known] * self._classes + guess[known]
         self._table = self._table + torch.bincount(cells, minlength=self._classes**2)
 
     def merge(self, other: Confusion) -> None:
         """Add another's counts."""
-        self._table, self._beyond = self._table + other._table, self._beyond + other._beyond
+        self._table, self._outside = self._table + other._table, self._outside + other._outside
 
     def compute(self) -> list[list[int]]:
         """Return the table; all zero when nothing was seen.
 
         Raises:
-            InvalidData: a label or a guess was beyond the table.
+            InvalidData: a label or a prediction is outside the table.
         """
-        if int(self._beyond):
+        if int(self._outside):
             raise InvalidData(
-                f"{int(self._beyond)} labels or guesses were beyond a confusion matrix of {self._classes} classes.",
+                f"{int(self._outside)} labels or predictions are outside of {self._classes} classes.",
                 fix="Confusion(classes) must cover every label and every output of the model.",
             )
         if isinstance(self._table, int):
@@ -149,7 +149,7 @@ class Confusion:
 
 
 class MeanAbsoluteError:
-    """Mean of |output - target| over all elements; both of one shape."""
+    """Mean of |output - target| over all elements; both need the same shape."""
 
     def __init__(self) -> None:
         self._sum: Tensor | float = 0.0

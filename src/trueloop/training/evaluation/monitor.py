@@ -1,4 +1,4 @@
-"""Which evaluation was the best so far, and whether to go on."""
+"""Decide which evaluation is the best so far, and whether to stop early."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from trueloop.training.config import MonitorConfig
 
 
 class MonitorDecision(NamedTuple):
-    """What one evaluation means for the run."""
+    """Consequences of one evaluation."""
 
     best: bool
-    """It is the best so far."""
+    """The evaluation is the best so far."""
     stop: bool
-    """Patience has run out."""
+    """Patience is exhausted."""
 
 
 class Monitor:
-    """Follows one metric over the evaluations of a run.
+    """Tracks one metric over the evaluations of a run.
 
     An evaluation is best when it beats all before it; the first finite one always does. It restarts patience when
     it beats the one that last did by more than ``min_delta``. A value that is not finite does neither. The run stops at
@@ -42,7 +42,7 @@ class Monitor:
         """The update after which it was measured."""
 
     def check(self, splits: Collection[str], names: Collection[str] | None) -> None:
-        """Refuse, before anything is trained, a metric that no evaluation will measure.
+        """Raise, before training, if no evaluation will measure the monitored metric.
 
         Args:
             splits: what is evaluated: {"val"}.
@@ -53,7 +53,7 @@ class Monitor:
         """
         split, _, name = self._config.metric.partition("/")
         if not splits and self._config.patience is None:
-            return  # nothing to judge by, and nothing that asks for a judgement
+            return  # nothing to compare, and no early stopping requested
         if split not in splits:
             raise InvalidConfig(
                 f"monitor.metric is {self._config.metric!r}, but {split!r} is not evaluated during training.",
@@ -64,7 +64,7 @@ class Monitor:
             self._monitored_value({f"{split}/{known}": 0.0 for known in names})
 
     def observe(self, metrics: Mapping[str, float], update: int) -> MonitorDecision:
-        """Judge one evaluation.
+        """Compare one evaluation with those before it.
 
         Args:
             metrics: every metric measured, by its name in the journal: {"val/loss": 0.1, "val/accuracy": 0.97}.
@@ -85,12 +85,12 @@ class Monitor:
 
     @property
     def exhausted(self) -> bool:
-        """True where patience has run out."""
+        """True where patience is exhausted."""
         patience = self._config.patience
         return patience is not None and self._without_improvement >= patience
 
     def stop_message(self) -> str:
-        """Say which number did not improve, for how long, and what the best was."""
+        """Return which metric did not improve, for how long, and what the best value was."""
         best = (
             f"the best is {self.best_value:.6g}, after update {self.best_update}"
             if self.best_value is not None
@@ -110,10 +110,10 @@ class Monitor:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up where ``state`` left off; patience and min_delta may have changed meanwhile.
+        """Restore a state; patience and min_delta may have changed meanwhile.
 
         Raises:
-            CheckpointError: it followed another metric, or in the other direction.
+            CheckpointError: it tracked another metric, or the other direction.
         """
         theirs, mine = (state["metric"], state["mode"]), (self._config.metric, self._config.mode)
         if theirs != mine:

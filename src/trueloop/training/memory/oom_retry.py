@@ -139,7 +139,7 @@ class OutOfMemoryRetry:
             smallest = describe_batch(split_micro_batch(replay.read[-1], 1)[0].data)
             raise OutOfMemory(
                 f"{what}, and this batch cannot be split further: {smallest}.",
-                why=f"{cause} The model's own tensors take {format_model_size(self._model)}; gradients and the optimizer come on top.",
+                why=f"{cause} The model takes {format_model_size(self._model)}; gradients and optimizer need more.",
                 fix=REMEDIES,
             )
         if reason := self._why_not_split():

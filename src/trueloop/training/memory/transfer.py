@@ -37,8 +37,8 @@ def _identity(batch: Any) -> Any:
 class PrefetchStream:
     """Copies batches on a stream of its own.
 
-    From page-locked memory (`Loader` uses it on CUDA) the copy overlaps with the work; from pageable memory torch copies
-    in steps and waits, as without this class. A custom batch type whose tensors cannot be listed is copied in order.
+    From page-locked memory (`Loader` uses it on CUDA) the copy overlaps with the work; from pageable memory torch
+    copies in steps and waits, as without this class. A custom batch type with unknown tensors is copied in order.
 
     Args:
         device: to copy to.

@@ -2,7 +2,7 @@
 
 `torch.optim.AdamW(fused=True)` spends four fifths of a small model's step in Python, collecting the same lists of
 moments from its state and sorting them by device and dtype. Here torch's own `_init_group` collects the lists once;
-they are kept while every parameter of the group has a gradient.
+they are cached while every parameter of the group has a gradient.
 """
 
 # pyright: reportPrivateUsage=false
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 AMSGRAD: Final = (False,) if "amsgrad" in signature(torch.optim.AdamW._init_group).parameters else ()  # noqa: SLF001
-"""What torch 2.6 wants to be told between gradients and moments; later versions read it from the group."""
+"""Extra argument of torch 2.6 between gradients and moments; later versions read it from the group."""
 
 
 class _Moments(NamedTuple):
@@ -41,7 +41,7 @@ class LeanAdamW(torch.optim.AdamW):
 
     @staticmethod
     def supports(parameters: Sequence[Tensor]) -> bool:
-        """True for real parameters that all have one device and one dtype."""
+        """Return True for real parameters of one device and one dtype."""
         kinds = {(p.device, p.dtype) for p in parameters}
         return len(kinds) == 1 and all(p.is_floating_point() for p in parameters)
 
@@ -63,21 +63,21 @@ class LeanAdamW(torch.optim.AdamW):
         return loss
 
     def _collect(self, place: int, group: dict[str, Any]) -> tuple[_Moments, list[Any]]:
-        """Let torch collect the tensors of those with a gradient; keep them if these are all."""
+        """Let torch collect the tensors of parameters with a gradient; cache them if that is all parameters."""
         moments, gradients = _Moments([], [], [], []), list[Any]()
-        collect: Any = self._init_group  # its parameters are not the same in every version
+        collect: Any = self._init_group  # its parameters differ between versions
         collect(group, moments.parameters, gradients, *AMSGRAD, moments.averages, moments.squares, [], moments.steps)
         if len(gradients) == len(group["params"]):
             self._moments[place] = moments
         return moments, gradients
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Forget the kept lists: a loaded state has other tensors."""
+        """Drop the cached lists: a loaded state has other tensors."""
         super().__setstate__(state)
         self._moments = {}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Forget the kept lists: the groups have changed."""
+        """Drop the cached lists: the groups have changed."""
         super().add_param_group(param_group)
         self._moments = {}
 

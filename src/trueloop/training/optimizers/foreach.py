@@ -1,4 +1,4 @@
-"""torch's operations over many tensors in one call. torch.optim is built on them, but they have no public names."""
+"""Call torch's multi-tensor operations, on which torch.optim is built, but which have no public names."""
 
 # pyright: reportPrivateUsage=false
 # ruff: noqa: SLF001
@@ -13,17 +13,17 @@ from torch import Tensor
 
 
 def to_double(number: Tensor) -> Tensor:
-    """Return it as float64, or as float32 on MPS, which has no float64."""
+    """Return a number as float64, or as float32 on MPS, which has no float64."""
     return number.float() if number.device.type == "mps" else number.double()
 
 
 def is_half(number: Tensor) -> bool:
-    """True where it is too coarse to count in: 256 + 1 is 256 in bfloat16, and float16 ends at 65504."""
+    """Return True for types too coarse to count: 256 + 1 is 256 in bfloat16, and float16 ends at 65504."""
     return number.element_size() < 4
 
 
 def norm(tensor: Tensor) -> Tensor:
-    """Return the L2 norm, 0-d, of a half as float32."""
+    """Return the L2 norm, 0-d; that of a 16-bit tensor as float32."""
     return torch.linalg.vector_norm(tensor, dtype=torch.float32 if is_half(tensor) else None)
 
 
@@ -33,7 +33,7 @@ def total_norm(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def total_norm_on_host(tensors: Sequence[Tensor]) -> float:
-    """Return the joint L2 norm as a number; on the CPU no further tensor is made for it."""
+    """Return the joint L2 norm as a number; on the CPU without an intermediate tensor."""
     if not tensors[0].is_cpu:
         return float(total_norm(tensors))
     return math.hypot(*[each.item() for each in _norms(tensors)])
@@ -49,5 +49,5 @@ def divide(tensors: Sequence[Tensor], by: float) -> None:
 
 
 def copy_tensors(targets: Sequence[Tensor], source: Sequence[Tensor]) -> None:
-    """Copy each tensor of ``source`` into its partner."""
+    """Copy each tensor of ``source`` into the target at the same position."""
     torch._foreach_copy_(list(targets), list(source))

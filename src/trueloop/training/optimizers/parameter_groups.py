@@ -1,4 +1,4 @@
-"""The optimizer over exactly the trainable parameters: frozen ones out first, decay only where it belongs."""
+"""Build the optimizer over exactly the trainable parameters, with weight decay only on matrices and filters."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ FUSED_DEVICES: Final[Mapping[str, frozenset[str]]] = {  # where torch 2.6 to 2.1
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
-    """Stop training every parameter whose name matches a shell pattern: "backbone.*", "*.bias".
+    """Freeze every parameter whose name matches a shell pattern: "backbone.*", "*.bias".
 
-    Only ``requires_grad`` changes. A BatchNorm inside a frozen part still moves its running statistics while it is in
-    train mode; put that part in eval mode yourself if it should stand still. A tied weight goes by any of its names,
-    and is frozen everywhere.
+    Only ``requires_grad`` changes. A BatchNorm inside a frozen part still updates its running statistics in train mode;
+    put that part in eval mode yourself to prevent that. A tied weight matches by any of its names, and is frozen
+    everywhere.
 
     Args:
-        model: modified; nothing is frozen when any pattern is wrong.
+        model: modified; unchanged if any pattern is wrong.
         patterns: as in the standard library's ``fnmatch``, case-sensitive, over ``model.named_parameters()``.
 
     Returns:
@@ -60,14 +60,14 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> list[str]:
 
 
 def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimizer:
-    """Build the optimizer over the parameters that require a gradient, each once, also where it is tied.
+    """Build the optimizer over the parameters that require a gradient, each once, also where tied.
 
     The groups are "decay" (two dimensions or more: matrices, filters, embeddings) and "no_decay" (biases,
     normalisation weights, scalars), under the key ``name``; an empty one is left out, and where nothing decays there
     is only "no_decay". ``decay_all`` makes one group of all.
 
-    The fused kernel is used where torch has one and every parameter is real floating point on a device it serves;
-    otherwise torch chooses. Complex parameters are served by torch's default kernels. Sparse gradients are refused:
+    The fused kernel is used where torch has one and every parameter is real floating point on a device it supports;
+    otherwise torch chooses. Complex parameters use torch's default kernels. Sparse gradients are refused:
     clipping, weight decay and the fused kernels need dense ones.
 
     Args:
@@ -94,29 +94,29 @@ def build_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.Optimi
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Check that the optimizer holds exactly the model's trainable parameters, each once.
+    """Raise unless the optimizer holds exactly the model's trainable parameters, each once.
 
     Raises:
-        InvalidModel: it does not; up to five parameters are named for each way in which it does not.
+        InvalidModel: it does not; up to five parameters are named for each kind of mismatch.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     trainable = {id(parameter): names[id(parameter)] for parameter in model.parameters() if parameter.requires_grad}
-    held = [
+    in_optimizer = [
         (id(parameter), f"group {g}, place {p}, shape {tuple(parameter.shape)}")
         for g, group in enumerate(optimizer.param_groups)
         for p, parameter in enumerate(group["params"])
     ]
-    times = Counter(key for key, _place in held)
+    times = Counter(key for key, _place in in_optimizer)
     problems = {
         "Trainable, but not in the optimizer": [name for key, name in trainable.items() if key not in times],
         "In the optimizer, but frozen": [names[key] for key in times if key in names and key not in trainable],
-        "In the optimizer, but not in the model": [place for key, place in held if key not in names],
+        "In the optimizer, but not in the model": [place for key, place in in_optimizer if key not in names],
         "In the optimizer more than once": [names[key] for key, count in times.items() if count > 1 and key in names],
     }
     if any(problems.values()):
         raise InvalidModel(
             "\n".join(f"{problem}: {format_names(named)}." for problem, named in problems.items() if named),
-            why="What the optimizer lacks never learns; what it holds beside the model costs memory or moves unseen.",
+            why="Parameters missing from the optimizer never train; others cost memory or change unnoticed.",
             fix="Freeze and move the model first, then build the optimizer over what still requires a gradient.",
         )
 
@@ -141,10 +141,10 @@ def _arguments(config: OptimConfig, trainable: list[nn.Parameter]) -> dict[str, 
         arguments["momentum"] = config.momentum
     if config.name == "sgd":
         arguments["nesterov"] = config.nesterov
-    served = FUSED_DEVICES[config.name]
+    supported = FUSED_DEVICES[config.name]
     if is_sharded(trainable) and config.name not in ("adamw", "adam"):
         return arguments  # torch 2.13 cannot run the fused kernels of the others on DTensors
-    if all(parameter.is_floating_point() and parameter.device.type in served for parameter in trainable):
+    if all(parameter.is_floating_point() and parameter.device.type in supported for parameter in trainable):
         arguments["fused"] = True
     return arguments
 
@@ -163,7 +163,7 @@ def _check_settings(config: OptimConfig) -> None:
 
 
 def check_trainable(model: nn.Module) -> None:
-    """Check that there is something to train, with dense gradients.
+    """Raise unless there is something to train, with dense gradients.
 
     Raises:
         InvalidModel: nothing requires a gradient, or an embedding has sparse gradients.
@@ -175,7 +175,7 @@ def check_trainable(model: nn.Module) -> None:
             f"The model has nothing to train: {format_names(frozen)} frozen."
             if frozen
             else "The model has no parameters.",
-            why="The optimizer would have nothing to step.",
+            why="The optimizer would have nothing to update.",
             fix="Narrow the `freeze` patterns, or undo requires_grad=False where it was set in the model's own code."
             if frozen
             else "Register its layers as attributes, in an nn.ModuleList or an nn.ModuleDict, not in a plain list.",

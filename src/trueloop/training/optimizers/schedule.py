@@ -1,4 +1,4 @@
-"""The learning rate of every update, as a pure function of the update's index.
+"""Compute the learning rate of every update as a pure function of the update's index.
 
 A schedule that counts its own steps can be stepped twice, resumed at the wrong place or counted in micro-batches.
 Here the loop says which update is next and the rate follows, so resuming needs nothing but the index.
@@ -24,31 +24,31 @@ MOMENTUM_HIGH, MOMENTUM_LOW = 0.95, 0.85  # max_momentum and base_momentum
 
 
 class RateSchedule(Protocol):
-    """What the loop asks of a schedule, its own or one the user made."""
+    """Interface of a schedule for the loop: `Schedule`, or one that the user made."""
 
     def set(self, update: int) -> None:
-        """Put the rates of ``update`` (counted from 0) in place, before it is taken."""
+        """Set the rates of ``update`` (counted from 0), before the optimizer steps."""
         ...
 
     def advance(self) -> None:
-        """Hear that the optimizer took (or had to skip) one update."""
+        """Advance by one update that the optimizer applied (or had to skip)."""
         ...
 
     def after_evaluation(self, value: float) -> None:
-        """Hear the monitored metric."""
+        """Receive the monitored metric."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up, or check, what a checkpoint kept."""
+        """Restore, or check, the state of a checkpoint."""
         ...
 
 
 class Schedule:
-    """Warm-up and one of five shapes over a known number of updates; holds no counter.
+    """Warm-up and one of five shapes over a known number of updates; without a counter.
 
     Warm-up is ``W = round(warmup * updates)`` updates, at most all but one. Update ``u < W`` has the factor
     ``(u + 1) / (W + 1)``, so none runs at rate 0 and the peak stands at ``W``. The shape follows over the other
@@ -57,8 +57,7 @@ class Schedule:
     ``onecycle`` is ``OneCycleLR`` with its defaults, momentum included where the optimizer has one; it climbs by
     itself, so ``warmup`` is the share of that climb (``pct_start``), 0.3 where it is 0.
 
-    Past the horizon the rate stays at its final value, ``floor`` of the peak for cosine and linear, and never climbs
-    again; with ``floor=0`` nothing is learnt there. ``step`` and ``constant`` have no end and go on as they are.
+    Past the horizon the rate stays at its final value, ``floor`` of the peak for cosine and linear; with ``floor=0`` nothing is learned there. ``step`` and ``constant`` have no end and continue unchanged.
 
     Args:
         optimizer: its groups' ``lr`` are read once, now, as the peak rates; a group added later needs a new schedule.
@@ -67,7 +66,7 @@ class Schedule:
         updates_per_epoch: windows in one epoch; None likewise; needed by ``step`` only.
 
     Raises:
-        InvalidConfig: a setting out of range, or a horizon that the shape needs and nobody knows.
+        InvalidConfig: a setting out of range, or a horizon that the shape needs and that is unknown.
 
     Source: Loshchilov & Hutter, 2017, arXiv:1608.03983 (cosine); Smith & Topin, 2018, arXiv:1708.07120 (onecycle).
     """
@@ -105,20 +104,20 @@ class Schedule:
         return self._shape(update - self._warmup)
 
     def set(self, update: int) -> None:
-        """Write the rates of ``update`` (counted from 0) into the optimizer, before it is taken.
+        """Write the rates of ``update`` (counted from 0) into the optimizer, before it steps.
 
-        A rate held in a tensor is filled in place, so that a captured graph sees it.
+        A rate in a tensor is filled in place, so that a captured graph sees it.
 
         Cost: about a microsecond per group; no host synchronisation; nothing is written where nothing changed.
         """
         factor = self.factor(update)
         for group, peak in zip(self._optimizer.param_groups, self._rates, strict=True):
             rate = peak * factor
-            held = group["lr"]
-            if isinstance(held, torch.Tensor):
+            current = group["lr"]
+            if isinstance(current, torch.Tensor):
                 if factor != self._last_factor:  # comparing with the tensor would wait for the device
-                    held.fill_(rate)
-            elif held != rate:
+                    current.fill_(rate)
+            elif current != rate:
                 group["lr"] = rate
         self._last_factor = factor
         if self._config.name == "onecycle":
@@ -131,7 +130,7 @@ class Schedule:
         """Do nothing: the rate does not depend on the metric."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what makes the rates what they are, JSON-ready; there is no position to keep."""
+        """Return everything that determines the rates, JSON-ready; there is no position to save."""
         return {
             "config": {name: value for name, value in asdict(self._config).items() if name != "horizon_epochs"},
             "updates": self._updates,
@@ -140,13 +139,13 @@ class Schedule:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Check that this schedule is the one the checkpoint was trained with, but for its length.
+        """Raise unless this schedule equals that of the checkpoint, except for its length.
 
-        A run that is trained longer than planned goes on under the longer schedule, from the rate that has at this
-        update; the caller says so.
+        A run that is trained longer than planned continues under the longer schedule, from its rate at this update; the
+        caller reports that.
 
         Raises:
-            CheckpointError: it is another one; the message names what differs.
+            CheckpointError: they differ; the message names the differences.
         """
         self._last_factor = None
         mine = self.state_dict()
@@ -191,23 +190,23 @@ class Schedule:
 
 
 class UserSchedule:
-    """A torch scheduler the user made, stepped once per update after the optimizer's step.
+    """A torch scheduler that the user made, stepped once per update after the optimizer's step.
 
     ``ReduceLROnPlateau`` is stepped with the monitored metric after every evaluation instead.
 
     Raises:
-        InvalidConfig: ``scheduler`` is no torch scheduler.
+        InvalidConfig: ``scheduler`` is not a torch scheduler.
     """
 
     def __init__(self, scheduler: LRScheduler) -> None:
-        given = cast("object", scheduler)  # an annotation holds nobody back
-        if not isinstance(given, LRScheduler):
+        candidate = cast("object", scheduler)  # annotations are not enforced
+        if not isinstance(candidate, LRScheduler):
             raise InvalidConfig(
-                f"The schedule is a {type(given).__name__}, not a torch.optim.lr_scheduler.LRScheduler.",
+                f"The schedule is a {type(candidate).__name__}, not a torch.optim.lr_scheduler.LRScheduler.",
                 fix="Pass a scheduler built over the run's optimizer, or none and set `schedule` in the config.",
             )
         self.scheduler: Final = scheduler
-        # Or torch warns of a wrong order where the first update is skipped: its step was not called, and rightly so.
+        # Otherwise torch warns of a wrong order if the first update is skipped, whose step is rightly not called.
         scheduler.optimizer._opt_called = True  # noqa: SLF001  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
 
     def set(self, update: int) -> None:
@@ -219,7 +218,7 @@ class UserSchedule:
             self.scheduler.step()
 
     def after_evaluation(self, value: float) -> None:
-        """Hand the metric to a scheduler that waits for a plateau; the others do not hear it."""
+        """Step a ReduceLROnPlateau with the metric; other schedulers ignore it."""
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(value)
 
@@ -228,7 +227,7 @@ class UserSchedule:
         return self.scheduler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Hand the scheduler its own state."""
+        """Restore the scheduler's own state."""
         self.scheduler.load_state_dict(state)
 
 
@@ -257,9 +256,9 @@ def _check_horizon(config: ScheduleConfig, updates: int | None, updates_per_epoc
             raise InvalidConfig(f"A schedule over {count} {name} has nothing to schedule.", fix="Give it at least 1.")
     needs_end = config.warmup > 0 or config.name not in ("constant", "step")
     if needs_end and updates is None:
-        asked = f"schedule.name = {config.name!r}" + (f" with warmup = {config.warmup}" if config.warmup else "")
+        setting = f"schedule.name = {config.name!r}" + (f" with warmup = {config.warmup}" if config.warmup else "")
         raise InvalidConfig(
-            f"{asked} needs the number of updates, and the data has no known length.",
+            f"{setting} needs the number of updates, and the data has no known length.",
             why="The rate of an update is a share of the way to the end.",
             fix='Give the data a length, or set schedule.name = "constant" and schedule.warmup = 0.',
         )

@@ -1,4 +1,4 @@
-"""A second set of weights that trails the trained ones, less noisy, used in evaluation."""
+"""Exponential moving average of the weights, used in evaluation."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class WeightAverage:
 
     ``average = decay * average + (1 - decay) * weights`` after every update, starting from the weights at
     construction. (``torch.optim.swa_utils.AveragedModel`` instead copies the weights at its first update; called once
-    before training, it is the same.) In a run much shorter than ``1 / (1 - decay)`` updates the start still weighs.
+    before training, it is the same.) In a run much shorter than ``1 / (1 - decay)`` updates the initial weights still contribute.
     Integer and boolean buffers, which have no mean, are copied. Tied weights are averaged once. Buffers that are not
-    persistent are constants of the architecture and are left to the model. Of a sharded model, every process averages
-    the part that it holds.
+    persistent are constants of the architecture and stay in the model. Of a sharded model, every process averages its
+    own part.
 
     Args:
         model: on its final device; its parameters must stay the same objects.
@@ -32,7 +32,7 @@ class WeightAverage:
 
     Raises:
         InvalidConfig: ``decay`` is outside (0, 1).
-        InvalidModel: a weight has fewer than 32 bits, in which an average soon stops moving.
+        InvalidModel: a weight has fewer than 32 bits, so that its average would soon stop changing.
 
     Cost: one more copy of the weights in memory, and one pass over both per update.
     Source: Polyak & Juditsky, 1992, doi:10.1137/0330046.
@@ -42,12 +42,12 @@ class WeightAverage:
         if not 0 < decay < 1:
             raise InvalidConfig(
                 f"ema is {decay}, which is not in (0, 1).",
-                why="At 1 the average never moves, at 0 it is the weights themselves.",
+                why="At 1 the average never changes, at 0 it equals the weights.",
                 fix="Set a decay such as 0.999, or leave it out for no average.",
             )
         self._decay: Final = decay
-        kept = model.state_dict().keys()
-        buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
+        persistent = model.state_dict().keys()
+        buffers = {name: buffer for name, buffer in model.named_buffers() if name in persistent}
         self._live: Final[dict[str, Tensor]] = {**dict(model.named_parameters()), **buffers}
         _refuse_low_precision(self._live)
         self._model: Final = model
@@ -64,8 +64,8 @@ class WeightAverage:
         """Move the average towards the weights, once per optimizer update.
 
         Args:
-            skipped: 1 where the update was not taken: the average then stays bitwise as it is, whatever a NaN batch
-                left in the buffers. A 0-d tensor on the weights' device where only the device knows.
+            skipped: 1 where the update was not taken: the average then stays bitwise unchanged, whatever a NaN
+                batch left in the buffers. A 0-d tensor on the weights' device where only the device knows.
 
         Cost: one fused pass; no host synchronisation, also with ``skipped``.
         """
@@ -81,7 +81,7 @@ class WeightAverage:
             return
         was_skipped = skipped.bool()
         weight = (1 - self._decay) * (1 - skipped.to(self._weight_dtype))
-        # Weights that were not stepped are finite, buffers need not be, and 0 * nan would still move the average.
+        # Weights of a skipped update are finite, buffers may not be, and 0 * nan would still change the average.
         current = [local_part(self._live[name]) for name in self._parameters]
         current += [torch.where(was_skipped, self._average[name], self._live[name]) for name in self._buffers]
         weights = [weight.to(each.dtype) if each.is_complex() else weight for each in average]  # torch 2.6 mixes none
@@ -91,14 +91,14 @@ class WeightAverage:
 
     @contextmanager
     def applied(self) -> Generator[None]:
-        """Put the average into the model for the length of a ``with`` block, and the trained weights back after it.
+        """Swap the average into the model for the length of a ``with`` block, and the trained weights back after it.
 
-        A ``state_dict`` taken inside refers to the average itself, which moves on later: clone or write it inside.
+        A ``state_dict`` taken inside refers to the average itself, which changes later: clone or write it inside.
 
         Raises:
-            InvalidModel: it is applied already.
+            InvalidModel: it is already applied.
 
-        Cost: pointers change hands and nothing is copied, but for a sharded model, whose parts are exchanged.
+        Cost: pointers are swapped and nothing is copied, except for a sharded model, whose parts are copied.
         """
         self._refuse_while_applied()
         self._swap()
@@ -110,12 +110,12 @@ class WeightAverage:
             self._swap()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the average under the model's names, tied weights once; refers to it, does not copy."""
+        """Return the average under the model's names, tied weights once; a reference, not a copy."""
         return {name: from_local_part(self._live[name], average) for name, average in self._average.items()}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Copy a saved average in.
+        """Copy a saved average into this one.
 
         Raises:
             CheckpointError: names or shapes differ from this model's; nothing has been copied then.
@@ -141,16 +141,16 @@ class WeightAverage:
         for name, live in self._live.items():
             if (here := local_part(live)) is live:
                 live.data, self._average[name] = self._average[name], live.data
-            else:  # FSDP gathers from memory of its own choice, which has to stay where it is
-                kept = here.clone()
+            else:  # FSDP gathers from memory that it has chosen, so the tensor has to stay in place
+                trained = here.clone()
                 here.copy_(self._average[name])
-                self._average[name].copy_(kept)
+                self._average[name].copy_(trained)
 
     def _refuse_while_applied(self) -> None:
         if self._applied:
             raise InvalidModel(
-                "The averaged weights are in the model at this moment.",
-                why="They would be averaged with themselves, or taken for the trained ones.",
+                "The averaged weights are in the model now.",
+                why="They would be averaged with themselves, or mistaken for the trained ones.",
                 fix="Leave the `with average.applied()` block first.",
             )
 
@@ -164,6 +164,6 @@ def _refuse_low_precision(tensors: Mapping[str, Tensor]) -> None:
     if few:
         raise InvalidModel(
             f"{few[0]} has the dtype {tensors[few[0]].dtype}, in which weights cannot be averaged.",
-            why="A step of 1 - decay is smaller than its rounding, so the average would stop moving.",
+            why="A step of 1 - decay is smaller than its rounding, so the average would stop changing.",
             fix='Keep the weights in float32 and set precision = "bf16" for the arithmetic, or leave `ema` out.',
         )

@@ -1,11 +1,11 @@
-"""Where a window stopped being finite: the batch, the first module and the operation.
+"""Locate where a window became non-finite: the batch, the first module and the operation.
 
-The window is run once more on the weights it failed on, with every tensor operation watched. This happens only after
-an update was found not finite, so its cost (some ten times a forward pass) does not matter.
+The window is run once more on the weights it failed on, with every tensor operation checked. This happens only after a
+non-finite update, so its cost (some ten times a forward pass) does not matter.
 
-Where the model is sharded, or its batch normalisation synchronised, a forward pass is something the processes do
-together: each runs all of its window, to the end. The backward pass is not run again there, because what is found in it
-ends it in the middle, and the others would wait for ever.
+Where the model is sharded, or its batch normalisation synchronised, a forward pass is a collective operation: each
+process runs its window to the end. The backward pass is not run again there, because an error ends it in the middle,
+and the other processes would wait indefinitely.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from trueloop.training.seeding import preserve_generators
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Culprit:
-    """The first thing in a window that was not finite."""
+    """The first non-finite value in a window."""
 
     stage: str
     """"batch", "forward", "backward", or "unknown" when a second run was finite."""
     micro_batch: int
-    """Its place in the window, from 0."""
+    """Index of the micro-batch in the window, from 0."""
     where: str
     """Path into the batch ("0"), the module ("encoder.norm", "" for the root), or the parameter."""
     operation: str
     """The torch operation ("aten.log"), the backward node ("LogBackward0") or "gradient"; empty for a batch, and
-    "backward" where the stage is unknown because that was not run again."""
+    "backward" where the stage is unknown because the backward pass was not run again."""
     indices: tuple[int, ...]
-    """Dataset indices of the samples that are not finite, or of the whole micro-batch."""
+    """Dataset indices of the non-finite samples, or of the whole micro-batch."""
 
     def __str__(self) -> str:
         samples = f" (dataset indices {_shorten(self.indices)})" if self.indices else ""
@@ -49,7 +49,7 @@ class Culprit:
         if self.stage == "unknown" and self.operation == "backward":
             return (
                 "not found: its batches and a second forward pass were finite, and the backward pass is not run again "
-                "where the processes run the model together"
+                "where the forward pass is collective"
             )
         if self.stage == "unknown":
             return "not reproduced: a second run of the same window was finite"
@@ -72,19 +72,19 @@ class Replay:
     device: torch.device
     autocast: Callable[[], AbstractContextManager[Any]]
     generator: Tensor | None
-    """CPU generator state at the window's start, so that dropout draws the same; None = not known."""
+    """CPU generator state at the window's start, so that dropout draws the same masks; None = unknown."""
     collective_forward: bool = False
     """See `parallel.Parallel`: the other processes run their shares of the window at the same time."""
 
 
 def locate(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
-    """Run the window again and name the first value that is not finite.
+    """Run the window again and name the first non-finite value.
 
     Args:
         replay: the model (with the weights the window failed on) and how to call it.
         window: its micro-batches.
 
-    The model's buffers, gradients and all random generators are left as they were.
+    The model's buffers, gradients and all random generators are restored.
     """
     if replay.collective_forward:
         return _locate_collectively(replay, window)
@@ -102,7 +102,7 @@ def locate(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
 
 
 def _locate_collectively(replay: Replay, window: Sequence[MicroBatch]) -> Culprit:
-    """Look at the batches and run the forward passes, all of them, whatever the first one shows."""
+    """Check the batches and run all forward passes, whatever the first one shows."""
     found = locate_in_batches(window)
     with preserve_generators(), _preserve_buffers(replay.model), torch.no_grad():
         if replay.generator is not None:
@@ -130,7 +130,7 @@ def _check_batch(number: int, micro: MicroBatch) -> Culprit | None:
 
 
 def _check_forward(replay: Replay, number: int, micro: MicroBatch) -> tuple[Culprit | None, Sequence[Loss]]:
-    """Run the forward pass and the loss; return what was not finite, and the loss."""
+    """Run the forward pass and the loss; return the non-finite value, if any, and the loss."""
     batch = move_to_device(micro.data, replay.device)
     with _module_path(replay.model) as path, _FirstNonFinite(path) as watch, replay.autocast():
         terms = replay.objective(replay.model, batch)
@@ -154,9 +154,9 @@ def _check_micro_batch(replay: Replay, number: int, micro: MicroBatch) -> Culpri
 
 
 def _failing_backward(model: nn.Module, root: Tensor) -> tuple[str, str]:
-    """Return ("", node that made the first NaN), or (parameter, "gradient") where it is infinite, or two blanks."""
+    """Return ("", node of the first NaN), (parameter, "gradient") for an infinite gradient, or two empty strings."""
     with warnings.catch_warnings(), torch.autograd.set_detect_anomaly(True):
-        warnings.simplefilter("ignore")  # anomaly mode prints a stack of its own
+        warnings.simplefilter("ignore")  # anomaly mode prints its own stack
         try:
             root.backward()
         except RuntimeError as error:
@@ -168,7 +168,7 @@ def _failing_backward(model: nn.Module, root: Tensor) -> tuple[str, str]:
 
 
 class _FirstNonFinite(TorchDispatchMode):
-    """Remembers the first operation with a floating result that is not finite, and the module it ran in."""
+    """Records the first operation with a non-finite floating-point result, and the module it ran in."""
 
     def __init__(self, path: list[str]) -> None:
         super().__init__()
@@ -186,17 +186,17 @@ class _FirstNonFinite(TorchDispatchMode):
 
 
 def _is_fill(func: Any) -> bool:
-    """Masks are made of -inf on purpose: an operation that writes a constant is not where things went wrong."""
+    """Return True for operations that write a constant: masks contain -inf on purpose."""
     return any(word in str(func) for word in ("fill", "full", "empty", "scalar_tensor", "where", "detach", "view"))
 
 
 def _is_transport(func: Any) -> bool:
-    """What FSDP gathers parameters with: its results are memory that is filled a moment later."""
+    """Return True for operations with which FSDP gathers parameters: their results are uninitialised memory."""
     return str(func).startswith(("c10d.", "fsdp.", "_c10d_functional."))
 
 
 def _has_nonfinite(result: Any) -> bool:
-    """True for a NaN or +inf in a floating tensor; -inf alone is a mask."""
+    """Return True for a NaN or +inf in a floating-point tensor; -inf alone is a mask."""
     parts = cast("Sequence[Any]", result) if isinstance(result, (tuple, list)) else (result,)
     return any(
         isinstance(part, Tensor) and part.is_floating_point() and bool((part.isnan() | (part == torch.inf)).any())
@@ -206,7 +206,7 @@ def _has_nonfinite(result: Any) -> bool:
 
 @contextmanager
 def _module_path(model: nn.Module) -> Generator[list[str]]:
-    """Keep the dotted names of the modules now running, innermost last."""
+    """Track the dotted names of the modules that are running, innermost last."""
     path = [""]
     handles: list[Any] = []
 
@@ -228,7 +228,7 @@ def _module_path(model: nn.Module) -> Generator[list[str]]:
 
 @contextmanager
 def _preserve_buffers(model: nn.Module) -> Generator[None]:
-    """Leave buffers as they were: a forward pass moves BatchNorm's statistics."""
+    """Restore buffers on leaving: a forward pass changes BatchNorm's statistics."""
     buffers = [buffer.clone() for buffer in model.buffers()]
     try:
         yield
@@ -239,7 +239,7 @@ def _preserve_buffers(model: nn.Module) -> Generator[None]:
 
 @contextmanager
 def _preserve_buffers_and_gradients(model: nn.Module) -> Generator[None]:
-    """Leave buffers and gradients as they were."""
+    """Restore buffers and gradients on leaving."""
     gradients = [parameter.grad for parameter in model.parameters()]
     for parameter in model.parameters():
         parameter.grad = None
@@ -263,5 +263,5 @@ def _tensors(data: Any, path: str) -> Iterator[tuple[str, Tensor]]:
 
 
 def _shorten(indices: Sequence[int]) -> str:
-    shown = ", ".join(map(str, indices[:5]))  # five are enough to go and look
+    shown = ", ".join(map(str, indices[:5]))  # five are enough for an inspection
     return shown if len(indices) <= 5 else f"{shown}, … {len(indices)} in all"

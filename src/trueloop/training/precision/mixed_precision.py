@@ -17,7 +17,7 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
-    """Return the context for forward and loss; it can be entered again and again.
+    """Return the context for forward and loss; it can be entered repeatedly.
 
     Raises:
         InvalidConfig: an unknown precision.
@@ -32,13 +32,13 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 class LossScale:
     """The dynamic loss scale of float16, with the semantics and defaults of torch.amp.GradScaler.
 
-    Kept here, not in GradScaler, because unscaling rides in the same division as the window's count and the clipping:
-    GradScaler would read and write every gradient once more.
+    Implemented here because unscaling shares one division with the window's count and the clipping: GradScaler would
+    read and write every gradient once more.
 
     Args:
         device: where the gradients are; the scale lives there, so that nothing waits for the host.
         enabled: off for float32 and bfloat16, whose range needs no scale; the scale is then 1.
-        growth_interval: clean updates in a row before the scale doubles.
+        growth_interval: finite updates in a row before the scale doubles.
 
     Source: Micikevicius et al., 2018, arXiv:1710.03740; torch/amp/grad_scaler.py.
     """
@@ -51,40 +51,40 @@ class LossScale:
         self._count: Tensor | float = 1.0
 
     def begin_window(self, count: Tensor | float, processes: Processes = SINGLE_PROCESS) -> None:
-        """Begin a window whose first micro-batch counts ``count`` on this process; all have to agree on one scale.
+        """Start a window whose first micro-batch counts ``count`` on this process; all have to use one scale.
 
         The count is rounded to a power of two, so that dividing by it is exact: it only keeps a sum over thousands
-        of tokens within float16, and `gradient_divisor` takes it back.
+        of tokens within float16, and `gradient_divisor` reverts it.
         """
         if self.enabled:
             self._count = _round_to_power_of_two(processes.all_reduce_sum([count])[0])
 
     def scale_root(self, root: Tensor) -> Tensor:
-        """Return what backward is called on: the micro-batch's sum, scaled."""
+        """Return the scalar that backward is called on: the micro-batch's sum, scaled."""
         return root * (self.scale / self._count) if self.enabled else root
 
     def gradient_divisor(self, divisor: Tensor | float) -> Tensor | float:
-        """Return what the accumulated gradients must be divided by: the window's count, times what `scale_root` put in."""
+        """Return the divisor of the accumulated gradients: the window's count times the factor of `scale_root`."""
         return divisor * (self.scale / self._count) if self.enabled else divisor
 
     def update(self, skipped: Tensor | float) -> None:
-        """Halve the scale after a skipped update, double it after enough clean ones; no host synchronisation."""
+        """Halve the scale after a skipped update, double it after enough finite ones; no host synchronisation."""
         if not self.enabled:
             return
         bad = torch.as_tensor(skipped, device=self.scale.device).bool()
         self._clean = torch.where(bad, 0.0, self._clean + 1)
         grow = self._clean >= self._interval
-        twice = self.scale * 2  # as GradScaler has it, never inf, from which no halving leads back
+        twice = self.scale * 2  # as in GradScaler, but never inf, which halving could not reduce
         self.scale = torch.where(bad, self.scale * 0.5, torch.where(grow & twice.isfinite(), twice, self.scale))
         self._clean = torch.where(grow, 0.0, self._clean)
 
     @property
     def is_calibrating(self) -> bool:
-        """True while a non-finite gradient may be the scale's fault: float16, and the scale is not yet below 1."""
+        """True while the scale may cause non-finite gradients: float16, and the scale is not yet below 1."""
         return self.enabled and float(self.scale) >= 1.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the scale and the clean updates since it last changed."""
+        """Return the scale, and the finite updates since it last changed."""
         return {"scale": self.scale.detach().cpu(), "clean": self._clean.detach().cpu()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""Nothing that is not finite is stepped, and nothing of it stays behind.
+"""Restore buffers after a non-finite update, count such updates, and stop when there are too many.
 
-The update itself leaves the weights alone (`update`). What a bad batch has already touched when that is known are the
-model's buffers: BatchNorm's running statistics would stay NaN for ever, though no weight ever was. So they are kept
-from before the window and put back.
+The update itself leaves the weights unchanged (`update`). But a bad batch has already changed the model's buffers:
+BatchNorm's running statistics would stay NaN, though no weight ever was. So the buffers are copied before the window
+and restored.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from trueloop.training.update import Outcome
 
 
 class Guard:
-    """Keeps the buffers, counts what was skipped, names the culprit, stops when it does not end.
+    """Restores buffers, counts skipped updates, names the culprit, and stops after too many in a row.
 
     Args:
         model: its buffers are guarded.
-        config: how many skipped updates in a row are too many.
+        config: how many skipped updates in a row are allowed.
     """
 
     def __init__(self, model: nn.Module, config: GuardConfig) -> None:
@@ -37,46 +37,46 @@ class Guard:
             )
         self._config = config
         self._cuda = next((p.device for p in model.parameters() if p.is_cuda), None)
-        # By module and name: a module may put another tensor in a buffer's place.
+        # By module and name: a module may assign another tensor to a buffer.
         places = [(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)]
         self._places = places
-        self._known: list[Tensor] = []
-        self._kept: list[Tensor] = []
+        self._buffers_before: list[Tensor] = []
+        self._saved: list[Tensor] = []
         self._in_a_row = 0
         self.generator: Tensor | None = None
         self._device_generator: Tensor | None = None
         self.skipped = 0
 
     def snapshot(self, *, buffers: bool = True) -> None:
-        """Keep torch's generators as they are before a window, and the buffers unless somebody else puts them back.
+        """Copy torch's generators before a window, and the buffers unless something else restores them.
 
         Cost: one copy of the buffers, where there are any, and 5 kB of generator state; no synchronisation, as the
         state of a CUDA generator is two numbers on the host.
         """
         if self._places and buffers:
             now = self._buffers()
-            if len(now) == len(self._known) and all(map(operator.is_, now, self._known)):
-                copy_tensors(self._kept, now)
+            if len(now) == len(self._buffers_before) and all(map(operator.is_, now, self._buffers_before)):
+                copy_tensors(self._saved, now)
             else:
-                self._known, self._kept = now, [buffer.detach().clone() for buffer in now]
+                self._buffers_before, self._saved = now, [buffer.detach().clone() for buffer in now]
         self.generator = torch.get_rng_state()
         if self._cuda is not None:
             self._device_generator = torch.cuda.get_rng_state(self._cuda)
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Put buffers and generators back to where `snapshot` found them, for a window that is done again."""
-        for (module, name), known, kept in zip(self._places, self._known, self._kept, strict=True):
-            if getattr(module, name) is not known:
-                setattr(module, name, known)
-            known.copy_(kept)
+        """Restore buffers and generators from the last `snapshot`, for a window that is repeated."""
+        for (module, name), buffer, saved in zip(self._places, self._buffers_before, self._saved, strict=True):
+            if getattr(module, name) is not buffer:
+                setattr(module, name, buffer)
+            buffer.copy_(saved)
         if self.generator is not None:
             torch.set_rng_state(self.generator)
         if self._cuda is not None and self._device_generator is not None:
             torch.cuda.set_rng_state(self._device_generator, self._cuda)
 
     def restore_if_skipped(self, outcome: Outcome) -> None:
-        """Put the buffers back if the update was skipped; decided on the device where the outcome lies there."""
+        """Restore the buffers if the update was skipped; decided on the device if the outcome is there."""
         skipped = outcome.skipped
         if self._places and self._config.enabled and (isinstance(skipped, Tensor) or skipped):
             self._restore_where_skipped(skipped)
@@ -84,33 +84,33 @@ class Guard:
     @torch.no_grad()
     def _restore_where_skipped(self, skipped: Tensor | float) -> None:
         bad = skipped.bool() if isinstance(skipped, Tensor) else None
-        for (module, name), known, kept in zip(self._places, self._known, self._kept, strict=True):
+        for (module, name), buffer, saved in zip(self._places, self._buffers_before, self._saved, strict=True):
             now = getattr(module, name)
-            right = kept if bad is None else torch.where(bad, kept, now)
-            if now is known:
-                now.copy_(right)
+            value = saved if bad is None else torch.where(bad, saved, now)
+            if now is buffer:
+                now.copy_(value)
             else:
-                setattr(module, name, right.clone())
+                setattr(module, name, value.clone())
 
     def _buffers(self) -> list[Tensor]:
         return [getattr(module, name) for module, name in self._places]
 
     def record_update(self, *, skipped: bool) -> None:
-        """Count one update that is known on the host."""
+        """Count one update whose outcome is on the host."""
         self.skipped += skipped
         if not skipped:
             self._in_a_row = 0
 
     def record_nonfinite(self) -> None:
-        """Count a skipped update that nothing excuses."""
+        """Count a skipped update that was caused by the numbers, not by the loss scale."""
         self._in_a_row += 1
 
     def locate(self, replay: Replay, window: Sequence[MicroBatch]) -> Culprit | None:
-        """Name what was not finite; None when locating is switched off."""
+        """Name the non-finite value; None when locating is switched off."""
         return locate(replay, window) if self._config.locate else None
 
     def raise_if_too_many(self, update: int, culprit: Culprit | None) -> None:
-        """Give up after too many in a row.
+        """Stop after too many in a row.
 
         Raises:
             NotFinite: with the evidence.
@@ -119,7 +119,7 @@ class Guard:
             raise NotFinite(
                 f"{self._in_a_row} updates in a row were not finite, up to update {update}.",
                 why=f"The last one: {culprit}." if culprit else "Locating is switched off (guard.locate).",
-                fix="Look at that batch or operation; lower the learning rate; no weight was changed by these updates.",
+                fix="Check that batch or operation, or lower the learning rate; these updates changed no weight.",
             )
 
     def state_dict(self) -> dict[str, int]:
@@ -127,5 +127,5 @@ class Guard:
         return {"in_a_row": self._in_a_row, "skipped": self.skipped}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Continue counting."""
+        """Restore the counters."""
         self._in_a_row, self.skipped = state["in_a_row"], state["skipped"]

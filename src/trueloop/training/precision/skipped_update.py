@@ -1,4 +1,4 @@
-"""What to say of an update that was not stepped: which kind it was, and what made it so."""
+"""Explain an update that was skipped: its kind and its cause."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trueloop.training.update_buffer import BufferedUpdate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedUpdate:
-    """One skipped update, looked into."""
+    """One skipped update and its explanation."""
 
     kind: str
     """"nothing_counted", "loss_scale" or "not_finite"."""
@@ -28,15 +28,15 @@ class SkippedUpdate:
 
 
 def explain_skip(parts: Assembly, entry: BufferedUpdate) -> SkippedUpdate:
-    """Say why an update was skipped; one that only bad numbers explain counts towards giving up.
+    """Explain why an update was skipped; only non-finite numbers count towards the guard's limit.
 
-    Cost: runs the window again, where the guard is asked to locate.
+    Cost: runs the window again, where the guard's ``locate`` is on.
     """
     update = entry.row.update
     if not entry.counted:
-        message = f"Update {update} had nothing to learn from: every target of its window is ignored or weighs 0."
+        message = f"Update {update} had nothing to learn from: every target of its window is ignored or has weight 0."
         return SkippedUpdate(kind="nothing_counted", message=message, culprit=None)
-    if parts.scale.is_calibrating:  # float16 looking for its scale: no fault of the data, unless the batch shows it
+    if parts.scale.is_calibrating:  # float16 searching for its scale: not the data's fault, unless the batch shows it
         culprit = locate_in_batches(entry.window)
         message = f"Update {update} overflowed float16 and was skipped; the loss scale halves"
         return SkippedUpdate(kind="loss_scale", message=_append_culprit(message, culprit), culprit=culprit)
@@ -54,18 +54,18 @@ def explain_skip(parts: Assembly, entry: BufferedUpdate) -> SkippedUpdate:
     return SkippedUpdate(kind="not_finite", message=_append_culprit(message, culprit), culprit=culprit)
 
 
-def share_explanation(incident: SkippedUpdate, processes: Processes) -> SkippedUpdate:
-    """Return the incident of the process whose share of the window it was; each has looked into its own.
+def share_explanation(skipped: SkippedUpdate, processes: Processes) -> SkippedUpdate:
+    """Return the explanation of the process that found the cause in its share of the window.
 
     Raises:
         ProcessLost: another one is gone.
     """
-    told = processes.all_gather_object(incident)
-    found = [rank for rank, each in enumerate(told) if each.culprit and each.culprit.stage != "unknown"]
+    explanations = processes.all_gather_object(skipped)
+    found = [rank for rank, each in enumerate(explanations) if each.culprit and each.culprit.stage != "unknown"]
     if not found or processes.size == 1:
-        return incident
-    message = told[found[0]].message.rstrip(".")
-    return replace(told[found[0]], message=f"{message}, in process {found[0]}.")
+        return skipped
+    message = explanations[found[0]].message.rstrip(".")
+    return replace(explanations[found[0]], message=f"{message}, in process {found[0]}.")
 
 
 def _append_culprit(message: str, culprit: Culprit | None) -> str:

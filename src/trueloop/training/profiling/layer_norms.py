@@ -1,4 +1,4 @@
-"""The gradient's norm of each layer, read now and then from what an update has left: for the journal."""
+"""Read the gradient norm of each layer from time to time, for the journal."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 MIN_INTERVAL_S: Final = 0.25
-MIN_COST_RATIO: Final = 500  # of the time: a reading that took 1 ms is followed by the next one after half a second
-READINGS_PER_AGE: Final = 200  # columns of the journal for each time a run becomes e times as old: a day has some 2,500
-MAX_LAYERS: Final = 256  # of a model; the journal is no place for more
+MIN_COST_RATIO: Final = 500  # interval / cost: a reading that took 1 ms is followed by the next after half a second
+READINGS_PER_AGE: Final = 200  # readings while a run becomes e times as old: some 2,500 in a day
+MAX_LAYERS: Final = 256  # of a model; more would not fit in the journal
 
 
 class LayerNorms:
-    """Reads at most every `MIN_INTERVAL_S`, and ever more rarely.
+    """Reads the norms at most every `MIN_INTERVAL_S`, and more rarely as the run gets older.
 
     Args:
         model: what is trained, unwrapped.
@@ -35,7 +35,7 @@ class LayerNorms:
         self._scale = 1.0
 
     def read_if_due(self, norm: float) -> Mapping[str, float] | None:
-        """Return the norms by layer; None where they are not due, or the gradients are not there or in shards.
+        """Return the norms by layer; None where they are not due, or the gradients are missing or sharded.
 
         Args:
             norm: of the whole gradient before clipping, which the norms of all layers together come to: the gradients
@@ -64,12 +64,12 @@ class LayerNorms:
         flat = [gradient for some in gradients.values() for gradient in some]
         plain = all(type(each) is Tensor and each.layout is torch.strided for each in flat)
         if not flat or not plain or len({gradient.device for gradient in flat}) > 1:
-            return {}  # of shards all processes would have to be asked
-        found = torch.stack([norm.float() for norm in torch._foreach_norm(flat)]).tolist()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            return {}  # shards would need a collective
+        values = torch.stack([norm.float() for norm in torch._foreach_norm(flat)]).tolist()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         place = 0
         norms: dict[str, float] = {}
         for layer, some in gradients.items():
             if some:
-                norms[layer] = math.hypot(*found[place : place + len(some)])
+                norms[layer] = math.hypot(*values[place : place + len(some)])
                 place += len(some)
         return norms

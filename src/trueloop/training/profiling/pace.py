@@ -1,4 +1,4 @@
-"""How fast a run goes: some windows of its epochs, one after the other, with a clock."""
+"""Measure the throughput of a run over some windows of its epochs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from trueloop.training.compiled.compiled_loop import train_epoch
 from trueloop.training.loop import Assembly, UpdateResult
 from trueloop.training.memory.device_memory import peak_memory_mib
 
-WARMUP_UPDATES: Final = 3  # windows before anything is measured: kernels are chosen, memory is asked for, workers start
+WARMUP_UPDATES: Final = 3  # before anything is measured: kernels are chosen, memory is allocated, workers start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """What a stretch of training took."""
+    """Throughput of a stretch of training."""
 
     updates: int
     update_s: float
@@ -34,7 +34,7 @@ class Throughput:
 
 
 class WindowRunner:
-    """Trains on the windows of one epoch after the other, without end; the weights change."""
+    """Trains on the windows of one epoch after another, without end; the weights change."""
 
     def __init__(self, parts: Assembly, source: BatchSource) -> None:
         self.parts, self._source = parts, source
@@ -57,16 +57,17 @@ class WindowRunner:
                 raise InvalidData("There is no window to train on.", fix="Check the dataset's length and drop_last.")
 
     def read_batches(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
+        """Yield the micro-batches of an epoch; a subclass may record the reading."""
         return micros
 
     def synchronize(self) -> None:
-        """Wait until an accelerator has done what it was asked to."""
+        """Wait until an accelerator has finished its queued work."""
         if self.parts.device.type == "cuda":
             torch.cuda.synchronize(self.parts.device)
 
 
 def measure_throughput(parts: Assembly, source: BatchSource, *, seconds: float) -> Throughput:
-    """Train for a few seconds and say how fast it went.
+    """Train for a few seconds and measure the throughput.
 
     Args:
         parts: an assembled run with a schedule that has no end, or is long enough; its weights are changed.

@@ -1,4 +1,4 @@
-"""Where the time of an update goes: torch's profiler over a few windows of a run, summed up by what they are for."""
+"""Profile a few windows of a run with torch's profiler, and sum up where the time of an update goes."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ PARTS: Final = ("data", "forward", "backward", "update", "the rest")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One operation of torch's, or one node of the backward pass, over all updates that were looked at."""
+    """One operation of PyTorch, or one node of the backward pass, over all profiled updates."""
 
     name: str
     seconds: float
-    """Of an operation without those it calls; of a node with them. On the accelerator where there is one."""
+    """Time of an operation without those it calls; of a node with them. On the accelerator where there is one."""
     calls: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What a profile of some updates has shown."""
+    """Result of profiling some updates."""
 
     updates: int
     update_s: float
-    """Of one update, with nothing but a clock running."""
+    """Seconds per update without the profiler."""
     profiled_s: float
-    """Of one update while the profiler ran: its own cost is the difference."""
+    """Seconds per update with the profiler; the difference is its overhead."""
     split: Mapping[str, float]
     """Share of the profiled time by part, see `PARTS`; together 1."""
     operations: Sequence[Operation]
-    """The dearest first."""
+    """Operations, the most expensive first."""
     backward: Sequence[Operation]
-    """The nodes of the backward pass, the dearest first."""
+    """Nodes of the backward pass, the most expensive first."""
     device: str
     trace: Path | None = None
 
     @property
     def bottleneck(self) -> str:
-        """The dearest node of the backward pass: "ConvolutionBackward0"; "" where there was no backward."""
+        """The most expensive node of the backward pass: "ConvolutionBackward0"; "" where there was no backward."""
         return self.backward[0].name if self.backward else ""
 
 
 def profile_updates(parts: Assembly, source: BatchSource, *, updates: int, trace: Path | None = None) -> Profile:
-    """Train on a few windows three times over: to warm up, with a clock, and under torch's profiler.
+    """Train on a few windows three times: to warm up, with a clock, and under torch's profiler.
 
     Args:
         parts: an assembled run; its weights are changed.
         source: training data.
-        updates: windows that are looked at.
+        updates: number of windows to profile.
         trace: where to write a trace for Chrome or Perfetto; it is compressed where the name ends in .gz.
 
     Raises:
@@ -73,15 +73,17 @@ def profile_updates(parts: Assembly, source: BatchSource, *, updates: int, trace
     if parts.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*(?:Profiler|profiler).*")  # of torch's own making, about itself
-        with profile(activities=activities, acc_events=True) as seen:
+        warnings.filterwarnings("ignore", message=".*(?:Profiler|profiler).*")  # torch's own, about its profiler
+        with profile(activities=activities, acc_events=True) as profiler:
             profiled_s = _train(_RecordedWindows(_record_parts(parts), source), updates)
-        averages = cast("Sequence[Any]", seen.key_averages())
+        averages = cast("Sequence[Any]", profiler.key_averages())
     if trace is not None:
-        seen.export_chrome_trace(str(trace))
+        profiler.export_chrome_trace(str(trace))
     on_device = parts.device.type == "cuda"
     nodes = [
-        _operation(each, each.key[len(_NODE_PREFIX) :], on_device, whole=True) for each in averages if _is_node(each)
+        _operation(each, each.key[len(_NODE_PREFIX) :], on_device, inclusive=True)
+        for each in averages
+        if _is_node(each)
     ]
     operations = [_operation(each, each.key, on_device) for each in averages if _is_operation(each)]
     return Profile(
@@ -97,7 +99,7 @@ def profile_updates(parts: Assembly, source: BatchSource, *, updates: int, trace
 
 
 class _RecordedWindows(WindowRunner):
-    """With a range of the profiler around the drawing of data."""
+    """Runs windows with a profiler range around the reading of data."""
 
     def read_batches(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
         while True:
@@ -109,7 +111,7 @@ class _RecordedWindows(WindowRunner):
 
 
 def _train(windows: WindowRunner, updates: int) -> float:
-    """Train so many updates; return the seconds that each took."""
+    """Train for a number of updates; return the seconds per update."""
     windows.synchronize()
     started = perf_counter()
     for _ in islice(windows.train(), updates):
@@ -119,14 +121,14 @@ def _train(windows: WindowRunner, updates: int) -> float:
 
 
 class _Recorded:
-    """Something of the loop's, with a range of the profiler around some of its methods."""
+    """A part of the loop with a profiler range around its call and some of its methods."""
 
     def __init__(self, inner: Any, part: str, *names: str) -> None:
         self._inner, self._part, self._names = inner, _RANGE_PREFIX + part, names
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        return self._around(found) if name in self._names else found
+        attribute = getattr(self._inner, name)
+        return self._around(attribute) if name in self._names else attribute
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         with record_function(self._part):
@@ -143,7 +145,7 @@ class _Recorded:
 def _record_parts(parts: Assembly) -> Assembly:
     parallel = cast("Any", _Recorded(parts.parallel, "forward"))
     update = cast("Any", _Recorded(parts.update, "update", "zero_grad", "step"))
-    # a compiled program has no parts to tell apart
+    # a compiled program cannot be divided into parts
     return replace(parts, parallel=parallel, update=update, compiled_step=None)
 
 
@@ -155,8 +157,8 @@ def _is_operation(each: Any) -> bool:
     return not each.key.startswith((_RANGE_PREFIX, "autograd::", "ProfilerStep", "[", "Optimizer."))
 
 
-def _operation(each: Any, name: str, on_device: bool, *, whole: bool = False) -> Operation:
-    kind = "" if whole else "self_"
+def _operation(each: Any, name: str, on_device: bool, *, inclusive: bool = False) -> Operation:
+    kind = "" if inclusive else "self_"
     micros = getattr(each, f"{kind}device_time_total" if on_device else f"{kind}cpu_time_total")
     return Operation(name=name, seconds=micros / 1e6, calls=each.count)
 
@@ -166,7 +168,7 @@ def _most_expensive(operations: Sequence[Operation]) -> list[Operation]:
 
 
 def _split(averages: Sequence[Any], total_s: float) -> dict[str, float]:
-    """Share out the time of the training thread; work on an accelerator is where it was waited for."""
+    """Split the time of the training thread by part; work on an accelerator counts where it is waited for."""
     named = {
         each.key.removeprefix(_RANGE_PREFIX): each.cpu_time_total / 1e6
         for each in averages
@@ -175,6 +177,6 @@ def _split(averages: Sequence[Any], total_s: float) -> dict[str, float]:
     named["backward"] = sum(each.cpu_time_total for each in averages if _is_node(each)) / 1e6
     shares = {part: named.get(part, 0.0) / total_s for part in PARTS[:-1]}
     known = sum(shares.values())
-    if known > 1:  # clocks of the profiler and of ours differ by a little
+    if known > 1:  # the profiler's clock differs a little from perf_counter
         shares = {part: share / known for part, share in shares.items()}
     return {**shares, PARTS[-1]: max(0.0, 1 - known)}

@@ -1,4 +1,4 @@
-"""Does this learn at all? A few batches, twice, before the night is spent on it."""
+"""Train on a few batches twice, to see whether the model learns at all."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _WINDOWS = 5  # 5 batches seen twice are 10 updates: enough for a trend, a secon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmokeResult:
-    """What the first batches showed."""
+    """Losses of the smoke test."""
 
     first_pass: tuple[float, ...]
     """Loss of each batch when first seen."""
     second_pass: tuple[float, ...]
-    """Loss of the same batches, seen again."""
+    """Loss of the same batches when seen again."""
     seconds: float
 
     @property
@@ -34,7 +34,7 @@ class SmokeResult:
 
 
 def run_smoke_test(parts: Assembly, source: BatchSource) -> SmokeResult:
-    """Train on the first five windows twice and compare each batch with itself.
+    """Train on the first five windows twice and compare each batch's losses.
 
     Args:
         parts: an assembled run with a constant schedule; its weights are changed.
@@ -48,15 +48,16 @@ def run_smoke_test(parts: Assembly, source: BatchSource) -> SmokeResult:
     for again in (0, 1):
         done = train_epoch(parts, few.epoch(0), update=again * _WINDOWS)
         passes.append(tuple(float(step.loss) for step in done))
-    seen = SmokeResult(first_pass=passes[0], second_pass=passes[1], seconds=perf_counter() - started)
-    if not (seen.loss_decrease > 0 and math.isfinite(seen.loss_decrease)):
+    result = SmokeResult(first_pass=passes[0], second_pass=passes[1], seconds=perf_counter() - started)
+    first = result.first_pass
+    if not (result.loss_decrease > 0 and math.isfinite(result.loss_decrease)):
         raise InvalidModel(
-            f"The loss does not fall: {_format_losses(seen.first_pass)} on the first {len(seen.first_pass)} batches, "
-            f"{_format_losses(seen.second_pass)} on the same ones seen again.",
+            f"The loss does not fall: {_format_losses(first)} on the first {len(first)} batches, "
+            f"{_format_losses(result.second_pass)} on the same ones seen again.",
             why="A run that cannot improve on batches it has just seen will not improve on others.",
             fix="Check the learning rate, the loss and its target, and what is frozen.",
         )
-    return seen
+    return result
 
 
 def _format_losses(losses: tuple[float, ...]) -> str:
@@ -64,7 +65,7 @@ def _format_losses(losses: tuple[float, ...]) -> str:
 
 
 class _FirstWindows:
-    """The first windows of the first epoch, again and again."""
+    """The first windows of the first epoch, repeatedly."""
 
     def __init__(self, source: BatchSource) -> None:
         self._source = source

@@ -47,7 +47,7 @@ from trueloop.analysis.queries.assignments import FUNCTIONS, around, assigned, h
 from trueloop.analysis.queries.request_handlers import imported, qualified
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix, dotted_name
-from trueloop.failures.data.transform_shared.dataset_splits import Parts, splits, wanted
+from trueloop.failures.data.transform_shared.dataset_splits import Parts, find_splits, read_names
 from trueloop.failures.failure import Failure, Rule, Severity
 
 LOADERS: Final = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
@@ -57,38 +57,38 @@ class _Setting(NamedTuple):
     """An attribute of the dataset that is set through a part: ``val.dataset.transform = plain``."""
 
     part: str
-    word: str
+    attribute: str
     value: ast.expr
     node: ast.Assign
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
-    """Yield what is set last through one part, where another value was meant for another one."""
-    for parts in splits(source):
+    """Yield the last assignment through one part, where another value was set for another part."""
+    for parts in find_splits(source):
         settings = _settings(source, parts)
-        for word in dict.fromkeys(each.word for each in settings):
-            ours = [each for each in settings if each.word == word]
-            if not _set_elsewhere(source, word, ours) and len(_used(source, parts)) > 1:
-                yield from _judge(source, parts, ours)
+        for attribute in dict.fromkeys(each.attribute for each in settings):
+            own_settings = [each for each in settings if each.attribute == attribute]
+            if not _is_set_elsewhere(source, attribute, own_settings) and len(_used_parts(source, parts)) > 1:
+                yield from _find_conflict(source, parts, own_settings)
 
 
-def _judge(source: SourceFile, parts: Parts, settings: Sequence[_Setting]) -> Iterator[Hit]:
+def _find_conflict(source: SourceFile, parts: Parts, settings: Sequence[_Setting]) -> Iterator[Hit]:
     last = settings[-1]
     others = [each for each in settings if each.part != last.part and not _same(each.value, last.value)]
     if others:
-        lost, where, words = others[-1].value, others[-1].node, "overwritten, before it is used"
+        unused, where, label = others[-1].value, others[-1].node, "overwritten before it is used"
     else:
-        made = _made_with(source, parts, last.word)
-        if made is None or _same(made, last.value) or len({each.part for each in settings}) == len(parts.names):
+        original = _constructor_argument(source, parts, last.attribute)
+        if original is None or _same(original, last.value) or len({each.part for each in settings}) == len(parts.names):
             return
-        lost, where, words = made, made, "made with this, which is never used"
-    names = " and ".join(f"{each}.dataset" for each in parts.names)
+        unused, where, label = original, original, "passed here, but never used"
+    names = " and ".join(f"`{each}.dataset`" for each in parts.names)
     yield Hit(
-        message=f"{names} are one dataset: {last.word} becomes {_short(last.value)} for all of them, and "
-        f"{_short(lost)} is used for none.",
+        message=f"{names} are one object: its {last.attribute} becomes `{_short(last.value)}` for all of them, and "
+        f"`{_short(unused)}` is never used.",
         node=last.node,
-        related=((parts.statement, "split here"), (where, words)),
-        fix=_copied(source, parts, settings),
+        related=((parts.statement, "split here"), (where, label)),
+        fix=_copy_dataset_fix(source, parts, settings),
     )
 
 
@@ -101,29 +101,31 @@ def _short(value: ast.expr) -> str:
     return text if len(text) < 40 else f"{text.split('(')[0]}(...)"
 
 
-def _made_with(source: SourceFile, parts: Parts, word: str) -> ast.expr | None:
-    """Return what the dataset was given as the argument of a name; None where it was none, or may have been of use."""
-    made: ast.expr | None = parts.dataset
-    if len(list(wanted(around(source, parts.statement, FUNCTIONS), {dotted_name(made)} - {""}))) > len(parts.made):
+def _constructor_argument(source: SourceFile, parts: Parts, attribute: str) -> ast.expr | None:
+    """Return the argument of this name that the dataset was built with; None where there is none, or it may be used."""
+    dataset: ast.expr | None = parts.dataset
+    if len(list(read_names(around(source, parts.statement, FUNCTIONS), {dotted_name(dataset)} - {""}))) > len(
+        parts.positions
+    ):
         return None
-    if isinstance(made, ast.Name):
-        made = assigned(source, made, made.id)
-    elif isinstance(made, ast.Attribute):
-        made = held(source, made, made.attr) if dotted_name(made) == f"self.{made.attr}" else None
-    found = [each.value for each in made.keywords if each.arg == word] if isinstance(made, ast.Call) else []
+    if isinstance(dataset, ast.Name):
+        dataset = assigned(source, dataset, dataset.id)
+    elif isinstance(dataset, ast.Attribute):
+        dataset = held(source, dataset, dataset.attr) if dotted_name(dataset) == f"self.{dataset.attr}" else None
+    found = [each.value for each in dataset.keywords if each.arg == attribute] if isinstance(dataset, ast.Call) else []
     return found[0] if found and not isinstance(found[0], ast.Constant) else None
 
 
 def _settings(source: SourceFile, parts: Parts) -> list[_Setting]:
-    """Return what is set through the parts before anything reads one of them."""
+    """Return the attributes set through the parts before any code reads one of them."""
     found: list[_Setting] = []
     names_of = imported(source.tree)
     known = {*parts.names, dotted_name(parts.dataset)} - {""}
-    for each in parts.block[max(parts.made) + 1 :]:
+    for each in parts.block[max(parts.positions) + 1 :]:
         setting = _setting(each, parts)
         if setting is not None:
             found.append(setting)
-        elif any(wanted(each, known)) or not isinstance(each, ast.Assign | ast.Expr | ast.AnnAssign):
+        elif any(read_names(each, known)) or not isinstance(each, ast.Assign | ast.Expr | ast.AnnAssign):
             call = each.value if isinstance(each, ast.Assign) else None
             if not isinstance(each, ast.Assign) or call is None or qualified(call, names_of) not in LOADERS:
                 break
@@ -141,44 +143,40 @@ def _setting(statement: ast.stmt, parts: Parts) -> _Setting | None:
     return None
 
 
-def _set_elsewhere(source: SourceFile, word: str, ours: Sequence[_Setting]) -> bool:
-    """True where the attribute, or the dataset of a part, is set somewhere else as well."""
-    known = {id(each.node.targets[0]) for each in ours}
+def _is_set_elsewhere(source: SourceFile, attribute: str, own_settings: Sequence[_Setting]) -> bool:
+    """Return True where the attribute, or the dataset of a part, is also set somewhere else."""
+    known = {id(each.node.targets[0]) for each in own_settings}
     for each in source.nodes:
         if isinstance(each, ast.Attribute) and not isinstance(each.ctx, ast.Load) and id(each) not in known:
             own = isinstance(each.value, ast.Name) and each.value.id == "self"
-            if not own and each.attr in ("dataset", word):
+            if not own and each.attr in ("dataset", attribute):
                 return True
     return any(isinstance(each.func, ast.Name) and each.func.id in ("setattr", "vars") for each in source.all_calls)
 
 
-def _used(source: SourceFile, parts: Parts) -> set[str]:
-    """Return those of the parts, each bound once, that something but their length is wanted of."""
-    inner = all("." not in each for each in parts.names)
-    where = around(source, parts.statement, FUNCTIONS) if inner else source.tree
+def _used_parts(source: SourceFile, parts: Parts) -> set[str]:
+    """Return the parts that are bound once and read for more than their length."""
+    local = all("." not in each for each in parts.names)
+    where = around(source, parts.statement, FUNCTIONS) if local else source.tree
     bound = [dotted_name(each) for each in ast.walk(where) if isinstance(getattr(each, "ctx", None), ast.Store)]
-    return {each for each in wanted(where, set(parts.names)) if bound.count(each) == 1}
+    return {each for each in read_names(where, set(parts.names)) if bound.count(each) == 1}
 
 
-def _copied(source: SourceFile, parts: Parts, settings: Sequence[_Setting]) -> Fix | None:
-    """Return the fix, of two parts: the one that is set last gets a copy of the dataset before."""
+def _copy_dataset_fix(source: SourceFile, parts: Parts, settings: Sequence[_Setting]) -> Fix | None:
+    """Return the fix for two parts that first gives the part set last a copy of the dataset."""
     last = settings[-1].part
     first = next(each.node for each in settings if each.part == last)
     imports = [each for each in source.tree.body if isinstance(each, ast.Import | ast.ImportFrom)]
     top = next((each for each in imports if getattr(each, "module", "") != "__future__"), None)
-    there = any(alias.name == "copy" and not alias.asname for each in imports for alias in each.names)
-    taken = any(isinstance(each, ast.Name) and each.id == "copy" for each in source.nodes) and not there
-    if len(parts.names) != 2 or top is None or taken:
+    imported_copy = any(alias.name == "copy" and not alias.asname for each in imports for alias in each.names)
+    name_in_use = any(isinstance(each, ast.Name) and each.id == "copy" for each in source.nodes) and not imported_copy
+    if len(parts.names) != 2 or top is None or name_in_use:
         return None
     edits = [source.text.insert_before(first, f"{last}.dataset = copy.copy({last}.dataset)")]
-    if not there:
+    if not imported_copy:
         edits.append(source.text.insert_before(top, "import copy"))
     made = [each for each in edits if each is not None]
-    return (
-        Fix(tuple(made), safe=False, description=f"Give {last} a dataset of its own")
-        if len(made) == len(edits)
-        else None
-    )
+    return Fix(tuple(made), safe=False, description=f"Give {last} its own dataset") if len(made) == len(edits) else None
 
 
 RULE = Rule(required_words=("random_split|Subset", ".dataset."), find=find)

@@ -1,4 +1,4 @@
-"""Where a program's text makes parts of one dataset, and what it does with them."""
+"""Finds in the text of a program where it splits a dataset, and where it reads the parts."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from trueloop.core.source_text import dotted_name
 
 SPLITS: Final = ("torch.utils.data.random_split", "torch.utils.data.dataset.random_split")
 SUBSETS: Final = ("torch.utils.data.Subset", "torch.utils.data.dataset.Subset")
-HARMLESS: Final = ("len", "print")
+HARMLESS_FUNCTIONS: Final = ("len", "print")
 
 
 class Parts(NamedTuple):
-    """Parts of one dataset, made in one block."""
+    """Parts of one dataset, created in one block."""
 
     names: tuple[str, ...]
-    """As they are written: "train", "self.val"."""
+    """Names in the source: "train", "self.val"."""
     dataset: ast.expr
     block: Sequence[ast.stmt]
-    made: tuple[int, ...]
-    """The places in the block where they are made."""
+    positions: tuple[int, ...]
+    """Indices of the statements in the block that create the parts."""
 
     @property
     def statement(self) -> ast.stmt:
-        """The one that makes the first of them."""
-        return self.block[self.made[0]]
+        """The statement that creates the first part."""
+        return self.block[self.positions[0]]
 
 
-def splits(source: SourceFile) -> Iterator[Parts]:
-    """Yield the parts that each block makes of one dataset, each under a name of its own."""
-    names_of = imported(source.tree)  # a module of data alone trains nothing, and is not read otherwise
+def find_splits(source: SourceFile) -> Iterator[Parts]:
+    """Yield the parts that each block creates of one dataset, each under its own name."""
+    names_of = imported(source.tree)  # the interpreter skips files that only define data
     blocks = [source.block(each) for each in source.nodes if isinstance(each, ast.Assign)]
     for block in {id(each): each for each in blocks}.values():
         subsets: dict[str, list[tuple[int, str, ast.expr]]] = {}
@@ -45,15 +45,17 @@ def splits(source: SourceFile) -> Iterator[Parts]:
                 yield Parts(tuple(filter(None, map(dotted_name, target.elts))), dataset, block, (place,))
             elif dataset is not None and name in SUBSETS and dotted_name(target) and dotted_name(dataset):
                 subsets.setdefault(dotted_name(dataset), []).append((place, dotted_name(target), dataset))
-        for several in subsets.values():
-            places, names, of = zip(*several, strict=True)
+        for subset_group in subsets.values():
+            places, names, of = zip(*subset_group, strict=True)
             yield Parts(names, of[0], block, places)
 
 
-def wanted(node: ast.AST, names: set[str]) -> Iterator[str]:
-    """Yield the names, once for each place in a node that reads something but a length or an attribute of theirs."""
+def read_names(node: ast.AST, names: set[str]) -> Iterator[str]:
+    """Yield a name for each place in a node that reads it, except for its length or an attribute."""
     for parent in ast.walk(node):
-        harmless = isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id in HARMLESS
+        harmless = (
+            isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id in HARMLESS_FUNCTIONS
+        )
         if isinstance(parent, ast.Attribute) or harmless:
             continue
         for each in ast.iter_child_nodes(parent):
@@ -66,5 +68,5 @@ def wanted(node: ast.AST, names: set[str]) -> Iterator[str]:
 
 
 def _dataset(call: ast.Call) -> ast.expr | None:
-    given = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "dataset")]
-    return given[0] if len(given) == 1 and not isinstance(given[0], ast.Starred) else None
+    arguments = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "dataset")]
+    return arguments[0] if len(arguments) == 1 and not isinstance(arguments[0], ast.Starred) else None

@@ -179,7 +179,7 @@ for step in range(8):
     nn.utils.clip_grad_norm_(parameters, 0.1)
     optimizer.step()
 """,
-    fix="Keep the parameters as a list: `list(model.parameters())`.",
+    fix="Keep the parameters as a list: list(model.parameters()).",
     rule=RULE,
     detector=Detector,
     inject=inject,

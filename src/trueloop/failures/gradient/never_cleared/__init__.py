@@ -212,7 +212,7 @@ for step in range(20):
     loss.backward()
     optimizer.step()
 """,
-    fix="Call `optimizer.zero_grad()` once per update, before its first backward.",
+    fix="Call optimizer.zero_grad() once per update, before its first backward.",
     rule=RULE,
     detector=Detector,
     inject=inject,

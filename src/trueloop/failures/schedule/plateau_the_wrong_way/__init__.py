@@ -70,8 +70,8 @@ def _mode(scheduler: AbstractValue) -> str | None:
     """Return the mode of a ReduceLROnPlateau that this file builds in one place."""
     if scheduler.name != "torch.optim.lr_scheduler.ReduceLROnPlateau" or scheduler.union or "**" in scheduler.arguments:
         return None
-    given = scheduler.arguments.get("1") or scheduler.arguments.get("mode")
-    value = "min" if given is None else given.constant()
+    argument = scheduler.arguments.get("1") or scheduler.arguments.get("mode")
+    value = "min" if argument is None else argument.constant()
     return value if value in ("min", "max") else None
 
 
@@ -80,12 +80,14 @@ def _switch_mode(source: SourceFile, scheduler: AbstractValue, mode: str) -> Fix
     call = scheduler.node
     if not isinstance(call, ast.Call):
         return None
-    given = next((each.value for each in call.keywords if each.arg == "mode"), call.args[1] if call.args[1:] else None)
-    if given is None:
-        behind = max(source.text.span(each)[1] for each in (*call.args, *(each.value for each in call.keywords)))
-        edit = Edit(behind, behind, f', mode="{mode}"')
-    elif isinstance(given, ast.Constant):
-        edit = source.text.replace(given, f'"{mode}"')
+    argument = next(
+        (each.value for each in call.keywords if each.arg == "mode"), call.args[1] if call.args[1:] else None
+    )
+    if argument is None:
+        end = max(source.text.span(each)[1] for each in (*call.args, *(each.value for each in call.keywords)))
+        edit = Edit(end, end, f', mode="{mode}"')
+    elif isinstance(argument, ast.Constant):
+        edit = source.text.replace(argument, f'"{mode}"')
     else:
         return None
     return Fix((edit,), safe=False, description="Use the other mode")

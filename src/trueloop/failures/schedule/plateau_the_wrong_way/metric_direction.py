@@ -61,14 +61,14 @@ class _MetricSearch:
             return None
         place = id(value), depth
         if place not in self._known:
-            ways = [each for each in value.alternatives() if each.kind is not ValueKind.CONSTANT]
-            found = {self._metric_of(each, depth + 1) for each in ways}
+            alternatives = [each for each in value.alternatives() if each.kind is not ValueKind.CONSTANT]
+            found = {self._metric_of(each, depth + 1) for each in alternatives}
             self._known[place] = found.pop() if len(found) == 1 else None
         return self._known[place]
 
     def _metric_of(self, value: AbstractValue, depth: int) -> Metric | None:
-        made = self._source.created_by.get(id(value))
-        if made is not None and made.kind is OpKind.LOSS:
+        creator = self._source.created_by.get(id(value))
+        if creator is not None and creator.kind is OpKind.LOSS:
             return Metric.LOSS
         if value.name == "compare":
             return Metric.ACCURACY if _is_prediction_check(value) else None

@@ -24,7 +24,7 @@ export function details({ announce }) {
     if (run.loading || run.missing) return fill(head, h("p", { class: run.missing ? "error" : "muted" }, run.missing ?? `Reading ${run.name} …`));
     fill(head, ...summary(run));
     if (run.layers) map.show(run.layers);
-    const parts = JSON.stringify([run.id, Boolean(run.layers), run.spent, run.findings, run.notes, run.checkpoints, run.told, run.settings, run.error, run.state]);
+    const parts = JSON.stringify([run.id, Boolean(run.layers), run.spent, run.findings, run.notes, run.checkpoints, run.verdicts, run.settings, run.error, run.state]);
     if (parts === before) return;
     before = parts;
     fill(norms, run.layers ? map.element : [h("h2", {}, "Gradient norm of each layer"), h("p", { class: "muted" }, run.no_layers)]);
@@ -129,9 +129,9 @@ function checkpoints(place, run) {
 
 /** @param {HTMLElement} place @param {any} run */
 function verdicts(place, run) {
-  place.hidden = !run.told.length;
+  place.hidden = !run.verdicts.length;
   const counts = new Map();
-  for (const { verdict } of run.told) counts.set(verdict, (counts.get(verdict) ?? 0) + 1);
+  for (const { verdict } of run.verdicts) counts.set(verdict, (counts.get(verdict) ?? 0) + 1);
   fill(place, h("summary", {}, `What was judged: ${[...counts].map(([verdict, count]) => `${count} ${verdict}`).join(", ")}`),
-    h("ul", {}, run.told.filter((/** @type {any} */ each) => each.verdict !== "passed").map((/** @type {any} */ each) => h("li", {}, h("code", {}, each.code), ` ${each.verdict}${each.reason ? `: ${each.reason}` : ""}`))));
+    h("ul", {}, run.verdicts.filter((/** @type {any} */ each) => each.verdict !== "passed").map((/** @type {any} */ each) => h("li", {}, h("code", {}, each.code), ` ${each.verdict}${each.reason ? `: ${each.reason}` : ""}`))));
 }
