@@ -40,7 +40,13 @@ from typing import Any, ClassVar
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.queries.accumulation_windows import by_hand, divides, mean_of_batch, repeated, window
+from trueloop.analysis.queries.accumulation_windows import (
+    accesses_grad,
+    accumulation_window,
+    divides_by,
+    is_batch_mean,
+    repeat_count,
+)
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
@@ -131,7 +137,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if step.subject.kind is not ValueKind.OPTIMIZER or MANAGED in step.subject.facts or not step.loops:
             continue
         found = _window_of(source, step)
-        if found is None or id(found[0].node) in reported or by_hand(source) or divides(source, found[1]):
+        if found is None or id(found[0].node) in reported or accesses_grad(source) or divides_by(source, found[1]):
             continue
         backward, size = found
         reported.add(id(backward.node))
@@ -151,7 +157,7 @@ def _window_of(source: SourceFile, step: Op) -> tuple[Op, ast.expr] | None:
     backwards = [each for each in inside if each.kind is OpKind.BACKWARD]
     if len(backwards) != 1 or source.escapes(step.subject, inside) or not source.reaches(backwards[0], step.subject):
         return None
-    backward, ends = backwards[0], window(step, loop)
+    backward, ends = backwards[0], accumulation_window(step, loop)
     if ends is not None:
         others = [each for each in inside if each.kind in (OpKind.STEP, OpKind.CLEAR_GRADIENTS)]
         waits = all((ends.branch.node, ends.branch.arm) in _arms(each, loop) for each in others)
@@ -162,10 +168,10 @@ def _window_of(source: SourceFile, step: Op) -> tuple[Op, ast.expr] | None:
             and backward.always_in(loop)
             and ends.turns != 1
         )
-        return (backward, ends.size) if fits and mean_of_batch(source, backward, loop) else None
+        return (backward, ends.size) if fits and is_batch_mean(source, backward, loop) else None
     inner = backward.loops[-1]
-    size = repeated(source, inner) if len(backward.loops) == len(step.loops) + 1 else None
-    if size is None or not backward.always_in(inner) or not mean_of_batch(source, backward, inner, drawn=True):
+    size = repeat_count(source, inner) if len(backward.loops) == len(step.loops) + 1 else None
+    if size is None or not backward.always_in(inner) or not is_batch_mean(source, backward, inner, drawn=True):
         return None
     return (
         None

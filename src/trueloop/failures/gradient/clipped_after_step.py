@@ -35,7 +35,7 @@ from typing import ClassVar
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.clipping import infinite, unscaling
+from trueloop.analysis.queries.clipping import has_infinite_limit, unscale_lines
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Fix
@@ -78,7 +78,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each clipping whose returned norm is not used, after the step that used the gradients."""
     for clip in source.ops(OpKind.CLIP_GRADIENTS):
         plain = isinstance(clip.statement, ast.Expr) and clip.statement.value is clip.node
-        if not plain or not clip.subject.models() or infinite(clip):
+        if not plain or not clip.subject.models() or has_infinite_limit(clip):
             continue
         step = _preceding_step(source, clip)
         if step is not None:
@@ -140,7 +140,7 @@ def _move_before_step(source: SourceFile, clip: Op, step: Op) -> Fix | None:
     between = body[body.index(before) + 1 : body.index(statement)]
     if not all(isinstance(each, ast.Expr) for each in between):
         return None  # the clipped parameters may be defined there
-    lines = unscaling(source, step)
+    lines = unscale_lines(source, step)
     edits = None if lines is None else source.text.move_statement(statement, before=before, behind_lines=lines)
     return Fix(edits, safe=True, description="Move the clipping before the step") if edits else None
 

@@ -39,8 +39,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.accumulation_windows import by_hand, window
-from trueloop.analysis.queries.statement_moves import moved_behind
+from trueloop.analysis.queries.accumulation_windows import accesses_grad, accumulation_window
+from trueloop.analysis.queries.statement_moves import move_after_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
@@ -163,7 +163,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 message=f"`{ast.unparse(cleared.node)}` {when}",
                 node=cleared.node,
                 related=((reaching[0].node, "the backward"), (step.node, "the step")),
-                fix=moved_behind(source, cleared, step, "Clear after the step", safe=cleared.branches == step.branches),
+                fix=move_after_fix(
+                    source, cleared, step, "Clear after the step", safe=cleared.branches == step.branches
+                ),
             )
 
 
@@ -186,8 +188,8 @@ def _just_before(source: SourceFile, step: Op) -> Op | None:
 def _in_every_iteration(source: SourceFile, step: Op, inside: list[Op]) -> Op | None:
     """Return the clearing in every iteration of a loop whose steps, unlike its backwards, wait for a window's end."""
     loop = step.loops[-1]
-    found = window(step, loop)
-    if found is None or found.turns == 1 or MANAGED in step.subject.facts or by_hand(source):
+    found = accumulation_window(step, loop)
+    if found is None or found.turns == 1 or MANAGED in step.subject.facts or accesses_grad(source):
         return None
     ends = {(id(found.branch.node), found.branch.arm)}
     for each in inside:

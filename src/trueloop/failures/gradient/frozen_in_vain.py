@@ -41,7 +41,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.abstract_value import PART, AbstractValue, ValueKind
+from trueloop.analysis.abstract_value import SUBMODULE, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
@@ -133,7 +133,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _is_module(owner: AbstractValue) -> bool:
     """Return True for a module of this file; an attribute of another file's module may be a parameter, ``fc.bias``."""
-    if owner.kind is not ValueKind.MODEL or PART not in owner.facts:
+    if owner.kind is not ValueKind.MODEL or SUBMODULE not in owner.facts:
         return owner.kind is ValueKind.MODEL
     method = owner.node.func if isinstance(owner.node, ast.Call) else None
     return isinstance(method, ast.Attribute) and method.attr in ("children", "modules")

@@ -40,7 +40,7 @@ from typing import Any, ClassVar
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.queries.accumulation_windows import Window, batches, window
+from trueloop.analysis.queries.accumulation_windows import Window, accumulation_window, batch_count
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
@@ -78,7 +78,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if step.subject.kind is not ValueKind.OPTIMIZER or MANAGED in step.subject.facts or not step.loops:
             continue
         loop = step.loops[-1]
-        ends = window(step, loop)
+        ends = accumulation_window(step, loop)
         counter = _loop_counter(source, loop)
         if ends is None or counter is None or not ends.alone or not _only_step(source, step, loop):
             continue
@@ -130,7 +130,7 @@ def _loop_counter(source: SourceFile, loop: Loop) -> tuple[str, range, str] | No
         return None
     begin: Any = call.args[1] if len(call.args) > 1 else next((each.value for each in call.keywords), None)
     start = 0 if begin is None else getattr(begin, "value", None)
-    number = batches(over)
+    number = batch_count(over)
     if number is None or not isinstance(start, int):
         return None
     return first.id, range(start, start + number), f"len({source.text.segment(call.args[0])})"

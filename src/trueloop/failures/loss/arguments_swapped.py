@@ -42,7 +42,7 @@ from typing import ClassVar, Final
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.activations import VIEWS, affine
+from trueloop.analysis.queries.activations import VIEWS, is_affine
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
@@ -139,7 +139,7 @@ def _is_labels(value: AbstractValue) -> bool:
 
 def _is_raw_output(value: AbstractValue) -> bool:
     origin = value.origin(VIEWS, items=True)
-    return origin is not None and affine(origin)
+    return origin is not None and is_affine(origin)
 
 
 def _swap_arguments(source: SourceFile, loss: Op) -> Fix | None:

@@ -41,7 +41,7 @@ from typing import ClassVar
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.activations import RELU, SIGMOID, SOFTMAX, VIEWS, affine
+from trueloop.analysis.queries.activations import RELU, SIGMOID, SOFTMAX, VIEWS, is_affine
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
@@ -89,9 +89,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if loss.name not in LOSSES or not loss.inputs or (loss.result and NO_GRAPH in loss.result.facts):
             continue
         origin = loss.inputs[0].origin(VIEWS)
-        if origin is None or not (origin.name in SOFTMAX | SIGMOID | RELU or affine(origin)):
+        if origin is None or not (origin.name in SOFTMAX | SIGMOID | RELU or is_affine(origin)):
             continue
-        word = "a linear layer" if affine(origin) else f"a {origin.name.rpartition('.')[2].lower()}"
+        word = "a linear layer" if is_affine(origin) else f"a {origin.name.rpartition('.')[2].lower()}"
         fix = _use_log_softmax(source, origin) if origin.name in SOFTMAX else None
         yield Hit(message=_message(word), node=loss.node, related=((origin.node, "the input"),), fix=fix)
 

@@ -41,7 +41,7 @@ from typing import ClassVar
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.activations import RELU, SIGMOID, SOFTMAX, VIEWS, affine, left_out
+from trueloop.analysis.queries.activations import RELU, SIGMOID, SOFTMAX, VIEWS, is_affine, remove_activation_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
@@ -140,13 +140,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 message=found[0],
                 node=loss.node,
                 related=((origin.node, "the input"),),
-                fix=left_out(source, origin, operation) if drop else _use_logits_loss(source, loss, operation),
+                fix=remove_activation_fix(source, origin, operation)
+                if drop
+                else _use_logits_loss(source, loss, operation),
             )
 
 
 def _operation_name(origin: AbstractValue) -> str:
     """Return the name that `scale_mismatch` uses for an operation or layer."""
-    if affine(origin):
+    if is_affine(origin):
         return "linear"
     named = ((SOFTMAX, "softmax"), (SIGMOID, "sigmoid"), (RELU, "relu"))
     return next((word for names, word in named if origin.name in names), "")

@@ -40,7 +40,7 @@ from typing import ClassVar
 
 from trueloop.analysis.abstract_value import NO_GRAPH, AbstractValue
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.activations import SOFTMAX, VIEWS, left_out
+from trueloop.analysis.queries.activations import SOFTMAX, VIEWS, remove_activation_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
@@ -98,7 +98,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             message=f"`{ast.unparse(loss.node.func)}` applies a softmax, but its input is already the result of one.",
             node=loss.node,
             related=((origin.node, "the first softmax"),),
-            fix=left_out(source, origin, "softmax"),
+            fix=remove_activation_fix(source, origin, "softmax"),
         )
 
 

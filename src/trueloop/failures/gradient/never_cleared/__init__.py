@@ -43,7 +43,7 @@ from typing import ClassVar, Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.queries.modes import renewed
+from trueloop.analysis.queries.modes import may_recreate_model
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
@@ -142,7 +142,7 @@ def _may_be_recreated(optimizer: AbstractValue, loop: Loop, inside: list[Op]) ->
     if not optimizer.models():
         created = any(each.kind is OpKind.CREATE and each.subject.may_be(optimizer) for each in inside)
     else:
-        created = any(renewed(loop, each, inside) for each in optimizer.models())
+        created = any(may_recreate_model(loop, each, inside) for each in optimizer.models())
     return created or any(each.may_be(optimizer) or each.covers(optimizer) for each in _iterated_values(loop))
 
 

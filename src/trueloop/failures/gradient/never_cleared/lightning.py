@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from trueloop.analysis.queries.request_handlers import imported, qualified
+from trueloop.analysis.queries.request_handlers import imported_names, qualified_name
 from trueloop.analysis.source_file import SourceFile
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -31,13 +31,13 @@ def uncleared_steps(source: SourceFile) -> Iterator[UnclearedStep]:
     """Yield the steps of modules with ``automatic_optimization = False`` in a file that never clears gradients."""
     if any(map(_clears, source.nodes)):
         return
-    names = imported(source.tree)
+    names = imported_names(source.tree)
     for cls in source.nodes:
         if not isinstance(cls, ast.ClassDef) or cls.decorator_list or len(cls.bases) != 1:
             continue
         methods = {each.name: each for each in cls.body if isinstance(each, Function)}
         if (
-            qualified(cls.bases[0], names) not in _BASES
+            qualified_name(cls.bases[0], names) not in _BASES
             or methods.keys() & _MANUAL_METHODS
             or not _optimizes_manually(cls, methods)
         ):
@@ -78,7 +78,7 @@ def _optimizes_manually(cls: ast.ClassDef, methods: dict[str, Function]) -> bool
 def _has_only_torch_optimizers(function: Function | None, names: dict[str, str]) -> bool:
     """Return True if ``configure_optimizers`` calls only PyTorch's optimizers and ``parameters()``."""
     calls = [each for each in ast.walk(function) if isinstance(each, ast.Call)] if function else []
-    created = [each for each in calls if qualified(each, names).startswith("torch.optim.")]
+    created = [each for each in calls if qualified_name(each, names).startswith("torch.optim.")]
     others = [each.func for each in calls if each not in created]
     return bool(created) and all(isinstance(each, ast.Attribute) and each.attr == "parameters" for each in others)
 
@@ -109,7 +109,7 @@ def _stays_local(parent: Any) -> bool:
 
 def _is_known_call(call: ast.Call, names: dict[str, str]) -> bool:
     """Return True for a call of a PyTorch function or of a method of the module."""
-    return qualified(call, names).startswith("torch.") or bool(_self_attribute(call.func))
+    return qualified_name(call, names).startswith("torch.") or bool(_self_attribute(call.func))
 
 
 def _enclosing_call(node: Any, parents: dict[int, Any]) -> ast.Call:
