@@ -6,11 +6,11 @@ import textwrap
 
 import pytest
 
-from trueloop.core.suppression import EVERYTHING, named, pragmas
+from trueloop.core.suppression import ALL_CODES, matches_code, ignored_codes
 
 
 def read(text: str) -> dict[int, set[str]]:
-    return {line: set(words) for line, words in pragmas(textwrap.dedent(text)).items()}
+    return {line: set(words) for line, words in ignored_codes(textwrap.dedent(text)).items()}
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_no_newline_at_the_end():
         ("GRD001", {"GRD001"}, True),
         ("GRD001", {"GRD"}, True),
         ("GRD001", {"GRD002", "MEM"}, False),
-        ("GRD001", EVERYTHING, True),
+        ("GRD001", ALL_CODES, True),
         ("GRD001", set[str](), False),
     ],
 )
 def test_a_code_is_named_by_itself_its_family_or_everything(code: str, words: set[str], expected: bool):
-    assert named(code, frozenset(words)) is expected
+    assert matches_code(code, frozenset(words)) is expected

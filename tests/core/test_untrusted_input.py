@@ -57,7 +57,7 @@ def test_a_whole_record_is_read():
         ({"name": ""}, "name is ''"),
         ({"name": "a\x1b[0m"}, "printable"),
         ({"name": "a", "bach": 3}, "Did you mean 'batch'?"),
-        ({"name": "a", "inner": {"x": 3}}, "There is no 'inner.x'"),
+        ({"name": "a", "inner": {"x": 3}}, "Unknown field 'inner.x'"),
         ({"name": "a", "batch": 0}, "a whole number from 1 to 4096"),
         ({"name": "a", "batch": 10**9}, "batch is 1000000000"),
         ({"name": "a", "batch": 10**9000}, "too big to write"),

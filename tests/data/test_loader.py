@@ -269,5 +269,5 @@ def test_data_that_cannot_be_ordered_is_refused():
 
     with pytest.raises(InvalidData, match="0 samples"):
         Loader([], effective_batch=4)
-    with pytest.raises(InvalidData, match="(?s)Stream has no length.*GivenBatches"):
+    with pytest.raises(InvalidData, match="(?s)Stream has no length.*IterableSource"):
         Loader(Stream(), effective_batch=4)

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(
 
 SCRIPT = """
 import sys, time
-from trueloop.data.worker_signals import outlive_signals
-outlive_signals(0)
+from trueloop.data.worker_signals import ignore_stop_signals
+ignore_stop_signals(0)
 print("ready", flush=True)
 while True:
     time.sleep(0.01)

@@ -93,7 +93,7 @@ class Heard:
         self.notes = []
 
     def report(self, event):
-        if type(event).__name__ == "Noted":
+        if type(event).__name__ == "Notice":
             self.notes.append((event.kind, event.message))
 
     def close(self):

@@ -1,7 +1,7 @@
 import ast
 
 from trueloop.core.findings import Finding, Severity, SourceLocation
-from trueloop.core.suppression import pragmas
+from trueloop.core.suppression import ignored_codes
 from trueloop.lint.add_ignores import with_ignores
 
 
@@ -18,7 +18,7 @@ def test_every_finding_is_silenced_where_it_stands():
     ast.parse(text)
     assert text.splitlines()[2] == "    2)  # why  # trueloop: ignore[GRD001, MEM001]"
     assert text.splitlines()[3] == 'g("#")   # trueloop: ignore[EVL001, GRD001]'
-    found = pragmas(text)
+    found = ignored_codes(text)
     assert {"GRD001", "MEM001"} <= found[1]
     assert {"GRD001", "EVL001"} <= found[4]
     assert with_ignores(text, [at(1), at(2, "MEM001"), at(4)])[0] == text

@@ -15,8 +15,8 @@ def page_of(run, synthetic, matrix, names=None, split="val"):
 
 def test_rows_are_the_true_classes(run, synthetic):
     page = page_of(run, synthetic, [[8, 2], [0, 5]], ["cat", "dog"])
-    assert "On the val set, after update 5: 13 of 15 right." in page
-    assert "Most often mistaken: cat for dog, 2 times." in page
+    assert "On the val set, after update 5: 13 of 15 correct." in page
+    assert "Most frequent error: cat predicted as dog, 2 times." in page
     assert (
         '<th scope="row">cat</th><td class="hit" style="--share:80%">8</td><td class="miss" style="--share:45%">2</td>'
         in page
@@ -26,7 +26,7 @@ def test_rows_are_the_true_classes(run, synthetic):
 
 
 def test_the_test_set_comes_before_validation(run, synthetic):
-    assert "On the test set, with the final weights: 170 of 181 right." in confusion_section(
+    assert "On the test set, with the final weights: 170 of 181 correct." in confusion_section(
         read_journal(run(synthetic.whole_run()))
     )
 
@@ -34,7 +34,7 @@ def test_the_test_set_comes_before_validation(run, synthetic):
 def test_a_class_without_examples_has_no_recall(run, synthetic):
     page = page_of(run, synthetic, [[0, 0], [0, 3]])
     assert '<td class="recall">none</td>' in page
-    assert "None was mistaken." in page
+    assert "No errors." in page
 
 
 def test_names_that_do_not_fit_are_numbers(run, synthetic):

@@ -247,7 +247,7 @@ def test_no_folder_no_journal_and_no_run_are_told_apart(tmp_path):
     with pytest.raises(RunFolderError, match=r"There is no journal to read at .*journal\.jsonl"):
         read_journal(tmp_path)
     Journal(tmp_path / "journal.jsonl").close()
-    with pytest.raises(RunFolderError, match="holds no run"):
+    with pytest.raises(RunFolderError, match="contains no started run"):
         read_journal(tmp_path)
 
 

@@ -104,7 +104,7 @@ def test_the_same_batch_again():
 
 def test_nothing_of_the_program_is_kept():
     sweeps = EvaluationPassTracker()
-    for one in [*update(), *sweep(batches=MAX_CALLS + 5)[:-1], call(live=object(), output=object())]:
+    for one in [*update(), *sweep(batches=MAX_CALLS + 5)[:-1], call(live_module=object(), output=object())]:
         sweeps.observe(one)
     calls = sweeps._open[HELD_OUT].calls
     assert len(calls) == MAX_CALLS

@@ -116,7 +116,7 @@ def test_changes_of_structure_are_looked_at_as_far_as_can_be_afforded(seen: Seen
     while sampling.updates_traced < UNBUDGETED_UPDATES:
         train(20)
     monkeypatch.setattr("trueloop.tracing.sampling.UNBUDGETED_S", 0.0)
-    monkeypatch.setattr("trueloop.tracing.sampling.SHARE", 0.0)
+    monkeypatch.setattr("trueloop.tracing.sampling.OVERHEAD_SHARE", 0.0)
     assert train(1) <= 1
     assert train(20) == 0, "nothing more can be afforded"
 

@@ -108,7 +108,7 @@ def test_sparse_gradients_are_refused_whoever_makes_the_optimizer(build):
 
 def test_synchronised_batchnorm_is_put_in_for_several_processes(build, monkeypatch):
     asked = []
-    monkeypatch.setattr("trueloop.training.assemble.synchronise_batchnorm", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr("trueloop.training.assemble.convert_sync_batchnorm", lambda *arguments: asked.append(arguments))
     for wanted in (False, True):
         build(Net(), nn.CrossEntropyLoss(), TrainConfig(parallel=ParallelConfig(sync_batchnorm=wanted)))
     (_, device, processes), *others = asked

@@ -54,7 +54,7 @@ def test_the_end_of_torchrun_insists_but_for_its_echoes(monkeypatch: pytest.Monk
         monkeypatch.setattr("trueloop.training.interrupt.os.getppid", lambda: 1)
         send(signal.SIGTERM)  # for another of its threads
         assert interrupt.requested == "preempted"
-        monkeypatch.setattr("trueloop.training.interrupt.ECHO_S", 0.0)
+        monkeypatch.setattr("trueloop.training.interrupt.DUPLICATE_WITHIN_S", 0.0)
         with pytest.raises(SystemExit):
             send(signal.SIGTERM)
 
@@ -65,7 +65,7 @@ def test_a_signal_that_torchrun_passes_on_as_well_is_one(monkeypatch: pytest.Mon
         send(signal.SIGTERM)
         send(signal.SIGTERM)
         assert interrupt.requested == "preempted"
-        monkeypatch.setattr("trueloop.training.interrupt.PASSED_ON_S", 0.0)
+        monkeypatch.setattr("trueloop.training.interrupt.FORWARDED_WITHIN_S", 0.0)
         with pytest.raises(SystemExit):
             send(signal.SIGTERM)
 

@@ -132,7 +132,7 @@ def test_a_window_that_counts_nothing_at_all_has_no_divisor():
 @pytest.fixture
 def as_on_a_device(monkeypatch):
     """Numbers stay tensors, as they do where reading them would mean to wait."""
-    monkeypatch.setattr(window_module, "_read", lambda n: n.detach() if isinstance(n, torch.Tensor) else n)
+    monkeypatch.setattr(window_module, "_detach_number", lambda n: n.detach() if isinstance(n, torch.Tensor) else n)
 
 
 @pytest.mark.usefixtures("as_on_a_device")

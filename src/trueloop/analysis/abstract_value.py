@@ -45,7 +45,7 @@ class ValueKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-NO_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType({})
+NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class AbstractValue:
     sources: tuple[AbstractValue, ...] = ()
     """What it was made from: the model of parameters, the parameters of an optimizer, the optimizer of a scheduler, the
     dataset of a loader, the inputs of an operation on tensors."""
-    arguments: Mapping[str, AbstractValue] = field(default_factory=lambda: NO_OPTIONS)
+    arguments: Mapping[str, AbstractValue] = field(default_factory=lambda: NO_ARGUMENTS)
     """The arguments it was made with, by keyword, or by "0", "1" ... for their positions."""
     value: Any = None
     """Of a constant."""
@@ -71,7 +71,7 @@ class AbstractValue:
     union: tuple[AbstractValue, ...] = ()
     """Where the program's branches made it in different ways: all of them."""
     facts: Set[str] = frozenset()
-    """Words about it, see `MAYBE` and those that follow."""
+    """Words about it, see `MAYBE_NONE` and those that follow."""
     loops: tuple[Any, ...] | None = None
     """Of a sequence, an instance or a module: the syntax nodes of the loops that ran while it was made, so that each of
     their turns makes another one; None where that is not known."""
@@ -91,12 +91,12 @@ class AbstractValue:
 
     def may_be(self, other: AbstractValue) -> bool:
         """True where both can be one object, or one wraps the other as DistributedDataParallel does."""
-        mine = {id(each) for each in _unwrapped(self)}
-        return any(id(each) in mine for each in _unwrapped(other))
+        mine = {id(each) for each in _unwrap(self)}
+        return any(id(each) in mine for each in _unwrap(other))
 
     def models(self) -> list[AbstractValue]:
         """Return the models whose parameters a thing has: of an optimizer those given to it, of a wrapper the inner."""
-        found, queue = list[AbstractValue](), list(_unwrapped(self))
+        found, queue = list[AbstractValue](), list(_unwrap(self))
         while queue:
             each = queue.pop()
             if each.kind is ValueKind.MODEL:
@@ -109,15 +109,15 @@ class AbstractValue:
                 ValueKind.SEQUENCE,
                 ValueKind.LOSS,
             ):
-                queue.extend(inner for part in each.sources for inner in _unwrapped(part))
+                queue.extend(inner for part in each.sources for inner in _unwrap(part))
         return found
 
     def with_enclosing_modules(self) -> list[AbstractValue]:
         """Return a module and all that it is a part of."""
         found: list[AbstractValue] = [self]
         for each in found:
-            above = [*each.owners, *(each.sources if PART in each.facts else ())]
-            found += [inner for part in above for inner in _unwrapped(part) if all(inner is not k for k in found)]
+            above = [*each.owners, *(each.sources if SUBMODULE in each.facts else ())]
+            found += [inner for part in above for inner in _unwrap(part) if all(inner is not k for k in found)]
         return found
 
     def covers(self, other: AbstractValue) -> bool:
@@ -131,8 +131,8 @@ class AbstractValue:
     def last_layer(self) -> AbstractValue:
         """Return the last layer of a chain of layers that the text writes out; the module itself, if it is none."""
         layer = self
-        while layer.name == CHAIN and layer.sources:
-            held = {key: each for key, each in layer.attributes.items() if PART not in each.facts}
+        while layer.name == SEQUENTIAL and layer.sources:
+            held = {key: each for key, each in layer.attributes.items() if SUBMODULE not in each.facts}
             written = getattr(layer.node, "args", ())
             if len(written) != len(layer.sources) or any(isinstance(each, ast.Starred) for each in written):
                 break  # some were added later or elsewhere, perhaps on a condition
@@ -156,10 +156,10 @@ class AbstractValue:
             same = {"" if each is None else each.name for each in found}
             return found[0] if len(same) == 1 else None
         thing = ways[0]
-        inner = thing.attributes.get(RETURNED)
+        inner = thing.attributes.get(FORWARD_RESULT)
         if inner is not None and inner.kind is not ValueKind.TENSOR:
             last = inner.last_layer()
-            return None if last.name == CHAIN else thing if last is inner else last
+            return None if last.name == SEQUENTIAL else thing if last is inner else last
         item = items and isinstance(thing.node, ast.Subscript)
         if inner is None and thing.sources and (item or thing.name in views):
             inner = thing.sources[0]
@@ -194,18 +194,18 @@ class AbstractValue:
                     queue.append(each)
 
 
-CHAIN: Final = "torch.nn.Sequential"
-RETURNED: Final = "()"
+SEQUENTIAL: Final = "torch.nn.Sequential"
+FORWARD_RESULT: Final = "()"
 """The attribute of a model's output that says what its forward returned, or which module computed it."""
 GRAD: Final = "grad"
 """The name of the gradient of the parameters in ``sources``."""
-MAYBE: Final = "maybe"
+MAYBE_NONE: Final = "maybe"
 """None in some branch."""
 MANAGED: Final = "managed"
 """Handed to an Accelerator or the like, which takes part in what happens to it."""
 WRAPPER: Final = "wrapper"
 """Stands around the model in ``sources``: DistributedDataParallel."""
-PART: Final = "part"
+SUBMODULE: Final = "part"
 """A module within the model in ``sources``, of which the text tells no more."""
 NO_GRAPH: Final = "no graph"
 """A tensor computed without gradients, detached, or read out as a number."""
@@ -213,13 +213,13 @@ LEAF: Final = "leaf"
 """A tensor that wants gradients, made from values alone: nothing behind it gets any."""
 FROZEN: Final = "frozen"
 """Its ``requires_grad`` was turned off."""
-COPIED: Final = "copied"
+COPY: Final = "copied"
 """A copy, that does not follow what it was made from."""
 EXTERNAL: Final = "given"
 """Came from outside, as an argument of a function that this file does not call."""
 
 
-def unknown(node: ast.AST | None = None, *of: AbstractValue) -> AbstractValue:
+def unknown_value(node: ast.AST | None = None, *of: AbstractValue) -> AbstractValue:
     """Make a thing of which nothing is known but what it came from."""
     return AbstractValue(kind=ValueKind.UNKNOWN, node=node, sources=of)
 
@@ -239,12 +239,12 @@ def join_values(one: AbstractValue, other: AbstractValue) -> AbstractValue:
         each for each in (one, other) if not (each.kind is ValueKind.CONSTANT and each.value is None)
     ]
     if len(kept) == 1:
-        if MAYBE in kept[0].facts:
+        if MAYBE_NONE in kept[0].facts:
             return kept[0]
         only = AbstractValue(kind=kept[0].kind, name=kept[0].name, node=kept[0].node, union=(kept[0],))
         only.sources, only.arguments, only.attributes = kept[0].sources, kept[0].arguments, kept[0].attributes
         only.scope = kept[0].scope
-        only.facts = {*kept[0].facts, MAYBE}
+        only.facts = {*kept[0].facts, MAYBE_NONE}
         return only
     if not kept:
         return one
@@ -258,9 +258,9 @@ def join_values(one: AbstractValue, other: AbstractValue) -> AbstractValue:
     return both
 
 
-def _unwrapped(thing: AbstractValue) -> Iterator[AbstractValue]:
+def _unwrap(thing: AbstractValue) -> Iterator[AbstractValue]:
     for each in thing.alternatives():
         yield each
         if WRAPPER in each.facts:
             for inner in each.sources:
-                yield from _unwrapped(inner)
+                yield from _unwrap(inner)

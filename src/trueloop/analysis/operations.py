@@ -87,7 +87,7 @@ class Loop(NamedTuple):
     def runs_at_most_once(self) -> bool:
         """True where the text tells that it takes one turn at most: by its ``range``, or its body ends by leaving."""
         body: list[ast.stmt] = getattr(self.node, "body", [])
-        return self.trip_count() in (0, 1) or (_leaves(body) and not any(_goes_on(each) for each in body))
+        return self.trip_count() in (0, 1) or (_exits_loop(body) and not any(_may_continue(each) for each in body))
 
 
 class Branch(NamedTuple):
@@ -177,25 +177,25 @@ class Op:
         return any(arms.get(id(each.node), each.arm) != each.arm for each in self.branches)
 
 
-def _leaves(block: list[ast.stmt]) -> bool:
+def _exits_loop(block: list[ast.stmt]) -> bool:
     """True where a body of a loop surely ends by leaving the loop."""
     last = block[-1] if block else None
     match last:
         case ast.Break() | ast.Return() | ast.Raise():
             return True
         case ast.With() | ast.AsyncWith():
-            return _leaves(last.body)
+            return _exits_loop(last.body)
         case ast.If(test=ast.Constant(value=value)):
-            return _leaves(last.body if value else last.orelse)
+            return _exits_loop(last.body if value else last.orelse)
         case ast.If():
-            return _leaves(last.body) and _leaves(last.orelse)
+            return _exits_loop(last.body) and _exits_loop(last.orelse)
         case _:
             return False
 
 
-def _goes_on(node: ast.AST) -> bool:
+def _may_continue(node: ast.AST) -> bool:
     """True where a part of a loop's body goes on with the loop's next turn; that of an inner loop is its own."""
     if isinstance(node, ast.For | ast.AsyncFor | ast.While):
-        return any(_goes_on(each) for each in node.orelse)
+        return any(_may_continue(each) for each in node.orelse)
     inner = () if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda) else ast.iter_child_nodes(node)
-    return isinstance(node, ast.Continue) or any(_goes_on(each) for each in inner)
+    return isinstance(node, ast.Continue) or any(_may_continue(each) for each in inner)

@@ -14,8 +14,8 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.core.findings import Severity
 from trueloop.core.source_text import Edit, Fix, SourceText
 
-PATHS: Final = (ast.Name, ast.Attribute, ast.Subscript)
-EMPTYING: Final = frozenset(("clear", "pop", "popleft", "popitem", "remove"))
+PATH_NODES: Final = (ast.Name, ast.Attribute, ast.Subscript)
+REMOVING_METHODS: Final = frozenset(("clear", "pop", "popleft", "popitem", "remove"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,20 +96,20 @@ class SourceFile:
 
     def assigned_in(self, loop: Loop) -> Mapping[str, list[ast.expr]]:
         """Return what is assigned to in a loop, as it is written, but for sums: path -> the targets it is a part of."""
-        if id(loop.node) not in self._stored:
-            self._stored[id(loop.node)] = _targets(loop.node)
-        return self._stored[id(loop.node)]
+        if id(loop.node) not in self._assignments_by_loop:
+            self._assignments_by_loop[id(loop.node)] = _assignment_targets(loop.node)
+        return self._assignments_by_loop[id(loop.node)]
 
     @cached_property
-    def _stored(self) -> dict[int, dict[str, list[ast.expr]]]:
+    def _assignments_by_loop(self) -> dict[int, dict[str, list[ast.expr]]]:
         return {}
 
     def ops_of_run(self, operation: Op) -> list[Op]:
         """Return all operations of the run that one is a part of, in order."""
-        return self._runs[operation.entry_point]
+        return self._ops_by_entry_point[operation.entry_point]
 
     @cached_property
-    def _runs(self) -> dict[int, list[Op]]:
+    def _ops_by_entry_point(self) -> dict[int, list[Op]]:
         found: dict[int, list[Op]] = {}
         for each in self.operations:
             found.setdefault(each.entry_point, []).append(each)
@@ -132,7 +132,7 @@ class SourceFile:
             for target in each.targets
             if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice)
         ]
-        found = {last_name(each) for each in (*(e.value for e in calls if e.attr in EMPTYING), *deleted, *slices)}
+        found = {last_name(each) for each in (*(e.value for e in calls if e.attr in REMOVING_METHODS), *deleted, *slices)}
         for each in assigned:  # mine = self.kept
             words = {last_name(one) for one in (*each.targets, each.value) if isinstance(one, ast.Name | ast.Attribute)}
             if isinstance(each.value, ast.Name | ast.Attribute) and words & found:
@@ -217,12 +217,12 @@ def last_name(place: ast.expr) -> str:
     return place.attr if isinstance(place, ast.Attribute) else place.id if isinstance(place, ast.Name) else ""
 
 
-def _targets(loop: ast.AST) -> dict[str, list[ast.expr]]:
+def _assignment_targets(loop: ast.AST) -> dict[str, list[ast.expr]]:
     found: dict[str, list[ast.expr]] = {}
     for each in ast.walk(loop):
         other = isinstance(each, ast.AnnAssign | ast.NamedExpr | ast.For)
         for target in each.targets if isinstance(each, ast.Assign) else [each.target] if other else []:
             for part in ast.walk(target):
-                if isinstance(part, PATHS):
+                if isinstance(part, PATH_NODES):
                     found.setdefault(ast.unparse(part), []).append(target)
     return found

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-_CUTS: Final = re.compile(
+_GRAPH_CUTS: Final = re.compile(
     r"(?<!\butils)\.(?:detach_?|data|item|tolist|numpy)\b"
     r"|\b(?:no_grad|inference_mode|enable_grad|set_grad_enabled|requires_grad_?|create_graph)\b"
     r"|(?<![\w.])(?:float|int|bool)\(|\b(?:torch|th)\.(?:as_)?tensor\("
@@ -63,7 +63,7 @@ class SourceText:
         self.content = source.encode("utf-8", "surrogatepass")
 
     @cached_property
-    def _starts(self) -> list[int]:
+    def _line_starts(self) -> list[int]:
         """Of each line; those that Python counts, so a form feed is no end of one."""
         return [0, *(match.end() for match in re.finditer(rb"\r\n|\r|\n", self.content)), len(self.content)]
 
@@ -75,7 +75,7 @@ class SourceText:
 
     def offset(self, line: int, column: int) -> int:
         """Return the position of a line and column of the syntax tree."""
-        return self._starts[line - 1] + column
+        return self._line_starts[line - 1] + column
 
     def span(self, node: Any) -> tuple[int, int]:
         """Return where a node begins and ends."""
@@ -88,9 +88,9 @@ class SourceText:
 
     def line(self, number: int) -> str:
         """Return a line without its end; "" past the last one."""
-        if not 0 < number < len(self._starts):
+        if not 0 < number < len(self._line_starts):
             return ""
-        whole = self.content[self._starts[number - 1] : self._starts[number]]
+        whole = self.content[self._line_starts[number - 1] : self._line_starts[number]]
         return whole.decode("utf-8", "surrogatepass").rstrip("\r\n")
 
     def indent(self, statement: ast.stmt) -> str | None:
@@ -111,7 +111,7 @@ class SourceText:
             return None
         if decorators:
             first = min(decorators, key=lambda each: each.lineno)
-        start = self._starts[first.lineno - 1]
+        start = self._line_starts[first.lineno - 1]
         return Edit(start, start, "".join(f"{indent}{line}{self.newline}" for line in lines))
 
     def insert_after(self, statement: ast.stmt, *lines: str) -> Edit | None:
@@ -121,7 +121,7 @@ class SourceText:
         if indent is None or last is None or statement.end_col_offset is None:
             return None
         end = self.offset(last, statement.end_col_offset)
-        line_end = self._starts[last] if last < len(self._starts) else len(self.content)
+        line_end = self._line_starts[last] if last < len(self._line_starts) else len(self.content)
         rest = self.content[end:line_end].decode("utf-8", "surrogatepass").strip()
         if rest and not rest.startswith("#"):
             return None
@@ -136,15 +136,15 @@ class SourceText:
         strings = [each for each in ast.walk(statement) if isinstance(each, ast.Constant | ast.JoinedStr)]
         long = any(each.lineno != each.end_lineno for each in strings)
         end = self.offset(last, statement.end_col_offset or 0)
-        rest = self.line(last).encode()[end - self._starts[last - 1] :].strip()
+        rest = self.line(last).encode()[end - self._line_starts[last - 1] :].strip()
         if indent is None or long or (rest and not rest.startswith(b"#")) or getattr(statement, "decorator_list", ()):
             return None
         unit = "\t" if indent.startswith("\t") else "    "
         lines = [number for number in range(statement.lineno + 1, last + 1) if self.line(number).strip()]
-        first = self._starts[statement.lineno - 1]
+        first = self._line_starts[statement.lineno - 1]
         return (
             Edit(first, first, f"{indent}{header}{self.newline}{unit}"),
-            *(Edit(self._starts[number - 1], self._starts[number - 1], unit) for number in lines),
+            *(Edit(self._line_starts[number - 1], self._line_starts[number - 1], unit) for number in lines),
         )
 
     def unwrap_call(self, call: ast.Call, *, method: bool) -> tuple[Edit, ...] | None:
@@ -200,7 +200,7 @@ class SourceText:
         cut = self.insert_after(statement)
         if statement.lineno != statement.end_lineno or self.indent(statement) is None or cut is None:
             return None
-        start, end = self._starts[statement.lineno - 1], cut.end
+        start, end = self._line_starts[statement.lineno - 1], cut.end
         line = self.content[start:end].decode("utf-8", "surrogatepass").strip()
         lines = (*behind_lines, line)
         put = (
@@ -223,7 +223,7 @@ def apply_fixes(text: SourceText, fixes: Iterable[Fix]) -> tuple[SourceText, lis
     done: list[Fix] = []
     for fix in fixes:
         fresh = [edit for edit in fix.edits if edit not in taken]
-        if any(_overlap(edit, other) for edit in fresh for other in taken):
+        if any(_overlaps(edit, other) for edit in fresh for other in taken):
             continue
         taken += fresh
         done.append(fix)
@@ -243,11 +243,11 @@ def cuts_graph(text: SourceText, fix: Fix) -> bool:
         fix: judged by its words alone: ``batch.data`` counts even where ``batch`` is no tensor.
     """
     removed = (text.content[each.start : each.end].decode("utf-8", "surrogatepass") for each in fix.edits)
-    before = Counter(word for part in removed for word in _CUTS.findall(part))
-    return before != Counter(word for each in fix.edits for word in _CUTS.findall(each.text))
+    before = Counter(word for part in removed for word in _GRAPH_CUTS.findall(part))
+    return before != Counter(word for each in fix.edits for word in _GRAPH_CUTS.findall(each.text))
 
 
-def _overlap(one: Edit, other: Edit) -> bool:
+def _overlaps(one: Edit, other: Edit) -> bool:
     if one.start == other.start and (one.start == one.end or other.start == other.end):
         return True  # two insertions at one place: which is first matters
     return one.start < other.end and other.start < one.end

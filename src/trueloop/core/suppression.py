@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-EVERYTHING: Final = frozenset({""})
+ALL_CODES: Final = frozenset({""})
 """What ``# trueloop: ignore`` names: every code begins with it."""
 _PRAGMA = re.compile(r"#\s*trueloop:\s*ignore(?:\[([^\]]*)\]|(?![\w\[-]))")
 
@@ -24,10 +24,10 @@ class Pragma(NamedTuple):
     """The lines it counts for: all of the statement it stands in or behind, since Python may give any of them as the
     place of a call."""
     words: frozenset[str]
-    """Codes, families ("GRD") or, where it names none, `EVERYTHING`."""
+    """Codes, families ("GRD") or, where it names none, `ALL_CODES`."""
 
 
-def comments(text: str) -> list[Pragma]:
+def find_pragmas(text: str) -> list[Pragma]:
     """Return the comments of a source that ask not to hear of something.
 
     Only comments count: the same words in a string are a string. What follows a text that is not Python is not read.
@@ -39,31 +39,31 @@ def comments(text: str) -> list[Pragma]:
         return []
     return [
         Pragma(line, first, last, words)
-        for first, last, found in statements(text)
+        for first, last, found in statement_spans(text)
         for line, comment in found
-        if (words := _words(comment))
+        if (words := _listed_codes(comment))
     ]
 
 
-def pragmas(text: str) -> Mapping[int, frozenset[str]]:
+def ignored_codes(text: str) -> Mapping[int, frozenset[str]]:
     """Return what each line of a source asks not to hear of, by line number from 1.
 
     Args:
         text: of a module, or of a notebook's cell.
     """
     found: dict[int, frozenset[str]] = {}
-    for pragma in comments(text):
+    for pragma in find_pragmas(text):
         for line in range(pragma.first, pragma.last + 1):
             found[line] = found.get(line, frozenset()) | pragma.words
     return found
 
 
-def named(code: str, words: frozenset[str]) -> bool:
+def matches_code(code: str, words: frozenset[str]) -> bool:
     """True where a code, its family or everything is among the words."""
     return code.startswith(tuple(words))
 
 
-def statements(text: str) -> Iterator[tuple[int, int, list[tuple[int, str]]]]:
+def statement_spans(text: str) -> Iterator[tuple[int, int, list[tuple[int, str]]]]:
     """Yield the first line, last line and comments of every statement, the last one perhaps cut off.
 
     Comments come with their lines; those that stand above a statement belong to none.
@@ -82,10 +82,10 @@ def statements(text: str) -> Iterator[tuple[int, int, list[tuple[int, str]]]]:
     yield first, last, found
 
 
-def _words(comment: str) -> frozenset[str]:
+def _listed_codes(comment: str) -> frozenset[str]:
     words: set[str] = set()
     for match in _PRAGMA.finditer(comment):
         if match[1] is None:
-            return EVERYTHING
+            return ALL_CODES
         words.update(word.strip().upper() for word in match[1].split(",") if word.strip())
     return frozenset(words)

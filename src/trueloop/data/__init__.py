@@ -23,8 +23,8 @@ from trueloop.data.streaming import ShardLoader
 
 __all__ = [
     "GatheredBatch",
-    "IterableSource",
     "ImageFolder",
+    "IterableSource",
     "Loader",
     "Order",
     "OrderSampler",

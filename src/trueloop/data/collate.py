@@ -91,8 +91,8 @@ def pad_sequences(
 
     Args:
         samples: B sequences (tensors [T, ...] or lists of numbers), tuples whose first field is one, or mappings.
-        padding_value: appended to the end. For mappings, may be a mapping of the fields to pad and their values, the mask
-            being that of the first; the other fields are collated.
+        padding_value: appended to the end. For mappings, may map the fields to pad to their values, the mask being that
+            of the first; the other fields are collated.
         target_padding: appended to targets that are sequences themselves; torch's losses ignore -100.
         targets: names of the fields of a mapping that are targets.
         mask: the name of the mask in a mapping. A field of this name in the samples is kept, padded with 0.

@@ -22,8 +22,8 @@ from trueloop.data.sample_rng import SEED_LIMIT, preserve_cpu_generators, seed_g
 class FetchBatch:
     """Reads the batch of given indices.
 
-    In-memory tensors are indexed directly. Else the samples come from the dataset's ``__getitems__(list)`` if it has one
-    (torch's own protocol), or from ``dataset[i]``; then they are collated.
+    In-memory tensors are indexed directly. Else the samples come from the dataset's ``__getitems__(list)`` (torch's own
+    protocol) if it has one, or from ``dataset[i]``; then they are collated.
 
     Args:
         dataset: map-style.

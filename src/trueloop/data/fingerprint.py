@@ -24,7 +24,7 @@ def fingerprint(dataset: Any, samples: int = MAX_SAMPLES) -> str:
     """Hash the size and the content of some samples, the same ones every time.
 
     A change of the size is always detected, a change of a share s of the samples with probability 1 - (1 - s)^samples:
-    with the default, 1 % of changed samples is detected 92 times out of 100. Up to ``samples`` in all, every one is hashed.
+    with the default, 1 % of changed samples is detected 92 times in 100. Of up to ``samples`` samples, all are hashed.
 
     Args:
         dataset: anything with a length and indices, or `Shards`; random augmentation is drawn from a fixed seed. Of

@@ -56,7 +56,7 @@ class Loader:
     pin_memory: bool = False
     """Copy batches to page-locked memory; useful only for a CUDA device."""
     seed_samples: bool = True
-    """Make the random numbers drawn while a sample is read a function of (seed, epoch, index), in any worker. Costs 60 us
+    """Make random numbers inside a sample a function of (seed, epoch, index), whichever worker reads it. Costs 60 us
     per batch and 8 us per sample; nothing for tensors in memory, which need no random numbers."""
 
     def __post_init__(self) -> None:
@@ -99,20 +99,20 @@ class Loader:
         Raises:
             InvalidData: the epoch has fewer windows than ``skip_updates``.
         """
-        indices_iterator = self.sampler.micro_batches(epoch, skip_updates)
+        micro_indices = self.sampler.micro_batches(epoch, skip_updates)
         if self.workers is None:
             self.workers = self._choose_workers()
         if not self.workers:
-            return self._read(epoch, indices_iterator)
+            return self._read(epoch, micro_indices)
         if self._pool is None:
             self._pool = _WorkerPool(self._fetch, workers=self.workers, pin_memory=self.pin_memory)
         return self._pool.epoch(
-            indices_iterator, self.sampler.micro_batches(epoch, skip_updates), seed=self.seed, epoch=epoch
+            micro_indices, self.sampler.micro_batches(epoch, skip_updates), seed=self.seed, epoch=epoch
         )
 
-    def _read(self, epoch: int, indices_iterator: Iterator[MicroBatchIndices]) -> Iterator[MicroBatch]:
+    def _read(self, epoch: int, micro_indices: Iterator[MicroBatchIndices]) -> Iterator[MicroBatch]:
         fetch, pin = self._fetch, self.pin_memory
-        for indices, closes, padding in indices_iterator:
+        for indices, closes, padding in micro_indices:
             data = fetch(epoch, indices if len(indices) else padding)
             yield MicroBatch(pin_batch(data) if pin else data, closes, indices.tolist())
 
@@ -144,7 +144,7 @@ class _WorkerPool:
 
     def epoch(
         self,
-        indices_iterator: Iterator[MicroBatchIndices],
+        micro_indices: Iterator[MicroBatchIndices],
         ahead: Iterator[MicroBatchIndices],
         *,
         seed: int,
@@ -157,7 +157,7 @@ class _WorkerPool:
         self._requests.start(epoch, ahead)
         with block_stop_signals():
             batches = iter(self._loader)
-        for indices, closes, _ in indices_iterator:
+        for indices, closes, _ in micro_indices:
             if generation != self._generation:
                 raise InvalidConfig(
                     "Another epoch of this loader was started before this one ended.",
@@ -176,8 +176,8 @@ class _ReadRequests:
     def __init__(self) -> None:
         self._epoch, self._indices = 0, iter(())
 
-    def start(self, epoch: int, indices_iterator: Iterator[MicroBatchIndices]) -> None:
-        self._epoch, self._indices = epoch, indices_iterator
+    def start(self, epoch: int, micro_indices: Iterator[MicroBatchIndices]) -> None:
+        self._epoch, self._indices = epoch, micro_indices
 
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
         epoch = self._epoch

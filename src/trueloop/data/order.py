@@ -1,7 +1,7 @@
-"""The order of the data as a pure function: order(n, seed, epoch) at a position is a dataset index.
+"""Order data as a pure function: order(n, seed, epoch) at a position is a dataset index.
 
-Nothing is stored, so a shuffle of 10^12 samples costs no memory, any position is reached without walking to it, and
-another number of processes or workers only changes who asks for which position.
+Nothing is stored, so a shuffle of 10^12 samples needs no memory, any position is reached directly, and another number
+of processes or workers only changes which of them reads which position.
 """
 
 # ruff: noqa: N806, N815 - shapes are part of the name: N samples, C classes
@@ -20,14 +20,14 @@ from torch import Tensor
 from trueloop.core.errors import InvalidConfig, InvalidData
 from trueloop.data.keyed_random import Words, derive_keys, hash_positions
 
-MAX_SIZE = 2**62  # half-words of at most 31 bits; the laws are tested up to 10**15
+MAX_SIZE = 2**62  # half-words of at most 31 bits; tested up to 10**15
 CHUNK = 2**16  # positions computed at a time: bounds the memory, and 512 KiB per array stays in the cache
 
 _MULTIPLY_1, _MULTIPLY_2, _HALF = np.uint32(0x85EBCA6B), np.uint32(0xC2B2AE35), np.uint32(16)  # MurmurHash3's finaliser
 
 HalfWords = npt.NDArray[np.uint32]
 OrderChoice = Literal["random", "sequential"] | Tensor | Sequence[float] | Any
-"""What a loader or sampler takes as ``order``: a name, one weight per sample (drawn with replacement), or an Order."""
+"""The ``order`` of a loader or sampler: a name, one weight per sample (drawn with replacement), or an Order."""
 
 
 class Order(Protocol):
@@ -39,15 +39,15 @@ class Order(Protocol):
         ...
 
     def at(self, positions: Tensor) -> Tensor:
-        """Give the dataset indices (int64) of these positions (int64, any 1-D length, each in [0, size))."""
+        """Return the dataset indices (int64) of these positions (int64, any 1-D length, each in [0, size))."""
         ...
 
     def take(self, start: int, stop: int) -> Tensor:
-        """Give the dataset indices (int64) of the positions [start, stop)."""
+        """Return the dataset indices (int64) of the positions [start, stop)."""
         ...
 
     def for_epoch(self, epoch: int) -> Order:
-        """Give the order of another epoch of the same run."""
+        """Return the order of another epoch of the same run."""
         ...
 
 
@@ -69,16 +69,16 @@ class SequentialOrder:
         _check_size(self.size)
 
     def at(self, positions: Tensor) -> Tensor:
-        """Give back the positions themselves."""
+        """Return the positions themselves."""
         return _check_positions(positions, self.size).clone()
 
     def take(self, start: int, stop: int) -> Tensor:
-        """Give [start, stop)."""
+        """Return [start, stop)."""
         _check_range(start, stop, self.size)
         return torch.arange(start, stop)
 
     def for_epoch(self, epoch: int) -> Self:
-        """Give the same order: it does not depend on the epoch."""
+        """Return the same order: it does not depend on the epoch."""
         return self
 
 
@@ -100,7 +100,7 @@ class RandomOrder:
         _check_size(self.size)
 
     def at(self, positions: Tensor) -> Tensor:
-        """Give the dataset indices (int64) of these positions (int64, 1-D, each in [0, size))."""
+        """Return the dataset indices (int64) of these positions (int64, 1-D, each in [0, size))."""
         words = _check_positions(positions, self.size).numpy().view(np.uint64)
         round_keys = derive_keys("permutation", self.seed, self.epoch, 12).view("<u4")
         out = np.empty(len(words), dtype=np.uint64)
@@ -109,12 +109,12 @@ class RandomOrder:
         return torch.from_numpy(out.view(np.int64))
 
     def take(self, start: int, stop: int) -> Tensor:
-        """Give the dataset indices (int64) of the positions [start, stop)."""
+        """Return the dataset indices (int64) of the positions [start, stop)."""
         _check_range(start, stop, self.size)
         return self.at(torch.arange(start, stop))
 
     def for_epoch(self, epoch: int) -> Self:
-        """Give the permutation of another epoch under the same seed."""
+        """Return the permutation of another epoch under the same seed."""
         return replace(self, epoch=epoch)
 
 
@@ -122,8 +122,8 @@ class RandomOrder:
 class WeightedOrder:
     """Draws with replacement, each index with a probability proportional to its weight.
 
-    The draw at a position depends on (seed, epoch, position) only: hash, to a uniform number, to the index whose
-    share of the cumulative weights holds it. Memory: 8 bytes per sample for those.
+    The draw at a position depends only on (seed, epoch, position): a hash becomes a uniform number, which selects the
+    index by the cumulative weights. Memory: 8 bytes per sample for those.
     """
 
     size: int
@@ -158,34 +158,36 @@ class WeightedOrder:
             )
         cumulative_N = weights_N.cumsum(0)
         if not 0 < cumulative_N[-1] < float("inf"):
-            raise InvalidData(f"The weights add up to {cumulative_N[-1].item()}.", fix="Give some sample a weight > 0.")
+            raise InvalidData(
+                f"The sum of the weights is {cumulative_N[-1].item()}.", fix="Give some sample a weight > 0."
+            )
         size = len(weights_N) if draws is None else draws
         _check_size(size)
         return cls(size=size, cumulative_N=cumulative_N, seed=seed)
 
     def at(self, positions: Tensor) -> Tensor:
-        """Give the dataset index drawn at each of these positions (int64, 1-D, each in [0, size))."""
+        """Return the dataset index drawn at each of these positions (int64, 1-D, each in [0, size))."""
         words = _check_positions(positions, self.size).numpy().view(np.uint64)
         drawn = hash_positions(words, derive_keys("draws", self.seed, self.epoch, 1)[0])
         uniform = torch.from_numpy((drawn >> np.uint64(11)).astype(np.float64)) * 2.0**-53  # [0, 1)
         return torch.searchsorted(self.cumulative_N, uniform * self.cumulative_N[-1], right=True)
 
     def take(self, start: int, stop: int) -> Tensor:
-        """Give the dataset indices drawn at the positions [start, stop)."""
+        """Return the dataset indices drawn at the positions [start, stop)."""
         _check_range(start, stop, self.size)
         return self.at(torch.arange(start, stop))
 
     def for_epoch(self, epoch: int) -> Self:
-        """Give the draws of another epoch under the same seed."""
+        """Return the draws of another epoch under the same seed."""
         return replace(self, epoch=epoch)
 
 
 def choose_order(choice: OrderChoice, n: int, seed: int) -> Order:
-    """Give the order a loader or sampler was asked for, by name, by weights or as it is.
+    """Return the order that a loader's or sampler's ``order`` names.
 
     Raises:
         InvalidConfig: an unknown name.
-        InvalidData: ``n`` is 0, or there is not one weight per sample.
+        InvalidData: ``n`` is 0, or the number of weights differs from it.
     """
     _check_size(n)
     if isinstance(choice, str):
@@ -202,13 +204,13 @@ def choose_order(choice: OrderChoice, n: int, seed: int) -> Order:
 
 
 def class_weights(labels: Tensor | Sequence[int]) -> Tensor:
-    """Give each sample the weight with which every class is drawn equally often.
+    """Return the weight of each sample with which every class is drawn equally often.
 
     Args:
         labels: the class of each of the N samples.
 
     Returns:
-        N weights, float64, adding up to 1; those of one class add up to 1 / number of classes.
+        N weights, float64, with sum 1; those of one class sum to 1 / number of classes.
     """
     labels_N = torch.as_tensor(labels)
     if labels_N.ndim != 1 or len(labels_N) == 0:
@@ -221,17 +223,17 @@ def _permute(words: Words, size: int, round_keys: HalfWords) -> Words:
     permuted = _encrypt(words, size, round_keys)
     outside = np.flatnonzero(permuted >= size)
     while outside.size:
-        again = _encrypt(permuted[outside], size, round_keys)
-        permuted[outside] = again
-        outside = outside[again >= size]
+        encrypted = _encrypt(permuted[outside], size, round_keys)
+        permuted[outside] = encrypted
+        outside = outside[encrypted >= size]
     return permuted
 
 
 def _encrypt(words: Words, size: int, round_keys: HalfWords) -> Words:
     """Permute [0, 2^bits) for the smallest bits >= 2 with 2^bits >= size: each half is xored with a hash of the other.
 
-    The halves are not swapped but altered in turn, so that an odd number of bits needs no larger domain. They are
-    words of 32 bits, which the processor multiplies more at a time than it does words of 64.
+    The halves are not swapped but updated alternately, so that an odd number of bits needs no larger domain. They are
+    words of 32 bits, of which the processor multiplies more at a time than of words of 64.
     """
     bits = max(2, (size - 1).bit_length())
     # Up to 8 bits, 8 rounds leave some permutations of 5 or 6 items visibly rarer than others; 24 do not (chi-square).
@@ -240,8 +242,8 @@ def _encrypt(words: Words, size: int, round_keys: HalfWords) -> Words:
     low = (words & np.uint64(2**low_bits - 1)).astype(np.uint32)
     high = (words >> np.uint64(low_bits)).astype(np.uint32)
     mixed, shifted = np.empty_like(low), np.empty_like(low)
-    for turn, key in enumerate(round_keys[:rounds]):
-        source, target, width = (low, high, high_bits) if turn % 2 == 0 else (high, low, low_bits)
+    for round_, key in enumerate(round_keys[:rounds]):
+        source, target, width = (low, high, high_bits) if round_ % 2 == 0 else (high, low, low_bits)
         np.bitwise_xor(source, key, out=mixed)
         np.multiply(mixed, _MULTIPLY_1, out=mixed)
         np.right_shift(mixed, _HALF, out=shifted)
@@ -257,7 +259,7 @@ def _encrypt(words: Words, size: int, round_keys: HalfWords) -> Words:
 
 def _check_size(size: int) -> None:
     if size < 1:
-        raise InvalidData(f"The data holds {size} samples.", why="There is nothing to draw.", fix="Give it data.")
+        raise InvalidData(f"The data holds {size} samples.", why="There is nothing to order.", fix="Give it data.")
     if size > MAX_SIZE:
         raise InvalidData(f"The data holds {size} samples.", fix="An order covers at most 2**62.")
 
@@ -268,7 +270,7 @@ def _check_range(start: int, stop: int, size: int) -> None:
 
 
 def _check_positions(positions: Tensor, size: int) -> Tensor:
-    """Positions outside the order would walk a cycle that never comes back inside."""
+    """Return valid positions; outside ones would make the cycle walk endless."""
     if positions.dtype != torch.int64 or positions.ndim != 1:
         raise InvalidData(f"The positions are {positions.dtype} of shape {tuple(positions.shape)}, not 1-D int64.")
     if len(positions):

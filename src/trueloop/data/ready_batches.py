@@ -1,4 +1,4 @@
-"""Batches that come ready from elsewhere, cut into windows."""
+"""Group ready-made batches of any iterable into windows."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class IterableSource:
     """Any iterable of batches as a `trueloop.core.protocols.BatchSource`; a window is ``accumulate`` of them.
 
     The last window of an epoch is short where the batches run out. ``set_epoch(epoch)`` is called on the iterable, its
-    sampler, its batch sampler and its dataset, on those that have it. What the loader shuffles with is part of a run's
-    state (`trueloop.core.protocols.Rewindable`).
+    sampler, its batch sampler and its dataset, where they have it. The loader's shuffling generators are part of a
+    run's state (`trueloop.core.protocols.StatefulOrder`).
 
-    Where the iterable has ``state_dict`` and ``load_state_dict``, or the iterable dataset behind a ``DataLoader``
-    without workers has, its state is saved with the run and loaded on resuming. Otherwise skipped updates are drawn
-    and dropped, as there is no other way to reach a position in a loader that is not ours.
+    If the iterable has ``state_dict`` and ``load_state_dict``, or the iterable dataset of a ``DataLoader`` without
+    workers has, its state is saved with the run and loaded on resuming. Otherwise skipped updates are read and dropped,
+    as a foreign loader offers no other way to reach a position.
 
-    Several processes are dealt the batches of a window in turn: each draws all of them and keeps its own. A loader that
-    has been given a `DistributedSampler` for them deals by itself: ``accumulate`` then counts batches per process.
+    Several processes take the batches of a window in turn: each reads all of them and keeps its own. A loader with a
+    `DistributedSampler` shards by itself: ``accumulate`` then counts batches per process.
 
     Args:
         batches: a ``DataLoader``, a list, or a function without arguments that returns an iterator for one epoch.
         accumulate: batches per update, over all processes.
         processes: that share each window.
-        rank: this one, from 0.
+        rank: of this process, from 0.
 
     Raises:
-        InvalidConfig: ``accumulate`` is less than 1, or too few for a batch to each process.
+        InvalidConfig: ``accumulate`` is less than 1, or less than one batch per process.
         InvalidData: there are no batches, or ``batches`` cannot be iterated.
     """
 
@@ -50,22 +50,22 @@ class IterableSource:
         rank: int = 0,
     ) -> None:
         if accumulate < 1:
-            raise InvalidConfig(f"accumulate is {accumulate}.", fix="A window holds at least one batch.")
+            raise InvalidConfig(f"accumulate is {accumulate}.", fix="A window has at least one batch.")
         self.is_sharded = shards_across_processes(batches, processes)
-        """The batches are those of this process already."""
+        """The loader yields only the batches of this process."""
         self._processes, self._rank = (1, 0) if self.is_sharded else (processes, rank)
         if accumulate < self._processes:
             raise InvalidConfig(
                 f"accumulate is {accumulate}, and {processes} processes share each update.",
-                why="Batches come ready and are not cut, so some processes would have nothing to do.",
-                fix="Give the dataset itself, which is cut to fit; or a DataLoader with a DistributedSampler; or "
+                why="Ready-made batches are not split, so some processes would have no batch.",
+                fix="Give the dataset itself, which is split as needed; or a DataLoader with a DistributedSampler; or "
                 f"accumulate at least {processes} batches.",
             )
         if not callable(batches) and not hasattr(batches, "__iter__") and not hasattr(batches, "__getitem__"):
             raise InvalidData(f"A {type(batches).__name__} has no batches to iterate over.", fix="Give a DataLoader.")
         self._batches = batches
         self._accumulate = accumulate
-        self._begun = False
+        self._started = False
         self._opened: Any = None
         self._position = {"epoch": 0, "updates": 0, "ended": False}
         self._restored: Mapping[str, Any] | None = None
@@ -82,8 +82,8 @@ class IterableSource:
         """Open one epoch and return its batches, reading at most one ahead, and none ahead of a full window's last.
 
         Args:
-            epoch: counted from 0; told to whatever has a ``set_epoch``.
-            skip_updates: windows to leave out at the start: drawn and dropped, unless the position was restored.
+            epoch: counted from 0; passed to every ``set_epoch``.
+            skip_updates: windows to skip at the start: read and dropped, unless the position was restored.
 
         Raises:
             InvalidData: there are no batches, as in the second epoch of a generator, or fewer than are skipped.
@@ -106,48 +106,48 @@ class IterableSource:
         return self._keep_own(self._group_into_windows(source, batches, dropped))
 
     def _keep_own(self, micros: Iterator[MicroBatch]) -> Iterator[MicroBatch]:
-        """Keep this process's batch of every round; where a window's last round has none, the first one stands in."""
+        """Yield this process's batch of every round; where a window's last round has none, the first one as padding."""
         if self._processes == 1:
             yield from micros
             return
-        hand: list[MicroBatch] = []
+        round_: list[MicroBatch] = []
         for micro in micros:
-            hand.append(micro)
-            if len(hand) == self._processes or micro.closes_window:
-                own = hand[self._rank] if self._rank < len(hand) else hand[0]._replace(indices=())
+            round_.append(micro)
+            if len(round_) == self._processes or micro.closes_window:
+                own = round_[self._rank] if self._rank < len(round_) else round_[0]._replace(indices=())
                 yield own._replace(closes_window=micro.closes_window)
-                hand = []
+                round_ = []
 
     def order_state(self) -> list[Tensor]:
-        """Return the state of every generator of its own that the iterable shuffles with."""
+        """Return the state of every generator that the iterable shuffles with, except the global ones."""
         return [generator.get_state() for generator in _generators(self._batches)]
 
     def load_order_state(self, state: list[Tensor]) -> None:
-        """Put those generators back, so that the next epoch opened is the one they were saved before."""
+        """Restore those generators, so that the next epoch has the order of the one after the save."""
         for generator, saved in zip(_generators(self._batches), state, strict=True):
             generator.set_state(saved)
 
     def position_state(self) -> dict[str, Any] | None:
-        """Return where the iterable is, after the last window drawn; None where it does not know."""
+        """Return the position of the iterable after the last window; None where it is not stateful."""
         if self._restored is not None:
             return dict(self._restored)
         part = stateful_part(self._opened)
         return None if part is None else {**self._position, "state": part.state_dict()}
 
     def load_position_state(self, state: Mapping[str, Any]) -> None:
-        """Take over a saved position: the next call of `epoch` begins there."""
+        """Restore a saved position: the next call of `epoch` starts there."""
         self._restored = state
 
     def _resume_iterator(
         self, source: Any, saved: Mapping[str, Any], epoch: int, skip_updates: int
     ) -> Iterator[MicroBatch] | None:
-        """Begin where the saved position is; None where ``epoch`` was called for another one."""
+        """Start at the saved position; return None where ``epoch`` was called for another one."""
         part = stateful_part(source)
         if part is None:
             raise _not_stateful(source)
         here = (saved["epoch"], saved["updates"]) == (epoch, skip_updates)
         if here and saved["ended"]:
-            return iter(())  # nothing is left of this epoch; the state is for the next one
+            return iter(())  # this epoch has ended; the state is for the next one
         self._restored = None
         self._open(source, epoch, skip_updates)
         if here:
@@ -163,12 +163,12 @@ class IterableSource:
     def _group_into_windows(self, source: Any, batches: Iterator[Any], dropped: int) -> Iterator[MicroBatch]:
         batch = next(batches, _END)
         if batch is _END and not dropped:
-            raise _exhausted(source) if self._begun and batches is source else _no_batches(source)
-        self._begun = True
-        place, position = 0, self._position
+            raise _exhausted(source) if self._started and batches is source else _no_batches(source)
+        self._started = True
+        index, position = 0, self._position
         while batch is not _END:
-            place = place % self._accumulate + 1
-            if place == self._accumulate:
+            index = index % self._accumulate + 1
+            if index == self._accumulate:
                 position["updates"] += 1
                 yield MicroBatch(batch, True, None)
                 batch = next(batches, _END)
@@ -193,13 +193,13 @@ class IterableSource:
 
 
 def shards_across_processes(batches: Any, processes: int) -> bool:
-    """True where the loader's sampler gives each process batches of its own, as `DistributedSampler` does."""
+    """Return True where the loader's sampler shards over the processes, as `DistributedSampler` does."""
     samplers = (getattr(batches, "sampler", None), getattr(getattr(batches, "batch_sampler", None), "sampler", None))
     return processes > 1 and any(getattr(sampler, "num_replicas", 1) == processes for sampler in samplers)
 
 
 def _epoch_aware_parts(source: Any) -> list[Any]:
-    """Find what shuffles in the iterable and wants to know the epoch, each once."""
+    """Return the objects of the iterable that have ``set_epoch``, each once."""
     batch_sampler = getattr(source, "batch_sampler", None)
     parts = (
         source,
@@ -212,7 +212,7 @@ def _epoch_aware_parts(source: Any) -> list[Any]:
 
 
 def _generators(source: Any) -> list[torch.Generator]:
-    """Find the generators that a DataLoader and its samplers were given, each once."""
+    """Return the generators of a DataLoader and its samplers, each once."""
     batch_sampler = getattr(source, "batch_sampler", None)
     places = (source, getattr(source, "sampler", None), batch_sampler, getattr(batch_sampler, "sampler", None))
     found = (getattr(place, "generator", None) for place in places)
@@ -221,20 +221,22 @@ def _generators(source: Any) -> list[torch.Generator]:
 
 def _not_stateful(source: Any) -> InvalidData:
     return InvalidData(
-        f"The run was saved with the position its data had told; now the data is a {type(source).__name__}, which "
-        "cannot take it over.",
+        f"The run was saved with the position of its data; now the data is a {type(source).__name__}, which cannot "
+        "restore it.",
         fix="Give data with state_dict and load_state_dict, as before: a dataset that has them needs a DataLoader with "
         "num_workers=0.",
     )
 
 
 def _no_batches(source: Any) -> InvalidData:
-    return InvalidData(f"The {type(source).__name__} yields no batches.", fix="Is the dataset, or drop_last, to blame?")
+    return InvalidData(
+        f"The {type(source).__name__} yields no batches.", fix="Check the dataset's length and drop_last."
+    )
 
 
 def _exhausted(source: Any) -> InvalidData:
     return InvalidData(
         f"The {type(source).__name__} has no batches left.",
-        why="It can be iterated once only, and an epoch needs it from the start.",
-        fix="Give a list, a DataLoader, or the function that makes the generator: GivenBatches(make_batches).",
+        why="It can be iterated only once, but every epoch needs it from the start.",
+        fix="Give a list, a DataLoader, or the function that makes the generator: IterableSource(make_batches).",
     )

@@ -1,7 +1,7 @@
-"""Samplers for a plain ``torch.utils.data.DataLoader``, and the cut of an epoch into windows and micro-batches.
+"""Samplers for a plain ``torch.utils.data.DataLoader``, and the split of an epoch into windows and micro-batches.
 
-Letters: N positions in the epoch, E effective batch, M micro-batch per process, P processes. All ranks share one
-global order; a rank reads every P-th position of it, so no sample is repeated to make the ranks even.
+Symbols: N positions in the epoch, E effective batch, M micro-batch per process, P processes. All ranks share one
+global order; a rank reads every P-th position of it, so no sample is repeated to pad the ranks.
 """
 
 # ruff: noqa: N806, N815 - shapes are part of the name: B indices of one micro-batch
@@ -21,7 +21,7 @@ from trueloop.data.order import Order, OrderChoice, choose_order
 
 BLOCK_SIZE = (
     2**16
-)  # positions ordered at a time: 1 ms, and a fixed cost of 0.1 to 0.5 ms that one batch would not carry
+)  # positions ordered at a time: 1 ms, including a fixed cost of 0.1 to 0.5 ms, too much for a single batch
 
 
 class OrderSampler(Sampler[int]):
@@ -32,8 +32,8 @@ class OrderSampler(Sampler[int]):
         order: "random", "sequential", one weight per sample (see `class_weights`), or an Order.
         seed: of the order.
         processes: how many ranks share the order.
-        rank: this one, from 0.
-        drop_last: leave out the last size % processes positions, so that every rank gets as many; otherwise the first
+        rank: of this process, from 0.
+        drop_last: drop the last size % processes positions, so that every rank gets equally many; otherwise the first
             ranks get one sample more than the others.
     """
 
@@ -54,7 +54,7 @@ class OrderSampler(Sampler[int]):
         self.start = 0
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
-        """Turn to an epoch, past the first ``start`` positions of the global order."""
+        """Select an epoch, and skip the first ``start`` positions of the global order."""
         if not 0 <= start <= self.stop:
             raise InvalidData(f"The epoch has {self.stop} positions; {start} cannot be skipped.")
         self.order, self.start = self.order.for_epoch(epoch), start
@@ -70,21 +70,21 @@ class OrderSampler(Sampler[int]):
 
 
 class MicroBatchIndices(NamedTuple):
-    """One micro-batch as this rank sees it."""
+    """Dataset indices of one micro-batch on this rank."""
 
     indices_B: Tensor
     """Dataset indices, int64; empty where the micro-batch is smaller than the number of ranks."""
     closes_window: bool
     """True on the last micro-batch of its window."""
     padding_1: Tensor
-    """The micro-batch's first index, which is rank 0's, for a rank whose share is empty; empty for the others."""
+    """The micro-batch's first index (rank 0's) for a rank whose share is empty; empty for the others."""
 
 
 @dataclass(eq=False, repr=False)
 class WindowSampler(Sampler[list[int]]):
-    """Cut the global order into windows of ``effective_batch``, and those into micro-batches.
+    """Split the global order into windows of ``effective_batch``, and those into micro-batches.
 
-    Window w is the positions [w * E, (w + 1) * E), cut at N. A micro-batch is the next M * P positions of its window,
+    Window w is the positions [w * E, (w + 1) * E), up to N. A micro-batch is the next M * P positions of its window,
     of which a rank reads [rank::P]; where E is no multiple of M * P the last one of each window is smaller. So the
     window holds the same samples for any M and P.
     """
@@ -97,29 +97,29 @@ class WindowSampler(Sampler[list[int]]):
     micro_batch: int | None = None
     """M: examples per micro-batch and process; None = the whole window at once."""
     order: OrderChoice = "random"
-    """As for `OrderSampler`."""
+    """Order as for `OrderSampler`."""
     seed: int = 0
-    """Of the order."""
+    """Seed of the order."""
     processes: int = 1
-    """P."""
+    """P: training processes that share each window."""
     rank: int = 0
-    """This process, from 0."""
+    """Rank of this process, from 0."""
     drop_last: bool = False
-    """Leave out the epoch's last micro-batch if the end of the data cuts it short, as torch does. A short window of
-    whole micro-batches stays."""
+    """Drop the epoch's last micro-batch if it is incomplete, as torch does. A short window of complete micro-batches
+    stays."""
 
     def __post_init__(self) -> None:
         check_rank(self.rank, self.processes)
         check_batches(self.effective_batch, self.micro_batch)
         self._order: Order = choose_order(self.order, dataset_size(self.source), self.seed)
         per_process = self.micro_batch or -(-self.effective_batch // self.processes)
-        self._step = min(per_process * self.processes, self.effective_batch)  # positions of a whole micro-batch
+        self._step = min(per_process * self.processes, self.effective_batch)  # positions of a full micro-batch
         self._epoch = self._skip_updates = 0
         short = self._order.size % self.effective_batch % self._step
         self.examples_per_epoch = self._order.size - (short if self.drop_last else 0)
         if not self.examples_per_epoch:
             raise InvalidData(
-                f"{self._order.size} samples do not fill one micro-batch of {self._step}, and drop_last leaves it out.",
+                f"{self._order.size} samples do not fill one micro-batch of {self._step}, and drop_last drops it.",
                 fix="Turn drop_last off, or make the batch smaller.",
             )
 
@@ -135,12 +135,12 @@ class WindowSampler(Sampler[list[int]]):
         return full * -(-self.effective_batch // self._step) - (-rest // self._step)
 
     def set_epoch(self, epoch: int, skip_updates: int = 0) -> None:
-        """Turn ``__iter__`` to an epoch, past its first ``skip_updates`` windows."""
+        """Select the epoch of ``__iter__``, and skip its first ``skip_updates`` windows."""
         self._check_skip(skip_updates)
         self._epoch, self._skip_updates = epoch, skip_updates
 
     def micro_batches(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatchIndices]:
-        """Yield every micro-batch of this rank, empty ones included, so that all ranks keep step.
+        """Yield every micro-batch of this rank, empty ones included, so that all ranks stay in step.
 
         Raises:
             InvalidData: the epoch has fewer than ``skip_updates`` windows.
@@ -150,7 +150,9 @@ class WindowSampler(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         return (
-            cut.indices_B.tolist() for cut in self.micro_batches(self._epoch, self._skip_updates) if len(cut.indices_B)
+            each.indices_B.tolist()
+            for each in self.micro_batches(self._epoch, self._skip_updates)
+            if len(each.indices_B)
         )
 
     def __len__(self) -> int:
@@ -168,7 +170,7 @@ class WindowSampler(Sampler[list[int]]):
         if not 0 <= skip_updates <= self.updates_per_epoch:
             raise InvalidData(
                 f"{skip_updates} updates cannot be skipped: the epoch has {self.updates_per_epoch}.",
-                fix="Was this position saved with another dataset or batch size?",
+                fix="Resume with the dataset and batch size with which this position was saved.",
             )
 
     def _micro_batches(self, order: Order, skip_updates: int) -> Iterator[MicroBatchIndices]:
@@ -192,7 +194,7 @@ class WindowSampler(Sampler[list[int]]):
 
 
 def dataset_size(source: Sized | int) -> int:
-    """Give the number of samples of a dataset, or the number itself.
+    """Return the number of samples of a dataset, or the number itself.
 
     Raises:
         InvalidData: the dataset has no length.
@@ -203,34 +205,34 @@ def dataset_size(source: Sized | int) -> int:
         return len(source)
     except TypeError as error:
         raise InvalidData(
-            f"A {type(source).__name__} has no length, so its order cannot be drawn.",
-            fix="Wrap samples: trueloop.Shards([dataset], iter); batches: GivenBatches(loader).",
+            f"A {type(source).__name__} has no length, so it cannot be shuffled.",
+            fix="Wrap samples: trueloop.Shards([dataset], iter); batches: IterableSource(loader).",
         ) from error
 
 
 def check_rank(rank: int, processes: int) -> None:
-    """Refuse a rank that is not one of the processes."""
+    """Raise for a rank that is not one of the processes."""
     if processes < 1 or not 0 <= rank < processes:
         raise InvalidConfig(f"rank is {rank} of {processes} processes.", fix="Ranks count from 0 to processes - 1.")
 
 
 def check_batches(effective_batch: int, micro_batch: int | None) -> None:
-    """Refuse batches of nothing, and a micro-batch larger than the window."""
+    """Raise for empty batches, and for a micro-batch larger than the window."""
     named: Sequence[tuple[str, int]] = (
         ("effective_batch", effective_batch),
         ("micro_batch", 1 if micro_batch is None else micro_batch),
     )
     for name, value in named:
         if value < 1:
-            raise InvalidConfig(f"{name} is {value}.", fix="A batch holds at least one sample.")
+            raise InvalidConfig(f"{name} is {value}.", fix="A batch has at least one sample.")
     if micro_batch is not None and micro_batch > effective_batch:
         raise InvalidConfig(
             f"micro_batch is {micro_batch}, effective_batch is {effective_batch}.",
-            why="The micro-batch only cuts the effective batch up.",
+            why="The micro-batch is a part of the effective batch.",
             fix=f"Make effective_batch at least {micro_batch}, or micro_batch at most {effective_batch}.",
         )
 
 
 def _rank_share(positions: int, rank: int, processes: int) -> int:
-    """Count the positions in [0, positions) that are this rank's."""
+    """Return the number of positions in [0, positions) that belong to this rank."""
     return -(-(positions - rank) // processes) if positions > rank else 0

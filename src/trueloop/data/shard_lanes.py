@@ -1,6 +1,6 @@
-"""Lanes of shards read by worker processes, and one sample from each lane in turn.
+"""Read lanes of shards in worker processes, and interleave the lanes.
 
-A worker owns whole lanes, so what a lane gives does not depend on how many workers there are.
+A worker owns complete lanes, so the samples of a lane do not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from trueloop.data.keyed_random import derive_keys
 from trueloop.data.shards import END, LanePosition, ShardEpoch, ShardSample
 from trueloop.data.worker_signals import block_stop_signals, ignore_stop_signals
 
-CHUNK_SAMPLES = 16  # samples of one lane in one message: the cost of a message is spread, and little is held
+CHUNK_SAMPLES = 16  # samples of one lane in one message: amortises its cost, and keeps little in memory
 
 T = TypeVar("T")
 
 
 def round_robin(lanes: Sequence[Iterator[T]], first: int) -> Iterator[tuple[int, T]]:
-    """Yield (lane, item) from each lane in turn, leaving out those that have ended.
+    """Yield (lane, item) from each lane in turn, skipping those that have ended.
 
     Args:
         lanes: at least one.
-        first: the lane whose turn it is.
+        first: the lane to start with.
     """
     alive = list(range(len(lanes)))
     upcoming = alive[first:]
@@ -45,16 +45,16 @@ def round_robin(lanes: Sequence[Iterator[T]], first: int) -> Iterator[tuple[int,
 
 
 class WorkerLanes:
-    """Some lanes of one epoch, read ahead by worker processes that end with it.
+    """Reads some lanes of one epoch ahead, in worker processes that end with it.
 
     Args:
         shard_epoch: the epoch.
-        starts: lane -> where to begin.
+        starts: lane -> start position.
         workers: processes, at most one per lane.
     """
 
     def __init__(self, shard_epoch: ShardEpoch, starts: Mapping[int, LanePosition], *, workers: int) -> None:
-        # Its own generator, or the workers' seed would be drawn from the global one.
+        # Its own generator, so that the workers' seed is not sample from the global one.
         generator = torch.Generator().manual_seed(
             int(derive_keys("workers", shard_epoch.seed, shard_epoch.epoch, 1)[0] >> 1)
         )
@@ -72,15 +72,15 @@ class WorkerLanes:
         self._open = set(starts)
 
     def read_lane(self, lane: int) -> Iterator[ShardSample]:
-        """Yield the samples of one lane; the others' are kept until they are asked for.
+        """Yield the samples of one lane; those of the others are kept until requested.
 
         Raises:
-            TrueloopError: what a worker met.
+            TrueloopError: an error in a worker.
         """
-        waiting = self._received[lane]
-        while waiting or lane in self._open:
-            if waiting:
-                yield waiting.popleft()
+        samples = self._received[lane]
+        while samples or lane in self._open:
+            if samples:
+                yield samples.popleft()
             else:
                 self._receive()
 
@@ -89,13 +89,13 @@ class WorkerLanes:
         if isinstance(message, TrueloopError):
             raise message
         for lane, chunk in cast("list[tuple[int, list[ShardSample]]]", message):
-            self._received[lane].extend(drawn._replace(data=_unpack_tree(drawn.data)) for drawn in chunk)
+            self._received[lane].extend(sample._replace(data=_unpack_tree(sample.data)) for sample in chunk)
             if len(chunk) < CHUNK_SAMPLES:
                 self._open.discard(lane)
 
 
 class _LaneChunks(IterableDataset[Any]):
-    """In a worker: the next chunk of each of its lanes, again and again; a short chunk is a lane's last."""
+    """In a worker, yields chunks of each of its lanes; a short chunk is a lane's last."""
 
     def __init__(self, of: ShardEpoch, starts: Mapping[int, LanePosition]) -> None:
         self._of, self._starts = of, starts
@@ -115,22 +115,22 @@ class _LaneChunks(IterableDataset[Any]):
                     if len(chunk) < CHUNK_SAMPLES:
                         del reading[lane]
         except TrueloopError as error:
-            yield error  # raised, DataLoader would wrap its text into a traceback
+            yield error  # if it were raised, DataLoader would wrap its text in a traceback
 
 
 def _read_chunk(samples: Iterator[ShardSample]) -> list[ShardSample]:
-    return [drawn._replace(data=_pack_tree(drawn.data)) for drawn in islice(samples, CHUNK_SAMPLES)]
+    return [sample._replace(data=_pack_tree(sample.data)) for sample in islice(samples, CHUNK_SAMPLES)]
 
 
 def _hide_worker() -> None:
-    """A reader that saw this worker would leave samples to others, as iterable datasets do, and nobody read them."""
+    """Hide the worker from readers, which would otherwise skip samples as iterable datasets do."""
     from torch.utils.data._utils import worker
 
     worker._worker_info = None  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
 
 
 class _PackedTensor(NamedTuple):
-    """A tensor on its way between processes: as a tensor each would hold a file open until it is read."""
+    """A tensor sent between processes as an array; sent as tensors, each would keep a file open until it is read."""
 
     memory: Any
     dtype: torch.dtype

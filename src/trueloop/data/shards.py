@@ -1,7 +1,7 @@
-"""Data that comes in shards: what they are, in which order an epoch reads them, and the samples of one after another.
+"""Data in shards: their order in an epoch, and the samples of one shard after another.
 
-An epoch deals its shards, shuffled, to L lanes like cards; a lane reads its shards one after another. Everything
-random is a hash of (seed, epoch, shard, place), so a lane can be taken up anywhere without a generator's state.
+An epoch distributes its shuffled shards over L lanes, round-robin; a lane reads its shards one after another. All
+randomness is a hash of (seed, epoch, shard, position), so a lane can restart anywhere without a generator's state.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from trueloop.data.order import order
 from trueloop.data.sample_rng import SEED_LIMIT, seed_generators
 
 END: Final[Any] = object()
-_BLOCK = 256  # hashes computed at a time: 20 us, where one alone would cost 5
+_BLOCK = 256  # hashes computed at a time: 20 us, where a single one costs 5
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Shards:
-    """A dataset that is read from start to end, in pieces: files, archives, tables, any iterables.
+    """A dataset that is read sequentially in shards: files, archives, tables, any iterables.
 
-    Every sample is seen once per epoch. The shards come in another order each epoch, several are read side by side,
-    and the samples of each pass through a shuffle buffer; at most ``interleave * buffer`` samples are held. A run that
-    was stopped continues at the very next sample: where ``sizes`` are given no earlier shard is opened, otherwise the
-    position is saved with the run; either way only the shards in hand are read again from their start.
+    Every sample is read once per epoch. The shards have another order in each epoch, several are read in parallel, and
+    the samples of each pass through a shuffle buffer; at most ``interleave * buffer`` samples are in memory. A resumed
+    run continues at exactly the next sample: with ``sizes`` no earlier shard is opened, otherwise the position is saved
+    with the run; either way only the current shards are read again from their start.
 
     Example:
         ``Shards(sorted(Path("data").glob("*.jsonl")), read_lines)``; ``Shards([iterable_dataset], iter)``
     """
 
     shards: Sequence[Any]
-    """What ``read`` is given, one at a time: paths, URLs, numbers, iterables."""
+    """Arguments of ``read``: paths, URLs, numbers, iterables."""
     read: Callable[[Any], Iterable[Any]]
-    """Shard -> its samples, the same ones in the same order every time, apart from random augmentation."""
+    """Function of a shard that returns its samples, always the same in the same order, except for augmentation."""
     _: KW_ONLY
     sizes: Sequence[int] | None = None
-    """Samples in each shard; None = unknown until read, and then so is the length of an epoch."""
+    """Samples in each shard; None = unknown, like the length of an epoch."""
     interleave: int = 4
-    """L: shards read side by side, one sample from each in turn. Part of the order; it also bounds how many worker
-    processes can help, and a multiple of the training processes lets each of them read its own shards only."""
+    """L: shards read in parallel, one sample from each in turn. Part of the order; it also limits the number of useful
+    worker processes, and as a multiple of the training processes it lets each of them read only its own shards."""
     buffer: int = 256
-    """Samples of one shard among which the next one is drawn; 0 = as they lie in the shard."""
+    """Size of the shuffle buffer of one shard; 0 = no shuffling within a shard."""
 
     def __post_init__(self) -> None:
         if isinstance(self.shards, (str, bytes)) or not isinstance(self.shards, Sequence) or not len(self.shards):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -69,36 +69,36 @@ class Shards:
 
     @property
     def size(self) -> int | None:
-        """Samples in all shards together; None where unknown."""
+        """Samples in all shards; None where unknown."""
         return None if self.sizes is None else sum(self.sizes)
 
     def describe_shard(self, shard: int) -> str:
-        """Say which shard it is: "shard 3 ('train-3.jsonl')"."""
-        given = self.shards[shard]
-        return f"shard {shard} ({str(given) if isinstance(given, PurePath) else given!r})"
+        """Describe a shard: "shard 3 ('train-3.jsonl')"."""
+        value = self.shards[shard]
+        return f"shard {shard} ({str(value) if isinstance(value, PurePath) else value!r})"
 
 
 class LanePosition(NamedTuple):
-    """How far a lane is."""
+    """Position in a lane."""
 
     shard: int
-    """Shards of the lane that are behind it."""
+    """Number of shards of the lane that are finished."""
     offset: int
-    """Samples of the next one that are."""
+    """Number of samples of the current shard that are read."""
 
 
 class ShardSample(NamedTuple):
-    """One sample, and where it comes from."""
+    """One sample and its origin."""
 
     data: Any
     shard: int
-    """Its shard, as numbered in `Shards.shards`."""
+    """Index of its shard in `Shards.shards`."""
     offset: int
-    """Its place within the shard, as read."""
+    """Index of the sample in the shard, in reading order."""
     seed: int
-    """What the generators were started with when it was read."""
+    """Seed of the generators when the sample was read."""
     after: LanePosition
-    """Where its lane is once this sample is taken."""
+    """Position of the lane after this sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +109,9 @@ class ShardEpoch:
     seed: int
     epoch: int
     shuffle: bool
-    """False: the shards as given, one after another, each as it lies."""
+    """False: shards and samples in their original order."""
     seed_samples: bool
-    """Start the global generators before each sample is read."""
+    """Seed the global generators before each sample is read."""
 
     @property
     def lanes(self) -> list[list[int]]:
@@ -124,20 +124,20 @@ class ShardEpoch:
         return [ordered[lane::width] for lane in range(width)]
 
     def samples(self, lane: Sequence[int], start: LanePosition) -> Iterator[ShardSample]:
-        """Read one lane from a place on. The global generators are not put back: that is up to who asks.
+        """Read one lane from a position on. The caller has to restore the global generators.
 
         Args:
-            lane: its shards.
-            start: no shard before it is opened; those of its own shard that are passed are read and dropped.
+            lane: the lane's shards.
+            start: no earlier shard is opened; earlier samples of its own shard are read and dropped.
 
         Raises:
-            InvalidData: a shard does not hold as many samples as ``sizes`` says; and whatever the reader raises.
+            InvalidData: the number of samples in a shard differs from ``sizes``; and whatever the reader raises.
         """
-        for place in range(start.shard, len(lane)):
-            passed = start.offset if place == start.shard else 0
-            for taken, (offset, seed, sample) in enumerate(self._read_shuffled(lane[place]), 1):
-                if taken > passed:
-                    yield ShardSample(sample, lane[place], offset, seed, LanePosition(place, taken))
+        for index in range(start.shard, len(lane)):
+            skipped = start.offset if index == start.shard else 0
+            for number, (offset, seed, sample) in enumerate(self._read_shuffled(lane[index]), 1):
+                if number > skipped:
+                    yield ShardSample(sample, lane[index], offset, seed, LanePosition(index, number))
 
     def _read_shuffled(self, shard: int) -> Iterator[tuple[int, int, Any]]:
         size = self.data.buffer if self.shuffle else 0
@@ -145,21 +145,21 @@ class ShardEpoch:
             yield from self._read(shard)
             return
         draws = _hash_stream(f"buffer {shard}", self.seed, self.epoch)
-        held: list[tuple[int, int, Any]] = []
+        buffer: list[tuple[int, int, Any]] = []
         for sample in self._read(shard):
-            if len(held) < size:
-                held.append(sample)
+            if len(buffer) < size:
+                buffer.append(sample)
                 continue
-            place = next(draws) % size
-            yield held[place]
-            held[place] = sample
-        while held:
-            place = next(draws) % len(held)
-            held[place], held[-1] = held[-1], held[place]
-            yield held.pop()
+            slot = next(draws) % size
+            yield buffer[slot]
+            buffer[slot] = sample
+        while buffer:
+            slot = next(draws) % len(buffer)
+            buffer[slot], buffer[-1] = buffer[-1], buffer[slot]
+            yield buffer.pop()
 
     def _read(self, shard: int) -> Iterator[tuple[int, int, Any]]:
-        """Yield (offset, seed, sample) as they lie in the shard."""
+        """Yield (offset, seed, sample) in the order of the shard."""
         expected = None if self.data.sizes is None else self.data.sizes[shard]
         samples: Iterator[Any] | None = None
         for offset, word in enumerate(_hash_stream(f"shard {shard}", self.seed, self.epoch)):
@@ -170,7 +170,7 @@ class ShardEpoch:
                 samples = iter(self.data.read(self.data.shards[shard])) if samples is None else samples
                 sample = next(samples, END)
             except Exception as error:
-                error.add_note(f"This happened while reading sample {offset} of {self.data.describe_shard(shard)}.")
+                error.add_note(f"Raised while reading sample {offset} of {self.data.describe_shard(shard)}.")
                 raise
             if expected is not None and (offset == expected) is not (sample is END):
                 raise _size_mismatch(self.data.describe_shard(shard), expected, offset, ended=sample is END)
@@ -179,43 +179,43 @@ class ShardEpoch:
             yield offset, seed, sample
 
 
-def position_after(sizes: Sequence[int], passed: int) -> LanePosition:
-    """Find the place in a lane past a number of samples.
+def position_after(sizes: Sequence[int], samples: int) -> LanePosition:
+    """Return the position in a lane after a number of samples.
 
     Args:
         sizes: of the lane's shards.
-        passed: samples behind it, at most their sum.
+        samples: number of samples, at most their sum.
     """
     ends = list(accumulate(sizes))
-    shard = bisect_right(ends, passed)
-    return LanePosition(shard, passed - ends[shard - 1] if shard else passed)
+    shard = bisect_right(ends, samples)
+    return LanePosition(shard, samples - ends[shard - 1] if shard else samples)
 
 
-def split_round_robin(lengths: Sequence[int], passed: int) -> tuple[list[int], int]:
-    """Tell how many samples each lane has given when ``passed`` were drawn in turn, and whose turn it is then.
+def split_round_robin(lengths: Sequence[int], samples: int) -> tuple[list[int], int]:
+    """Split a number of samples that were read round-robin by lane; return the counts and the next lane.
 
     Args:
-        lengths: samples in each lane; a lane that has no more is left out of the round.
-        passed: at most their sum.
+        lengths: samples in each lane; an exhausted lane is skipped.
+        samples: at most their sum.
     """
 
     def after_rounds(rounds: int) -> int:
         return sum(min(length, rounds) for length in lengths)
 
-    rounds = bisect_right(range(max(lengths) + 1), passed, key=after_rounds) - 1
+    rounds = bisect_right(range(max(lengths) + 1), samples, key=after_rounds) - 1
     counts = [min(length, rounds) for length in lengths]
-    rest = passed - sum(counts)
-    turn = 0
+    rest = samples - sum(counts)
+    next_lane = 0
     for lane, length in enumerate(lengths):
         if rest and length > rounds:
             counts[lane] += 1
             rest -= 1
-            turn = lane + 1
-    return counts, turn % len(lengths)
+            next_lane = lane + 1
+    return counts, next_lane % len(lengths)
 
 
 def _hash_stream(purpose: str, seed: int, epoch: int) -> Iterator[int]:
-    """Yield one hash after the other for the places 0, 1, 2, ..."""
+    """Yield the hashes of the positions 0, 1, 2, ..."""
     key = derive_keys(purpose, seed, epoch, 1)[0]
     for start, stop in pairwise(count(0, _BLOCK)):
         yield from hash_positions(np.arange(start, stop, dtype=np.uint64), key).tolist()
@@ -232,6 +232,6 @@ def _size_mismatch(name: str, expected: int, offset: int, *, ended: bool) -> Inv
     found = f"ended after {offset} samples" if ended else f"has more than {offset} samples"
     return InvalidData(
         f"{name[0].upper()}{name[1:]} {found}; sizes says {expected}.",
-        why="Positions are computed from the sizes, so samples would be left out or read twice.",
+        why="Positions are computed from the sizes, so samples would be skipped or read twice.",
         fix="Correct sizes, or leave them out.",
     )

@@ -1,4 +1,4 @@
-"""Batches of data in shards, from any update on, cut into windows."""
+"""Load batches of data in shards, from any update on, grouped into windows."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from trueloop.data.shard_lanes import WorkerLanes, round_robin
 from trueloop.data.shards import LanePosition, ShardEpoch, Shards, ShardSample, position_after, split_round_robin
 from trueloop.data.worker_count import choose_workers
 
-ASSUMED_SAMPLES = 10**9  # samples assumed where the number is unknown, to judge whether workers pay
+ASSUMED_SAMPLES = 10**9  # where the number is unknown, to decide about workers
 
 
 class StreamPosition(NamedTuple):
-    """Where an epoch is, between two windows."""
+    """Position in an epoch between two windows."""
 
     epoch: int
     updates: int
     lanes: list[LanePosition]
     next_lane: int
-    """The lane whose sample is next."""
+    """The lane of the next sample."""
 
 
 class _StreamMicroBatch(NamedTuple):
     """One micro-batch of all ranks."""
 
     own: list[ShardSample]
-    """The samples of this rank."""
+    """Samples of this rank."""
     closes_window: bool
     partial: bool
-    """The end of the data cut it short."""
+    """The micro-batch is incomplete, as the data has ended."""
 
 
 @dataclass(eq=False, repr=False)
@@ -46,17 +46,16 @@ class ShardLoader:
     """Batches of `Shards`: a `trueloop.core.protocols.BatchSource`.
 
     The epoch is one sequence of samples, a sample of each lane in turn; window w is its w-th ``effective_batch``
-    samples. The sequence depends on the shards, their ``interleave`` and ``buffer``, ``shuffle`` and ``seed`` alone;
-    ``micro_batch`` and ``processes`` only cut it up, ``workers`` only speed it up. The global generators are left as
-    they are.
+    samples. The sequence depends only on the shards, their ``interleave`` and ``buffer``, ``shuffle`` and ``seed``;
+    ``micro_batch`` and ``processes`` only split it, ``workers`` only speed it up. Global generators are not changed.
 
-    Where ``sizes`` are given and ``processes`` divides the number of lanes, a process reads the shards of its own
-    lanes only (not with ``drop_last``). Otherwise every process reads all shards and keeps its share, so that all of
-    them know where the windows and the epoch end.
+    If ``sizes`` are given and ``processes`` divides the number of lanes, a process reads only the shards of its own
+    lanes (not with ``drop_last``). Otherwise every process reads all shards and keeps its share, so that all of them
+    know where the windows and the epoch end.
 
     Raises:
         InvalidConfig: a setting that cannot work.
-        InvalidData: ``drop_last`` leaves nothing.
+        InvalidData: ``drop_last`` leaves no batch.
     """
 
     data: Shards
@@ -66,32 +65,30 @@ class ShardLoader:
     micro_batch: int | None = None
     """Examples per micro-batch and process; None = the whole window at once."""
     shuffle: bool = True
-    """False: shards and samples as they lie, one after another."""
+    """False: shards and samples in their original order."""
     seed: int = 0
-    """Of the order, and of the randomness inside samples."""
+    """Seed of the order, and of random numbers inside samples."""
     processes: int = 1
     """Training processes that share each window."""
     rank: int = 0
-    """This process, from 0."""
+    """Rank of this process, from 0."""
     drop_last: bool = False
-    """Leave out the epoch's last micro-batch if the end of the data cuts it short."""
+    """Drop the epoch's last micro-batch if it is incomplete."""
     workers: int | None = 0
-    """Processes that read ahead, at most one per lane; 0 = read in this one, None = time a few samples and choose."""
+    """Worker processes, at most one per lane; 0 = read in this process, None = time a few samples and choose."""
     collate: Callable[[Any], Any] | None = None
-    """Samples to a batch; None = `trueloop.data.collate.collate`."""
+    """Function of samples that returns a batch; None = `trueloop.data.collate.collate`."""
     pin_memory: bool = False
-    """Put batches into page-locked memory: pays on the way to a CUDA device only."""
+    """Copy batches to page-locked memory; useful only for a CUDA device."""
     seed_samples: bool = True
-    """Make the random numbers drawn while a sample is read a function of (seed, epoch, shard, place in the shard)."""
+    """Make the random numbers sample while a sample is read a function of (seed, epoch, shard, index in it)."""
 
     def __post_init__(self) -> None:
         check_rank(self.rank, self.processes)
         check_batches(self.effective_batch, self.micro_batch)
         check_loader_settings(self.workers, pin_memory=self.pin_memory)
         self._per_process = self.micro_batch or -(-self.effective_batch // self.processes)
-        self._full_size = min(
-            self._per_process * self.processes, self.effective_batch
-        )  # samples of a whole micro-batch
+        self._full_size = min(self._per_process * self.processes, self.effective_batch)  # samples of a full micro-batch
         self._width = len(self._shard_epoch(0).lanes)
         self._by_lane = self.data.sizes is not None and self._width % self.processes == 0 and not self.drop_last
         size = self.data.size
@@ -99,7 +96,7 @@ class ShardLoader:
         self.examples_per_epoch = None if size is None else size - partial
         if self.examples_per_epoch == 0:
             raise InvalidData(
-                f"{size} samples do not fill one micro-batch of {self._full_size}, and drop_last leaves it out.",
+                f"{size} samples do not fill one micro-batch of {self._full_size}, and drop_last drops it.",
                 fix="Turn drop_last off, or make the batch smaller.",
             )
         sizes = self.data.sizes
@@ -114,12 +111,12 @@ class ShardLoader:
         return None if self.examples_per_epoch is None else -(-self.examples_per_epoch // self.effective_batch)
 
     def epoch(self, epoch: int, skip_updates: int = 0) -> Iterator[MicroBatch]:
-        """Yield the micro-batches of one epoch; where this process's share of one is empty, ``data`` stands in.
+        """Yield the micro-batches of one epoch; where this process's share of one is empty, ``data`` is padding.
 
         Args:
             epoch: counted from 0.
-            skip_updates: windows to leave out at the start. With sizes, or where `load_position_state` was told, no
-                shard that is wholly behind is opened; otherwise their samples are read and dropped.
+            skip_updates: windows to skip at the start. With sizes, or after `load_position_state`, no finished shard is
+                opened; otherwise the skipped samples are read and dropped.
 
         Raises:
             InvalidData: the epoch has fewer windows than ``skip_updates``.
@@ -131,28 +128,34 @@ class ShardLoader:
         return self._micro_batches(start, drop)
 
     def position_state(self) -> dict[str, Any] | None:
-        """Give the position after the last window; None where the number of updates says it all."""
-        at = self._restored or self._position
-        if at is None or self.data.sizes is not None:
+        """Return the position after the last window; None where the number of updates determines it."""
+        position = self._restored or self._position
+        if position is None or self.data.sizes is not None:
             return None
-        lanes = [list(place) for place in at.lanes]
-        return {"epoch": at.epoch, "updates": at.updates, "lanes": lanes, "turn": at.next_lane, "of": self._identity()}
+        lanes = [list(each) for each in position.lanes]
+        return {
+            "epoch": position.epoch,
+            "updates": position.updates,
+            "lanes": lanes,
+            "next_lane": position.next_lane,
+            "source": self._identity(),
+        }
 
     def load_position_state(self, state: Mapping[str, Any]) -> None:
-        """Take over a saved position: the next call of `epoch` begins there.
+        """Restore a saved position: the next call of `epoch` starts there.
 
         Raises:
-            InvalidData: it was saved with shards, a seed or settings that make another order.
+            InvalidData: it was saved with shards, a seed or settings of another order.
         """
-        saved, mine = state.get("of"), self._identity()
-        if saved != mine:
+        saved, own = state.get("source"), self._identity()
+        if saved != own:
             raise InvalidData(
-                f"The position in the data was saved with {saved}; now it is {mine}.",
-                why="The samples come in another order, so the place cannot be found in it.",
+                f"The position in the data was saved with {saved}; now it is {own}.",
+                why="The samples have another order, so the position does not exist in it.",
                 fix="Use the same shards and settings, or start over.",
             )
         lanes = [LanePosition(*place) for place in state["lanes"]]
-        self._restored = StreamPosition(state["epoch"], state["updates"], lanes, state["turn"])
+        self._restored = StreamPosition(state["epoch"], state["updates"], lanes, state["next_lane"])
 
     def _identity(self) -> dict[str, Any]:
         data = self.data
@@ -169,36 +172,36 @@ class ShardLoader:
             data=self.data, seed=self.seed, epoch=epoch, shuffle=self.shuffle, seed_samples=self.seed_samples
         )
 
-    def _start(self, of: ShardEpoch, skip_updates: int) -> tuple[StreamPosition, int]:
-        """Give the position to begin at, and the windows to read and drop from there."""
+    def _start(self, shard_epoch: ShardEpoch, skip_updates: int) -> tuple[StreamPosition, int]:
+        """Return the start position, and the number of windows to read and drop from there."""
         restored, self._restored = self._restored, None
-        if restored is not None and (restored.epoch, restored.updates) == (of.epoch, skip_updates):
+        if restored is not None and (restored.epoch, restored.updates) == (shard_epoch.epoch, skip_updates):
             return restored, 0
         total, sizes = self.updates_per_epoch, self.data.sizes
         if skip_updates < 0 or (total is not None and skip_updates > total):
             raise _cannot_skip(skip_updates, f"the epoch has {total}")
         if sizes is None or not skip_updates:
-            return StreamPosition(of.epoch, 0, [LanePosition(0, 0)] * self._width, 0), skip_updates
-        lanes = [[sizes[shard] for shard in lane] for lane in of.lanes]
-        passed = min(skip_updates * self.effective_batch, sum(sizes))
-        counts, turn = split_round_robin([sum(lane) for lane in lanes], passed)
-        places = [position_after(lane, count) for lane, count in zip(lanes, counts, strict=True)]
-        return StreamPosition(of.epoch, skip_updates, places, turn), 0
+            return StreamPosition(shard_epoch.epoch, 0, [LanePosition(0, 0)] * self._width, 0), skip_updates
+        lanes = [[sizes[shard] for shard in lane] for lane in shard_epoch.lanes]
+        skipped = min(skip_updates * self.effective_batch, sum(sizes))
+        counts, next_lane = split_round_robin([sum(lane) for lane in lanes], skipped)
+        positions = [position_after(lane, count) for lane, count in zip(lanes, counts, strict=True)]
+        return StreamPosition(shard_epoch.epoch, skip_updates, positions, next_lane), 0
 
     def _micro_batches(self, start: StreamPosition, drop: int) -> Iterator[MicroBatch]:
-        cuts = self._cut_micro_batches(self._sequence(start), start)
+        micro_batches = self._cut_micro_batches(self._sequence(start), start)
         if self.drop_last:
-            cuts = _drop_partial(cuts)
+            micro_batches = _drop_partial(micro_batches)
         empty = start.updates == 0
         for dropped in range(drop):
             with self._generators():
-                closed = any(cut.closes_window for cut in cuts)  # reads to the end of one window
+                closed = any(micro.closes_window for micro in micro_batches)  # reads to the end of one window
             if not closed:
                 raise _cannot_skip(drop, f"the epoch ended after {dropped}")
         while True:
             with self._generators():
-                cut = next(cuts, None)
-                batch = None if cut is None else self._batch(cut)
+                micro = next(micro_batches, None)
+                batch = None if micro is None else self._batch(micro)
             if batch is None:
                 break
             yield batch
@@ -206,33 +209,33 @@ class ShardLoader:
         if empty and not drop:
             raise InvalidData(
                 f"The shards hold {'less than one batch' if self.drop_last else 'no samples'}.",
-                fix="Does the reader return an iterable of samples?",
+                fix="Check that the reader returns an iterable of samples.",
             )
 
     def _cut_micro_batches(
         self, stream: Iterator[tuple[int, ShardSample | None]], start: StreamPosition
     ) -> Iterator[_StreamMicroBatch]:
-        """Cut the sequence: a micro-batch ends where a process would get more than its share, or with its window."""
-        places, turn, updates = list(start.lanes), start.next_lane, start.updates
+        """Split the sequence: a micro-batch ends where a process would exceed its share, or with its window."""
+        positions, next_lane, updates = list(start.lanes), start.next_lane, start.updates
         own, shares, in_window = list[ShardSample](), [0] * self.processes, 0
-        for lane, drawn in stream:
+        for lane, sample in stream:
             owner = (lane if self._by_lane else in_window) % self.processes
             if shares[owner] == self._per_process:
                 yield _StreamMicroBatch(own, closes_window=False, partial=False)
                 own, shares = [], [0] * self.processes
             shares[owner] += 1
             in_window += 1
-            turn = (lane + 1) % self._width
-            if drawn is not None:
-                places[lane] = drawn.after
+            next_lane = (lane + 1) % self._width
+            if sample is not None:
+                positions[lane] = sample.after
                 if owner == self.rank:
-                    own.append(drawn)
+                    own.append(sample)
             if in_window == self.effective_batch:
                 updates += 1
-                self._position = StreamPosition(start.epoch, updates, list(places), turn)
+                self._position = StreamPosition(start.epoch, updates, list(positions), next_lane)
                 yield _StreamMicroBatch(own, closes_window=True, partial=False)
                 own, shares, in_window = [], [0] * self.processes, 0
-        self._position = StreamPosition(start.epoch, updates + bool(in_window), places, turn)
+        self._position = StreamPosition(start.epoch, updates + bool(in_window), positions, next_lane)
         if in_window:
             missing = self.effective_batch - in_window
             yield _StreamMicroBatch(
@@ -240,17 +243,17 @@ class ShardLoader:
             )
 
     def _sequence(self, start: StreamPosition) -> Iterator[tuple[int, ShardSample | None]]:
-        """Yield (lane, sample) of the epoch from a position on; None for a sample in a lane of another process."""
-        of = self._shard_epoch(start.epoch)
-        lanes = of.lanes
-        mine = [lane for lane in range(len(lanes)) if not self._by_lane or lane % self.processes == self.rank]
-        starts = {lane: start.lanes[lane] for lane in mine}
-        workers = min(self.workers or 0, len(mine))
+        """Yield (lane, sample) of the epoch from a position on; the sample is None in a lane of another process."""
+        shard_epoch = self._shard_epoch(start.epoch)
+        lanes = shard_epoch.lanes
+        own_lanes = [lane for lane in range(len(lanes)) if not self._by_lane or lane % self.processes == self.rank]
+        starts = {lane: start.lanes[lane] for lane in own_lanes}
+        workers = min(self.workers or 0, len(own_lanes))
         if workers:
-            ahead = WorkerLanes(of, starts, workers=workers)
-            read = {lane: ahead.read_lane(lane) for lane in mine}
+            ahead = WorkerLanes(shard_epoch, starts, workers=workers)
+            read = {lane: ahead.read_lane(lane) for lane in own_lanes}
         else:
-            read = {lane: of.samples(lanes[lane], place) for lane, place in starts.items()}
+            read = {lane: shard_epoch.samples(lanes[lane], place) for lane, place in starts.items()}
         others = (self._placeholders(lane, place) for lane, place in zip(lanes, start.lanes, strict=True))
         return round_robin([read.get(lane, other) for lane, other in enumerate(others)], start.next_lane)
 
@@ -258,56 +261,54 @@ class ShardLoader:
         left = sum(self.data.sizes[shard] for shard in lane[start.shard :]) - start.offset if self.data.sizes else 0
         return repeat(None, left)
 
-    def _batch(self, cut: _StreamMicroBatch) -> MicroBatch:
-        if cut.own:
-            self._padding = cut.own[:1]
-        samples = cut.own or self._padding or self._read_padding_sample()
+    def _batch(self, micro: _StreamMicroBatch) -> MicroBatch:
+        if micro.own:
+            self._padding = micro.own[:1]
+        samples = micro.own or self._padding or self._read_padding_sample()
         if self.seed_samples:
             seed_generators(samples[0].seed)
         try:
-            data = (self.collate or default_collate)([drawn.data for drawn in samples])
+            data = (self.collate or default_collate)([sample.data for sample in samples])
         except InvalidData as error:
-            made_of = [(drawn.shard, drawn.offset) for drawn in samples]
-            raise InvalidData(str(error), fix=f"The batch is made of these (shard, place): {made_of}.") from error
+            origins = [(sample.shard, sample.offset) for sample in samples]
+            raise InvalidData(str(error), fix=f"The batch contains these (shard, index): {origins}.") from error
         firsts = self._firsts
-        indices = [firsts[drawn.shard] + drawn.offset for drawn in cut.own] if firsts else None if cut.own else ()
-        return MicroBatch(pin_batch(data) if self.pin_memory else data, cut.closes_window, indices)
+        indices = (
+            [firsts[sample.shard] + sample.offset for sample in micro.own] if firsts else None if micro.own else ()
+        )
+        return MicroBatch(pin_batch(data) if self.pin_memory else data, micro.closes_window, indices)
 
     def _read_padding_sample(self) -> list[ShardSample]:
-        """Read what stands in before this process has had any sample: the first there is, whoever's it is."""
-        of = replace(
-            self._shard_epoch(0), shuffle=False
-        )  # a shuffle buffer would be filled before the first sample comes
-        return [next(of.samples(of.lanes[0], LanePosition(0, 0)))]
+        """Read the first sample of all as padding, before this process has had any sample."""
+        shard_epoch = replace(self._shard_epoch(0), shuffle=False)  # a shuffle buffer would be filled first
+        return [next(shard_epoch.samples(shard_epoch.lanes[0], LanePosition(0, 0)))]
 
     def _generators(self) -> AbstractContextManager[None]:
         return preserve_cpu_generators() if self.seed_samples else nullcontext()
 
     def _choose_workers(self) -> int:
-        of = replace(
-            self._shard_epoch(0), shuffle=False
-        )  # a shuffle buffer would be filled before the first sample is timed
+        shard_epoch = replace(self._shard_epoch(0), shuffle=False)  # a shuffle buffer would be filled first
 
         def read(indices: list[int]) -> object:
-            return list(islice(of.samples(of.lanes[0], LanePosition(0, 0)), len(indices)))
+            return list(islice(shard_epoch.samples(shard_epoch.lanes[0], LanePosition(0, 0)), len(indices)))
 
         samples = (self.data.size or ASSUMED_SAMPLES) // self.processes
         return min(choose_workers(read, samples, self.processes), self._width)
 
 
-def _drop_partial(cuts: Iterator[_StreamMicroBatch]) -> Iterator[_StreamMicroBatch]:
-    """Leave out a partial last micro-batch; the one before it then closes the window."""
-    held: _StreamMicroBatch | None = None
-    for cut in cuts:
-        if held is not None:
-            yield held._replace(closes_window=cut.partial)
-        held = None if cut.partial or cut.closes_window else cut
-        if cut.closes_window and not cut.partial:
-            yield cut
+def _drop_partial(micro_batches: Iterator[_StreamMicroBatch]) -> Iterator[_StreamMicroBatch]:
+    """Drop a partial last micro-batch; the one before it then closes the window."""
+    pending: _StreamMicroBatch | None = None
+    for micro in micro_batches:
+        if pending is not None:
+            yield pending._replace(closes_window=micro.partial)
+        pending = None if micro.partial or micro.closes_window else micro
+        if micro.closes_window and not micro.partial:
+            yield micro
 
 
-def _cannot_skip(skip_updates: int, because: str) -> InvalidData:
+def _cannot_skip(skip_updates: int, reason: str) -> InvalidData:
     return InvalidData(
-        f"{skip_updates} updates cannot be skipped: {because}.",
-        fix="Was this position saved with another dataset or batch size?",
+        f"{skip_updates} updates cannot be skipped: {reason}.",
+        fix="Resume with the dataset and batch size with which this position was saved.",
     )

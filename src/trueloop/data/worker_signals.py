@@ -19,7 +19,7 @@ _NAMES = ("SIGINT", "SIGTERM", "SIGUSR1")
 def block_stop_signals() -> Generator[None]:
     """Block stop signals while loader processes are started, so that all of their threads inherit the mask.
 
-    A thread that exists before `ignore_stop_signals` runs (NumPy's OpenBLAS starts one per core when it is imported) would
+    A thread that exists before `ignore_stop_signals` runs (NumPy's OpenBLAS starts one per core on import) would
     otherwise receive a signal, and the process would die of it. The training process's own mask is restored afterwards.
     """
     if not hasattr(signal, "sigwaitinfo"):

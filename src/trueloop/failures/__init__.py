@@ -1,1 +1,1 @@
-"""The catalogue of silent failures: one folder per family, one file per mistake; `raised` has the errors of torch."""
+"""The catalogue: silent failures, one file per mistake in a folder per family, and the errors that PyTorch raises."""

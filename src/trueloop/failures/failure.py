@@ -1,4 +1,4 @@
-"""A silent failure: all that is known of one mistake, as its file in the catalogue tells it."""
+"""Defines the records of a silent failure: `Failure`, its `Detector` and its lint `Rule`."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from trueloop.tracing.events import Event
 
 
 class Detector(ABC):
-    """Watches one run for one failure: a state machine over events, one instance per run.
+    """Detects one failure in one run: a state machine over events, one instance per run.
 
-    A detector never touches PyTorch's internals, keeps no reference to anything live in an event, and returns evidence
-    only for what no correct program does. Between two updates that were not traced in full it receives a `Gap` and
-    discards whatever it was in the middle of.
+    A detector never touches PyTorch's internals, keeps no reference to a live object of an event, and returns evidence
+    only for what no correct program does. Where updates were not fully traced it receives a `Gap` and
+    discards incomplete observations.
     """
 
     subscribes_to: ClassVar[tuple[type[Event], ...]]
-    """The types of the events that `observe` receives."""
+    """Event types that `observe` receives."""
     activated_by: ClassVar[tuple[type[Event], ...]] = ()
-    """Some of ``subscribes_to``: the detector receives nothing before the first event of one of these. () = from the
-    start."""
+    """Types of ``subscribes_to`` that activate the detector: it receives no event before the first of them. () = active
+    from the start."""
 
     @abstractmethod
     def observe(self, event: Any) -> Evidence | Iterable[Evidence] | None:
-        """Take one event of ``subscribes_to``; return the evidence that is now certain, once per cause."""
+        """Process one event of ``subscribes_to``; return the evidence that is now certain, once per cause."""
 
     def inconclusive(self) -> str:
-        """Return why "passed" cannot be concluded from the events seen; "" where it can."""
+        """Return why the events so far do not allow the verdict "passed"; "" where they do."""
         return ""
 
 
 class Rule(NamedTuple):
-    """Finds one failure in the text of programs."""
+    """Finds one failure in the text of a program."""
 
     required_words: tuple[str, ...]
-    """All of them stand in every text that can have it, of "a|b" one: other files are not looked at."""
+    """Words that every affected text contains ("a|b": one of them); files without them are skipped."""
     find: Callable[[SourceFile], Iterable[Hit]]
-    """Yields only what no correct program does; where the text alone cannot tell, nothing."""
+    """Yields only what no correct program does, and nothing where the text is not conclusive."""
     opt_in: bool = False
-    """Only where somebody asks for it: it is a matter of style."""
+    """The rule runs only if it is selected: it is a matter of style."""
 
     def may_match(self, contains: Callable[[str], bool]) -> bool:
-        """True for a text that can have it, as far as its words tell.
+        """Return True where a text has all `required_words`.
 
         Args:
-            contains: whether a word stands in the text.
+            contains: tells whether the text contains a word.
         """
         return all(
             contains(word) if "|" not in word else any(map(contains, word.split("|"))) for word in self.required_words
@@ -59,23 +59,23 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One entry of the catalogue. Family and slug come from where its file lies: ``gradient/never_cleared.py``."""
+    """One entry of the catalogue. Family and slug are those of its file: ``gradient/never_cleared.py``."""
 
     code: str
-    """Three letters of the family and three digits: "GRD001"."""
+    """Three letters for the family and three digits: "GRD001"."""
     title: str
     severity: Severity
     doc: str
-    """The page: see `load.SECTIONS` for its sections."""
+    """Text of the page, in the sections of `load.SECTIONS`."""
     bad: str
-    """A short complete script that has it, in words of every day; run by the tests."""
+    """Short complete script with the failure; the tests run it."""
     good: str
-    """Its correct twin."""
+    """Corrected version of ``bad``."""
     fix: str
-    """What to do, in one sentence."""
+    """The fix in one sentence."""
     rule: Rule | None = None
     detector: Callable[[], Detector] | None = None
     inject: Callable[[TeachingLoop], None] | None = None
-    """Breaks one operation of the teaching loop."""
+    """Injects the failure into the teaching loop by changing one operation."""
     checked_by_doctor: bool = False
-    """`trueloop doctor` looks for it before a run."""
+    """True where `trueloop doctor` checks for it before a run."""

@@ -1,4 +1,4 @@
-"""Finds every failure there is: in this package, and in installed packages that offer more."""
+"""Loads all failures: those of this package and those of installed packages with an entry point."""
 
 from __future__ import annotations
 
@@ -32,51 +32,51 @@ FAMILIES: Final[Mapping[str, str]] = {
     "environment": "ENV",
 }
 PYTORCH_ERRORS: Final = "pytorch_errors"
-"""The folder of the errors that torch itself raises: one file each, no family."""
+"""Package of the errors that PyTorch itself raises: one file each, no family."""
 ENTRY_POINT_GROUP = "trueloop.failures"
-"""Entry points of this group name a package laid out like this one."""
+"""Entry points of this group name packages with the same layout as this one."""
 SECTIONS: Final = ("What you see", "Why it happens", "Fix", "When this is fine", "How it is detected", "References")
 _CODE = re.compile(r"[A-Z]{3}\d{3}")
 
 
 class Entry(NamedTuple):
-    """One failure, and where its file lies."""
+    """One failure with the family and the slug of its file."""
 
     failure: Failure
     family: str
     slug: str
-    """The file's name with hyphens: the word on the command line and in the address of its page."""
+    """Name of the file with hyphens, as used on the command line and in the address of the page."""
 
     @property
     def code(self) -> str:
-        """Its code: "GRD001"."""
+        """The code of the failure: "GRD001"."""
         return self.failure.code
 
     @property
     def page(self) -> str:
-        """Where its page lies in the documentation: "failures/never-cleared.html"."""
+        """Path of its page in the documentation: "failures/never-cleared.html"."""
         return f"failures/{self.slug}.html"
 
 
 @cache
 def catalogue() -> Mapping[str, Entry]:
-    """Return every failure by its code, in the order of families and codes.
+    """Return all failures by code, ordered by family and code.
 
     Raises:
-        ValueError: a code twice, or one that does not fit its folder; a file without a ``FAILURE``.
+        ValueError: a duplicate code, a code of another family, or a file without a ``FAILURE``.
     """
     packages = [trueloop.failures, *(entry.load() for entry in entry_points(group=ENTRY_POINT_GROUP))]
     found: dict[str, Entry] = {}
     for entry in (entry for package in packages for entry in _load_entries(package)):
         if entry.code in found or entry.slug in {other.slug for other in found.values()}:
-            raise ValueError(f"Two failures are called {entry.code} or {entry.slug}.")
+            raise ValueError(f"Two failures have the code {entry.code} or the name {entry.slug}.")
         found[entry.code] = entry
     families = list(FAMILIES)
     return dict(sorted(found.items(), key=lambda item: (families.index(item[1].family), item[0])))
 
 
 def find_failure(code_or_slug: str) -> Entry | None:
-    """Return the failure with this code or slug, in any case; None where there is none."""
+    """Return the failure with this code or slug, ignoring case; None where there is none."""
     entries = catalogue()
     return entries.get(code_or_slug.upper()) or next(
         (e for e in entries.values() if e.slug == code_or_slug.lower()), None
@@ -85,7 +85,7 @@ def find_failure(code_or_slug: str) -> Entry | None:
 
 @cache
 def known_errors() -> Mapping[str, KnownError]:
-    """Return every error of torch's that can be explained, by its kind: the file's name with hyphens.
+    """Return all PyTorch errors that can be explained, by kind: the name of the file with hyphens.
 
     Raises:
         ValueError: a file without an ``ERROR``.
@@ -103,10 +103,10 @@ def known_errors() -> Mapping[str, KnownError]:
 
 
 def error_page(kind: str) -> str:
-    """Return the page of an error of torch's: the docstring of its file.
+    """Return the page of a PyTorch error: the docstring of its file.
 
     Args:
-        kind: as `known_errors` names it.
+        kind: a key of `known_errors`.
     """
     module = importlib.import_module(f"{trueloop.failures.__name__}.{PYTORCH_ERRORS}.{kind.replace('-', '_')}")
     return module.__doc__ or ""
@@ -128,9 +128,9 @@ def _load_entry(module: ModuleType, family: str) -> Entry:
     if not isinstance(failure, Failure):
         raise ValueError(f"{module.__name__} has no FAILURE.")
     if family not in FAMILIES:
-        raise ValueError(
-            f"{module.__name__} cannot be placed: {family!r} is no family. The families are {', '.join(FAMILIES)}."
-        )
+        raise ValueError(f"{module.__name__} is in no known family: {family!r} is not one of {', '.join(FAMILIES)}.")
     if not _CODE.fullmatch(failure.code) or failure.code[:3] != FAMILIES[family]:
-        raise ValueError(f"{module.__name__} has the code {failure.code!r}; in {family} it begins {FAMILIES[family]}.")
+        raise ValueError(
+            f"{module.__name__} has the code {failure.code!r}; codes of {family} start with {FAMILIES[family]}."
+        )
     return Entry(failure, family, name.replace("_", "-"))

@@ -1,4 +1,4 @@
-"""A failure's page, as its docstring tells it, taken apart for whoever shows it."""
+"""Splits the page of a failure into sections and renders it as Markdown."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _ADDRESS = re.compile(r"https://\S+")
 
 
 def split_sections(doc: str) -> Iterator[tuple[str, str]]:
-    """Cut a page into its headings, "" for what is above the first, and the texts below them."""
+    """Yield each heading of a page with its text; the heading "" stands for the text above the first one."""
     heading, lines = "", list[str]()
     for line in [*inspect.cleandoc(doc).splitlines(), None]:
-        begins = line is not None and bool(line.strip()) and line[0] != " " and bool(heading or lines)
-        if line is None or (begins and line.strip() in SECTIONS):
+        is_heading = line is not None and bool(line.strip()) and line[0] != " " and bool(heading or lines)
+        if line is None or (is_heading and line.strip() in SECTIONS):
             yield heading, inspect.cleandoc("\n" + "\n".join(lines))
             heading, lines = line or "", []
         else:
@@ -24,14 +24,14 @@ def split_sections(doc: str) -> Iterator[tuple[str, str]]:
 
 
 def join_wrapped_lines(text: str) -> str:
-    """Put the lines of each paragraph together, so that they are wrapped once; lists and indented code stay.
+    """Join the lines of each paragraph; lists and indented code are unchanged.
 
-    A line ends where an address does: of several references each begins its own.
+    A line that ends with an address is not joined with the next one: each reference keeps its own line.
     """
     lines = list[str]()
     for line in text.splitlines():
-        goes_on = bool(lines) and lines[-1] and not lines[-1].startswith(" ") and not _ends_with_address(lines[-1])
-        if goes_on and line and not line.startswith((" ", "- ", "* ", "|")):
+        continues = bool(lines) and lines[-1] and not lines[-1].startswith(" ") and not _ends_with_address(lines[-1])
+        if continues and line and not line.startswith((" ", "- ", "* ", "|")):
             lines[-1] += f" {line}"
         else:
             lines.append(line)
@@ -39,7 +39,7 @@ def join_wrapped_lines(text: str) -> str:
 
 
 def render_markdown(doc: str) -> str:
-    """Return a page as Markdown, for whoever shows help beside a finding."""
+    """Return a page as Markdown, for tools that show help next to a finding."""
     parts: list[str] = []
     for heading, text in split_sections(doc):
         words = join_wrapped_lines(text)
@@ -50,7 +50,7 @@ def render_markdown(doc: str) -> str:
 
 
 def first_reference_url(doc: str) -> str | None:
-    """Return the address of a page's first reference, most often torch's own documentation; None where it has none."""
+    """Return the address of the first reference, mostly the PyTorch documentation; None where there is none."""
     found = _ADDRESS.search(dict(split_sections(doc)).get("References", ""))
     return found.group().rstrip(".,;)") if found else None
 

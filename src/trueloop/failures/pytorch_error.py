@@ -1,4 +1,4 @@
-"""An error that torch raised, as far as it can be known once the program has ended with it, and its explanation."""
+"""Defines the records of an error that PyTorch raised: its tensors, its context and its explanation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TensorDescription:
     """A tensor that took part in the operation that failed."""
 
     expression: str
-    """How the line that failed calls it: "x", "self.weight"; "" = it has no name there."""
+    """Expression in the failing line: "x", "self.weight"; "" = none."""
     shape: tuple[int, ...]
     dtype: str
     """"float32"."""
@@ -26,21 +26,21 @@ class TensorDescription:
     grad_fn: str = ""
     """"ReluBackward0"; "" = none."""
     module_role: str = ""
-    """What it is to the module that holds it: "parameter", "buffer", "attribute" (of which ``.to()`` knows nothing)."""
+    """Role in the module that owns it: "parameter", "buffer", "attribute" (which ``.to()`` does not move)."""
     name: str = ""
-    """By which the model calls it: "encoder.0.weight"."""
+    """Parameter name in the model: "encoder.0.weight"."""
     created_at: SourceLocation | None = None
-    """The user's line that made it, or drew it from a loader; None where it is not certain."""
+    """User line that created it or loaded it from a loader; None where that is not certain."""
     created_by: str = ""
-    """The outermost call of that line: "detach", "cross_entropy"; "for" = drawn by a loop; "" = anything else."""
+    """Outermost call of that line: "detach", "cross_entropy"; "for" = loop variable; "" = anything else."""
     argument_name: str = ""
-    """What torch calls it in the operation that failed: "input", "target"."""
+    """Name of the argument in the failing operation: "input", "target"."""
     version: int = 0
-    """How often it was changed in place."""
+    """Number of in-place changes."""
 
     @property
     def display_name(self) -> str:
-        """It, for people: "`x`", "`fc.weight`", "the input", "a tensor"."""
+        """Name for messages: "`x`", "`fc.weight`", "the input", "a tensor"."""
         known = self.name or self.expression
         return (
             f"`{known}`" if known else f"the {self.argument_name}" if self.argument_name.isidentifier() else "a tensor"
@@ -48,7 +48,7 @@ class TensorDescription:
 
     @property
     def shape_text(self) -> str:
-        """Its shape, for people: "(32, 256)"."""
+        """Shape for messages: "(32, 256)"."""
         return str(self.shape)
 
 
@@ -59,11 +59,11 @@ class ModuleDescription:
     class_name: str
     """"Linear"."""
     path: str
-    """Within the model: "encoder.0"; "" = it is the model itself."""
+    """Path within the model: "encoder.0"; "" = the model itself."""
     model_class: str
-    """The model's class."""
+    """Class name of the model."""
     int_attributes: Mapping[str, int]
-    """Its own whole numbers: in_features, num_embeddings ..."""
+    """Integer attributes of the module: in_features, num_embeddings ..."""
     created_at: SourceLocation | None = None
 
     def __str__(self) -> str:
@@ -72,90 +72,90 @@ class ModuleDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentEvents:
-    """What was seen before, as far as it was watched; None = it was not."""
+    """What happened before the error, as far as it was traced; None = unknown."""
 
     update: int = 0
     last_backward: SourceLocation | None = None
-    """The line of the latest backward that returned."""
+    """Line of the latest backward that returned."""
     last_step: SourceLocation | None = None
-    """The line of the latest step of an optimizer."""
+    """Line of the latest optimizer step."""
     step_after_forward: bool = False
-    """It came after the latest forward."""
+    """The latest step came after the latest forward."""
     forward_after_backward: bool = False
-    """A model was called after that backward."""
+    """A model was called after the latest backward."""
     grad_mode: bool | None = None
-    """False = every forward since that backward ran with gradients switched off."""
+    """False = every forward since the latest backward ran with gradients disabled."""
     inference_mode: bool = False
     last_forward: SourceLocation | None = None
-    """The line of the latest forward."""
+    """Line of the latest forward."""
     frozen_model: str = ""
-    """The class of a model, where no parameter of any model that was called requires a gradient."""
+    """Class name of a model, where no parameter of any called model requires a gradient."""
     found_codes: frozenset[str] = frozenset()
-    """Codes of the failures that were found in this run."""
+    """Codes of the failures found in this run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaisedError:
-    """An error that came out of torch, without anything of the program's kept alive."""
+    """An error that PyTorch raised, without references to objects of the program."""
 
     type: str
     message: str
     location: SourceLocation | None
-    """The innermost line of the user's on the way to it."""
+    """Innermost user line of the traceback."""
     causes: tuple[str, ...] = ()
-    """The messages of the errors it was raised from, and its own, as far as they are Python's own errors."""
+    """Messages of this error and of the errors it was raised from, for built-in exception types."""
     pytorch_files: tuple[str, ...] = ()
-    """Files of torch on the way, outermost first: "utils/data/dataloader.py"."""
+    """PyTorch files in the traceback, outermost first: "utils/data/dataloader.py"."""
     tensors: tuple[TensorDescription, ...] = ()
-    """What the operation that failed was called with."""
+    """Tensor arguments of the failing operation."""
     backward_roots: tuple[TensorDescription, ...] = ()
-    """From where a backward started."""
+    """Tensors that the backward started from."""
     running_module: ModuleDescription | None = None
     inplace_operations: tuple[SourceLocation, ...] = ()
-    """In-place operations in the text of the functions this error came through, and of the forwards of models."""
+    """In-place operations in the functions of the traceback and in the forwards of models."""
     inplace_modules: tuple[str, ...] = ()
-    """Modules that are set to work in place: "relu1 (ReLU)"."""
+    """Modules with ``inplace=True``: "relu1 (ReLU)"."""
     leaves: tuple[TensorDescription, ...] = ()
-    """Parameters, and other leaves, that a backward would have reached."""
+    """Parameters and other leaves that the backward would have reached."""
     freed_graph: str = ""
-    """What a backward that returned before has used up of the graph: "same" = all, from the same root; "all"; "part";
-    "" = nothing, or not known."""
+    """Part of the graph that an earlier backward freed: "same" = all, from the same root; "all"; "part"; "" = none or
+    unknown."""
     freed_operation: str = ""
-    """The operation at the end of that part: "TanhBackward0"."""
+    """Operation at the end of the freed part: "TanhBackward0"."""
     recent: RecentEvents = field(default_factory=RecentEvents)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What an entry says of an error."""
+    """Explanation of one error."""
 
     meaning: str
-    """What happened, in this case, with its numbers."""
+    """What happened, with the numbers of this case."""
     fix: str
-    """What to change, in this case."""
+    """What to change in this case."""
     tensor: TensorDescription | None = None
     """The offending tensor."""
     related: tuple[tuple[SourceLocation, str], ...] = ()
-    """Other lines that matter."""
+    """Other relevant lines with a label each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownError:
-    """One kind of error that torch raises, as its file in ``failures/pytorch_errors`` knows it; the file's name."""
+    """One kind of error that PyTorch raises, defined by a file in ``failures/pytorch_errors``."""
 
     title: str
     exception_types: frozenset[str]
     message_patterns: tuple[str, ...]
-    """Regular expressions; one of them matches from where the message begins."""
+    """Regular expressions; one of them matches at the start of the message."""
     explain: Callable[[RaisedError, re.Match[str]], Explanation | None]
-    """None = it is not that kind of error after all."""
+    """Returns None where the error is of another kind."""
 
     def match(self, message: str) -> re.Match[str] | None:
-        """Return where one of the texts matches a message, or what follows the operation newer versions of torch name.
+        """Return the match of a pattern with the message, with or without the operation that newer versions prepend.
 
         Args:
-            message: torch's, as a whole: "addmm: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)".
+            message: full message of PyTorch: "addmm: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)".
         """
-        bare = _OPERATION.sub("", message, count=1)
-        both = ((text, each) for text in self.message_patterns for each in (message, bare))
-        return next((found for text, each in both if (found := re.match(text, each, re.DOTALL))), None)
+        without_operation = _OPERATION.sub("", message, count=1)
+        candidates = ((text, each) for text in self.message_patterns for each in (message, without_operation))
+        return next((found for text, each in candidates if (found := re.match(text, each, re.DOTALL))), None)

@@ -1,4 +1,4 @@
-"""Which failures to watch for, and which ones not to hear of: the words of the user, `pyproject.toml`, comments."""
+"""Selects the failures to detect and to report, from arguments, `pyproject.toml` and comments."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from typing import Any, cast
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import SourceLocation
-from trueloop.core.suppression import named, pragmas
+from trueloop.core.suppression import matches_code, ignored_codes
 from trueloop.failures.load import FAMILIES, Entry, catalogue, find_failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureSelection:
-    """What was chosen."""
+    """The failures that are selected and ignored."""
 
     select: frozenset[str] = frozenset()
-    """Codes and families; empty = all there are."""
+    """Codes and families; empty = all failures."""
     ignore: frozenset[str] = frozenset()
     _pragmas: dict[str, Mapping[int, frozenset[str]]] = field(default_factory=dict[str, Mapping[int, frozenset[str]]])
 
     def entries(self) -> list[Entry]:
-        """Return what to watch for. What is ignored is among it: its findings are counted, and not shown."""
-        return [entry for entry in catalogue().values() if not self.select or named(entry.code, self.select)]
+        """Return the selected failures, including ignored ones: their findings are counted but not shown."""
+        return [entry for entry in catalogue().values() if not self.select or matches_code(entry.code, self.select)]
 
     def is_suppressed(self, code: str, location: SourceLocation | None) -> bool:
-        """True where the user asked not to hear of a code at all, or at this line."""
-        if named(code, self.ignore):
+        """Return True where the user suppresses a code everywhere or in this line."""
+        if matches_code(code, self.ignore):
             return True
         if location is None:
             return False
         if location.path not in self._pragmas:
-            self._pragmas[location.path] = pragmas("".join(linecache.getlines(location.path)))
-        return named(code, self._pragmas[location.path].get(location.line, frozenset()))
+            self._pragmas[location.path] = ignored_codes("".join(linecache.getlines(location.path)))
+        return matches_code(code, self._pragmas[location.path].get(location.line, frozenset()))
 
 
 def select_failures(select: Iterable[str], ignore: Iterable[str], *, folder: Path) -> FailureSelection:
-    """Put together what was said on the spot and what the project says in ``[tool.trueloop]``.
+    """Combine command-line values with those of the project in ``[tool.trueloop]``.
 
     Args:
-        select: codes, families or slugs, also several in a word with commas; where there are any, those of the
-            project do not count.
-        ignore: as above; those of the project count as well.
-        folder: the project's `pyproject.toml` is looked for here and above.
+        select: codes, families or slugs, also comma-separated; if there are any, those of the project are not
+            used.
+        ignore: the same, in addition to those of the project.
+        folder: where the search for `pyproject.toml` starts; it continues in the parent folders.
 
     Raises:
-        InvalidConfig: a word that names nothing in the catalogue.
+        InvalidConfig: a value that names nothing in the catalogue.
     """
     table, path = _read_config(folder)
     chosen = list(_resolve_codes(select, "select")) or list(
@@ -76,14 +76,14 @@ def get_failure(code_or_slug: str) -> Entry:
 
 
 def read_config_list(folder: Path, key: str) -> list[str]:
-    """Return a list of words of the project's ``[tool.trueloop]``.
+    """Return a list of strings from ``[tool.trueloop]`` of the project.
 
     Args:
-        folder: the project's `pyproject.toml` is looked for here and above.
-        key: of the setting: "exclude".
+        folder: where the search for `pyproject.toml` starts; it continues in the parent folders.
+        key: name of the setting: "exclude".
 
     Raises:
-        InvalidConfig: it is no list of words.
+        InvalidConfig: the value is not a list of strings.
     """
     table, path = _read_config(folder)
     return _config_list(table, key, path)
@@ -109,19 +109,21 @@ def _unknown_failure_error(word: str, what: str) -> InvalidConfig:
 
 
 def _read_config(folder: Path) -> tuple[Mapping[str, Any], Path]:
-    """Return the nearest ``[tool.trueloop]`` and the file it is in."""
+    """Return the nearest ``[tool.trueloop]`` and its file."""
     for above in (folder, *folder.parents):
         path = above / "pyproject.toml"
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             continue
-        if "trueloop" not in text:  # a file that is none of our business may be broken
+        if "trueloop" not in text:  # other files may be invalid
             continue
         try:
             table = tomllib.loads(text).get("tool", {}).get("trueloop")
         except tomllib.TOMLDecodeError as error:
-            raise InvalidConfig(f"{path} is not TOML: {error}.", fix="Mend it, or run elsewhere.") from error
+            raise InvalidConfig(
+                f"{path} is not TOML: {error}.", fix="Fix the file, or run trueloop in another folder."
+            ) from error
         if isinstance(table, dict):
             return cast("Mapping[str, Any]", table), path
     return {}, folder

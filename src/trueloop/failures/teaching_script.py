@@ -1,7 +1,7 @@
-"""The teaching loop: a short PyTorch training script taken apart, so that each operation can be shown or broken.
+"""Defines the teaching loop: a short PyTorch training script in named pieces that failures can be injected into.
 
-It knows no torch: it is source, in pieces with names, and `TeachingLoop.text` puts them together to a script that runs
-as it stands. A failure's ``inject`` breaks one operation: leaves a line out, moves it, changes it.
+The pieces are source text, and `TeachingLoop.text` joins them to a complete script. The ``inject`` of a failure removes,
+moves or changes one operation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INDENT: Final = " " * 4
 
 
 class Piece(StrEnum):
-    """What the script is made of: what stands before the loop, in this order, and what the loop does."""
+    """Pieces of the script: those before the loop, in this order, and the operations of the loop."""
 
     SETUP = "setup"
     DATA = "data"
@@ -57,12 +57,12 @@ PIECE_SETTINGS: Final[Mapping[Piece, Mapping[str, Any]]] = {
     Piece.SCHEDULER_STEP: {"schedule": "cosine"},
     Piece.KEEP_BEST: {"keep_best": True},
 }
-"""Settings with which a loop has a piece that others do without."""
+"""Settings of the simulation that add an optional piece to the loop."""
 
 
 PIECE_DESCRIPTIONS: Final[Mapping[Piece, str]] = {
     Piece.TRAIN_MODE: "line that sets train mode",
-    Piece.DIVIDE_LOSS: "line that shares out a window's loss",
+    Piece.DIVIDE_LOSS: "line that divides the loss by the size of the window",
     Piece.UNSCALE: "line that unscales gradients",
     Piece.CLIP: "line that clips gradients",
     Piece.SCHEDULER_STEP: "schedule",
@@ -73,47 +73,47 @@ PIECE_DESCRIPTIONS: Final[Mapping[Piece, str]] = {
 
 
 class CannotInject(TrueloopError):
-    """A loop that has nothing that a failure could be injected into.
+    """Raised where the loop lacks what an injection changes.
 
     Args:
-        what: what the loop lacks.
-        settings: fields of the simulation, and values with which it would have it.
+        what: sentence that names what the loop lacks.
+        settings: fields of the simulation with values that would add it.
     """
 
     def __init__(self, what: str, *, fix: str = "", **settings: Any) -> None:
         named = ", ".join(f"{name} = {value!r}" for name, value in settings.items())
-        super().__init__(what, fix=fix or (f"Choose {named}." if named else "Take one of the failures away."))
+        super().__init__(what, fix=fix or (f"Choose {named}." if named else "Remove one of the failures."))
         self.settings = settings
 
 
 class ChangedLine(NamedTuple):
-    """A line that an injected failure has left out, added or changed."""
+    """A line that an injected failure removed, added or changed."""
 
     line: int
-    """In the text as it is, from 1; of a line that was left out, the one that stands in its place."""
+    """Line number in the current text, from 1; for a removed line, that of the line in its position."""
     kind: str
     """ "left out", "added" or "changed"."""
     before: str
-    """What stood there; "" where it was added."""
+    """Original line; "" for an added line."""
     after: str
-    """What stands there now; "" where it was left out."""
+    """Current line; "" for a removed line."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TeachingLoop:
-    """A training script in pieces. Every piece is one or more lines of source, not indented; "" = nothing."""
+    """A training script in pieces. Each piece is one or more lines of source without indentation; "" = nothing."""
 
     title: str
-    """The script's docstring."""
+    """Docstring of the script."""
     imports: list[str]
-    """Statements; sorted, and each written once."""
+    """Import statements; `text` sorts them and removes duplicates."""
     pieces: dict[Piece, str]
     batch_loop_head: str = "for inputs, targets in train_loader:"
-    """The head of the inner loop."""
+    """Head of the batch loop."""
     window_condition: str = ""
-    """The condition under which a window of several batches is full; "" = every batch is a window of its own."""
+    """Condition under which an accumulation window is complete; "" = every batch is a window."""
     epoch_context_head: str = ""
-    """The head of a block around the inner loop: "with torch.autocast(...):"."""
+    """Head of a block around the batch loop: "with torch.autocast(...):"."""
     epoch_loop_head: str = "for epoch in range(epochs):"
     each_epoch: list[Piece] = field(default_factory=lambda: [Piece.TRAIN_MODE])
     each_batch: list[Piece] = field(
@@ -128,22 +128,22 @@ class TeachingLoop:
     )  # fmt: skip
     after_epoch: list[Piece] = field(default_factory=lambda: [Piece.EVALUATE, Piece.KEEP_BEST])
     after_training: str = ""
-    """What comes after the last epoch."""
+    """Source after the last epoch."""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What the script was made from, by name, for those who break it: "batch", "schedule"."""
+    """Settings that the script was built from, by name: "batch", "schedule"; for injections."""
     _original: str = ""
 
     def __post_init__(self) -> None:
-        """Remember the text as it was before anything was broken."""
+        """Store the text before any injection."""
         self._original = self.text()
 
     def leave_out(self, operation: Piece) -> None:
-        """Forget one operation, as people do."""
+        """Remove one operation."""
         self._require_piece(operation)
         self.pieces[operation] = ""
 
     def move(self, operation: Piece, *, before: Piece | None = None, after: Piece | None = None) -> None:
-        """Do one operation earlier or later: at another's place, also if that is in an inner or outer loop."""
+        """Move one operation before or after another one, also into an inner or outer loop."""
         self._require_piece(operation)
         where = before or after
         assert where is not None
@@ -166,16 +166,16 @@ class TeachingLoop:
         self.pieces[where] = piece.replace(old, new)
 
     def unwrap(self, where: Piece, head: str) -> None:
-        """Take the head of a block away, and with it the indentation of the block."""
+        """Remove the head of a block and dedent its body."""
         lines = self.pieces.get(where, "").splitlines()
-        place = next((place for place, line in enumerate(lines) if line.strip() == head), None)
-        if place is None:
+        index = next((index for index, line in enumerate(lines) if line.strip() == head), None)
+        if index is None:
             raise CannotInject(f"The loop has no {head!r} in its {where.replace('_', ' ')}.")
-        depth = len(lines[place]) - len(lines[place].lstrip())
-        end = place + 1
+        depth = len(lines[index]) - len(lines[index].lstrip())
+        end = index + 1
         while end < len(lines) and (not lines[end].strip() or lines[end].startswith(" " * (depth + 1))):
             end += 1
-        lines[place:end] = [line[len(INDENT) :] for line in lines[place + 1 : end]]
+        lines[index:end] = [line[len(INDENT) :] for line in lines[index + 1 : end]]
         self.pieces[where] = "\n".join(lines)
 
     def require(self, holds: bool, what: str, **settings: Any) -> None:
@@ -193,7 +193,7 @@ class TeachingLoop:
             raise CannotInject(what, **settings)
 
     def text(self) -> str:
-        """Return the script."""
+        """Return the source of the script."""
         blocks = [f'"""{self.title}"""', "\n".join(_sort_imports(self.imports))]
         blocks += [self._join_pieces(piece) for piece in SETUP_PIECES]
         blocks += [self._join_pieces(*TRAINING_PIECES), self._join_pieces(Piece.EVALUATION)]
@@ -201,7 +201,7 @@ class TeachingLoop:
         return _join_blocks([*blocks, loop, self.after_training])
 
     def changed_lines(self) -> list[ChangedLine]:
-        """Return the lines in which the text differs from what it was when the loop was made."""
+        """Return the lines that differ from the original text."""
         before, after = self._original.splitlines(), self.text().splitlines()
         found: list[ChangedLine] = []
         matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
@@ -231,8 +231,12 @@ class TeachingLoop:
 
     def _require_piece(self, piece: Piece) -> None:
         if not self.pieces.get(piece):
-            words, settings = PIECE_DESCRIPTIONS.get(piece, piece.value), PIECE_SETTINGS.get(piece, {})
-            why = f"This loop has no {words}." if settings else f"Another failure has taken the {words} away already."
+            description, settings = PIECE_DESCRIPTIONS.get(piece, piece.value), PIECE_SETTINGS.get(piece, {})
+            why = (
+                f"This loop has no {description}."
+                if settings
+                else f"Another failure has already removed the {description}."
+            )
             raise CannotInject(why, **settings)
 
     def _list_containing(self, operation: Piece) -> list[Piece]:
@@ -241,7 +245,7 @@ class TeachingLoop:
 
 
 def replacement_injector(where: Piece, old: str, new: str) -> Callable[[TeachingLoop], None]:
-    """Return an ``inject`` that changes some characters of one piece."""
+    """Return an ``inject`` that replaces a text in one piece."""
     return partial(
         _inject_replacement, where=where, old=old, new=new
     )  # no closure: the linter's processes are handed failures
@@ -253,7 +257,7 @@ def line_injector(where: Piece, line: str) -> Callable[[TeachingLoop], None]:
 
 
 def repetition_injector(piece: Piece, at: Piece) -> Callable[[TeachingLoop], None]:
-    """Return an ``inject`` that does what one piece does again, behind another one."""
+    """Return an ``inject`` that repeats one piece after another one."""
     return partial(_inject_repetition, piece=piece, at=at)
 
 
@@ -270,27 +274,30 @@ def _inject_repetition(loop: TeachingLoop, *, piece: Piece, at: Piece) -> None:
 
 
 def _changed_lines(before: list[str], after: list[str], line: int) -> Iterator[ChangedLine]:
-    for place in range(max(len(before), len(after))):
-        old = before[place].strip() if place < len(before) else ""
-        new = after[place].strip() if place < len(after) else ""
+    for index in range(max(len(before), len(after))):
+        old = before[index].strip() if index < len(before) else ""
+        new = after[index].strip() if index < len(after) else ""
         if old or new:
             kind = "changed" if old and new else "added" if new else "left out"
-            yield ChangedLine(line + min(place, max(len(after) - 1, 0)), kind, old, new)
+            yield ChangedLine(line + min(index, max(len(after) - 1, 0)), kind, old, new)
 
 
 def _sort_imports(imports: list[str]) -> Iterator[str]:
-    """Yield the standard library's first, plain imports before others, as formatters write them."""
-    ours = {line for line in imports if line.split()[1].split(".")[0] in {"torch", "sklearn", "numpy"}}
-    groups = [sorted(group, key=lambda line: (line.startswith("from"), line)) for group in (set(imports) - ours, ours)]
+    """Yield the imports as formatters sort them: standard library first, plain imports before ``from`` imports."""
+    third_party = {line for line in imports if line.split()[1].split(".")[0] in {"torch", "sklearn", "numpy"}}
+    groups = [
+        sorted(group, key=lambda line: (line.startswith("from"), line))
+        for group in (set(imports) - third_party, third_party)
+    ]
     yield from "\n\n".join("\n".join(group) for group in groups if group).splitlines()
 
 
 def _join_blocks(blocks: list[str]) -> str:
-    """Put blocks one below the other, two empty lines around what defines something."""
+    """Join blocks, with two empty lines around definitions."""
     text, defined = "", False
     for block in filter(None, map(str.rstrip, blocks)):
         heads = [line for line in block.splitlines() if line and not line.startswith((" ", "#", ")", "]", "@"))]
         defines = [line.startswith(("def ", "class ")) for line in heads]
-        apart = "\n\n\n" if defined or (defines and defines[0]) else "\n\n"
-        text, defined = f"{text}{apart}{block}" if text else block, bool(defines) and defines[-1]
+        separator = "\n\n\n" if defined or (defines and defines[0]) else "\n\n"
+        text, defined = f"{text}{separator}{block}" if text else block, bool(defines) and defines[-1]
     return text + "\n"

@@ -1,4 +1,4 @@
-"""What torch only warns of, and which failure that is: a warning goes by, and the run with it."""
+"""Maps warnings of PyTorch to the failures that they announce."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ WARNING_PATTERNS: Final[Mapping[str, str]] = {
     r"`torch\.(?:cuda|cpu)\.amp\.(?:GradScaler|autocast)\(args\.\.\.\)` is deprecated": "PRC003",
     r"You are using `torch\.load` with `weights_only=False`": "CKP003",
 }
-"""Words of torch's warnings, and the code of the failure."""
+"""Regular expression for a PyTorch warning -> code of the failure."""
 
 
 def find_failures_in_warnings(text: str) -> Iterator[Entry]:
-    """Yield the failures whose warning stands in a text.
+    """Yield the failures whose warning occurs in a text.
 
     Args:
-        text: what a program printed.
+        text: output of a program.
     """
-    for words, code in WARNING_PATTERNS.items():
-        if re.search(words, text) and (entry := find_failure(code)) is not None:
+    for pattern, code in WARNING_PATTERNS.items():
+        if re.search(pattern, text) and (entry := find_failure(code)) is not None:
             yield entry

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from trueloop.core.findings import Finding
 from trueloop.core.source_text import Edit, Fix, SourceText, apply_fixes
-from trueloop.core.suppression import statements
+from trueloop.core.suppression import statement_spans
 
 _LIST = re.compile(r"(#\s*trueloop:\s*ignore\[)([^\]]*)(\])")
 
@@ -16,7 +16,7 @@ _LIST = re.compile(r"(#\s*trueloop:\s*ignore\[)([^\]]*)(\])")
 def with_ignores(source: str, findings: Iterable[Finding]) -> tuple[str, int]:
     """Return a text in which every finding is silenced by a comment at the end of its statement, and their number."""
     wanted: dict[int, set[str]] = defaultdict(set)
-    spans = [(first, last) for first, last, _ in statements(source) if first]
+    spans = [(first, last) for first, last, _ in statement_spans(source) if first]
     count = 0
     for finding in findings:
         if finding.location is not None:

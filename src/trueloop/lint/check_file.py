@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
-from trueloop.analysis.interpreter.interpreter import read
+from trueloop.analysis.interpreter.interpreter import interpret
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Finding, SourceLocation
 from trueloop.core.source_text import SourceText, cuts_graph
-from trueloop.core.suppression import EVERYTHING, Pragma, comments, named
+from trueloop.core.suppression import ALL_CODES, Pragma, find_pragmas, matches_code
 from trueloop.failures.failure import Failure, Rule
 
 
@@ -61,14 +61,14 @@ def lint_text(source: str, path: str, rules: Iterable[Ruled], *, notebook: bool 
     stands = cache(source.__contains__)  # many rules ask for the same words
     wanted = [each for each in rules if each.rule.may_match(stands)]
     if not wanted:
-        return _silenced(path, (), comments(source), frozenset(each.failure.code for each in rules))
+        return _silenced(path, (), find_pragmas(source), frozenset(each.failure.code for each in rules))
     try:
-        found = _ask(wanted, read(SourceText(source), tree, notebook=notebook), path)
+        found = _ask(wanted, interpret(SourceText(source), tree, notebook=notebook), path)
     except Exception as error:  # noqa: BLE001 - one file that is too much for us does not keep others from being judged
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{os.path.basename(place.filename)}:{place.lineno}"  # noqa: PTH119
         return Linted(path=path, problem=f"trueloop itself failed: {type(error).__name__}: {error} ({where})")
-    return _silenced(path, found, comments(source), frozenset(each.failure.code for each in rules))
+    return _silenced(path, found, find_pragmas(source), frozenset(each.failure.code for each in rules))
 
 
 def _broken(path: str, error: BaseException) -> Linted:
@@ -139,7 +139,7 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
             yield from each.body
 
 
-def _silenced(path: str, found: Iterable[Finding], comments: Sequence[Pragma], asked: frozenset[str]) -> Linted:
+def _silenced(path: str, found: Iterable[Finding], find_pragmas: Sequence[Pragma], asked: frozenset[str]) -> Linted:
     """Leave out what comments ask not to hear of, and note the comments that silence nothing.
 
     Args:
@@ -152,14 +152,14 @@ def _silenced(path: str, found: Iterable[Finding], comments: Sequence[Pragma], a
     for each in found:
         line = each.location.line if each.location else 0
         heard = [
-            pragma for pragma in comments if pragma.first <= line <= pragma.last and named(each.code, pragma.words)
+            pragma for pragma in find_pragmas if pragma.first <= line <= pragma.last and matches_code(each.code, pragma.words)
         ]
         used.update(heard)
         silenced += bool(heard)
         kept += [] if heard else [each]
     idle = [
-        (SourceLocation(path, pragma.line), ", ".join(sorted(pragma.words - EVERYTHING)))
-        for pragma in comments
+        (SourceLocation(path, pragma.line), ", ".join(sorted(pragma.words - ALL_CODES)))
+        for pragma in find_pragmas
         if pragma not in used and all(any(code.startswith(word) for code in asked) for word in pragma.words)
     ]
     return Linted(path=path, found=tuple(kept), silenced=silenced, idle=tuple(idle))

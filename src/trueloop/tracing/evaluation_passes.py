@@ -209,9 +209,9 @@ class HeldOutTracker:
             if event.loader is not None and event.loader is not self._trainer:
                 self._trainer, self._received, self._latest = event.loader, NO_REFS, NO_REFS
         elif kind is BackwardEnded:
-            if event.received is not self._latest:
-                self._latest = event.received
-                self._received |= event.received
+            if event.reached_parameters is not self._latest:
+                self._latest = event.reached_parameters
+                self._received |= event.reached_parameters
         elif kind is ModelCalled:
             loader, trainer = event.loader, self._trainer
             if loader is None or trainer is None or loader is trainer:

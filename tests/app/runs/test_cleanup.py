@@ -101,7 +101,7 @@ def test_a_run_that_begins_between_the_look_and_the_removal_is_left_alone(made, 
         return plan
 
     lock = RunFolder(path).lock()
-    monkeypatch.setattr(cleanup, "look", then_somebody_trains)
+    monkeypatch.setattr(cleanup, "plan_cleanup", then_somebody_trains)
     items, spared = gone(made, BEST)
     lock.__exit__(None, None, None)
     assert items == []
@@ -111,7 +111,7 @@ def test_a_run_that_begins_between_the_look_and_the_removal_is_left_alone(made, 
 
 def test_what_cannot_be_told_is_left_alone(made, monkeypatch):
     made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
-    monkeypatch.setattr(cleanup, "held", lambda _: None)
+    monkeypatch.setattr(cleanup, "is_training", lambda _: None)
     assert gone(made, BEST) == ([], {"a": "whether a process trains in it cannot be told here"})
 
 

@@ -33,7 +33,7 @@ def copied(monkeypatch):
             raise answer
         return answer
 
-    monkeypatch.setattr(sync, "copy_run", copy)
+    monkeypatch.setattr(sync, "sync_run", copy)
     return seen, answers
 
 
@@ -72,7 +72,7 @@ def test_a_store_that_is_down_ends_it(root, copied):
     [
         ([], None, InvalidConfig, "No store is named"),
         ([], "", InvalidConfig, "TRUELOOP_STORE"),
-        ([], "nonsense", InvalidConfig, "No store is known"),
+        ([], "nonsense", InvalidConfig, "of no known kind"),
         (["digitz-1"], "sqlite", RunFolderError, "digits-1"),
         (["digits"], "sqlite", RunFolderError, "beginning of 2 runs"),
         (["../runs/../.."], "sqlite", RunFolderError, "leads out"),

@@ -49,7 +49,7 @@ class FakeFollower:
 
 @pytest.fixture
 def journal(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "Follower", FakeFollower)
+    monkeypatch.setattr(module, "SyncClient", FakeFollower)
     FakeFollower.made = FakeFollower.lacking = None
     made = Journal(tmp_path / "run" / "journal.jsonl")
     yield made
@@ -102,5 +102,5 @@ def test_a_store_without_a_run_folder_is_refused(monkeypatch):
     validate_store("tensorboard:tb", "runs/run")
     with pytest.raises(InvalidConfig, match="tensorboard:tb is to be written, but there is no run folder"):
         validate_store("tensorboard:tb", None)
-    with pytest.raises(InvalidConfig, match="No store is known"):
+    with pytest.raises(InvalidConfig, match="of no known kind"):
         validate_store("nonsense", "runs/run")

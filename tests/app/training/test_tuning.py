@@ -148,8 +148,8 @@ def test_with_batch_normalisation_the_micro_batch_is_left_alone(monkeypatch: pyt
 
 def test_a_real_attempt_trains_and_nothing_is_written(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tuning, "CUTS", (1, 2))
-    monkeypatch.setattr(tuning, "VANISHES", 0.0)
+    monkeypatch.setattr(tuning, "MICRO_BATCHES_PER_WINDOW", (1, 2))
+    monkeypatch.setattr(tuning, "MIN_WAITING_SHARE", 0.0)
     monkeypatch.setattr("os.cpu_count", lambda: 1)
     recipe = registry.load("tabular")
     recipe = replace(recipe, train=replace(recipe.train, workers=0, threads=None))

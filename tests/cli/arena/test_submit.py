@@ -34,7 +34,7 @@ def test_an_entry_that_is_not_ranked_exits_with_3(ask, config, line, says):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('track = "digits"\nlearning_rate = 0.1', "There is no 'learning_rate'"),
+        ('track = "digits"\nlearning_rate = 0.1', "Unknown field 'learning_rate'"),
         ('track = "digits"\nlr = nan', "lr is nan"),
         ('track = "digits"\nbatch = 1000000000', "batch is 1000000000"),
         ('track = "mnist"', "There is no track 'mnist'"),

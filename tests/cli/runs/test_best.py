@@ -44,7 +44,7 @@ def test_an_unknown_metric_names_those_that_exist(made, ask):
     made.run("a")
     code, out, err = ask("best", "--metric", "val/accuracy")
     assert (code, out) == (1, "")
-    assert err == "error: No run has measured 'val/accuracy'.\nfix: Measured were: val/loss.\n"
+    assert err == "error: No run has measured 'val/accuracy'.\nfix: Measured metrics: val/loss.\n"
 
 
 def test_no_runs_at_all_is_an_error(made, ask):

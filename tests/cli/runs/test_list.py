@@ -89,7 +89,7 @@ def test_an_empty_or_missing_folder_is_no_error(made, ask, ask_json):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--filter", "nonsense"], "The filter 'nonsense' compares nothing."),
+        (["--filter", "nonsense"], "The filter 'nonsense' has no comparison."),
         (["--filter", "val/los<1"], "No run has 'val/los'. Did you mean 'val/loss'?"),
         (["--state", "finishd"], "There is no state 'finishd'. Did you mean 'finished'?"),
         (["--sort", "val/acc"], "No run has 'val/acc'."),

@@ -117,13 +117,13 @@ def test_a_hostile_line_ends_the_reading_with_words(tmp_path, line):
 
 
 def test_a_line_longer_than_any_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(tail_module, "LONGEST", tail_module.CHUNK_BYTES)
+    monkeypatch.setattr(tail_module, "MAX_LINE_BYTES", tail_module.CHUNK_BYTES)
     follower = follow(written(tmp_path / "r", json.dumps({**UPDATES, "x": "y" * (tail_module.CHUNK_BYTES + 1)})))
     assert "has a line of more than 1 MiB" in follower.problem
 
 
 def test_many_updates_in_few_bytes_are_taken_in_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "AT_ONCE", 1000)
+    monkeypatch.setattr(module, "MAX_UPDATES_PER_POLL", 1000)
     lines = [{**UPDATES, "update": 1 + 1000 * k, "rows": 1000} for k in range(5)]
     follower = JournalReader(written(tmp_path / "r", *lines))
     steps = 0

@@ -39,7 +39,7 @@ def test_a_run_looks_as_it_does_in_its_report(run, synthetic):
 
 
 def test_a_spike_of_a_long_run_is_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows_module, "MOST", 64)
+    monkeypatch.setattr(rows_module, "MAX_ROWS", 64)
     journal = Journal(tmp_path / "journal.jsonl")
     journal.report(RunStarted(name="r", epochs=1, updates=5000, start_update=0, facts={}))
     losses = [100.0 if update == 1234 else -3.0 if update == 4321 else 1.0 for update in range(1, 5001)]

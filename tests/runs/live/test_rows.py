@@ -23,7 +23,7 @@ def update(number, loss=1.0, *, skipped=False):
 def test_sums_counts_means_and_extremes_stay(losses):
     rows = Rows()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "MOST", 8)
+        patch.setattr(module, "MAX_ROWS", 8)
         for number, loss in enumerate(losses, 1):
             rows.add(row_of_update(update(number, loss, skipped=not math.isfinite(loss))))
     kept = rows.rows
@@ -44,7 +44,7 @@ def test_sums_counts_means_and_extremes_stay(losses):
 
 
 def test_every_row_but_the_newest_stands_for_as_many_updates(monkeypatch):
-    monkeypatch.setattr(module, "MOST", 8)
+    monkeypatch.setattr(module, "MAX_ROWS", 8)
     rows = Rows()
     for number in range(1, 78):
         rows.add(row_of_update(update(number)))

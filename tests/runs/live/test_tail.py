@@ -63,7 +63,7 @@ def test_a_file_that_is_written_anew_is_read_from_its_start(tmp_path, how):
 
 
 def test_a_line_that_no_run_writes_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "LONGEST", 64)
+    monkeypatch.setattr(module, "MAX_LINE_BYTES", 64)
     append(tmp_path / "f", b"x" * 200)
     with pytest.raises(InvalidData, match="has a line of more than"):
         Tail(tmp_path / "f").read_lines(16)

@@ -51,7 +51,7 @@ def test_all_filters_hold_together(runs):
 
 @pytest.mark.parametrize("text", ["", "val/loss", "<3", "=x"])
 def test_a_filter_that_compares_nothing_is_refused(text):
-    with pytest.raises(InvalidConfig, match="compares nothing"):
+    with pytest.raises(InvalidConfig, match="has no comparison"):
         parse_condition(text)
 
 

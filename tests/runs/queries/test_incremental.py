@@ -93,7 +93,7 @@ def test_what_changes_what_came_before_is_read_anew(made, made_runs_module, chan
 def test_a_line_without_an_end_that_fills_the_tail_is_read_anew(made, monkeypatch):
     path = made.run("a", end="")
     before = as_kept(path)
-    monkeypatch.setattr(incremental, "_TAIL", 100)
+    monkeypatch.setattr(incremental, "_TAIL_BYTES", 100)
     assert journal_position(path) == before["read"]
     with (path / "journal.jsonl").open("ab") as file:
         file.write(b"x" * 100)
@@ -109,10 +109,10 @@ def test_a_damaged_one_is_always_read_anew(made, made_runs_module):
 
 
 def test_the_index_reads_a_long_journal_once_and_then_what_is_new(made, made_runs_module, monkeypatch):
-    monkeypatch.setattr(index, "LARGE", 1)
+    monkeypatch.setattr(index, "MIN_INCREMENTAL_BYTES", 1)
     seen = []
     real = index.read_record
-    monkeypatch.setattr(index, "record_of", lambda path: seen.append(path.name) or real(path))
+    monkeypatch.setattr(index, "read_record", lambda path: seen.append(path.name) or real(path))
     made.run("a", end="")
     load_overviews(made.root)
     made.write("a", [UpdatesDone(rows=[made_runs_module.row(7, skipped=True)])])

@@ -18,7 +18,7 @@ def read_journals(monkeypatch):
     """The names of the runs whose journals are really read."""
     seen = []
     real = index.read_record
-    monkeypatch.setattr(index, "record_of", lambda path: seen.append(path.name) or real(path))
+    monkeypatch.setattr(index, "read_record", lambda path: seen.append(path.name) or real(path))
     return seen
 
 
@@ -138,7 +138,7 @@ def test_an_index_that_another_process_holds_is_done_without(made, monkeypatch):
     made.run("a")
     load_overviews(made.root)
     made.run("b")
-    monkeypatch.setattr(index, "_WAIT_S", 0.01)
+    monkeypatch.setattr(index, "_LOCK_TIMEOUT_S", 0.01)
     with sqlite3.connect(made.root / INDEX_NAME, isolation_level=None) as database:
         database.execute("BEGIN EXCLUSIVE")
         assert [run.name for run in load_overviews(made.root)] == ["a", "b"]

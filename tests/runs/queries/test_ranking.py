@@ -27,12 +27,12 @@ def test_an_unknown_metric_names_those_that_exist(made):
     made.run("a", accuracies=(0.1, 0.2, 0.3))
     with pytest.raises(InvalidConfig, match="No run has measured 'val/accurcy'. Did you mean 'val/accuracy'") as caught:
         rank_runs(load_overviews(made.root), "val/accurcy", "max")
-    assert caught.value.fix == "Measured were: val/loss, val/accuracy."
+    assert caught.value.fix == "Measured metrics: val/loss, val/accuracy."
 
 
 def test_one_that_was_never_finite_is_said(made):
     made.run("a", losses=(float("nan"),))
-    with pytest.raises(InvalidConfig, match="No value of 'val/loss' was finite"):
+    with pytest.raises(InvalidConfig, match="No run has a finite value of 'val/loss'"):
         rank_runs(load_overviews(made.root), "val/loss", "min")
 
 
@@ -55,7 +55,7 @@ def test_a_direction_that_is_not_known_is_asked_for(made):
         ],
     )
     runs = load_overviews(made.root)
-    with pytest.raises(InvalidConfig, match="Whether less or more of 'val/thing' is better") as caught:
+    with pytest.raises(InvalidConfig, match="whether lower or higher of 'val/thing' is better") as caught:
         require_mode("val/thing", runs)
     assert caught.value.fix == "Say --mode min or --mode max."
     with pytest.raises(InvalidConfig, match="No run has measured 'val/thin'. Did you mean 'val/thing'"):

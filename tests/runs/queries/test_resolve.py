@@ -32,7 +32,7 @@ def test_a_folder_here_counts_where_the_root_has_none_of_that_name(here, tmp_pat
 
 
 def test_several_are_named(here):
-    with pytest.raises(RunFolderError, match="'dig' is the beginning of 2 runs: digits-1, digits-10"):
+    with pytest.raises(RunFolderError, match="'dig' matches 2 runs: digits-1, digits-10"):
         find_run("dig", here.root)
 
 

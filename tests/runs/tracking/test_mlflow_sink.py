@@ -286,7 +286,7 @@ def test_an_answer_that_refuses_is_told_as_one(tracked, new_run, store, monkeypa
     monkeypatch.setattr("trueloop.runs.tracking.mlflow_sink.MAX_NAME_CHARS", 300)
     facts = {**tracked.FACTS, "config": {"n" * 280: 1}}
     run = new_run([tracked.started(facts=facts), tracked.rows(1, 4), tracked.ended(4)])
-    with pytest.raises(StoreRejected, match="refuses what was sent.*exceeds the maximum length") as caught:
+    with pytest.raises(StoreRejected, match="rejected the request.*exceeds the maximum length") as caught:
         sync(run, store)
     assert "does not answer" not in caught.value.what
     assert "When that is mended" in caught.value.fix

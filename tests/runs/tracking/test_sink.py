@@ -6,12 +6,12 @@ import pytest
 
 from trueloop.runs.tracking.sink import StoreError, StoreUnavailable, SyncCursor
 
-MARK = SyncCursor(journal_bytes=7, checksum="abc", fingerprint="def", state="", translator_state={"clock_s": 1.25, "remarks": 3})
+CURSOR = SyncCursor(journal_bytes=7, checksum="abc", fingerprint="def", state="", translator_state={"clock_s": 1.25, "notes": 3})
 
 
 def test_it_is_read_back_as_it_was_written():
-    assert SyncCursor.parse(MARK.to_json()) == MARK
-    assert "\n" not in MARK.to_json()
+    assert SyncCursor.parse(CURSOR.to_json()) == CURSOR
+    assert "\n" not in CURSOR.to_json()
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,14 @@ def test_what_is_no_mark_is_none(text):
     ("field", "value"),
     [
         ("journal_bytes", "x"),
-        ("memory", []),
-        ("memory", {"clock_s": "x"}),
+        ("translator_state", []),
+        ("translator_state", {"clock_s": "x"}),
         ("journal_bytes", float("inf")),
-        ("memory", {"remarks": float("nan")}),
+        ("translator_state", {"notes": float("nan")}),
     ],
 )
 def test_a_mark_with_a_field_that_makes_no_sense_is_none(field, value):
-    assert SyncCursor.parse(json.dumps({**json.loads(MARK.to_json()), field: value})) is None
+    assert SyncCursor.parse(json.dumps({**json.loads(CURSOR.to_json()), field: value})) is None
 
 
 def test_a_later_schema_is_refused():

@@ -265,4 +265,4 @@ def test_a_password_is_on_no_command_line_and_in_no_message(tracked, new_run):
 def test_an_address_that_means_nothing_is_told(tmp_path):
     said, _ = start(tmp_path, "nonsense").communicate(timeout=60)
     assert json.loads(said)["event"] == "failed"
-    assert "No store is known" in json.loads(said)["message"]
+    assert "of no known kind" in json.loads(said)["message"]

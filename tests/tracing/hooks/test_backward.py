@@ -145,7 +145,7 @@ def test_recomputation_is_a_part_of_it(everything, reentrant):
     x = torch.ones(1, 2, requires_grad=True)
     checkpoint(model, x, use_reentrant=reentrant).sum().backward()
     assert len(told(BackwardStarted)) == len(told(BackwardEnded)) == attachment.stream.backward_count == 1
-    assert len(told(BackwardEnded)[0].received) == 2
+    assert len(told(BackwardEnded)[0].reached_parameters) == 2
 
 
 def test_a_hook_that_raises_leaves_it_at_work(everything):

@@ -88,15 +88,15 @@ def test_a_run_takes_the_same_way_and_compiles_once(build, cut, heard, traced):
 
 
 def test_many_windows_of_other_shapes_share_one_program(build, cut, traced, monkeypatch):
-    monkeypatch.setattr(whole_module, "MANY", 3)
+    monkeypatch.setattr(whole_module, "MIN_OTHER_SHAPES", 3)
     parts = build(network(), nn.CrossEntropyLoss(), TrainConfig(compile=True, effective_batch=8))
     update = 0
     for size in (8, 8, 5, 6, 7, 5, 6, 4, 8, 3, 2, 1 + 1):
         for _ in train_epoch(parts, cut(X[:size], Y[:size], effective=8).epoch(0), update=update):
             update += 1
-    assert not parts.whole.gave_up, parts.whole.take()
+    assert not parts.compiled_step.disabled, parts.compiled_step.drain_notices()
     assert len(traced) == 2
-    assert [told.kind for told in parts.whole.take()] == ["compiled", "compiled"]
+    assert [told.kind for told in parts.compiled_step.drain_notices()] == ["compiled", "compiled"]
 
 
 def test_a_resumed_run_compiles_the_same_windows_and_ends_bit_for_bit_the_same(build, cut, traced, tmp_path):
@@ -132,7 +132,7 @@ def test_what_cannot_be_compiled_is_said_and_trained_all_the_same(build, cut, he
         blocks = (nn.Sequential(nn.Linear(6, 6)) for _ in range(2))
         model = nn.Sequential(*blocks, nn.Linear(6, 3)).double()
         parts = build(model, nn.CrossEntropyLoss(), config, **case)
-        ((kind, message),) = parts.whole.take()
+        ((kind, message),) = parts.compiled_step.drain_notices()
         assert kind == "compiled_in_part"
         assert word in message
 
@@ -170,7 +170,7 @@ def test_a_parameter_without_a_gradient_keeps_the_update_from_being_compiled(bui
     parts = build(model, nn.CrossEntropyLoss(), TrainConfig(compile=True, effective_batch=8))
     for _ in train_epoch(parts, cut(X, Y, effective=8).epoch(0), update=0):
         pass
-    ((_, message),) = parts.whole.take()
+    ((_, message),) = parts.compiled_step.drain_notices()
     assert "gradient" in message
 
 

@@ -62,11 +62,11 @@ def hook(model: nn.Module, how: str) -> None:
 def test_hooks_are_refused_in_words(build, how, said):
     model = nn.Sequential(nn.Linear(3, 2))
     hook(model, how)
-    whole = build(model, nn.CrossEntropyLoss(), TrainConfig(compile=True)).whole
-    told = [message for _, message in whole.take()]
-    assert whole.gave_up == bool(said)
+    whole = build(model, nn.CrossEntropyLoss(), TrainConfig(compile=True)).compiled_step
+    told = [message for _, message in whole.drain_notices()]
+    assert whole.disabled == bool(said)
     assert [said in message for message in told] == ([True] if said else [])
-    assert not whole.take()
+    assert not whole.drain_notices()
 
 
 def test_a_hook_of_the_optimizers_is_refused_in_words(build):
@@ -75,13 +75,13 @@ def test_a_hook_of_the_optimizers_is_refused_in_words(build):
         optimizer.register_step_post_hook(lambda *_: None)
         return optimizer
 
-    whole = build(nn.Linear(3, 2), nn.CrossEntropyLoss(), TrainConfig(compile=True), optimizer=hooked).whole
-    assert "the optimizer has hooks" in whole.take()[0].message
+    whole = build(nn.Linear(3, 2), nn.CrossEntropyLoss(), TrainConfig(compile=True), optimizer=hooked).compiled_step
+    assert "the optimizer has hooks" in whole.drain_notices()[0].message
 
 
 def test_which_windows_are_compiled_is_part_of_the_state(build):
     config = TrainConfig(compile=True)
-    one, other = (build(nn.Linear(3, 2), nn.CrossEntropyLoss(), config).whole for _ in range(2))
+    one, other = (build(nn.Linear(3, 2), nn.CrossEntropyLoss(), config).compiled_step for _ in range(2))
     batch = (torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64))
     short = (torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
     assert one.gradient_program(batch)

@@ -70,8 +70,8 @@ def trained(build, cut, objective, *, whole: bool, x=X, model=network, given=Non
             outcome = done.outcome
             rows.append([float(n) for n in (done.loss, outcome.norm, outcome.skipped, done.divisor, *done.rates)])
     if whole:
-        assert not parts.whole.gave_up, parts.whole.take()
-        assert [told.kind for told in parts.whole.take()] == ["compiled"]
+        assert not parts.compiled_step.disabled, parts.compiled_step.drain_notices()
+        assert [told.kind for told in parts.compiled_step.drain_notices()] == ["compiled"]
     state = [*parts.model.state_dict().values()]
     for kept in parts.optimizer.state.values():
         state += kept.values()

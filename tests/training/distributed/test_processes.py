@@ -21,7 +21,7 @@ def taken(monkeypatch):
             rank=local_rank, size=4, local_rank=local_rank, local_size=4, node=0, nodes=1, address="localhost", port=1,
             launcher="slurm",
         )  # fmt: skip
-        monkeypatch.setattr(processes, "launched", lambda: here)
+        monkeypatch.setattr(processes, "read_launch_info", lambda: here)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
         monkeypatch.setattr(torch.cuda, "set_device", chosen.append)

@@ -31,12 +31,12 @@ def place(rank: int, size: int) -> LaunchInfo:
     )
 
 
-def meet(store: dist.Store, size: int, patience_s: float = 20) -> list[dist.Store]:
+def meet(store: dist.Store, size: int, timeout_s: float = 20) -> list[dist.Store]:
     """Let every process of a run come at once, each on a thread of its own."""
     found: list[dist.Store] = [store] * size
 
     def come(rank: int) -> None:
-        found[rank] = _fresh_store(store, place(rank, size), patience_s)
+        found[rank] = _fresh_store(store, place(rank, size), timeout_s)
 
     threads = [threading.Thread(target=come, args=(rank,)) for rank in range(size)]
     for thread in threads:
@@ -65,7 +65,7 @@ def test_who_does_not_come_is_named_although_an_earlier_one_of_that_rank_did(sto
     meet(store, 2)
     with pytest.raises(ProcessLost, match=r"2 processes of 3 did not come to localhost:1: rank 1, 2\.") as lost:
         _fresh_store(store, place(0, 3), 0.1)
-    assert "patience_s" in lost.value.why
+    assert "timeout_s" in lost.value.why
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own names of sockets")
@@ -90,7 +90,7 @@ def test_the_way_to_another_machine_has_an_address_and_an_interface():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own names of sockets")
 def test_connections_made_later_are_looked_after_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rendezvous, "_NEW_EVERY_S", 0.01)
+    monkeypatch.setattr(rendezvous, "_SCAN_INTERVAL_S", 0.01)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         rendezvous.keepalive_for_new_connections(8),

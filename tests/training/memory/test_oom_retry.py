@@ -91,9 +91,9 @@ def test_it_is_bitwise_the_run_with_the_smaller_micro_batch(
     assert model.calls[:3] == [12, 6, 3]  # what did not fit is done again from its start, until it fits
     assert model.calls.count(12) == 1  # and the limit stays
     assert torch.equal(parts.model.seen, other.model.seen)  # buffers know nothing of the failures
-    (told,) = parts.oom_retry.take()
+    (told,) = parts.oom_retry.drain_notices()
     assert (told.update, told.before, told.after) == (1, 12, 3)
-    assert parts.oom_retry.take() == []
+    assert parts.oom_retry.drain_notices() == []
 
 
 def test_a_window_that_fails_in_its_middle_starts_anew(build: Any, cut: Any):
@@ -102,7 +102,7 @@ def test_a_window_that_fails_in_its_middle_starts_anew(build: Any, cut: Any):
     cuts = trained(build, cut, Narrow(99), micro=2)[0]
     assert torch.equal(halved[0][0], plain[0][0])  # the first window fitted
     assert torch.allclose(halved[2][0], cuts[2][0], rtol=0, atol=1e-14)
-    assert parts.oom_retry.take()[0].update == 2
+    assert parts.oom_retry.drain_notices()[0].update == 2
     assert parts.model.calls == [4, 4, 4, 4, 4, *[2] * 6, *[2] * 3]
 
 
@@ -165,7 +165,7 @@ def test_several_processes_neither_halve_nor_cut_anew(cut: Any):
     model = Narrow(3)
     guard = Guard(model, GuardConfig())
     halving = OutOfMemoryRetry(model, guard, Processes(0, 2, torch.device("cpu")), torch.device("cpu"), enabled=True)
-    halving.load_state_dict({"most": 2})  # of a run that has been one process
+    halving.load_state_dict({"max_micro_batch": 2})  # of a run that has been one process
     micros = cut(*data(4), effective=4).epoch(0)
     seen: list[int] = []
 
@@ -176,7 +176,7 @@ def test_several_processes_neither_halve_nor_cut_anew(cut: Any):
     with pytest.raises(OutOfMemory, match="other processes"):
         halving.run_window(micros, gather, update=1)
     assert seen == [4]
-    assert halving.state_dict() == {"most": 2}
+    assert halving.state_dict() == {"max_micro_batch": 2}
 
 
 def test_a_batch_that_cannot_be_cut_is_named(build: Any, cut: Any):
@@ -191,7 +191,7 @@ def test_a_later_batch_that_cannot_be_cut_is_taken_whole_where_it_fits(build: An
     parts = build(model, lambda model, batch: model(batch[0]).square().mean(), CONFIG)
     first = next(cut(*data(), effective=12).epoch(0))
     second = first._replace(data=(data(7)[0], 40), indices=range(7))
-    parts.oom_retry.load_state_dict({"most": 6})
+    parts.oom_retry.load_state_dict({"max_micro_batch": 6})
     assert len(list(train_epoch(parts, iter([first, second]), update=0))) == 2
     assert model.calls == [6, 6, 7]
 
@@ -229,9 +229,9 @@ def fitted(build: Any, cut: Any, model: nn.Module, path: Any, heard: Any, *, epo
 def test_evaluation_is_cut_likewise_and_measures_the_same(build: Any, cut: Any):
     halving = build(Narrow(3), nn.CrossEntropyLoss(), CONFIG).oom_retry
     batches = [data(7), {"x": data(7)[0], "tokens": 9}]
-    assert halving.cut(batches) is batches
-    halving.load_state_dict({"most": 3})
-    pieces = list(halving.cut(batches))
+    assert halving.split_batches(batches) is batches
+    halving.load_state_dict({"max_micro_batch": 3})
+    pieces = list(halving.split_batches(batches))
     assert [len(piece.data[0]) for piece in pieces[:3]] == [3, 3, 1]
     assert [piece.data for piece in pieces[3:]] == batches[1:]  # cannot be cut, so it is taken whole
     model = Narrow(99)

@@ -14,9 +14,9 @@ from trueloop.training.profiling.layer_norms import LayerNorms
 
 @pytest.fixture(autouse=True)
 def always_due(monkeypatch):
-    monkeypatch.setattr(module, "EVERY_S", 0.0)
-    monkeypatch.setattr(module, "PART", 0)
-    monkeypatch.setattr(module, "OLDER", math.inf)
+    monkeypatch.setattr(module, "MIN_INTERVAL_S", 0.0)
+    monkeypatch.setattr(module, "MIN_COST_RATIO", 0)
+    monkeypatch.setattr(module, "READINGS_PER_AGE", math.inf)
 
 
 @pytest.fixture
@@ -64,12 +64,12 @@ def test_frozen_layers_and_those_without_a_gradient_are_left_out(model):
 
 
 def test_there_are_never_too_many(monkeypatch, model):
-    monkeypatch.setattr(module, "LAYERS", 1)
+    monkeypatch.setattr(module, "MAX_LAYERS", 1)
     assert list(LayerNorms(model).read_if_due(1.0) or ()) == ["0"]
 
 
 def test_it_is_not_read_before_it_is_due(monkeypatch, model):
-    monkeypatch.setattr(module, "EVERY_S", 3600.0)
+    monkeypatch.setattr(module, "MIN_INTERVAL_S", 3600.0)
     norms = LayerNorms(model)
     assert norms.read_if_due(1.0)
     monkeypatch.setattr(norms, "_read", lambda: pytest.fail("it was read again"))

@@ -6,19 +6,19 @@ import ast
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from trueloop.analysis.abstract_value import LEAF, NO_GRAPH, PART, RETURNED, WRAPPER, AbstractValue, ValueKind, unknown
+from trueloop.analysis.abstract_value import LEAF, NO_GRAPH, SUBMODULE, FORWARD_RESULT, WRAPPER, AbstractValue, ValueKind, unknown_value
 from trueloop.analysis.interpreter.functions import Functions
 from trueloop.analysis.interpreter.methods import Methods
-from trueloop.analysis.interpreter.qualified_names import FROM_VALUES, PARAMETERS, WRAPPERS, harmless, is_loss, kind_of
+from trueloop.analysis.interpreter.qualified_names import LEAF_CONSTRUCTORS, PARAMETERS, WRAPPERS, is_harmless, is_loss, created_kind
 from trueloop.analysis.operations import OpKind
 
 if TYPE_CHECKING:
-    from trueloop.analysis.interpreter.interpreter import Reader
+    from trueloop.analysis.interpreter.interpreter import Interpreter
 
 MODULE_BASES: Final = frozenset(("Module", "LightningModule", "PreTrainedModel"))
-FIRST: Final = {ValueKind.OPTIMIZER: "params", ValueKind.SCHEDULER: "optimizer", ValueKind.LOADER: "dataset"}
+FIRST_ARGUMENT: Final = {ValueKind.OPTIMIZER: "params", ValueKind.SCHEDULER: "optimizer", ValueKind.LOADER: "dataset"}
 """What their constructors call the first argument."""
-CHAINS: Final = frozenset(("torch.nn.Sequential",))
+SEQUENTIALS: Final = frozenset(("torch.nn.Sequential",))
 
 
 class Arguments:
@@ -48,55 +48,55 @@ class Arguments:
 
 
 class Calls:
-    """Evaluates calls for a `Reader`."""
+    """Evaluates calls for a `Interpreter`."""
 
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-        self.functions, self.methods = Functions(reader), Methods(reader)
-        self._class_of: dict[Any, AbstractValue] = {}
+    def __init__(self, interpreter: Interpreter) -> None:
+        self.interpreter = interpreter
+        self.functions, self.methods = Functions(interpreter), Methods(interpreter)
+        self._class_by_method: dict[Any, AbstractValue] = {}
         """Definitions of methods -> their class."""
         self._instances: dict[int, AbstractValue] = {}
 
     def run(self, node: ast.Call) -> AbstractValue:
         """Return what a call returns, and write down what it does."""
-        values = self.reader.values
+        values = self.interpreter.values
         if not isinstance(node.func, ast.Attribute):
-            return self.call(values.of(node.func), node, self._arguments(node))
-        if _is_super(node.func.value) and self.reader.recording.functions:
-            return self._super(node)
+            return self.call(values.of(node.func), node, self._evaluate_arguments(node))
+        if _is_super(node.func.value) and self.interpreter.recording.functions:
+            return self._call_super(node)
         owner, name = values.of(node.func.value), node.func.attr
-        arguments = self._arguments(node)
+        arguments = self._evaluate_arguments(node)
         if owner.kind is ValueKind.CLASS and arguments.given:
-            found = self._unbound(owner, name, node, arguments)
+            found = self._call_unbound(owner, name, node, arguments)
             if found is not None:
                 return found
         if owner.kind is not ValueKind.NAME:
             method = self.method_of(owner, name)
-            if method is not None and name == "forward" and owner.kind is ValueKind.MODEL and owner is not self._self():
+            if method is not None and name == "forward" and owner.kind is ValueKind.MODEL and owner is not self._current_self():
                 return self.model(owner, node, arguments, OpKind.FORWARD_CALL)
             if method is not None:
-                return self.reader.function(method, node, arguments.given, arguments.named)
+                return self.interpreter.function(method, node, arguments.given, arguments.named)
             held = owner.attributes.get(name)
             if held is None or held.kind is ValueKind.UNKNOWN:
                 return self.methods.run(owner, name, node, arguments)
         return self.call(values.attribute(owner, node.func), node, arguments)
 
-    def _unbound(self, kind: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
+    def _call_unbound(self, kind: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
         """Run ``Net.forward(model, x)``: a method that is asked of its class; None where this file has none."""
-        for base in (kind, *_bases(kind)):
-            method = self._method(base, name)
+        for base in (kind, *_base_classes(kind)):
+            method = self._find_definition(base, name)
             if method is None:
                 continue
             first = arguments.given[0]
-            if name == "forward" and first.kind is ValueKind.MODEL and first is not self._self():
+            if name == "forward" and first.kind is ValueKind.MODEL and first is not self._current_self():
                 return self.model(first, node, Arguments(arguments.given[1:], arguments.named), OpKind.FORWARD_CALL)
-            to = (kind,) if "classmethod" in _words(method) else ()
+            to = (kind,) if "classmethod" in _decorator_names(method) else ()
             bound = AbstractValue(kind=ValueKind.FUNCTION, name=name, node=method, scope=base.scope, sources=to)
-            return self.reader.function(bound, node, arguments.given, arguments.named)
+            return self.interpreter.function(bound, node, arguments.given, arguments.named)
         return None
 
-    def _arguments(self, node: ast.Call) -> Arguments:
-        values = self.reader.values
+    def _evaluate_arguments(self, node: ast.Call) -> Arguments:
+        values = self.interpreter.values
         given = list[AbstractValue]()
         for each in node.args:
             thing = values.of(each)
@@ -111,19 +111,19 @@ class Calls:
         """Return what a call of a thing returns."""
         match callee.kind:
             case ValueKind.NAME:
-                return self._by_name(callee.name, node, arguments)
+                return self._call_by_name(callee.name, node, arguments)
             case ValueKind.FUNCTION:
-                return self.reader.function(callee, node, arguments.given, arguments.named)
+                return self.interpreter.function(callee, node, arguments.given, arguments.named)
             case ValueKind.CLASS:
                 return self.instance(callee, node, arguments.given, arguments.named)
             case ValueKind.MODEL:
                 return self.model(callee, node, arguments, OpKind.MODEL_CALL)
             case ValueKind.LOSS:
-                return self._loss(callee, callee.name, node, arguments)
+                return self._call_loss(callee, callee.name, node, arguments)
             case ValueKind.INSTANCE:
                 method = self.method_of(callee, "__call__")
                 if method is not None:
-                    return self.reader.function(method, node, arguments.given, arguments.named)
+                    return self.interpreter.function(method, node, arguments.given, arguments.named)
             case _:
                 pass
         return self.escaped(node, callee, *arguments.all())
@@ -131,38 +131,38 @@ class Calls:
     def escaped(self, node: ast.AST, *things: AbstractValue) -> AbstractValue:
         """Take note of what is handed to code that is not shown; return what it returns."""
         given = [each for each in things if each.kind is not ValueKind.CONSTANT]
-        if any(_matters(each) for each in given):
-            self.reader.recording.add(OpKind.ESCAPE, node, unknown(node), *_spread(given))
-        return unknown(node, *given)
+        if any(_may_be_changed(each) for each in given):
+            self.interpreter.recording.add(OpKind.ESCAPE, node, unknown_value(node), *_flatten(given))
+        return unknown_value(node, *given)
 
     # By name ---------------------------------------------------------------------------------------------------------
 
-    def _by_name(self, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        kind = kind_of(name)
+    def _call_by_name(self, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
+        kind = created_kind(name)
         if kind is not None:
             return self.made(kind, name, node, arguments)
         if is_loss(name):
-            return self._loss(unknown(node), name, node, arguments)
+            return self._call_loss(unknown_value(node), name, node, arguments)
         found = self.functions.run(name, node, arguments)
         if found is not None:
             return found
-        if not harmless(name):
+        if not is_harmless(name):
             return self.escaped(node, *arguments.all())
         if name.startswith("torch."):
             return self.computed(name, node, arguments)
-        return unknown(node, *arguments.all())
+        return unknown_value(node, *arguments.all())
 
     def computed(self, name: str, node: ast.AST, arguments: Arguments, *more: AbstractValue) -> AbstractValue:
         """Return the result of a function of torch's on tensors."""
         inputs = (*more, *arguments.all())
-        recording = self.reader.recording
-        if name in FROM_VALUES:
+        recording = self.interpreter.recording
+        if name in LEAF_CONSTRUCTORS:
             wanted = arguments.get(1, "requires_grad") if name in PARAMETERS else arguments.named.get("requires_grad")
             wants = name in PARAMETERS if wanted is None else wanted.constant()
             facts = {NO_GRAPH} if wants is False else {LEAF} if wants else set[str]()
         else:
             plain = (ValueKind.CONSTANT, ValueKind.NAME)
-            graphs = [each for each in _spread(inputs) if each.kind not in plain and NO_GRAPH not in each.facts]
+            graphs = [each for each in _flatten(inputs) if each.kind not in plain and NO_GRAPH not in each.facts]
             facts = {NO_GRAPH} if recording.grad is False or not graphs else set[str]()
         result = AbstractValue(
             kind=ValueKind.TENSOR, name=name, node=node, sources=inputs, arguments=arguments.options(), facts=facts
@@ -170,7 +170,7 @@ class Calls:
         recording.add(
             OpKind.TORCH_CALL,
             node,
-            inputs[0] if inputs else unknown(node),
+            inputs[0] if inputs else unknown_value(node),
             result=result,
             name=name,
             options=arguments.options(),
@@ -182,10 +182,10 @@ class Calls:
         thing = AbstractValue(
             kind=kind, name=name, node=node, sources=tuple(arguments.given), arguments=arguments.options()
         )
-        first = arguments.get(0, FIRST.get(kind, ""))
+        first = arguments.get(0, FIRST_ARGUMENT.get(kind, ""))
         if kind in (ValueKind.OPTIMIZER, ValueKind.SCHEDULER, ValueKind.LOADER) and first is not None:
             sampler = [each for word in ("sampler", "batch_sampler") if (each := arguments.named.get(word))]
-            thing.sources = (*_parameters(first), *sampler) if kind is ValueKind.OPTIMIZER else (first, *sampler)
+            thing.sources = (*_flatten_parameters(first), *sampler) if kind is ValueKind.OPTIMIZER else (first, *sampler)
         if kind is ValueKind.MODEL:
             last = name.rpartition(".")[2]
             if last in WRAPPERS:
@@ -196,14 +196,14 @@ class Calls:
                     if len(arguments.given) == 1 and arguments.given[0].sources
                     else arguments.given
                 )
-                thing.sources = tuple(layers) if name in CHAINS or last.startswith("Module") else ()
+                thing.sources = tuple(layers) if name in SEQUENTIALS or last.startswith("Module") else ()
                 thing.attributes = {f"[{number}]": each for number, each in enumerate(thing.sources)}
                 for each in thing.sources:
                     each.owners = (*each.owners, thing)
-        self.reader.recording.add(OpKind.CREATE, node, thing, *arguments.all(), name=name, options=arguments.options())
+        self.interpreter.recording.add(OpKind.CREATE, node, thing, *arguments.all(), name=name, options=arguments.options())
         return thing
 
-    def _loss(self, criterion: AbstractValue, name: str, node: ast.AST, arguments: Arguments) -> AbstractValue:
+    def _call_loss(self, criterion: AbstractValue, name: str, node: ast.AST, arguments: Arguments) -> AbstractValue:
         options = {
             **arguments.options(),
             **{word: each for word, each in criterion.arguments.items() if not word.isdigit()},
@@ -213,7 +213,7 @@ class Calls:
         graphs = [
             each for each in arguments.all() if each.kind is not ValueKind.CONSTANT and NO_GRAPH not in each.facts
         ]
-        facts = {NO_GRAPH} if self.reader.recording.grad is False or not graphs else set[str]()
+        facts = {NO_GRAPH} if self.interpreter.recording.grad is False or not graphs else set[str]()
         result = AbstractValue(
             kind=ValueKind.TENSOR,
             name=name or "loss",
@@ -222,14 +222,14 @@ class Calls:
             arguments=options,
             facts=facts,
         )
-        self.reader.recording.add(OpKind.LOSS, node, criterion, *both, result=result, name=name, options=options)
+        self.interpreter.recording.add(OpKind.LOSS, node, criterion, *both, result=result, name=name, options=options)
         return result
 
     # Models ----------------------------------------------------------------------------------------------------------
 
     def model(self, model: AbstractValue, node: ast.AST, arguments: Arguments, act: OpKind) -> AbstractValue:
         """Return the output of a model: of one defined in this file by going through its forward."""
-        recording = self.reader.recording
+        recording = self.interpreter.recording
         result = AbstractValue(
             kind=ValueKind.TENSOR, name=model.name or "model", node=node, sources=(model, *arguments.all())
         )
@@ -239,17 +239,17 @@ class Calls:
             wrapped = wrapped.sources[0]
         forward = self.method_of(wrapped, "forward")
         if forward is not None:
-            inner = self.reader.function(forward, node, arguments.given, arguments.named)
+            inner = self.interpreter.function(forward, node, arguments.given, arguments.named)
             if inner.kind is ValueKind.TENSOR:
                 result.name, result.sources = inner.name, (model, inner, *arguments.all())
-                result.arguments, result.attributes = inner.arguments, {RETURNED: inner}
+                result.arguments, result.attributes = inner.arguments, {FORWARD_RESULT: inner}
             elif inner.kind is ValueKind.SEQUENCE:
                 operation.result = inner
                 return inner
         elif not wrapped.union:
             last = wrapped.last_layer()
             result.name, result.arguments = last.name or result.name, last.arguments
-            result.attributes = {RETURNED: wrapped}
+            result.attributes = {FORWARD_RESULT: wrapped}
         if recording.grad is False:
             result.facts = result.facts | {NO_GRAPH}
         return result
@@ -258,23 +258,23 @@ class Calls:
 
     def class_of(self, node: ast.ClassDef) -> AbstractValue:
         """Return the class a definition makes."""
-        bases = tuple(self.reader.values.of(each) for each in node.bases)
-        thing = AbstractValue(kind=ValueKind.CLASS, name=node.name, node=node, sources=bases, scope=self.reader.scope)
+        bases = tuple(self.interpreter.values.of(each) for each in node.bases)
+        thing = AbstractValue(kind=ValueKind.CLASS, name=node.name, node=node, sources=bases, scope=self.interpreter.scope)
         for each in node.body:
             if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
-                self._class_of[each] = thing
+                self._class_by_method[each] = thing
         return thing
 
     def class_around(self, function: Any) -> Any:
         """Return the definition of the class a method belongs to, or the function itself."""
-        found = self._class_of.get(function)
+        found = self._class_by_method.get(function)
         return function if found is None else found.node
 
     def is_module(self, kind: AbstractValue) -> bool:
         """True for a class that derives from a module of torch's."""
         return any(
             self.is_module(base) if base.kind is ValueKind.CLASS
-            else base.name.rpartition(".")[2] in MODULE_BASES or kind_of(base.name) in (ValueKind.MODEL, ValueKind.LOSS)
+            else base.name.rpartition(".")[2] in MODULE_BASES or created_kind(base.name) in (ValueKind.MODEL, ValueKind.LOSS)
             for base in kind.sources
         )  # fmt: skip
 
@@ -284,35 +284,35 @@ class Calls:
         """Return a new object of a class of this file, with what its constructor gives it."""
         module = self.is_module(kind)
         known = next(
-            (found for base in _bases(kind) if (found := kind_of(base.name)) and base.kind is ValueKind.NAME), None
+            (found for base in _base_classes(kind) if (found := created_kind(base.name)) and base.kind is ValueKind.NAME), None
         )
         what = ValueKind.MODEL if module else known or ValueKind.INSTANCE
         thing = AbstractValue(kind=what, name=kind.name, node=node, arguments=Arguments(given, named).options())
         thing.scope = kind
         if what is ValueKind.OPTIMIZER:
-            thing.sources = tuple(each for first in given[:1] for each in _parameters(first))
+            thing.sources = tuple(each for first in given[:1] for each in _flatten_parameters(first))
         elif what in (ValueKind.LOADER, ValueKind.SCHEDULER):
             thing.sources = tuple(given[:1])
-        for each in reversed([kind, *_bases(kind)]):
-            self._class_attributes(each, thing)
+        for each in reversed([kind, *_base_classes(kind)]):
+            self._set_class_attributes(each, thing)
         method = self.method_of(thing, "__init__")
         if method is not None:
-            self.reader.function(method, node, given, named)
+            self.interpreter.function(method, node, given, named)
         elif kind.node.decorator_list:  # a dataclass
-            self._fields(kind, thing, given, named)
-        self.reader.recording.add(
+            self._set_fields(kind, thing, given, named)
+        self.interpreter.recording.add(
             OpKind.CREATE, node, thing, *given, *named.values(), name=kind.name, options=dict(thing.arguments)
         )
         return thing
 
-    def _class_attributes(self, kind: AbstractValue, thing: AbstractValue) -> None:
+    def _set_class_attributes(self, kind: AbstractValue, thing: AbstractValue) -> None:
         if kind.kind is not ValueKind.CLASS:
             return
         for each in kind.node.body:
             if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
-                thing.attributes[each.targets[0].id] = self.reader.values.of(each.value)
+                thing.attributes[each.targets[0].id] = self.interpreter.values.of(each.value)
 
-    def _fields(
+    def _set_fields(
         self, kind: AbstractValue, thing: AbstractValue, given: Sequence[AbstractValue], named: dict[str, AbstractValue]
     ) -> None:
         fields = [
@@ -323,9 +323,9 @@ class Calls:
         for number, (each, name) in enumerate(fields):
             value = given[number] if number < len(given) else named.get(name)
             if value is None:
-                value = unknown(each)
-                value.kind = self.reader.values.annotated(each.annotation) or value.kind
-            thing.attributes[name] = self.reader.used(value, f"self.{name}", kind.node)
+                value = unknown_value(each)
+                value.kind = self.interpreter.values.annotated(each.annotation) or value.kind
+            thing.attributes[name] = self.interpreter.used(value, f"self.{name}", kind.node)
 
     def method_of(self, owner: AbstractValue, name: str) -> AbstractValue | None:
         """Return a method that this file defines for an object, bound to it."""
@@ -333,10 +333,10 @@ class Calls:
             kind = each.scope
             if each.kind is ValueKind.FUNCTION or not isinstance(kind, AbstractValue):
                 continue
-            for base in (kind, *_bases(kind)):
-                method = self._method(base, name)
+            for base in (kind, *_base_classes(kind)):
+                method = self._find_definition(base, name)
                 if method is not None:
-                    static = "staticmethod" in _words(method)
+                    static = "staticmethod" in _decorator_names(method)
                     return AbstractValue(
                         kind=ValueKind.FUNCTION,
                         name=name,
@@ -347,35 +347,35 @@ class Calls:
         return None
 
     @staticmethod
-    def _method(kind: AbstractValue, name: str) -> Any:
+    def _find_definition(kind: AbstractValue, name: str) -> Any:
         body: Sequence[ast.stmt] = kind.node.body if kind.kind is ValueKind.CLASS else ()
         return next((m for m in body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef) and m.name == name), None)
 
-    def _super(self, node: ast.Call) -> AbstractValue:
+    def _call_super(self, node: ast.Call) -> AbstractValue:
         """Run ``super().method(...)``."""
-        arguments = self._arguments(node)
-        function = self.reader.recording.functions[-1]
-        kind, owner = self._class_of.get(function), self._self()
+        arguments = self._evaluate_arguments(node)
+        function = self.interpreter.recording.functions[-1]
+        kind, owner = self._class_by_method.get(function), self._current_self()
         name = getattr(node.func, "attr", "")
-        for base in _bases(kind) if kind is not None and owner is not None else ():
-            method = self._method(base, name)
+        for base in _base_classes(kind) if kind is not None and owner is not None else ():
+            method = self._find_definition(base, name)
             if method is not None and owner is not None:
                 bound = AbstractValue(
                     kind=ValueKind.FUNCTION, name=name, node=method, scope=base.scope, sources=(owner,)
                 )
-                return self.reader.function(bound, node, arguments.given, arguments.named)
-        return unknown(node, *arguments.all())
+                return self.interpreter.function(bound, node, arguments.given, arguments.named)
+        return unknown_value(node, *arguments.all())
 
-    def _self(self) -> AbstractValue | None:
+    def _current_self(self) -> AbstractValue | None:
         """Return the object whose method is being run."""
-        functions = self.reader.recording.functions
+        functions = self.interpreter.recording.functions
         function: Any = functions[-1] if functions else None
-        if function not in self._class_of or _words(function) & {"staticmethod"} or not function.args.args:
+        if function not in self._class_by_method or _decorator_names(function) & {"staticmethod"} or not function.args.args:
             return None
-        return self.reader.scope.get(function.args.args[0].arg)
+        return self.interpreter.scope.get(function.args.args[0].arg)
 
 
-def _words(function: Any) -> set[str]:
+def _decorator_names(function: Any) -> set[str]:
     """Return the plain decorators of a method."""
     return {getattr(each, "id", "") for each in function.decorator_list}
 
@@ -384,7 +384,7 @@ def _is_super(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
 
 
-def _bases(kind: AbstractValue) -> list[AbstractValue]:
+def _base_classes(kind: AbstractValue) -> list[AbstractValue]:
     found, queue = list[AbstractValue](), list(kind.sources)
     while queue and len(found) < 20:
         each = queue.pop(0)
@@ -393,14 +393,14 @@ def _bases(kind: AbstractValue) -> list[AbstractValue]:
     return found
 
 
-def _parameters(thing: AbstractValue) -> list[AbstractValue]:
+def _flatten_parameters(thing: AbstractValue) -> list[AbstractValue]:
     """Return the parameters in what an optimizer was given."""
     if thing.kind is ValueKind.SEQUENCE:
-        return [inner for each in thing.sources for inner in _parameters(each)]
+        return [inner for each in thing.sources for inner in _flatten_parameters(each)]
     return [thing]
 
 
-def _spread(things: Sequence[AbstractValue]) -> list[AbstractValue]:
+def _flatten(things: Sequence[AbstractValue]) -> list[AbstractValue]:
     """Return things with what lists of them hold, and what a method is bound to."""
     found: list[AbstractValue] = []
     queue = list(things)
@@ -415,10 +415,10 @@ def _spread(things: Sequence[AbstractValue]) -> list[AbstractValue]:
             queue.extend(
                 inner
                 for inner in each.sources
-                if inner.kind is not ValueKind.TENSOR and PART not in inner.facts and inner not in found
+                if inner.kind is not ValueKind.TENSOR and SUBMODULE not in inner.facts and inner not in found
             )
     return found
 
 
-def _matters(thing: AbstractValue) -> bool:
+def _may_be_changed(thing: AbstractValue) -> bool:
     return thing.kind not in (ValueKind.CONSTANT, ValueKind.NAME)

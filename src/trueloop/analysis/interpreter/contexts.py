@@ -8,44 +8,44 @@ from typing import TYPE_CHECKING, Final
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 
 if TYPE_CHECKING:
-    from trueloop.analysis.interpreter.interpreter import Reader
+    from trueloop.analysis.interpreter.interpreter import Interpreter
 
-OFF: Final = frozenset((
+GRAD_DISABLING: Final = frozenset((
     "torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.autograd.inference_mode",
     "torch.autograd.grad_mode.no_grad",
 ))  # fmt: skip
-ON: Final = frozenset(("torch.enable_grad", "torch.autograd.enable_grad"))
-SWITCHES: Final = frozenset(("torch.set_grad_enabled", "torch.autograd.set_grad_enabled"))
+GRAD_ENABLING: Final = frozenset(("torch.enable_grad", "torch.autograd.enable_grad"))
+GRAD_SWITCHES: Final = frozenset(("torch.set_grad_enabled", "torch.autograd.set_grad_enabled"))
 AUTOCASTS: Final = frozenset((
     "torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast", "torch.cpu.amp.autocast",
     "torch.amp.autocast_mode.autocast",
 ))  # fmt: skip
 
-MADE_BEFORE: Final = OFF | ON | AUTOCASTS
+REUSABLE: Final = GRAD_DISABLING | GRAD_ENABLING | AUTOCASTS
 """Can be kept under a name, and entered later."""
 
 
-def enter(reader: Reader, node: ast.expr) -> AbstractValue:
+def enter_context(interpreter: Interpreter, node: ast.expr) -> AbstractValue:
     """Enter what an expression after `with` or `@` makes; return what it is bound to."""
-    recording = reader.recording
-    thing = reader.values.of(node)
-    name = reader.values.name_of(node.func if isinstance(node, ast.Call) else node)
+    recording = interpreter.recording
+    thing = interpreter.values.of(node)
+    name = interpreter.values.name_of(node.func if isinstance(node, ast.Call) else node)
     if isinstance(node, ast.Call) and not name and isinstance(node.func, ast.Attribute):
-        owner = reader.values.of(node.func.value)
+        owner = interpreter.values.of(node.func.value)
         name = f"{owner.kind}.{node.func.attr}"  # "accelerator.accumulate", "model.no_sync"
-    if not name and not isinstance(node, ast.Call) and not thing.union and thing.name in MADE_BEFORE:
+    if not name and not isinstance(node, ast.Call) and not thing.union and thing.name in REUSABLE:
         name = thing.name  # autocast = torch.autocast("cuda"); with autocast: ...
-    switch = _switch(thing)
-    if name in OFF:
+    switch = _switch_value(thing)
+    if name in GRAD_DISABLING:
         recording.grad = False if switch is not False else recording.grad
         if switch is False and not name.endswith("no_grad"):
             recording.grad = True  # inference_mode(False)
-    elif name in ON:
+    elif name in GRAD_ENABLING:
         recording.grad = True
-    elif name in SWITCHES:
+    elif name in GRAD_SWITCHES:
         recording.grad = switch if isinstance(switch, bool) else None
     elif name in AUTOCASTS:
-        recording.autocast = _autocast(name, thing)
+        recording.autocast = _autocast_dtype(name, thing)
         recording.autocasts = (*recording.autocasts, (thing, len(recording.loops)))
     elif name:
         recording.contexts = (*recording.contexts, name)
@@ -55,14 +55,14 @@ def enter(reader: Reader, node: ast.expr) -> AbstractValue:
     return thing
 
 
-def _switch(thing: AbstractValue) -> bool | None:
+def _switch_value(thing: AbstractValue) -> bool | None:
     """Return the one argument of a switch: ``set_grad_enabled(False)``; None where it is not written out."""
     given = thing.arguments.get("0") or thing.arguments.get("mode") or thing.arguments.get("enabled")
     value = None if given is None else given.constant()
     return value if isinstance(value, bool) else None
 
 
-def _autocast(name: str, thing: AbstractValue) -> str | None:
+def _autocast_dtype(name: str, thing: AbstractValue) -> str | None:
     options = thing.arguments
     enabled = options.get("enabled")
     if enabled is not None and enabled.constant() is False:

@@ -7,45 +7,45 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from trueloop.analysis.abstract_value import (
-    COPIED,
+    COPY,
     GRAD,
     NO_GRAPH,
     AbstractValue,
     ValueKind,
     parameters_of_gradient,
-    unknown,
+    unknown_value,
 )
 from trueloop.analysis.operations import OpKind
 
 if TYPE_CHECKING:
     from trueloop.analysis.interpreter.calls import Arguments
-    from trueloop.analysis.interpreter.interpreter import Reader
+    from trueloop.analysis.interpreter.interpreter import Interpreter
 
-SEEDS: Final = frozenset((
+SEEDING_FUNCTIONS: Final = frozenset((
     "torch.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "torch.random.manual_seed",
     "random.seed", "numpy.random.seed", "lightning.seed_everything", "pytorch_lightning.seed_everything",
     "accelerate.utils.set_seed", "transformers.set_seed",
 ))  # fmt: skip
-PASSING: Final = frozenset((
+PASS_THROUGH_FUNCTIONS: Final = frozenset((
     "builtins.list", "builtins.tuple", "builtins.iter", "builtins.reversed", "builtins.sorted", "builtins.set",
     "torch.compile", "torch.jit.script", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm",
     "tqdm.rich.tqdm", "tqdm.trange", "rich.progress.track", "itertools.cycle", "itertools.islice",
 ))  # fmt: skip
 """Return their first argument, or go through it."""
-CLIPS: Final = frozenset((
+CLIPPING_FUNCTIONS: Final = frozenset((
     "torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_", "torch.nn.utils.clip_grad_norm",
     "torch.nn.utils.clip_grad.clip_grad_norm_", "torch.nn.utils.clip_grad.clip_grad_value_",
 ))  # fmt: skip
-NUMBERS: Final = frozenset(("builtins.float", "builtins.int", "builtins.bool", "builtins.str", "builtins.len",
+SCALAR_FUNCTIONS: Final = frozenset(("builtins.float", "builtins.int", "builtins.bool", "builtins.str", "builtins.len",
     "builtins.round", "builtins.print", "builtins.isinstance", "math.isnan", "math.isfinite"))  # fmt: skip
 
 
 class Functions:
     """Evaluates calls of functions known by name."""
 
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
-        self._known: dict[str, Callable[[ast.Call, Arguments], AbstractValue | None]] = {
+    def __init__(self, interpreter: Interpreter) -> None:
+        self.interpreter = interpreter
+        self._handlers: dict[str, Callable[[ast.Call, Arguments], AbstractValue | None]] = {
             "builtins.enumerate": self._enumerate,
             "builtins.zip": self._zip,
             "builtins.next": self._next,
@@ -56,8 +56,8 @@ class Functions:
             "builtins.setattr": self._setattr,
             "builtins.dict": self._dict,
             "itertools.chain": self._chain,
-            "copy.deepcopy": self._copied,
-            "copy.copy": self._copied,
+            "copy.deepcopy": self._copy,
+            "copy.copy": self._copy,
             "functools.partial": self._partial,
             "torch.save": self._save,
             "torch.load": self._load,
@@ -67,46 +67,46 @@ class Functions:
 
     def run(self, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
         """Return what a call returns; None where nothing is known of this function."""
-        recording = self.reader.recording
-        known = self._known.get(name)
+        recording = self.interpreter.recording
+        known = self._handlers.get(name)
         if known is not None:
             return known(node, arguments)
-        if name in PASSING and arguments.given:
+        if name in PASS_THROUGH_FUNCTIONS and arguments.given:
             return arguments.given[0]
-        if name in NUMBERS:
+        if name in SCALAR_FUNCTIONS:
             return AbstractValue(
                 kind=ValueKind.UNKNOWN, name=name, node=node, sources=tuple(arguments.all()), facts={NO_GRAPH}
             )
-        if name in CLIPS:
-            subject = arguments.get(0, "parameters") or unknown(node)
+        if name in CLIPPING_FUNCTIONS:
+            subject = arguments.get(0, "parameters") or unknown_value(node)
             result = AbstractValue(kind=ValueKind.TENSOR, name=name, node=node, sources=(subject,), facts={NO_GRAPH})
             recording.add(OpKind.CLIP_GRADIENTS, node, subject, result=result, name=name, options=arguments.options())
             return result
-        if name in SEEDS:
-            recording.add(OpKind.SEED, node, unknown(node), *arguments.given, name=name)
+        if name in SEEDING_FUNCTIONS:
+            recording.add(OpKind.SEED, node, unknown_value(node), *arguments.given, name=name)
             return AbstractValue(kind=ValueKind.UNKNOWN, name="torch.Generator", node=node)
         if name.startswith("torch.") and name.endswith("_"):
-            self._in_place(name, node, arguments)
+            self._record_in_place_write(name, node, arguments)
         return None
 
-    def _in_place(self, name: str, node: ast.Call, arguments: Arguments) -> None:
+    def _record_in_place_write(self, name: str, node: ast.Call, arguments: Arguments) -> None:
         """Take note of gradients that a function writes into: ``torch._foreach_zero_([p.grad for p in ...])``."""
-        given = arguments.given[0] if arguments.given else unknown(node)
+        given = arguments.given[0] if arguments.given else unknown_value(node)
         for each in given.sources if given.kind is ValueKind.SEQUENCE else (given,):
             if each.kind is ValueKind.TENSOR and each.name == GRAD:
-                self.reader.recording.add(OpKind.ACCESS_GRADIENTS, node, parameters_of_gradient(each), name=name)
+                self.interpreter.recording.add(OpKind.ACCESS_GRADIENTS, node, parameters_of_gradient(each), name=name)
 
     def _enumerate(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        over = arguments.get(0, "iterable") or unknown(node)
+        over = arguments.get(0, "iterable") or unknown_value(node)
         counted = AbstractValue(kind=ValueKind.UNKNOWN, name="builtins.enumerate", node=node, facts={NO_GRAPH})
-        return self._turns(node, over, counted)
+        return self._zipped_items(node, over, counted)
 
     def _zip(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if len(arguments.given) == 1:
             return arguments.given[0]
-        return self._turns(node, *arguments.given)
+        return self._zipped_items(node, *arguments.given)
 
-    def _turns(self, node: ast.Call, *overs: AbstractValue) -> AbstractValue:
+    def _zipped_items(self, node: ast.Call, *overs: AbstractValue) -> AbstractValue:
         """Return a sequence of which each turn gives one item of several things."""
         from trueloop.analysis.interpreter.values import element
 
@@ -128,30 +128,30 @@ class Functions:
     def _next(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         from trueloop.analysis.interpreter.values import element
 
-        return element(arguments.given[0], node) if arguments.given else unknown(node)
+        return element(arguments.given[0], node) if arguments.given else unknown_value(node)
 
     def _filter(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        return arguments.given[1] if len(arguments.given) > 1 else unknown(node)
+        return arguments.given[1] if len(arguments.given) > 1 else unknown_value(node)
 
     def _map(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         """Return what one turn gives: the function is run once, within a loop."""
         if len(arguments.given) < 2:
-            return unknown(node, *arguments.all())
+            return unknown_value(node, *arguments.all())
         from trueloop.analysis.interpreter.calls import Arguments as Given
         from trueloop.analysis.interpreter.values import element
 
         over = arguments.given[1]
-        with self.reader.recording.loop(node, over):
-            result = self.reader.calls.call(arguments.given[0], node, Given([element(over, node)], {}))
+        with self.interpreter.recording.loop(node, over):
+            result = self.interpreter.calls.call(arguments.given[0], node, Given([element(over, node)], {}))
         return AbstractValue(
             kind=ValueKind.SEQUENCE, name="comprehension", node=node, sources=(result,), attributes={"[?]": result}
         )
 
     def _sum(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        held = arguments.given[0] if arguments.given else unknown(node)
+        held = arguments.given[0] if arguments.given else unknown_value(node)
         parts = held.sources if held.kind is ValueKind.SEQUENCE else (held,)
         if not any(each.kind is ValueKind.TENSOR for each in parts):
-            return unknown(node, held)
+            return unknown_value(node, held)
         graphs = any(each.kind is ValueKind.TENSOR and NO_GRAPH not in each.facts for each in parts)
         return AbstractValue(
             kind=ValueKind.TENSOR, name="builtins.sum", node=node, sources=parts, facts=set() if graphs else {NO_GRAPH}
@@ -159,16 +159,16 @@ class Functions:
 
     def _getattr(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         word = arguments.given[1].constant() if len(arguments.given) > 1 else None
-        owner = arguments.given[0] if arguments.given else unknown(node)
+        owner = arguments.given[0] if arguments.given else unknown_value(node)
         if isinstance(word, str) and word in owner.attributes:
             return owner.attributes[word]
-        return unknown(node, owner)
+        return unknown_value(node, owner)
 
     def _setattr(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if len(arguments.given) > 2:
             owner, word, thing = arguments.given[:3]
             owner.attributes[str(word.constant(f"?{len(owner.attributes)}"))] = thing
-            self.reader.recording.add(OpKind.SET_ATTRIBUTE, node, owner, thing, name=str(word.constant("")))
+            self.interpreter.recording.add(OpKind.SET_ATTRIBUTE, node, owner, thing, name=str(word.constant("")))
         return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _dict(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
@@ -186,41 +186,41 @@ class Functions:
             return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=tuple(of.values()))
         return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(arguments.given))
 
-    def _copied(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
+    def _copy(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if not arguments.given:
-            return unknown(node)
+            return unknown_value(node)
         one = arguments.given[0]
-        deep = self.reader.values.name_of(node.func) == "copy.deepcopy"
+        deep = self.interpreter.values.name_of(node.func) == "copy.deepcopy"
         thing = AbstractValue(
             kind=one.kind, name=one.name, node=node, sources=one.sources, arguments=one.arguments, value=one.value
         )
         thing.scope, thing.attributes = one.scope, dict(one.attributes)
         thing.owners = () if deep else one.owners  # a shallow copy has the very parameters
-        thing.facts = {*one.facts, COPIED} if deep else set(one.facts)
+        thing.facts = {*one.facts, COPY} if deep else set(one.facts)
         return thing
 
     def _partial(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        first = arguments.given[0] if arguments.given else unknown(node)
+        first = arguments.given[0] if arguments.given else unknown_value(node)
         if first.kind is ValueKind.FUNCTION and len(arguments.given) == 1 and not arguments.named:
             return first
-        return self.reader.calls.escaped(node, *arguments.all())
+        return self.interpreter.calls.escaped(node, *arguments.all())
 
     def _save(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        self.reader.recording.add(OpKind.SAVE, node, unknown(node), *arguments.given[:1], options=arguments.options())
+        self.interpreter.recording.add(OpKind.SAVE, node, unknown_value(node), *arguments.given[:1], options=arguments.options())
         return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _load(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         result = AbstractValue(kind=ValueKind.UNKNOWN, name="torch.load", node=node, arguments=arguments.options())
-        self.reader.recording.add(OpKind.LOAD, node, unknown(node), result=result, options=arguments.options())
+        self.interpreter.recording.add(OpKind.LOAD, node, unknown_value(node), result=result, options=arguments.options())
         return result
 
     def _backward(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        root = arguments.get(0, "tensors") or unknown(node)
-        self.reader.recording.add(OpKind.BACKWARD, node, root, options=arguments.options())
+        root = arguments.get(0, "tensors") or unknown_value(node)
+        self.interpreter.recording.add(OpKind.BACKWARD, node, root, options=arguments.options())
         return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _split(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        whole = arguments.get(0, "dataset") or unknown(node)
+        whole = arguments.get(0, "dataset") or unknown_value(node)
         parts = {
             f"[{number}]": AbstractValue(
                 kind=ValueKind.DATASET, name="torch.utils.data.Subset", node=node, sources=(whole,)

@@ -6,23 +6,23 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import EXTERNAL, GRAD, AbstractValue, ValueKind, join_values, unknown
+from trueloop.analysis.abstract_value import EXTERNAL, GRAD, AbstractValue, ValueKind, join_values, unknown_value
 from trueloop.analysis.interpreter.calls import Calls
-from trueloop.analysis.interpreter.contexts import enter
-from trueloop.analysis.interpreter.recording import DEEPEST, Exhausted, Recording
-from trueloop.analysis.interpreter.roles_by_use import Uses, kind_by_use
+from trueloop.analysis.interpreter.contexts import enter_context
+from trueloop.analysis.interpreter.recording import MAX_CALL_DEPTH, LimitExceeded, Recording
+from trueloop.analysis.interpreter.roles_by_use import CallIndex, kind_by_use
 from trueloop.analysis.interpreter.scope import Scope
-from trueloop.analysis.interpreter.targets import Targets
-from trueloop.analysis.interpreter.values import Values, element
+from trueloop.analysis.interpreter.targets import Assignments
+from trueloop.analysis.interpreter.values import Evaluator, element
 from trueloop.analysis.operations import Branch, OpKind
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import SourceText
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-_ENDS: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_JUMPS: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
-def read(text: SourceText, tree: ast.Module, *, notebook: bool = False) -> SourceFile:
+def interpret(text: SourceText, tree: ast.Module, *, notebook: bool = False) -> SourceFile:
     """Return what a file does.
 
     Args:
@@ -30,42 +30,42 @@ def read(text: SourceText, tree: ast.Module, *, notebook: bool = False) -> Sourc
         tree: its syntax tree.
         notebook: the text is that of the cells of a notebook, one after the other.
     """
-    reader = Reader(tree)
+    interpreter = Interpreter(tree)
     try:
-        reader.run()
-    except (Exhausted, RecursionError):
-        reader.recording.operations.clear()  # half a program proves nothing
-    return SourceFile(text, tree, reader.recording.operations, reader.recording.names, notebook=notebook)
+        interpreter.run()
+    except (LimitExceeded, RecursionError):
+        interpreter.recording.operations.clear()  # half a program proves nothing
+    return SourceFile(text, tree, interpreter.recording.operations, interpreter.recording.names, notebook=notebook)
 
 
-class Reader:
+class Interpreter:
     """Runs statements; expressions and calls are run by its `values` and `calls`."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
         self.recording = Recording()
         self.scope = self.module = Scope()
-        self.values = Values(self)
+        self.values = Evaluator(self)
         self.calls = Calls(self)
-        self.targets = Targets(self)
+        self.targets = Assignments(self)
         self.entered: set[Any] = set()
         """Functions that were run."""
-        self.uses = Uses(tree)
+        self.uses = CallIndex(tree)
         self._returns: list[AbstractValue] = []
-        self._running: list[Any] = []
-        self._tests: dict[ast.stmt, AbstractValue] = {}
+        self._call_stack: list[Any] = []
+        self._conditions: dict[ast.stmt, AbstractValue] = {}
         """What the conditions were computed from when they were run last."""
 
     def run(self) -> None:
         """Run the module, then every function that nothing in the file calls, as something else may."""
         self.block(self.tree.body)
         called = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in self.uses.calls}
-        for uncalled in (True, False):
-            for thing, node in list(self._functions()):
-                if not uncalled or (node.name not in called and node.name != "__init__"):
-                    self._alone(thing, node)
+        for only_uncalled in (True, False):
+            for thing, node in list(self._definitions()):
+                if not only_uncalled or (node.name not in called and node.name != "__init__"):
+                    self._run_uncalled(thing, node)
 
-    def _functions(self) -> Iterator[tuple[AbstractValue, Function]]:
+    def _definitions(self) -> Iterator[tuple[AbstractValue, Function]]:
         """Yield every function of the module with itself, and every method with its class."""
         for thing in self.module.names.values():
             if thing.kind is ValueKind.FUNCTION and isinstance(thing.node, Function):
@@ -73,7 +73,7 @@ class Reader:
             elif thing.kind is ValueKind.CLASS:
                 yield from ((thing, each) for each in thing.node.body if isinstance(each, Function))
 
-    def _alone(self, thing: AbstractValue, node: Function) -> None:
+    def _run_uncalled(self, thing: AbstractValue, node: Function) -> None:
         """Run a function as somebody else's program would: of its arguments nothing is known but how they are used."""
         if node in self.entered or not (node.name in ("forward", "__init__") or self.uses.trains(node)):
             return
@@ -92,33 +92,33 @@ class Reader:
     ) -> AbstractValue:
         """Run a function of this file; return what it returns."""
         node: Any = function.node
-        if len(self._running) >= DEEPEST or node in self._running:
+        if len(self._call_stack) >= MAX_CALL_DEPTH or node in self._call_stack:
             self.recording.add(OpKind.ESCAPE, call, function, *given, *named.values(), *function.sources)
-            return unknown(call, *given, *named.values())
+            return unknown_value(call, *given, *named.values())
         self.entered.add(node)
         scope = Scope(function.scope)
         before = self.scope, self._returns
         with self.recording.call(call, node), self.recording.around():
-            self._bind(function, scope, given, named, alone=call is node)
+            self._bind_arguments(function, scope, given, named, alone=call is node)
             self.scope, self._returns = scope, []
-            self._running.append(node)
+            self._call_stack.append(node)
             try:
                 for decorator in getattr(node, "decorator_list", ()):
-                    enter(self, decorator)
+                    enter_context(self, decorator)
                 if isinstance(node, ast.Lambda):
                     self._returns.append(self.values.of(node.body))
                 else:
                     self.block(node.body)
                 returned = self._returns
             finally:
-                self._running.pop()
+                self._call_stack.pop()
                 self.scope, self._returns = before
         result = returned[0] if returned else AbstractValue(kind=ValueKind.CONSTANT, node=call)
         for each in returned[1:]:
             result = join_values(result, each)
         return result
 
-    def _bind(
+    def _bind_arguments(
         self,
         function: AbstractValue,
         scope: Scope,
@@ -143,15 +143,15 @@ class Reader:
             elif each.arg in named:
                 thing = named[each.arg]
             elif each.arg in defaults and not alone:
-                thing = self._default(defaults[each.arg], function)
+                thing = self._default_value(defaults[each.arg], function)
             else:
-                thing = self._guessed(each, node)
+                thing = self._external_argument(each, node)
             scope.names[each.arg] = self.used(thing, each.arg, node)
         for rest in (arguments.vararg, arguments.kwarg):
             if rest is not None:
-                scope.names[rest.arg] = unknown(node, *values, *named.values())
+                scope.names[rest.arg] = unknown_value(node, *values, *named.values())
 
-    def _default(self, node: ast.expr, function: AbstractValue) -> AbstractValue:
+    def _default_value(self, node: ast.expr, function: AbstractValue) -> AbstractValue:
         """Return what an argument is that is not given, as it is where the function was defined."""
         before, self.scope = self.scope, function.scope or self.scope
         try:
@@ -159,9 +159,9 @@ class Reader:
         finally:
             self.scope = before
 
-    def _guessed(self, argument: ast.arg, node: Any) -> AbstractValue:
+    def _external_argument(self, argument: ast.arg, node: Any) -> AbstractValue:
         """Return what an argument nobody gives in this file is, by its annotation."""
-        thing = unknown(argument)
+        thing = unknown_value(argument)
         thing.facts = thing.facts | {EXTERNAL}
         annotation = argument.annotation
         if annotation is not None:
@@ -188,17 +188,17 @@ class Reader:
         """Run statements in order; what follows an arm that ends the block is the other arm's."""
         for at, statement in enumerate(statements):
             self.recording.count(statement)
-            self._statement(statement)
+            self._run_statement(statement)
             if isinstance(statement, ast.If):
-                ends = [_ends(arm) for arm in (statement.body, statement.orelse)]
+                ends = [_leaves_block(arm) for arm in (statement.body, statement.orelse)]
                 if any(ends) and not all(ends) and self.values.decided(statement.test) is None:
-                    with self.recording.branch(Branch(statement, 1 if ends[0] else 0, self._tests.get(statement))):
+                    with self.recording.branch(Branch(statement, 1 if ends[0] else 0, self._conditions.get(statement))):
                         self.block(statements[at + 1 :])
                     return
-            if isinstance(statement, _ENDS):
+            if isinstance(statement, _JUMPS):
                 return
 
-    def _statement(self, statement: ast.stmt) -> None:
+    def _run_statement(self, statement: ast.stmt) -> None:
         run = getattr(self, f"_{type(statement).__name__.lower()}", None)
         if run is not None:
             run(statement)
@@ -266,21 +266,21 @@ class Reader:
 
     def _if(self, node: ast.If) -> None:
         decided = self.values.decided(node.test)
-        self._tests[node] = self.values.of(node.test)
+        self._conditions[node] = self.values.of(node.test)
         if decided is not None:
             self.block(node.body if decided else node.orelse)
             return
-        self._arms(node, [node.body, node.orelse])
+        self._run_arms(node, [node.body, node.orelse])
 
-    def _arms(self, node: ast.stmt, arms: Sequence[Sequence[ast.stmt]]) -> None:
+    def _run_arms(self, node: ast.stmt, arms: Sequence[Sequence[ast.stmt]]) -> None:
         """Run each arm from the same start; afterwards every name is what it is in one that comes to its end."""
         start, ends = self.scope.copied(), list[dict[str, AbstractValue]]()
-        test = self._tests.get(node)
+        test = self._conditions.get(node)
         for number, arm in enumerate(arms):
             self.scope.names = dict(start)
             with self.recording.branch(Branch(node, number, test)):
                 self.block(arm)
-            if not _ends(arm):
+            if not _leaves_block(arm):
                 ends.append(self.scope.names)
         self.scope.names = ends[0] if ends else start
         for other in ends[1:]:
@@ -296,7 +296,7 @@ class Reader:
                 self.scope.names = dict(start)
                 with self.recording.branch(Branch(node, number)):
                     self.block(handler.body)
-                if not _ends(handler.body):
+                if not _leaves_block(handler.body):
                     self.scope.join(done)
                     done = self.scope.names
             self.scope.names = done
@@ -308,7 +308,7 @@ class Reader:
 
     def _match(self, node: ast.Match) -> None:
         self.values.of(node.subject)
-        self._arms(node, [*(case.body for case in node.cases), []])
+        self._run_arms(node, [*(case.body for case in node.cases), []])
 
     def _for(self, node: ast.For | ast.AsyncFor) -> None:
         over = self.values.of(node.iter)
@@ -333,7 +333,7 @@ class Reader:
     def _with(self, node: ast.With | ast.AsyncWith) -> None:
         with self.recording.around():
             for item in node.items:
-                thing = enter(self, item.context_expr)
+                thing = enter_context(self, item.context_expr)
                 if item.optional_vars is not None:
                     self.targets.assign(item.optional_vars, thing)
             self.block(node.body)
@@ -341,9 +341,9 @@ class Reader:
     _asyncwith = _with
 
 
-def _ends(arm: Sequence[ast.stmt]) -> bool:
+def _leaves_block(arm: Sequence[ast.stmt]) -> bool:
     """True where nothing after these statements is reached from them."""
     last = arm[-1] if arm else None
     if isinstance(last, ast.If):
-        return _ends(last.body) and _ends(last.orelse)
-    return isinstance(last, _ENDS)
+        return _leaves_block(last.body) and _leaves_block(last.orelse)
+    return isinstance(last, _JUMPS)

@@ -11,9 +11,9 @@ from trueloop.analysis.abstract_value import ValueKind
 WRAPPERS: Final = frozenset((
     "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DistributedDataParallelCPU",
 ))  # fmt: skip
-REAL_LOSSES: Final = frozenset(("cross_entropy", "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits"))
+FUNCTIONAL_LOSSES: Final = frozenset(("cross_entropy", "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits"))
 PARAMETERS: Final = frozenset(("torch.nn.Parameter", "torch.nn.parameter.Parameter"))
-FROM_VALUES: Final = PARAMETERS | {
+LEAF_CONSTRUCTORS: Final = PARAMETERS | {
     "torch.autograd.Variable",
     *(f"torch.{word}" for word in (
         "tensor", "from_numpy", "FloatTensor", "randn", "rand", "zeros", "ones", "full", "arange", "linspace", "eye",
@@ -21,7 +21,7 @@ FROM_VALUES: Final = PARAMETERS | {
     )),
 }  # fmt: skip
 """Make a tensor of values alone, without the graph of what they came from."""
-HARMLESS: Final = frozenset((
+HARMLESS_PACKAGES: Final = frozenset((
     *sys.stdlib_module_names, "builtins", "numpy", "torch", "torchvision", "torchaudio", "torchmetrics", "tqdm",
     "sklearn",
     "scipy", "pandas", "matplotlib", "seaborn", "wandb", "mlflow", "tensorboard", "tensorboardX", "PIL", "cv2", "rich",
@@ -38,7 +38,7 @@ _OPTIM: Final = re.compile(
 )
 
 
-def canonical(name: str) -> str:
+def canonical_name(name: str) -> str:
     """Return the name under which torch documents something that can be imported by several.
 
     Args:
@@ -55,7 +55,7 @@ def canonical(name: str) -> str:
     return name
 
 
-def kind_of(name: str) -> ValueKind | None:
+def created_kind(name: str) -> ValueKind | None:
     """Return what a call of this makes; None where nobody knows.
 
     Args:
@@ -65,14 +65,14 @@ def kind_of(name: str) -> ValueKind | None:
     camel = bool(_CAMEL.fullmatch(last))
     root = name.partition(".")[0]
     if root == "torch":
-        return _of_torch(package, last) if camel or package.startswith("torch.utils.data") else None
-    for found in (_surroundings(root, package, last), _by_common_name(last) if camel else None):
+        return _torch_kind(package, last) if camel or package.startswith("torch.utils.data") else None
+    for found in (_third_party_kind(root, package, last), _kind_by_suffix(last) if camel else None):
         if found is not None:
             return found
     return None
 
 
-def _of_torch(package: str, last: str) -> ValueKind | None:
+def _torch_kind(package: str, last: str) -> ValueKind | None:
     if last == "GradScaler":
         return ValueKind.SCALER
     if package == "torch.optim.lr_scheduler" or last == "SWALR":
@@ -86,11 +86,11 @@ def _of_torch(package: str, last: str) -> ValueKind | None:
             return None
         return ValueKind.LOSS if last.endswith("Loss") else ValueKind.MODEL
     if package == "torch.utils.data":
-        return _by_common_name(last)
+        return _kind_by_suffix(last)
     return None
 
 
-def _surroundings(root: str, package: str, last: str) -> ValueKind | None:
+def _third_party_kind(root: str, package: str, last: str) -> ValueKind | None:
     if package.startswith(("torchvision.models", "segmentation_models_pytorch")) and last[:1].islower() is True:
         return ValueKind.MODEL if not last.startswith(("list_", "get_")) or last == "get_model" else None
     if (root, last) in {("timm", "create_model"), ("transformers", "from_pretrained"), ("transformers", "from_config")}:
@@ -104,7 +104,7 @@ def _surroundings(root: str, package: str, last: str) -> ValueKind | None:
     return None
 
 
-def _by_common_name(last: str) -> ValueKind | None:
+def _kind_by_suffix(last: str) -> ValueKind | None:
     if last.endswith("DataLoader"):
         return ValueKind.LOADER
     if last.endswith("Sampler"):
@@ -117,9 +117,9 @@ def _by_common_name(last: str) -> ValueKind | None:
 def is_loss(name: str) -> bool:
     """True for a function of torch's that turns predictions and targets into a loss."""
     package, _, last = name.rpartition(".")
-    return package == "torch.nn.functional" and (last.endswith("_loss") or last in REAL_LOSSES)
+    return package == "torch.nn.functional" and (last.endswith("_loss") or last in FUNCTIONAL_LOSSES)
 
 
-def harmless(name: str) -> bool:
+def is_harmless(name: str) -> bool:
     """True for a function that does nothing to the training state of what it is given."""
-    return name.partition(".")[0] in HARMLESS
+    return name.partition(".")[0] in HARMLESS_PACKAGES

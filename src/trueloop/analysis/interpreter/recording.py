@@ -10,12 +10,12 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import AbstractValue
 from trueloop.analysis.operations import Branch, Loop, Op, OpKind
 
-MOST_OPERATIONS: Final = 20_000
-MOST_STATEMENTS: Final = 60_000
-DEEPEST: Final = 8  # calls of functions within one another
+MAX_OPERATIONS: Final = 20_000
+MAX_STATEMENTS: Final = 60_000
+MAX_CALL_DEPTH: Final = 8  # calls of functions within one another
 
 
-class Exhausted(Exception):
+class LimitExceeded(Exception):
     """The file is too long or too tangled to be read to its end."""
 
 
@@ -45,8 +45,8 @@ class Recording:
         Raises:
             Exhausted: there are too many.
         """
-        if len(self.operations) >= MOST_OPERATIONS:
-            raise Exhausted
+        if len(self.operations) >= MAX_OPERATIONS:
+            raise LimitExceeded
         operation = Op(
             kind=act, node=node, index=len(self.operations), entry_point=self.root, subject=subject, inputs=things,
             loops=self.loops, branches=self.branches, calls=self.calls,
@@ -64,8 +64,8 @@ class Recording:
             Exhausted: there are too many.
         """
         self._statements += 1
-        if self._statements > MOST_STATEMENTS:
-            raise Exhausted
+        if self._statements > MAX_STATEMENTS:
+            raise LimitExceeded
         self.statement = statement
 
     @contextmanager

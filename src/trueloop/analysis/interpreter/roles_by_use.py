@@ -15,12 +15,12 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.core.source_text import dotted_name
 
-CALLED: Final = "()"
-_OF_MODULES: Final = frozenset((
+CALL: Final = "()"
+_MODULE_METHODS: Final = frozenset((
     "parameters", "named_parameters", "train", "eval", "zero_grad", "modules", "named_modules", "children",
     "requires_grad_",
 ))  # fmt: skip
-_OF_TENSORS: Final = frozenset(("backward", "item", "detach", "argmax", "size", "view"))
+_TENSOR_METHODS: Final = frozenset(("backward", "item", "detach", "argmax", "size", "view"))
 
 
 _TRAINING: Final = re.compile(
@@ -33,7 +33,7 @@ _TRAINING: Final = re.compile(
 _NODES: Final = (ast.Call, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-class Uses:
+class CallIndex:
     """The calls of a file, by where they stand: the tree is gone through once.
 
     Args:
@@ -45,18 +45,18 @@ class Uses:
         self.calls = sorted((node for node in nodes if isinstance(node, ast.Call)), key=lambda node: node.lineno)
         """In the order of their lines."""
         self._lines = [node.lineno for node in self.calls]
-        self._known: dict[int, dict[str, set[str]]] = {}
+        self._tables: dict[int, dict[str, set[str]]] = {}
         self._training: set[Any] | None = None
         self._defined: dict[str, list[Any]] = defaultdict(list)
         for node in nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._defined[node.name].append(node)
 
-    def of(self, path: str, within: Any) -> Set[str]:
+    def of(self, path: str, scope: Any) -> Set[str]:
         """Return the methods called of a name or attribute within a function or class: "self.net" -> {"()", "eval"}."""
-        table = self._known.get(id(within))
+        table = self._tables.get(id(scope))
         if table is None:
-            table = self._known[id(within)] = self._table(within)
+            table = self._tables[id(scope)] = self._table(scope)
         return table.get(path, frozenset())
 
     def trains(self, function: Any) -> bool:
@@ -65,11 +65,11 @@ class Uses:
         What the functions of the file do that it calls counts, too, by their names.
         """
         if self._training is None:
-            self._training = self._all_that_train()
+            self._training = self._training_functions()
         return function in self._training
 
-    def _all_that_train(self) -> set[Any]:
-        names = {each: set(self._names(each)) for several in self._defined.values() for each in several}
+    def _training_functions(self) -> set[Any]:
+        names = {each: set(self._called_names(each)) for several in self._defined.values() for each in several}
         found = {each for each, called in names.items() if any(map(_TRAINING.search, called))}
         while True:
             by_name = {each.name for each in found}
@@ -78,20 +78,20 @@ class Uses:
                 return found
             found |= more
 
-    def _names(self, function: Any) -> Iterator[str]:
+    def _called_names(self, function: Any) -> Iterator[str]:
         start = bisect_left(self._lines, function.lineno)
         end = bisect_right(self._lines, function.end_lineno)
         for node in self.calls[start:end]:
             yield getattr(node.func, "attr", getattr(node.func, "id", ""))
 
-    def _table(self, within: Any) -> dict[str, set[str]]:
+    def _table(self, scope: Any) -> dict[str, set[str]]:
         found: dict[str, set[str]] = defaultdict(set)
-        first, last = (0, None) if isinstance(within, ast.Module) else (within.lineno, within.end_lineno)
+        first, last = (0, None) if isinstance(scope, ast.Module) else (scope.lineno, scope.end_lineno)
         start = bisect_left(self._lines, first)
         end = len(self._lines) if last is None else bisect_right(self._lines, last)
         for node in self.calls[start:end]:
             if path := dotted_name(node.func):
-                found[path].add(CALLED)
+                found[path].add(CALL)
             if isinstance(node.func, ast.Attribute) and (path := dotted_name(node.func.value)):
                 found[path].add(node.func.attr)
         return found
@@ -116,8 +116,8 @@ def kind_by_use(methods: Set[str]) -> ValueKind | None:
         return None
     if {"scale", "update"} <= methods and methods & {"step", "unscale_"}:
         return ValueKind.SCALER
-    if {"zero_grad", "step"} <= methods and CALLED not in methods:
+    if {"zero_grad", "step"} <= methods and CALL not in methods:
         return ValueKind.OPTIMIZER
-    if CALLED in methods and methods & _OF_MODULES and not methods & (_OF_TENSORS | {"step"}):
+    if CALL in methods and methods & _MODULE_METHODS and not methods & (_TENSOR_METHODS | {"step"}):
         return ValueKind.MODEL
     return None

@@ -9,50 +9,50 @@ from trueloop.analysis.abstract_value import (
     FROZEN,
     GRAD,
     NO_GRAPH,
-    PART,
+    SUBMODULE,
     AbstractValue,
     ValueKind,
     join_values,
-    unknown,
+    unknown_value,
 )
 from trueloop.analysis.interpreter.values import element
 from trueloop.analysis.operations import OpKind
 from trueloop.core.source_text import dotted_name
 
 if TYPE_CHECKING:
-    from trueloop.analysis.interpreter.interpreter import Reader
+    from trueloop.analysis.interpreter.interpreter import Interpreter
 
 
-class Targets:
-    """Assigns for a `Reader`."""
+class Assignments:
+    """Assigns for a `Interpreter`."""
 
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
+    def __init__(self, interpreter: Interpreter) -> None:
+        self.interpreter = interpreter
 
     def assign(self, target: ast.expr, thing: AbstractValue) -> None:
         """Let a target stand for a thing."""
         match target:
             case ast.Name():
-                functions = self.reader.recording.functions
-                within = functions[-1] if functions else self.reader.tree
-                self.reader.scope.put(target.id, self.reader.used(thing, target.id, within))
+                functions = self.interpreter.recording.functions
+                within = functions[-1] if functions else self.interpreter.tree
+                self.interpreter.scope.put(target.id, self.interpreter.used(thing, target.id, within))
             case ast.Attribute():
                 self._assign_attribute(target, thing)
             case ast.Subscript():
-                owner, word = self.reader.values.of(target.value), self.reader.values.of(target.slice).constant()
+                owner, word = self.interpreter.values.of(target.value), self.interpreter.values.of(target.slice).constant()
                 if isinstance(word, str | int):
                     owner.attributes[f"[{word!r}]"] = thing
-                self.reader.recording.add(OpKind.STORE_ITEM, target, owner, thing)
+                self.interpreter.recording.add(OpKind.STORE_ITEM, target, owner, thing)
             case ast.Tuple() | ast.List():
                 for number, each in enumerate(target.elts):
                     if isinstance(each, ast.Starred):
-                        self.assign(each.value, unknown(each, thing))
+                        self.assign(each.value, unknown_value(each, thing))
                     else:
-                        self.assign(each, self._part(thing, number, each))
+                        self.assign(each, self._unpacked_item(thing, number, each))
             case _:
                 pass
 
-    def _part(self, thing: AbstractValue, number: int, node: ast.expr) -> AbstractValue:
+    def _unpacked_item(self, thing: AbstractValue, number: int, node: ast.expr) -> AbstractValue:
         """Return an item of what is taken apart."""
         found = thing.attributes.get(f"[{number}]")
         if found is not None:
@@ -63,20 +63,20 @@ class Targets:
             )
         if thing.kind is ValueKind.PARAMETERS:  # (name, parameter)
             return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=thing.sources)
-        return element(thing, node) if thing.kind is ValueKind.SEQUENCE else unknown(node, thing)
+        return element(thing, node) if thing.kind is ValueKind.SEQUENCE else unknown_value(node, thing)
 
     def _assign_attribute(self, target: ast.Attribute, thing: AbstractValue) -> None:
-        owner, name = self.reader.values.of(target.value), target.attr
-        recording = self.reader.recording
+        owner, name = self.interpreter.values.of(target.value), target.attr
+        recording = self.interpreter.recording
         if name == GRAD:
             recording.add(OpKind.CLEAR_GRADIENTS, target, owner, thing, name=GRAD)
             return
         if name == "requires_grad":
             self.freeze(target, owner, thing.constant())
             return
-        thing = self.reader.used(thing, dotted_name(target), self.reader.values.around())
+        thing = self.interpreter.used(thing, dotted_name(target), self.interpreter.values.around())
         before = owner.attributes.get(name)
-        inside = recording.branches and before is not None and PART not in before.facts
+        inside = recording.branches and before is not None and SUBMODULE not in before.facts
         owner.attributes[name] = join_values(before, thing) if inside and before is not None else thing
         if owner.kind is ValueKind.MODEL:
             thing.owners = (*thing.owners, owner)
@@ -87,7 +87,7 @@ class Targets:
     def freeze(self, node: ast.AST, owner: AbstractValue, value: Any) -> None:
         """Take note that something wants gradients, or does not."""
         wants = value if isinstance(value, bool) else None
-        self.reader.recording.add(OpKind.SET_REQUIRES_GRAD, node, owner, value=wants)
+        self.interpreter.recording.add(OpKind.SET_REQUIRES_GRAD, node, owner, value=wants)
         if wants is not True:
             owner.facts = owner.facts | {FROZEN}
             for each in owner.sources if owner.kind is ValueKind.PARAMETERS else ():
@@ -96,18 +96,18 @@ class Targets:
     def augmented(self, node: ast.AugAssign) -> None:
         """Run ``total += loss``."""
         target: Any = node.target
-        reading = ast.copy_location(_loaded(target), target)
-        before, thing = self.reader.values.of(reading), self.reader.values.of(node.value)
+        reading = ast.copy_location(_as_load(target), target)
+        before, thing = self.interpreter.values.of(reading), self.interpreter.values.of(node.value)
         if before.kind is ValueKind.TENSOR and before.name == GRAD:
-            self.reader.recording.add(OpKind.ACCESS_GRADIENTS, node, before, thing)
+            self.interpreter.recording.add(OpKind.ACCESS_GRADIENTS, node, before, thing)
             return
-        result = self.reader.values.computed(node.value, f"binary {type(node.op).__name__}", before, thing)
-        self.reader.recording.add(OpKind.STORE_ITEM, node, before, thing, result=result, name="+=")
+        result = self.interpreter.values.computed(node.value, f"binary {type(node.op).__name__}", before, thing)
+        self.interpreter.recording.add(OpKind.STORE_ITEM, node, before, thing, result=result, name="+=")
         if before.kind is not ValueKind.SEQUENCE:
             self.assign(target, result)
 
 
-def _loaded(target: Any) -> Any:
+def _as_load(target: Any) -> Any:
     """Return the same expression, to be read instead of written."""
     match target:
         case ast.Name():

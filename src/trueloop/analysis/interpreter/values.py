@@ -8,61 +8,61 @@ from typing import TYPE_CHECKING, Any, Final
 from trueloop.analysis.abstract_value import (
     GRAD,
     NO_GRAPH,
-    PART,
+    SUBMODULE,
     WRAPPER,
     AbstractValue,
     ValueKind,
     join_values,
-    unknown,
+    unknown_value,
 )
-from trueloop.analysis.interpreter.qualified_names import canonical, kind_of
+from trueloop.analysis.interpreter.qualified_names import canonical_name, created_kind
 from trueloop.analysis.operations import OpKind
 from trueloop.core.source_text import dotted_name
 
 if TYPE_CHECKING:
-    from trueloop.analysis.interpreter.interpreter import Reader
+    from trueloop.analysis.interpreter.interpreter import Interpreter
 
 BUILTINS: Final = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
-MOST_ITEMS: Final = 200  # of a list written out: longer ones are tables
-OBJECTS: Final = frozenset((ValueKind.SEQUENCE, ValueKind.INSTANCE, ValueKind.MODEL))
-PLAIN: Final = frozenset(("shape", "dtype", "device", "ndim", "grad_fn", "requires_grad", "is_cuda", "itemsize"))
+MAX_ITEMS: Final = 200  # of a list written out: longer ones are tables
+OBJECT_KINDS: Final = frozenset((ValueKind.SEQUENCE, ValueKind.INSTANCE, ValueKind.MODEL))
+METADATA_ATTRIBUTES: Final = frozenset(("shape", "dtype", "device", "ndim", "grad_fn", "requires_grad", "is_cuda", "itemsize"))
 """Attributes of a tensor that say something about it."""
 
 
-class Values:
-    """Evaluates expressions for a `Reader`."""
+class Evaluator:
+    """Evaluates expressions for a `Interpreter`."""
 
-    def __init__(self, reader: Reader) -> None:
-        self.reader = reader
+    def __init__(self, interpreter: Interpreter) -> None:
+        self.interpreter = interpreter
 
     def of(self, node: ast.expr) -> AbstractValue:
         """Return what an expression stands for, and write down what evaluating it does."""
         run = getattr(self, f"_{type(node).__name__.lower()}", None)
         if run is not None:
             thing: AbstractValue = run(node)
-            if thing.loops is None and thing.kind in OBJECTS and not thing.union:
-                thing.loops = tuple(each.node for each in self.reader.recording.loops)
+            if thing.loops is None and thing.kind in OBJECT_KINDS and not thing.union:
+                thing.loops = tuple(each.node for each in self.interpreter.recording.loops)
             return thing
         parts = [self.of(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
-        return unknown(node, *parts)
+        return unknown_value(node, *parts)
 
     def name_of(self, node: ast.expr) -> str:
         """Return the qualified name of what an expression stands for, "" where nobody knows; does nothing."""
-        return self.reader.recording.names.get(id(node), "")
+        return self.interpreter.recording.names.get(id(node), "")
 
-    def _named(self, node: ast.expr, name: str) -> AbstractValue:
-        name = canonical(name)
-        self.reader.recording.names[id(node)] = name
+    def _imported_value(self, node: ast.expr, name: str) -> AbstractValue:
+        name = canonical_name(name)
+        self.interpreter.recording.names[id(node)] = name
         return AbstractValue(kind=ValueKind.NAME, name=name, node=node)
 
     # Names and what belongs to them ----------------------------------------------------------------------------------
 
     def _name(self, node: ast.Name) -> AbstractValue:
-        found = self.reader.scope.get(node.id)
+        found = self.interpreter.scope.get(node.id)
         if found is None:
-            return self._named(node, f"builtins.{node.id}") if node.id in BUILTINS else unknown(node)
+            return self._imported_value(node, f"builtins.{node.id}") if node.id in BUILTINS else unknown_value(node)
         if found.kind is ValueKind.NAME:
-            self.reader.recording.names[id(node)] = found.name
+            self.interpreter.recording.names[id(node)] = found.name
         return found
 
     def _attribute(self, node: ast.Attribute) -> AbstractValue:
@@ -75,50 +75,50 @@ class Values:
             return owner.attributes[name]
         match owner.kind:
             case ValueKind.NAME:
-                return self._named(node, f"{owner.name}.{name}")
+                return self._imported_value(node, f"{owner.name}.{name}")
             case ValueKind.MODEL:
-                return self._of_model(owner, node)
+                return self._model_attribute(owner, node)
             case ValueKind.TENSOR | ValueKind.PARAMETERS:
-                return self._of_tensor(owner, node)
+                return self._tensor_attribute(owner, node)
             case ValueKind.OPTIMIZER if name == "param_groups":
                 return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=owner.sources)
             case ValueKind.SCHEDULER if name == "optimizer" and owner.sources:
                 return owner.sources[0]
             case ValueKind.LOADER if name in ("dataset", "sampler"):
-                return _first(owner.sources, ValueKind.DATASET if name == "dataset" else ValueKind.SAMPLER) or unknown(
+                return _first_of_kind(owner.sources, ValueKind.DATASET if name == "dataset" else ValueKind.SAMPLER) or unknown_value(
                     node, owner
                 )
             case _:
                 pass
-        thing = unknown(node, owner)
+        thing = unknown_value(node, owner)
         if owner.kind in (ValueKind.UNKNOWN, ValueKind.INSTANCE):
-            owner.attributes[name] = self.reader.used(thing, dotted_name(node), self.around())
+            owner.attributes[name] = self.interpreter.used(thing, dotted_name(node), self.around())
         return thing
 
     def around(self) -> Any:
         """Return the class or function whose statements are being run."""
-        functions = self.reader.recording.functions
-        return self.reader.calls.class_around(functions[-1]) if functions else None
+        functions = self.interpreter.recording.functions
+        return self.interpreter.calls.class_around(functions[-1]) if functions else None
 
-    def _of_model(self, owner: AbstractValue, node: ast.Attribute) -> AbstractValue:
+    def _model_attribute(self, owner: AbstractValue, node: ast.Attribute) -> AbstractValue:
         if WRAPPER in owner.facts and node.attr == "module" and owner.sources:
             return owner.sources[0]
         if node.attr in ("training", "device", "dtype", "config"):
-            return unknown(node)
+            return unknown_value(node)
         for each in owner.alternatives():
             if each is not owner and node.attr in each.attributes:
                 return each.attributes[node.attr]
-        part = AbstractValue(kind=ValueKind.MODEL, node=node, sources=(owner,), facts={PART})
-        if self.reader.calls.method_of(owner, node.attr) is not None:
+        part = AbstractValue(kind=ValueKind.MODEL, node=node, sources=(owner,), facts={SUBMODULE})
+        if self.interpreter.calls.method_of(owner, node.attr) is not None:
             return part  # a property or a method: not kept, it is looked up for each call
         owner.attributes[node.attr] = part
         return part
 
-    def _of_tensor(self, owner: AbstractValue, node: ast.Attribute) -> AbstractValue:
+    def _tensor_attribute(self, owner: AbstractValue, node: ast.Attribute) -> AbstractValue:
         if node.attr == GRAD:
             return AbstractValue(kind=ValueKind.TENSOR, name=GRAD, node=node, sources=(owner,), facts={NO_GRAPH})
-        if node.attr in PLAIN:
-            return unknown(node)
+        if node.attr in METADATA_ATTRIBUTES:
+            return unknown_value(node)
         facts = {NO_GRAPH} if node.attr == "data" else owner.facts & {NO_GRAPH}
         return AbstractValue(kind=ValueKind.TENSOR, name=owner.name, node=node, sources=(owner,), facts=set(facts))
 
@@ -128,7 +128,7 @@ class Values:
         return AbstractValue(kind=ValueKind.CONSTANT, node=node, value=node.value)
 
     def _call(self, node: ast.Call) -> AbstractValue:
-        return self.reader.calls.run(node)
+        return self.interpreter.calls.run(node)
 
     def _await(self, node: ast.Await) -> AbstractValue:
         return self.of(node.value)
@@ -138,7 +138,7 @@ class Values:
 
     def _namedexpr(self, node: ast.NamedExpr) -> AbstractValue:
         thing = self.of(node.value)
-        self.reader.targets.assign(node.target, thing)
+        self.interpreter.targets.assign(node.target, thing)
         return thing
 
     def _ifexp(self, node: ast.IfExp) -> AbstractValue:
@@ -156,7 +156,7 @@ class Values:
         return result
 
     def _lambda(self, node: ast.Lambda) -> AbstractValue:
-        return AbstractValue(kind=ValueKind.FUNCTION, name="<lambda>", node=node, scope=self.reader.scope)
+        return AbstractValue(kind=ValueKind.FUNCTION, name="<lambda>", node=node, scope=self.interpreter.scope)
 
     def _unaryop(self, node: ast.UnaryOp) -> AbstractValue:
         thing = self.of(node.operand)
@@ -178,7 +178,7 @@ class Values:
         if again and all(each.kind is ValueKind.MODEL for each in left.sources):
             return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=left.sources)
         if left.kind is right.kind is ValueKind.CONSTANT:
-            return AbstractValue(kind=ValueKind.CONSTANT, node=node, value=_folded(node.op, left.value, right.value))
+            return AbstractValue(kind=ValueKind.CONSTANT, node=node, value=_fold_constants(node.op, left.value, right.value))
         return self.computed(node, f"binary {type(node.op).__name__}", left, right)
 
     def _compare(self, node: ast.Compare) -> AbstractValue:
@@ -194,7 +194,7 @@ class Values:
     def computed(self, node: ast.expr, name: str, *inputs: AbstractValue) -> AbstractValue:
         """Return the result of an operation on tensors, if any of its inputs is one."""
         if not any(each.kind in (ValueKind.TENSOR, ValueKind.PARAMETERS) for each in inputs):
-            return unknown(node, *inputs)
+            return unknown_value(node, *inputs)
         graphs = [each for each in inputs if each.kind is not ValueKind.CONSTANT and NO_GRAPH not in each.facts]
         return AbstractValue(
             kind=ValueKind.TENSOR, name=name, node=node, sources=inputs, facts=set() if graphs else {NO_GRAPH}
@@ -209,8 +209,8 @@ class Values:
     # Sequences -------------------------------------------------------------------------------------------------------
 
     def _tuple(self, node: ast.Tuple | ast.List | ast.Set) -> AbstractValue:
-        if len(node.elts) > MOST_ITEMS:
-            return unknown(node)
+        if len(node.elts) > MAX_ITEMS:
+            return unknown_value(node)
         return self._sequence(node, [self.of(each) for each in node.elts])
 
     _list = _set = _tuple
@@ -218,14 +218,14 @@ class Values:
     def _sequence(self, node: ast.expr, things: list[AbstractValue]) -> AbstractValue:
         if things and all(each.kind is ValueKind.PARAMETERS for each in things):
             return AbstractValue(
-                kind=ValueKind.PARAMETERS, node=node, sources=_together(each.sources for each in things)
+                kind=ValueKind.PARAMETERS, node=node, sources=_unique(each.sources for each in things)
             )
         held = {f"[{number}]": each for number, each in enumerate(things)}
         return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(things), attributes=held)
 
     def _dict(self, node: ast.Dict) -> AbstractValue:
-        if len(node.values) > MOST_ITEMS:
-            return unknown(node)
+        if len(node.values) > MAX_ITEMS:
+            return unknown_value(node)
         held: dict[str, AbstractValue] = {}
         for key, value in zip(node.keys, node.values, strict=True):
             thing = self.of(value)
@@ -249,14 +249,14 @@ class Values:
     def _comprehension(self, node: ast.expr, generators: list[ast.comprehension], value: ast.expr) -> AbstractValue:
         first, *rest = generators
         over = self.of(first.iter)
-        self.reader.recording.add(OpKind.ITERATE, node, over)
-        before = self.reader.scope.copied()
-        with self.reader.recording.loop(first, over):
-            self.reader.targets.assign(first.target, element(over, first.iter))
+        self.interpreter.recording.add(OpKind.ITERATE, node, over)
+        before = self.interpreter.scope.copied()
+        with self.interpreter.recording.loop(first, over):
+            self.interpreter.targets.assign(first.target, element(over, first.iter))
             for test in first.ifs:
                 self.of(test)
             result = self._comprehension(node, rest, value) if rest else self.of(value)
-        self.reader.scope.names = before
+        self.interpreter.scope.names = before
         if rest:
             return result
         if result.kind is ValueKind.PARAMETERS:
@@ -273,7 +273,7 @@ class Values:
         if owner.kind in (ValueKind.SEQUENCE, ValueKind.UNKNOWN, ValueKind.LOADER) and not isinstance(
             node.slice, ast.Slice
         ):
-            thing = element(owner, node) if owner.kind is not ValueKind.UNKNOWN else unknown(node, owner)
+            thing = element(owner, node) if owner.kind is not ValueKind.UNKNOWN else unknown_value(node, owner)
             if isinstance(word, str | int):
                 owner.attributes[key] = thing
             return thing
@@ -281,10 +281,10 @@ class Values:
             return self.computed(node, owner.name, owner)
         if owner.kind is ValueKind.MODEL:  # a layer of Sequential or ModuleList
             layer = owner.attributes.get(key)
-            return layer or AbstractValue(kind=ValueKind.MODEL, node=node, sources=(owner,), facts={PART})
+            return layer or AbstractValue(kind=ValueKind.MODEL, node=node, sources=(owner,), facts={SUBMODULE})
         if owner.kind in (ValueKind.PARAMETERS, ValueKind.SEQUENCE):
             return owner
-        return unknown(node, owner)
+        return unknown_value(node, owner)
 
     # What the text decides -------------------------------------------------------------------------------------------
 
@@ -298,22 +298,22 @@ class Values:
         if isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__":
             return True  # the file may be run as a program
         if isinstance(test, ast.Compare):
-            return self._told(test)
+            return self._compare_to_constant(test)
         if isinstance(test, ast.Name):
-            found = self.reader.scope.get(test.id)
+            found = self.interpreter.scope.get(test.id)
             if (
                 found is not None
                 and found.kind is ValueKind.CONSTANT
                 and not found.union
-                and self.reader.recording.calls
+                and self.interpreter.recording.calls
             ):
                 return bool(found.value)
         return None
 
-    def _told(self, test: ast.Compare) -> bool | None:
+    def _compare_to_constant(self, test: ast.Compare) -> bool | None:
         """Return the truth of ``task == "depth"``, where the call that is being run says which word it is."""
-        functions, left, right = self.reader.recording.functions, test.left, test.comparators[0]
-        found = self.reader.scope.names.get(left.id) if functions and isinstance(left, ast.Name) else None
+        functions, left, right = self.interpreter.recording.functions, test.left, test.comparators[0]
+        found = self.interpreter.scope.names.get(left.id) if functions and isinstance(left, ast.Name) else None
         if found is None or found.union or len(test.ops) > 1 or not isinstance(test.ops[0], ast.Eq | ast.NotEq):
             return None
         told, asked = found.constant(), getattr(right, "value", None)
@@ -340,12 +340,12 @@ class Values:
             return None
         thing = self.of(node)
         if thing.kind is ValueKind.CLASS:
-            return ValueKind.MODEL if self.reader.calls.is_module(thing) else None
+            return ValueKind.MODEL if self.interpreter.calls.is_module(thing) else None
         if thing.name in ("torch.Tensor", "torch.FloatTensor", "torch.LongTensor"):
             return ValueKind.TENSOR
         if thing.name.endswith((".LRScheduler", "._LRScheduler")):
             return ValueKind.SCHEDULER
-        return kind_of(thing.name) if thing.kind is ValueKind.NAME else None
+        return created_kind(thing.name) if thing.kind is ValueKind.NAME else None
 
 
 def element(over: AbstractValue, node: Any) -> AbstractValue:
@@ -365,20 +365,20 @@ def element(over: AbstractValue, node: Any) -> AbstractValue:
                 kind=ValueKind.TENSOR, name=over.name, node=node, sources=(over,), facts=over.facts & {NO_GRAPH}
             )
         case ValueKind.MODEL:
-            return AbstractValue(kind=ValueKind.MODEL, node=node, sources=(over,), facts={PART})
+            return AbstractValue(kind=ValueKind.MODEL, node=node, sources=(over,), facts={SUBMODULE})
         case _:
-            return unknown(node, over)
+            return unknown_value(node, over)
 
 
-def _first(things: tuple[AbstractValue, ...], kind: ValueKind) -> AbstractValue | None:
+def _first_of_kind(things: tuple[AbstractValue, ...], kind: ValueKind) -> AbstractValue | None:
     return next((each for each in things if each.kind is kind), None)
 
 
-def _together(groups: Any) -> tuple[AbstractValue, ...]:
+def _unique(groups: Any) -> tuple[AbstractValue, ...]:
     return tuple({id(each): each for group in groups for each in group}.values())
 
 
-def _folded(op: ast.operator, left: Any, right: Any) -> Any:
+def _fold_constants(op: ast.operator, left: Any, right: Any) -> Any:
     """Return what arithmetic on two numbers written out gives; None where it is not that simple."""
     if not (isinstance(left, int | float) and isinstance(right, int | float)):
         return None

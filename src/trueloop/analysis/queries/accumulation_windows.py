@@ -10,7 +10,7 @@ from trueloop.analysis.loop_invariance import names_in
 from trueloop.analysis.operations import Branch, Loop, Op, OpKind
 from trueloop.analysis.source_file import SourceFile
 
-SIZED: Final = frozenset(("torch.randn", "torch.rand", "torch.zeros", "torch.ones"))
+CREATION_FUNCTIONS: Final = frozenset(("torch.randn", "torch.rand", "torch.zeros", "torch.ones"))
 
 
 class Window(NamedTuple):
@@ -29,7 +29,7 @@ class Window(NamedTuple):
     """Nothing else makes the condition true or false."""
 
 
-def window(operation: Op, loop: Loop) -> Window | None:
+def accumulation_window(operation: Op, loop: Loop) -> Window | None:
     """Return the window at whose end an operation in a loop happens, if that is the only condition."""
     conditions = operation.conditions(loop)
     if len(conditions) != 1 or not isinstance(conditions[0].node, ast.If):
@@ -42,11 +42,11 @@ def window(operation: Op, loop: Loop) -> Window | None:
         parts = [each.node for each in branch.test.alternatives()]
     else:
         parts = [test]
-    found = _remainder(parts, branch)
-    return found if found is not None and _counts(found.counter, operation, loop) else None
+    found = _find_window(parts, branch)
+    return found if found is not None and _is_counter(found.counter, operation, loop) else None
 
 
-def _remainder(parts: list[Any], branch: Branch) -> Window | None:
+def _find_window(parts: list[Any], branch: Branch) -> Window | None:
     arm, alone = branch.arm, len(parts) == 1
     for part in parts:
         turned = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not)
@@ -59,12 +59,12 @@ def _remainder(parts: list[Any], branch: Branch) -> Window | None:
         else:
             ends ^= 1  # a remainder is true where the window goes on
         if ends == 0 and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Mod):
-            size = _value(branch.test, inner)
+            size = _divisor(branch.test, inner)
             return Window(branch, inner.left, inner.right, size, rest, alone)
     return None
 
 
-def _value(test: AbstractValue | None, remainder: ast.BinOp) -> Any:
+def _divisor(test: AbstractValue | None, remainder: ast.BinOp) -> Any:
     if isinstance(remainder.right, ast.Constant):
         return remainder.right.value
     for each in test.ancestors() if test is not None else ():
@@ -73,7 +73,7 @@ def _value(test: AbstractValue | None, remainder: ast.BinOp) -> Any:
     return None
 
 
-def _counts(counter: ast.expr, operation: Op, loop: Loop) -> bool:
+def _is_counter(counter: ast.expr, operation: Op, loop: Loop) -> bool:
     """True where a counter surely goes on from turn to turn of a loop."""
     asked = names_in(counter)
     target = getattr(loop.node, "target", None)
@@ -88,13 +88,13 @@ def _counts(counter: ast.expr, operation: Op, loop: Loop) -> bool:
     )
 
 
-def divides(source: SourceFile, size: ast.expr) -> bool:
+def divides_by(source: SourceFile, size: ast.expr) -> bool:
     """True where something in the file is divided by the size of a window, or multiplied by it or by its inverse."""
-    wanted = _end(size)
+    wanted = _last_name(size)
     for each in source.nodes:
         if isinstance(each, ast.BinOp | ast.AugAssign) and isinstance(each.op, ast.Div | ast.Mult):
             parts = (each.left, each.right) if isinstance(each, ast.BinOp) else (each.value,)
-            if any(_end(part) == wanted for whole in parts for part in ast.walk(whole)):
+            if any(_last_name(part) == wanted for whole in parts for part in ast.walk(whole)):
                 return True
     return any(
         isinstance(each.func, ast.Attribute) and each.func.attr.rstrip("_") in ("div", "mul", "true_divide", "divide")
@@ -102,13 +102,13 @@ def divides(source: SourceFile, size: ast.expr) -> bool:
     )
 
 
-def _end(node: ast.AST) -> str:
+def _last_name(node: ast.AST) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else repr(node.value) if isinstance(node, ast.Constant) else "?"
 
 
-def by_hand(source: SourceFile) -> bool:
+def accesses_grad(source: SourceFile) -> bool:
     """True where the text itself reads or writes the ``.grad`` of something."""
     return any(
         isinstance(each, ast.Attribute)
@@ -119,7 +119,7 @@ def by_hand(source: SourceFile) -> bool:
     )
 
 
-def batches(loader: AbstractValue) -> int | None:
+def batch_count(loader: AbstractValue) -> int | None:
     """Return how many batches a loader has, where its data is made in the text with its size written out."""
     options = loader.arguments
     if (
@@ -134,7 +134,7 @@ def batches(loader: AbstractValue) -> int | None:
     if dataset is None or dataset.name != "torch.utils.data.TensorDataset" or not dataset.sources:
         return None
     rows = dataset.sources[0]
-    first = rows.arguments.get("0") if rows.name in SIZED and not rows.union else None
+    first = rows.arguments.get("0") if rows.name in CREATION_FUNCTIONS and not rows.union else None
     if first is not None and first.kind is ValueKind.SEQUENCE and first.sources:
         first = first.sources[0]
     samples, batch = first.constant() if first is not None else None, size.constant() if size is not None else 1
@@ -144,7 +144,7 @@ def batches(loader: AbstractValue) -> int | None:
     return samples // batch if dropped else -(-samples // batch)
 
 
-def repeated(source: SourceFile, loop: Loop) -> ast.expr | None:
+def repeat_count(source: SourceFile, loop: Loop) -> ast.expr | None:
     """Return ``k`` of ``for _ in range(k)``, where that is more than one."""
     call = getattr(loop.node, "iter", None)
     if not isinstance(call, ast.Call) or source.name(call.func) != "builtins.range" or len(call.args) != 1:
@@ -152,7 +152,7 @@ def repeated(source: SourceFile, loop: Loop) -> ast.expr | None:
     return call.args[0] if loop.trip_count() is None or (loop.trip_count() or 0) > 1 else None
 
 
-def mean_of_batch(source: SourceFile, backward: Op, loop: Loop, *, drawn: bool = False) -> bool:
+def is_batch_mean(source: SourceFile, backward: Op, loop: Loop, *, uses_next: bool = False) -> bool:
     """True where a backward's root is one of torch's losses, a mean, over what the loop gives in this turn.
 
     Args:
@@ -177,12 +177,12 @@ def mean_of_batch(source: SourceFile, backward: Op, loop: Loop, *, drawn: bool =
     changed = source.ops_in_loop(loop, OpKind.TORCH_CALL, root=backward.entry_point)
     if any(each.subject is root and each.name.endswith("_") for each in changed):
         return False  # loss.div_(k)
-    return any(_fresh(source, each, loop, drawn=drawn) for each in root.ancestors(2000))
+    return any(_is_from_batch(source, each, loop, uses_next=uses_next) for each in root.ancestors(2000))
 
 
-def _fresh(source: SourceFile, thing: AbstractValue, loop: Loop, *, drawn: bool) -> bool:
+def _is_from_batch(source: SourceFile, thing: AbstractValue, loop: Loop, *, uses_next: bool) -> bool:
     node = thing.node
-    if drawn:
+    if uses_next:
         return isinstance(node, ast.Call) and source.name(node.func) == "builtins.next"
     target = getattr(loop.node, "target", None)
     own = [loop.node, getattr(loop.node, "iter", None), *(ast.walk(target) if target is not None else ())]

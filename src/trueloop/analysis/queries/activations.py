@@ -18,21 +18,21 @@ SIGMOID: Final = frozenset((
 ))  # fmt: skip
 RELU: Final = frozenset(("torch.relu", "torch.nn.functional.relu", "torch.Tensor.relu", "torch.nn.ReLU"))
 _LAYERS: Final = frozenset(("torch.nn.Linear", "torch.nn.Conv1d", "torch.nn.Conv2d", "torch.nn.Conv3d"))
-_SHAPES: Final = (
+_RESHAPING: Final = (
     "view", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "permute", "movedim", "clone", "view_as",
     "reshape_as", "swapaxes",
 )  # fmt: skip
-VIEWS: Final = frozenset(f"{owner}.{name}" for owner in ("torch", "torch.Tensor") for name in _SHAPES)
+VIEWS: Final = frozenset(f"{owner}.{name}" for owner in ("torch", "torch.Tensor") for name in _RESHAPING)
 """Operations that leave the numbers as they are."""
 
 
-def affine(made: AbstractValue) -> bool:
+def is_affine(origin: AbstractValue) -> bool:
     """True for the results of a linear layer with a bias or of a convolution."""
-    bias = made.arguments.get("bias") or made.arguments.get("2")
-    return made.name in _LAYERS and (made.name != "torch.nn.Linear" or bias is None or bias.constant() is True)
+    bias = origin.arguments.get("bias") or origin.arguments.get("2")
+    return origin.name in _LAYERS and (origin.name != "torch.nn.Linear" or bias is None or bias.constant() is True)
 
 
-def left_out(source: SourceFile, made: AbstractValue, word: str) -> Fix | None:
+def remove_activation_fix(source: SourceFile, origin: AbstractValue, word: str) -> Fix | None:
     """Return the fix that leaves an operation or layer out; None where it is not in a form that shows how.
 
     Args:
@@ -41,11 +41,11 @@ def left_out(source: SourceFile, made: AbstractValue, word: str) -> Fix | None:
         word: what it is called.
     """
     words = f"Leave the {word} out"
-    if made.kind is ValueKind.TENSOR:
-        edits = source.text.unwrap_call(made.node, method=made.name.startswith("torch.Tensor."))
+    if origin.kind is ValueKind.TENSOR:
+        edits = source.text.unwrap_call(origin.node, method=origin.name.startswith("torch.Tensor."))
         return Fix(edits, safe=False, description=words) if edits else None
-    chain = next((each for each in made.owners if each.sources and each.sources[-1] is made), None)
-    if chain is None or not isinstance(chain.node, ast.Call) or chain.node.args[-1:] != [made.node]:
+    chain = next((each for each in origin.owners if each.sources and each.sources[-1] is origin), None)
+    if chain is None or not isinstance(chain.node, ast.Call) or chain.node.args[-1:] != [origin.node]:
         return None
     edit = source.text.drop_last_argument(chain.node)
     return Fix((edit,), safe=False, description=words) if edit else None

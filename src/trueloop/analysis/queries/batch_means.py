@@ -8,43 +8,43 @@ from typing import Any
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.queries.evaluation_loops import loader_of
+from trueloop.analysis.queries.evaluation_loops import find_loader
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import dotted_name
 
 
-def means_of_means(source: SourceFile) -> Iterator[tuple[ast.BinOp, Op]]:
+def means_of_batch_means(source: SourceFile) -> Iterator[tuple[ast.BinOp, Op]]:
     """Yield the divisions of a sum of batches' means by the number of batches, with the loss that is a mean.
 
     Only for a loader that the text makes, with a last batch that may be smaller, and where nothing is trained.
     """
     quotients = [
         each for each in source.nodes
-        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div) and length_of(source, each.right) is not None
+        if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div) and len_argument(source, each.right) is not None
     ]  # fmt: skip
     for loss in source.ops(OpKind.LOSS) if quotients else ():
         reduction = loss.options.get("reduction")
         mean = reduction is None or reduction.constant() == "mean"
-        if not mean or not loss.loops or not _ragged(loss.loops[-1]):
+        if not mean or not loss.loops or not _may_have_short_batch(loss.loops[-1]):
             continue
         if source.ops_in_loop(loss.loops[-1], OpKind.BACKWARD, OpKind.STEP):
             continue  # a running figure of training
         loop = loss.loops[-1].node
         for quotient in quotients:
-            if _sums(source, quotient, loop, loss) and not is_inside(quotient, loop):
+            if _is_mean_over_loop(source, quotient, loop, loss) and not is_inside(quotient, loop):
                 yield quotient, loss
 
 
-def length_of(source: SourceFile, node: ast.expr) -> Any:
+def len_argument(source: SourceFile, node: ast.expr) -> Any:
     """Return what ``len()`` is asked of; None for anything else."""
     if isinstance(node, ast.Call) and source.name(node.func) == "builtins.len" and len(node.args) == 1:
         return node.args[0]
     return None
 
 
-def _ragged(loop: Loop) -> bool:
-    loader = loader_of(loop)
+def _may_have_short_batch(loop: Loop) -> bool:
+    loader = find_loader(loop)
     if loader is None or loader.kind is not ValueKind.LOADER or loader.union or not loader.arguments:
         return False
     last, size = loader.arguments.get("drop_last"), loader.arguments.get("batch_size") or loader.arguments.get("1")
@@ -53,29 +53,29 @@ def _ragged(loop: Loop) -> bool:
     return several and plain and (last is None or last.constant() is False)
 
 
-def _sums(source: SourceFile, quotient: ast.BinOp, loop: Any, loss: Op) -> bool:
+def _is_mean_over_loop(source: SourceFile, quotient: ast.BinOp, loop: Any, loss: Op) -> bool:
     """True where a quotient's dividend is what a loop has added up, and its divisor the number of turns."""
-    of = dotted_name(length_of(source, quotient.right))
+    of = dotted_name(len_argument(source, quotient.right))
     if isinstance(loop, ast.comprehension):
         dividend, statement = quotient.left, loss.statement
         summed = isinstance(dividend, ast.Call) and source.name(dividend.func) == "builtins.sum" and dividend.args
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-        return bool(of and summed and dotted_name(summed[0]) == of == dotted_name(target)) and _item_of(statement, loss)
+        return bool(of and summed and dotted_name(summed[0]) == of == dotted_name(target)) and _is_list_item(statement, loss)
     through = {dotted_name(each) for each in ast.walk(loop.iter)} - {""} if isinstance(loop, ast.For) else set[str]()
     added = [
         dotted_name(each.target) for each in ast.walk(loop)
-        if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add) and _plain(each.value, loss)
+        if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add) and _is_loss_value(each.value, loss)
     ]  # fmt: skip
     return of in through and dotted_name(quotient.left) in added
 
 
-def _item_of(statement: Any, loss: Op) -> bool:
+def _is_list_item(statement: Any, loss: Op) -> bool:
     """True where the items of a list are the loss itself, and nothing else is."""
     value = getattr(statement, "value", None)
-    return isinstance(value, ast.ListComp) and _plain(value.elt, loss)
+    return isinstance(value, ast.ListComp) and _is_loss_value(value.elt, loss)
 
 
-def _plain(value: Any, loss: Op) -> bool:
+def _is_loss_value(value: Any, loss: Op) -> bool:
     """True for the loss, by its name, too, or for the number read out of it."""
     while isinstance(value, ast.Call) and value is not loss.node:
         method = value.func

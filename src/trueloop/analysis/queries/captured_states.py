@@ -14,7 +14,7 @@ from trueloop.core.source_text import Edit, Fix, dotted_name
 _ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 
 
-def holds(thing: AbstractValue, state: AbstractValue) -> bool:
+def contains_state(thing: AbstractValue, state: AbstractValue) -> bool:
     """True where a thing is a captured state itself, or a list or dictionary with it in it."""
     queue, seen = [thing], set[int]()
     while queue:
@@ -28,7 +28,7 @@ def holds(thing: AbstractValue, state: AbstractValue) -> bool:
     return False
 
 
-def keeps_the_best(taken: Op, loop: Loop) -> bool:
+def is_best_checkpoint(taken: Op, loop: Loop) -> bool:
     """True where a capture in a loop stands under a comparison with a value that is written right there.
 
     ``if loss < best: best, state = loss, model.state_dict()``.
@@ -37,7 +37,7 @@ def keeps_the_best(taken: Op, loop: Loop) -> bool:
         if not isinstance(branch.node, ast.If) or is_inside(loop.node, branch.node):
             continue
         arm = branch.node.body if branch.arm == 0 else branch.node.orelse
-        written = {path for statement in arm for path in _written(statement)}
+        written = {path for statement in arm for path in _stored_names(statement)}
         for compared in ast.walk(branch.node.test):
             if isinstance(compared, ast.Compare) and isinstance(compared.ops[0], _ORDERS):
                 sides = {dotted_name(each) for each in (compared.left, *compared.comparators)}
@@ -46,13 +46,13 @@ def keeps_the_best(taken: Op, loop: Loop) -> bool:
     return False
 
 
-def _written(statement: ast.stmt) -> Iterator[str]:
+def _stored_names(statement: ast.stmt) -> Iterator[str]:
     for each in ast.walk(statement):
         if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store):
             yield dotted_name(each)
 
 
-def resumed(source: SourceFile) -> Iterator[tuple[Op, Op]]:
+def loads_without_optimizer(source: SourceFile) -> Iterator[tuple[Op, Op]]:
     """Yield where a model's state is loaded, and that of its scheduler or scaler, while its optimizer's is left.
 
     Only where the text saves states of optimizers, and every ``load_state_dict`` in it is understood.
@@ -73,23 +73,23 @@ def resumed(source: SourceFile) -> Iterator[tuple[Op, Op]]:
         return
     read = {id(each.result) for each in source.ops(OpKind.LOAD)}
     for model in loads:
-        files = _files(model, read) if model.subject.kind is ValueKind.MODEL else set[int]()
+        files = _loaded_files(model, read) if model.subject.kind is ValueKind.MODEL else set[int]()
         for other in loads if files else ():
             same = (
                 other.entry_point == model.entry_point
                 and other.branches == model.branches
-                and files & _files(other, read)
+                and files & _loaded_files(other, read)
             )
-            if same and other.subject.kind is not ValueKind.MODEL and _averages(source, model):
+            if same and other.subject.kind is not ValueKind.MODEL and _have_optimizers_state(source, model):
                 yield model, other
                 break
 
 
-def _files(load: Op, read: set[int]) -> set[int]:
+def _loaded_files(load: Op, read: set[int]) -> set[int]:
     return {id(each) for thing in load.inputs for each in thing.ancestors()} & read
 
 
-def _averages(source: SourceFile, load: Op) -> bool:
+def _have_optimizers_state(source: SourceFile, load: Op) -> bool:
     """True where the optimizers of a model remember something: all do, but for SGD without momentum.
 
     Not where other code gets hold of them, which may load their states.
@@ -107,10 +107,10 @@ def _averages(source: SourceFile, load: Op) -> bool:
     )
 
 
-def copied(source: SourceFile, node: ast.Call) -> Fix | None:
+def deepcopy_fix(source: SourceFile, node: ast.Call) -> Fix | None:
     """Return the fix: ``copy.deepcopy(...)`` around a capture, with the import where it is missing."""
     start, end = source.text.span(node)
-    name, edits = _name_of_deepcopy(source), list[Edit]()
+    name, edits = _deepcopy_name(source), list[Edit]()
     if not name:
         name = "copy.deepcopy"
         imports = [each for each in source.tree.body if isinstance(each, ast.Import | ast.ImportFrom)]
@@ -124,7 +124,7 @@ def copied(source: SourceFile, node: ast.Call) -> Fix | None:
     return Fix(tuple(edits), safe=True, description="Copy the state")
 
 
-def _name_of_deepcopy(source: SourceFile) -> str:
+def _deepcopy_name(source: SourceFile) -> str:
     for each in source.tree.body:
         if isinstance(each, ast.Import | ast.ImportFrom):
             for alias in each.names:

@@ -11,18 +11,18 @@ from trueloop.analysis.source_file import SourceFile
 _INFINITE = frozenset(("builtins.float", "math.inf", "torch.inf", "numpy.inf"))
 
 
-def infinite(clip: Op) -> bool:
+def has_infinite_limit(clip: Op) -> bool:
     """True where a clipping only measures: its limit is ``float("inf")``."""
-    limit = limit_of(clip)
+    limit = clip_limit(clip)
     return limit is not None and any(each.name in _INFINITE for each in limit.alternatives())
 
 
-def limit_of(clip: Op) -> AbstractValue | None:
+def clip_limit(clip: Op) -> AbstractValue | None:
     """Return the limit of a clipping; None where it is given in another way."""
     return next((clip.options[name] for name in ("1", "max_norm", "clip_value") if name in clip.options), None)
 
 
-def scaler_of(operation: Op) -> AbstractValue | None:
+def find_scaler(operation: Op) -> AbstractValue | None:
     """Return the scaler that a backward went through, or that steps."""
     held = [*operation.inputs]
     if operation.kind is OpKind.BACKWARD:
@@ -30,7 +30,7 @@ def scaler_of(operation: Op) -> AbstractValue | None:
     return next((each for each in held if each.kind is ValueKind.SCALER), None)
 
 
-def scales(scaler: AbstractValue) -> bool:
+def is_enabled_scaler(scaler: AbstractValue) -> bool:
     """True for a scaler that is made in the text, and surely not switched off."""
     enabled = scaler.arguments.get("enabled")
     made_here = scaler.kind is ValueKind.SCALER and scaler.name.startswith("torch.") and not scaler.union
@@ -38,7 +38,7 @@ def scales(scaler: AbstractValue) -> bool:
     return made_here and not by_place and (enabled is None or enabled.constant() is True)
 
 
-def unscaling(source: SourceFile, step: Op) -> tuple[str, ...] | None:
+def unscale_lines(source: SourceFile, step: Op) -> tuple[str, ...] | None:
     """Return what has to be written before a clipping in front of a step: nothing, or a call of ``unscale_``.
 
     Returns:

@@ -10,7 +10,7 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import SourceFile
 
 
-def epochs(source: SourceFile) -> Iterator[tuple[Op, AbstractValue]]:
+def epoch_loops(source: SourceFile) -> Iterator[tuple[Op, AbstractValue]]:
     """Yield each start of a loop over a loader in which an optimizer steps, with the loader.
 
     Around it stands another loop, which may take more than one turn and in which the training goes on: no turn builds

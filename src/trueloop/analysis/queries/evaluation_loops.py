@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_inside, is_statement
-from trueloop.analysis.queries.modes import frozen, in_eval_mode, trains
+from trueloop.analysis.queries.modes import is_partly_frozen, is_in_eval_mode, is_training_step
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import Fix
 
 
-def loader_of(loop: Loop) -> AbstractValue | None:
+def find_loader(loop: Loop) -> AbstractValue | None:
     """Return the loader a loop goes through; None where it goes through something else."""
     over = loop.over
     while over is not None and over.kind is ValueKind.SEQUENCE:
@@ -22,7 +22,7 @@ def loader_of(loop: Loop) -> AbstractValue | None:
     return over if ways and all(each.kind is ValueKind.LOADER for each in ways) else None
 
 
-def sweeps(source: SourceFile, *, grad: bool | None) -> Iterator[Op]:
+def evaluation_calls(source: SourceFile, *, grad: bool | None) -> Iterator[Op]:
     """Yield the calls of whole models, one per batch of a loader, while nothing is trained.
 
     Args:
@@ -33,78 +33,78 @@ def sweeps(source: SourceFile, *, grad: bool | None) -> Iterator[Op]:
     whole = {id(each.node) for each in calls}
     for call in calls:
         inner = any(id(each) in whole for each in call.calls)  # a layer, in the forward of a model
-        if (grad is None or call.grad is grad) and call.loops and not inner and _swept(source, call):
+        if (grad is None or call.grad is grad) and call.loops and not inner and _is_evaluation(source, call):
             yield call
 
 
-def _swept(source: SourceFile, call: Op) -> bool:
+def _is_evaluation(source: SourceFile, call: Op) -> bool:
     """True where a model is called once per batch of a loader, for its output, and nothing is trained meanwhile.
 
     Not where the same loader is gone through several times for one model, as for Monte Carlo dropout.
     """
     loop = call.loops[-1]
     model = call.subject
-    if loader_of(loop) is None or model.kind is not ValueKind.MODEL or _for_nothing(call):
+    if find_loader(loop) is None or model.kind is not ValueKind.MODEL or _discards_output(call):
         return False
     run = source.ops_of_run(call)
     inside = [each for each in run if any(one is loop for one in each.loops)]  # not when its function is called again
     if any(each.kind in (OpKind.BACKWARD, OpKind.STEP) for each in inside):
         return False
     called = [each for each in run if each.kind is OpKind.MODEL_CALL and each.subject.may_be(model)]
-    if sum(each in inside for each in called) != 1 or any(_again(source, call, each, run) for each in called):
+    if sum(each in inside for each in called) != 1 or any(_repeats_loader(source, call, each, run) for each in called):
         return False
     around = (source.ops_in_loop(each, root=call.entry_point) for each in call.loops[:-1])
-    return all(any(trains(source, each, model, operations) for each in operations) for operations in around)
+    return all(any(is_training_step(source, each, model, operations) for each in operations) for operations in around)
 
 
-def _again(source: SourceFile, call: Op, other: Op, run: Sequence[Op]) -> bool:
+def _repeats_loader(source: SourceFile, call: Op, other: Op, run: Sequence[Op]) -> bool:
     """True where a model goes through what may be the same loader in the same turn, untrained since."""
     first, last = sorted((call.index, other.index))
-    mine, its = (loader_of(each.loops[-1]) if each.loops else None for each in (call, other))
+    mine, its = (find_loader(each.loops[-1]) if each.loops else None for each in (call, other))
     if first == last or mine is None or its is None or not mine.may_be(its):
         return False
     if [id(loop) for loop in call.loops[:-1]] != [id(loop) for loop in other.loops[:-1]]:
         return False
-    return not any(trains(source, each, call.subject, run) for each in run if first < each.index < last)
+    return not any(is_training_step(source, each, call.subject, run) for each in run if first < each.index < last)
 
 
-def _for_nothing(call: Op) -> bool:
+def _discards_output(call: Op) -> bool:
     """True where the output is thrown away: only the statistics of batch normalisation are wanted."""
     return isinstance(call.statement, ast.Expr) and call.statement.value is call.node
 
 
-def trained_on(source: SourceFile, call: Op) -> Op | None:
+def find_training_step(source: SourceFile, call: Op) -> Op | None:
     """Return a step that trains the called model on another loader, before; None where there may be none."""
-    loader = loader_of(call.loops[-1])
+    loader = find_loader(call.loops[-1])
     run = [each for each in source.operations if each.entry_point == call.entry_point]
-    steps = [each for each in run if trains(source, each, call.subject, run)]
+    steps = [each for each in run if is_training_step(source, each, call.subject, run)]
     before = [each for each in steps if each.index < call.index]
     if loader is None or not before:
         return None
-    for overs in (list(_loaders(each)) for each in steps):
+    for overs in (list(_enclosing_loaders(each)) for each in steps):
         if not overs or any(over is None or over.may_be(loader) for over in overs):
             return None
     return before[0]
 
 
-def _loaders(step: Op) -> Iterator[AbstractValue | None]:
+def _enclosing_loaders(step: Op) -> Iterator[AbstractValue | None]:
     """Yield the loaders a step goes through, None for a loop over what may be one."""
     for loop in step.loops:
-        loader = loader_of(loop)
+        loader = find_loader(loop)
         if loader is not None:
             yield loader
 
 
-def graphs_for_nothing(source: SourceFile) -> Iterator[Op]:
+def unused_graphs(source: SourceFile) -> Iterator[Op]:
     """Yield the calls of sweeps in eval mode that build graphs which nothing in the text goes back through."""
-    for call in sweeps(source, grad=True):
+    for call in evaluation_calls(source, grad=True):
         model, inside = call.subject, source.ops_in_loop(call.loops[-1], root=call.entry_point)
         wanted = any(
             each.kind in (OpKind.ESCAPE, OpKind.SET_REQUIRES_GRAD)
             or (each.kind is OpKind.TORCH_CALL and each.name.startswith("torch.autograd"))
             for each in inside
         )
-        if wanted or not in_eval_mode(source, call) or frozen(source, model):
+        if wanted or not is_in_eval_mode(source, call) or is_partly_frozen(source, model):
             continue
         results = {id(each.result) for each in inside if each.result is not None}
         backwards = [each for each in source.ops(OpKind.BACKWARD) if each.entry_point == call.entry_point]
@@ -112,7 +112,7 @@ def graphs_for_nothing(source: SourceFile) -> Iterator[Op]:
             yield call
 
 
-def without_graphs(source: SourceFile, call: Op) -> Fix | None:
+def no_grad_fix(source: SourceFile, call: Op) -> Fix | None:
     """Return the fix: ``with torch.no_grad():`` around the loop or statement of a call."""
     names = [
         alias.asname or alias.name for each in source.tree.body if isinstance(each, ast.Import)

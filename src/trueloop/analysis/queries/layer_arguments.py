@@ -14,22 +14,22 @@ BATCH_NORMS: Final = tuple(
 )
 
 
-def place_of_epsilon(source: SourceFile, call: ast.Call) -> int:
+def epsilon_position(source: SourceFile, call: ast.Call) -> int:
     """Return where a normalisation takes its epsilon, and momentum behind it; lazy ones take no number of features."""
     return 0 if source.name(call.func).startswith("torch.nn.Lazy") else 1
 
 
-def written(call: ast.Call, name: str, place: int) -> ast.expr | None:
+def argument_node(call: ast.Call, name: str, place: int) -> ast.expr | None:
     """Return what a call gives for a parameter, by name or by place; None = nothing."""
     named = next((each.value for each in call.keywords if each.arg == name), None)
     return call.args[place] if named is None and len(call.args) > place else named
 
 
-def value_of(expression: ast.expr | None, made: Op | None, name: str, place: int) -> Any:
+def argument_value(expression: ast.expr | None, made: Op | None, name: str, place: int) -> Any:
     """Return the constant that was written for a parameter, or that the name written there is bound to.
 
     Args:
-        expression: as `written` returns it.
+        expression: as `argument_node` returns it.
         made: the making of the layer, where it was read; it knows what names are bound to.
         name: of the parameter, and its ``place``.
     """

@@ -19,15 +19,15 @@ def is_inside(inner: Any, outer: Any) -> bool:
     return any(each is inner for each in ast.walk(outer))
 
 
-def recurs_with(operation: Op, other: Op, loop: Loop) -> bool:
+def repeats_with(operation: Op, other: Op, loop: Loop) -> bool:
     """True where an operation happens in every turn of a loop in which another does, or in every so many of them."""
     one, two = operation.branches, other.branches
     if any(mine.node is its.node and mine.arm != its.arm for mine in one for its in two):
         return False
-    return all(_recurs(branch, loop) for branch in one if branch not in two)
+    return all(_is_periodic(branch, loop) for branch in one if branch not in two)
 
 
-def _recurs(branch: Branch, loop: Loop) -> bool:
+def _is_periodic(branch: Branch, loop: Loop) -> bool:
     """True for the condition "every so many turns", or one that no turn of the loop changes."""
     if not isinstance(branch.node, ast.If):
         return False

@@ -13,7 +13,7 @@ from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import Fix, dotted_name, encloses
 
 _DROPOUT: Final = ("Dropout", "AlphaDropout", "FeatureAlphaDropout")
-_NORMALISED: Final = ("BatchNorm", "SyncBatchNorm", "LazyBatchNorm")
+_BATCH_NORMS: Final = ("BatchNorm", "SyncBatchNorm", "LazyBatchNorm")
 _WITH_DROPOUT: Final = ("LSTM", "GRU", "RNN", "MultiheadAttention")
 _NETWORKS: Final = (
     "resnet", "densenet", "mobilenet", "efficientnet", "inception", "googlenet", "resnext", "wide_resnet", "shufflenet",
@@ -22,21 +22,21 @@ _NETWORKS: Final = (
 """Of torchvision: those with dropout or batch normalisation."""
 MODE_DEPENDENT: Final = "ropout|BatchNorm|Transformer|LSTM|GRU|RNN|MultiheadAttention|torchvision"
 """One of these stands in each text with a model that is `has_mode_dependent_layers` for certain."""
-_OF_TORCH: Final = "torch.nn."
+_TORCH_NN: Final = "torch.nn."
 _FUNCTIONS: Final = tuple(f"torch.nn.functional.dropout{kind}" for kind in ("", "1d", "2d", "3d"))
 
 
-def sets(mode: Op, model: AbstractValue) -> bool:
+def sets_mode_of(mode: Op, model: AbstractValue) -> bool:
     """True where a change of mode is one of a whole model."""
     return any(mode.subject.may_be(each) for each in model.with_enclosing_modules())
 
 
-def touches(mode: Op, model: AbstractValue) -> bool:
+def may_set_mode_of(mode: Op, model: AbstractValue) -> bool:
     """True where a change of mode may be one of a model or a part of it."""
     return not mode.subject.models() or mode.subject.covers(model) or model.covers(mode.subject)
 
 
-def unread(source: SourceFile, method: str) -> list[ast.expr]:
+def unresolved_mode_changes(source: SourceFile, method: str) -> list[ast.expr]:
     """Return where the text does not tell whose mode is set: by ``train`` or ``eval``, or by ``module.training = ``."""
     by_hand: list[ast.expr] = [
         each
@@ -51,7 +51,7 @@ def unread(source: SourceFile, method: str) -> list[ast.expr]:
     return by_hand + [call for call in called if id(call) not in read]
 
 
-def unused(source: SourceFile, node: Any) -> bool:
+def is_in_unused_function(source: SourceFile, node: Any) -> bool:
     """True for what stands in a function of the file whose name stands nowhere else in it."""
     for each in source.tree.body:
         if isinstance(each, ast.FunctionDef) and is_inside(node, each):
@@ -60,38 +60,38 @@ def unused(source: SourceFile, node: Any) -> bool:
     return False
 
 
-def left_from_training(source: SourceFile, call: Op) -> bool:
+def is_left_in_train_mode(source: SourceFile, call: Op) -> bool:
     """True where a model surely is in train mode when it is called, as it was put into for training it.
 
     Where every turn of the loops around both puts it back into eval mode afterwards, the call may be meant to see it
     in train mode, as the re-estimation of batch normalisation's statistics does.
     """
     run = source.ops_of_run(call)
-    modes = [each for each in run if each.kind is OpKind.SET_MODE and touches(each, call.subject)]
-    for mode in (each for each in modes if each.value is True and sets(each, call.subject)):
+    modes = [each for each in run if each.kind is OpKind.SET_MODE and may_set_mode_of(each, call.subject)]
+    for mode in (each for each in modes if each.value is True and sets_mode_of(each, call.subject)):
         around = zip(mode.loops, (*call.loops, *mode.loops), strict=False)
         if mode.index > call.index or not mode.implied_by(call) or any(one is not other for one, other in around):
             continue
         turn = [each for each in run if all(each.within(loop) for loop in mode.loops)]
-        trained = any(trains(source, each, call.subject, run) for each in turn if mode.index < each.index < call.index)
+        trained = any(is_training_step(source, each, call.subject, run) for each in turn if mode.index < each.index < call.index)
         if trained and not any(each.value is not True and each.index > mode.index for each in modes if each in turn):
             return True
     return False
 
 
-def in_eval_mode(source: SourceFile, call: Op) -> bool:
+def is_in_eval_mode(source: SourceFile, call: Op) -> bool:
     """True where a model as a whole is in eval mode when it is called."""
     model = call.subject
     modes = [
-        each for each in source.ops(OpKind.SET_MODE) if each.entry_point == call.entry_point and touches(each, model)
+        each for each in source.ops(OpKind.SET_MODE) if each.entry_point == call.entry_point and may_set_mode_of(each, model)
     ]
-    if any(each.value is not False and not sets(each, model) for each in modes):
+    if any(each.value is not False and not sets_mode_of(each, model) for each in modes):
         return False  # a part of it is switched by itself
-    before = [each for each in modes if each.index < call.index and sets(each, model)]
+    before = [each for each in modes if each.index < call.index and sets_mode_of(each, model)]
     return bool(before) and before[-1].value is False and before[-1].branches == call.branches
 
 
-def trains(source: SourceFile, step: Op, model: AbstractValue, operations: Iterable[Op]) -> bool:
+def is_training_step(source: SourceFile, step: Op, model: AbstractValue, operations: Iterable[Op]) -> bool:
     """True for a step of a model's parameters that a backward among operations has reached."""
     if step.kind is not OpKind.STEP or step.subject.kind is not ValueKind.OPTIMIZER:
         return False
@@ -100,7 +100,7 @@ def trains(source: SourceFile, step: Op, model: AbstractValue, operations: Itera
     return any(each.kind is OpKind.BACKWARD and source.reaches(each, model) for each in operations)
 
 
-def frozen(source: SourceFile, model: AbstractValue) -> bool:
+def is_partly_frozen(source: SourceFile, model: AbstractValue) -> bool:
     """True where gradients of a model or of parts of it are switched off somewhere."""
     return any(
         each.value is not True and (model.covers(each.subject) or each.subject.covers(model))
@@ -108,7 +108,7 @@ def frozen(source: SourceFile, model: AbstractValue) -> bool:
     )
 
 
-def renewed(loop: Loop, model: AbstractValue, inside: Iterable[Op]) -> bool:
+def may_recreate_model(loop: Loop, model: AbstractValue, inside: Iterable[Op]) -> bool:
     """True where each turn of a loop may have a model of its own."""
     functions = {id(each.function): each.function for each in inside if each.function is not None}
     around = [each for each in functions.values() if not encloses(each, loop.node)]
@@ -122,7 +122,7 @@ def renewed(loop: Loop, model: AbstractValue, inside: Iterable[Op]) -> bool:
     )
 
 
-def set_back(source: SourceFile, mode: Op, loop: Loop) -> Fix | None:
+def train_mode_fix(source: SourceFile, mode: Op, loop: Loop) -> Fix | None:
     """Return the fix: train mode at the beginning of every turn, or of the loop over batches in it."""
     call = next(
         (
@@ -142,7 +142,7 @@ def set_back(source: SourceFile, mode: Op, loop: Loop) -> Fix | None:
     return Fix((edit,), safe=True, description=f"Insert {text}.train()") if edit else None
 
 
-def evaluated(source: SourceFile, call: Op) -> Fix | None:
+def eval_mode_fix(source: SourceFile, call: Op) -> Fix | None:
     """Return the fix: eval mode before the loop or statement of a call that measures, train mode after it."""
     loop, text = call.loops[-1].node, dotted_name(call.node.func)
     if is_statement(loop) and is_inside(call.node, loop):
@@ -163,83 +163,83 @@ def evaluated(source: SourceFile, call: Op) -> Fix | None:
 
 def has_mode_dependent_layers(source: SourceFile, model: AbstractValue) -> bool | None:
     """Return whether a model has dropout or batch normalisation; None where the text does not tell."""
-    return _lively(source, model, set())
+    return _depends_on_mode(source, model, set())
 
 
-def _lively(source: SourceFile, model: AbstractValue, seen: set[int]) -> bool | None:
+def _depends_on_mode(source: SourceFile, model: AbstractValue, seen: set[int]) -> bool | None:
     if id(model) in seen:
         return False
     seen.add(id(model))
     ways = list(model.alternatives())
     if len(ways) > 1:
-        told = {_lively(source, each, seen) for each in ways}
+        told = {_depends_on_mode(source, each, seen) for each in ways}
         return told.pop() if len(told) == 1 else None
     model = ways[0]
     if WRAPPER in model.facts and model.sources:
-        return _lively(source, model.sources[0], seen)
+        return _depends_on_mode(source, model.sources[0], seen)
     if isinstance(model.scope, AbstractValue):
-        return _of_class(source, model, model.scope, seen)
-    if model.name.startswith(_OF_TORCH):
-        return _of_torch(source, model, model.name.removeprefix(_OF_TORCH), seen)
+        return _class_depends(source, model, model.scope, seen)
+    if model.name.startswith(_TORCH_NN):
+        return _torch_layer_depends(source, model, model.name.removeprefix(_TORCH_NN), seen)
     package, _, name = model.name.rpartition(".")
     return True if package.startswith("torchvision.models") and name.startswith(_NETWORKS) else None
 
 
-def _of_torch(source: SourceFile, model: AbstractValue, name: str, seen: set[int]) -> bool | None:
-    if name.startswith(_NORMALISED):
+def _torch_layer_depends(source: SourceFile, model: AbstractValue, name: str, seen: set[int]) -> bool | None:
+    if name.startswith(_BATCH_NORMS):
         return True
     if name.startswith(_DROPOUT):
-        return _rate(model, "p", "0", default=0.5)
+        return _has_dropout(model, "p", "0", default=0.5)
     if name.startswith("Transformer"):
-        return _rate(model, "dropout", "", default=0.1)
+        return _has_dropout(model, "dropout", "", default=0.1)
     if name in _WITH_DROPOUT:
-        return _rate(model, "dropout", "", default=0.0)
+        return _has_dropout(model, "dropout", "", default=0.0)
     written = len(getattr(model.node, "args", ())) + len(getattr(model.node, "keywords", ()))
     if name in ("Sequential", "ModuleList", "ModuleDict"):
-        return _any(
-            [None] * (written > 0 and not model.sources), (_lively(source, each, seen) for each in model.sources)
+        return _any_true(
+            [None] * (written > 0 and not model.sources), (_depends_on_mode(source, each, seen) for each in model.sources)
         )
     return False
 
 
-def _rate(model: AbstractValue, word: str, place: str, *, default: float) -> bool:
+def _has_dropout(model: AbstractValue, word: str, place: str, *, default: float) -> bool:
     given = model.arguments.get(word) or model.arguments.get(place)
     rate = default if given is None else given.constant(default or 0.1)
     return rate != 0
 
 
-def _of_class(source: SourceFile, model: AbstractValue, kind: AbstractValue, seen: set[int]) -> bool | None:
+def _class_depends(source: SourceFile, model: AbstractValue, kind: AbstractValue, seen: set[int]) -> bool | None:
     told: list[bool | None] = []
     called = set[str]()
-    for each in _classes(kind):
+    for each in _class_hierarchy(kind):
         if each.kind is not ValueKind.CLASS:
             told.append(False if each.name in ("torch.nn.Module", "builtins.object") else None)
             continue
         first, last = each.node.lineno, each.node.end_lineno
         within = [call for call in source.all_calls if first <= call.lineno <= last]
-        told += [True for call in within if source.name(call.func) in _FUNCTIONS and _drops(call)]
+        told += [True for call in within if source.name(call.func) in _FUNCTIONS and _has_nonzero_rate(call)]
         called |= {call.func.attr for call in within if isinstance(call.func, ast.Attribute)}
     for name, part in model.attributes.items():
         if part.kind is ValueKind.MODEL:
-            told.append(_lively(source, part, seen))
+            told.append(_depends_on_mode(source, part, seen))
         elif part.kind is ValueKind.UNKNOWN and name in called:
             told.append(None)  # called, so it may be a module
-    return _any(told, ())
+    return _any_true(told, ())
 
 
-def _drops(call: ast.Call) -> bool:
+def _has_nonzero_rate(call: ast.Call) -> bool:
     """True for a call of functional dropout, unless it says a rate of 0."""
     rate = next((word.value for word in call.keywords if word.arg == "p"), call.args[1] if len(call.args) > 1 else None)
     return not (isinstance(rate, ast.Constant) and rate.value == 0)
 
 
-def _classes(kind: AbstractValue) -> list[AbstractValue]:
+def _class_hierarchy(kind: AbstractValue) -> list[AbstractValue]:
     found = [kind]
     for each in found:
         found += [base for base in (each.sources if each.kind is ValueKind.CLASS else ()) if base not in found]
     return found
 
 
-def _any(first: Iterable[bool | None], second: Iterable[bool | None]) -> bool | None:
+def _any_true(first: Iterable[bool | None], second: Iterable[bool | None]) -> bool | None:
     told = {*first, *second}
     return True if True in told else None if None in told else False

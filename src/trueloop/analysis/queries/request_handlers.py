@@ -16,27 +16,27 @@ FRAMEWORKS: Final = frozenset((
     "fastapi.FastAPI", "fastapi.APIRouter", "flask.Flask", "flask.Blueprint", "quart.Quart", "sanic.Sanic",
     "starlette.applications.Starlette", "litestar.Litestar",
 ))  # fmt: skip
-ROUTES: Final = frozenset(("get", "post", "put", "patch", "route", "api_route", "websocket"))
-WITHOUT: Final = frozenset((
+ROUTE_METHODS: Final = frozenset(("get", "post", "put", "patch", "route", "api_route", "websocket"))
+NO_GRAD_CONTEXTS: Final = frozenset((
     "torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad", "torch.autograd.inference_mode",
     "torch.set_grad_enabled", "torch.autograd.set_grad_enabled", "torch.autograd.grad_mode.no_grad",
     "torch.autograd.grad_mode.inference_mode", "torch.autograd.grad_mode.set_grad_enabled",
 ))  # fmt: skip
-_DEEPEST: Final = 4
+_MAX_DEPTH: Final = 4
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-class Known(NamedTuple):
+class ModuleNames(NamedTuple):
     """What the names of a file stand for."""
 
-    imported: dict[str, str]
+    imported_names: dict[str, str]
     models: dict[str, AbstractValue]
     functions: dict[str, Function]
-    reached: dict[tuple[int, bool], int]
+    visited: dict[tuple[int, bool], int]
     """Functions that were gone through, and whether gradients may be off in them -> the fewest calls that led there."""
 
 
-class Way(NamedTuple):
+class CallPath(NamedTuple):
     """How a function was reached from a handler."""
 
     depth: int = 0
@@ -45,7 +45,7 @@ class Way(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class HandlerCall:
     """A model of the module, called for a request."""
 
     model: AbstractValue
@@ -55,26 +55,26 @@ class Served:
     """Gradients are on, as far as the functions on the way tell."""
 
 
-def served(source: SourceFile) -> Iterator[Served]:
+def handler_calls(source: SourceFile) -> Iterator[HandlerCall]:
     """Yield the calls of whole models in handlers of requests, and in functions of the file that those call.
 
     Only of models that the module itself makes, once and for all requests, under a name that nothing changes.
     """
     functions = {each.name: each for each in source.tree.body if isinstance(each, Function)}
     decorators = [decorator for each in functions.values() for decorator in each.decorator_list]
-    models = _models(source) if any(isinstance(each, ast.Call) for each in decorators) else {}
+    models = _module_models(source) if any(isinstance(each, ast.Call) for each in decorators) else {}
     if not models:
         return
-    known, seen = Known(imported(source.tree), models, functions, {}), set[int]()
+    known, seen = ModuleNames(imported_names(source.tree), models, functions, {}), set[int]()
     for handler in functions.values():
-        if any(_routes(source.tree, each, known.imported) for each in handler.decorator_list):
-            for each in _within(handler, known, Way()):
+        if any(_is_route(source.tree, each, known.imported) for each in handler.decorator_list):
+            for each in _calls_in(handler, known, CallPath()):
                 if id(each.call) not in seen:
                     seen.add(id(each.call))
                     yield each
 
 
-def _models(source: SourceFile) -> dict[str, AbstractValue]:
+def _module_models(source: SourceFile) -> dict[str, AbstractValue]:
     """Return the models that names of the module stand for, where each name is written once."""
     made = {id(each.node): each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.MODEL}
     written: dict[str, list[Any]] = {}
@@ -99,26 +99,26 @@ def _receiver(value: ast.expr) -> ast.expr:
     return value
 
 
-def _routes(tree: ast.Module, decorator: ast.expr, names: dict[str, str]) -> bool:
+def _is_route(tree: ast.Module, decorator: ast.expr, names: dict[str, str]) -> bool:
     if not isinstance(decorator, ast.Call) or not isinstance(decorator.func, ast.Attribute):
         return False
     application = decorator.func.value
-    if decorator.func.attr not in ROUTES or not isinstance(application, ast.Name):
+    if decorator.func.attr not in ROUTE_METHODS or not isinstance(application, ast.Name):
         return False
     return any(
         isinstance(each, ast.Assign)
         and isinstance(each.value, ast.Call)
-        and qualified(each.value, names) in FRAMEWORKS
+        and qualified_name(each.value, names) in FRAMEWORKS
         and any(isinstance(target, ast.Name) and target.id == application.id for target in each.targets)
         for each in tree.body
     )
 
 
-def _within(function: Function, known: Known, way: Way) -> Iterator[Served]:
-    if way.depth >= known.reached.get((id(function), way.off), _DEEPEST + 1):
+def _calls_in(function: Function, known: ModuleNames, way: CallPath) -> Iterator[HandlerCall]:
+    if way.depth >= known.visited.get((id(function), way.off), _MAX_DEPTH + 1):
         return
-    known.reached[id(function), way.off] = way.depth
-    off = way.off or any(qualified(each, known.imported) in WITHOUT for each in function.decorator_list)
+    known.visited[id(function), way.off] = way.depth
+    off = way.off or any(qualified_name(each, known.imported) in NO_GRAD_CONTEXTS for each in function.decorator_list)
     local = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
     for statement, guarded in _statements(function.body, known.imported, guarded=False):
         for call in _own_calls(statement):
@@ -126,16 +126,16 @@ def _within(function: Function, known: Known, way: Way) -> Iterator[Served]:
             if name in local:
                 continue
             if name in known.models:
-                yield Served(model=known.models[name], call=call, statement=statement, grad=not off and not guarded)
+                yield HandlerCall(model=known.models[name], call=call, statement=statement, grad=not off and not guarded)
             elif name in known.functions and known.functions[name] is not function:
-                yield from _within(known.functions[name], known, Way(way.depth + 1, off or guarded))
+                yield from _calls_in(known.functions[name], known, CallPath(way.depth + 1, off or guarded))
 
 
 def _statements(body: list[Any], names: dict[str, str], *, guarded: bool) -> Iterator[tuple[ast.stmt, bool]]:
     """Yield the statements of a function, and whether gradients may be off around each."""
     for statement in body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            guarded |= qualified(statement.value, names) in WITHOUT  # torch.set_grad_enabled(False)
+            guarded |= qualified_name(statement.value, names) in NO_GRAD_CONTEXTS  # torch.set_grad_enabled(False)
         yield statement, guarded
         inner = guarded
         if isinstance(statement, ast.With | ast.AsyncWith):
@@ -161,7 +161,7 @@ def _own_calls(statement: ast.stmt) -> Iterator[ast.Call]:
         ]
 
 
-def imported(tree: ast.Module) -> dict[str, str]:
+def imported_names(tree: ast.Module) -> dict[str, str]:
     """Return what each imported name stands for: {"nn": "torch.nn"}; also where no rule has read the code."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -173,7 +173,7 @@ def imported(tree: ast.Module) -> dict[str, str]:
     return found
 
 
-def qualified(expression: ast.expr, names: dict[str, str]) -> str:
+def qualified_name(expression: ast.expr, names: dict[str, str]) -> str:
     """Return the qualified name of what an expression is, or calls; "" where the imports do not tell."""
     head, dot, rest = dotted_name(expression.func if isinstance(expression, ast.Call) else expression).partition(".")
     return f"{names[head]}{dot}{rest}" if head in names else ""

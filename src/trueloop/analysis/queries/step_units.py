@@ -8,7 +8,7 @@ from typing import Final
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op
 
-LENGTHS: Final = {
+LENGTH_ARGUMENTS: Final = {
     "CosineAnnealingLR": ("1", "T_max"),
     "OneCycleLR": ("2", "total_steps", "4", "steps_per_epoch"),
     "PolynomialLR": ("1", "total_iters"),
@@ -18,11 +18,11 @@ LENGTHS: Final = {
     "get_scheduler": ("3", "num_training_steps"),
 }
 """Schedules with an end, and the arguments that say how many advances it takes."""
-DEEPEST: Final = 12  # terms within one another
-ROUNDED: Final = frozenset(("int", "round", "max", "min", "ceil", "floor"))
+MAX_DEPTH: Final = 12  # terms within one another
+ROUNDING_FUNCTIONS: Final = frozenset(("int", "round", "max", "min", "ceil", "floor"))
 
 
-def turns_of(step: Op, loop: Loop) -> AbstractValue | None:
+def iterations_per_step(step: Op, loop: Loop) -> AbstractValue | None:
     """Return K where an update is made in every K-th turn of a loop, on the condition ``i % K``; else None."""
     for branch in step.conditions(loop) if step.loops[-1].node is loop.node else ():
         for each in branch.test.ancestors() if branch.test is not None else ():
@@ -31,17 +31,17 @@ def turns_of(step: Op, loop: Loop) -> AbstractValue | None:
     return None
 
 
-def lengths(scheduler: AbstractValue) -> list[AbstractValue]:
+def schedule_lengths(scheduler: AbstractValue) -> list[AbstractValue]:
     """Return the numbers of advances that a schedule, or those it is put together from, are made for."""
-    names = LENGTHS.get(scheduler.name.rpartition(".")[2], ())
+    names = LENGTH_ARGUMENTS.get(scheduler.name.rpartition(".")[2], ())
     found = [each for name, each in scheduler.arguments.items() if name in names]
     for each in scheduler.arguments.values():
         for inner in each.sources if each.kind is ValueKind.SEQUENCE else ():
-            found += lengths(inner) if inner.kind is ValueKind.SCHEDULER and inner is not scheduler else ()
+            found += schedule_lengths(inner) if inner.kind is ValueKind.SCHEDULER and inner is not scheduler else ()
     return found
 
 
-def power(number: AbstractValue, unit: AbstractValue, deep: int = 0) -> int | None:
+def unit_exponent(number: AbstractValue, unit: AbstractValue, depth: int = 0) -> int | None:
     """Return how often a number was multiplied by another one: -1 where it was divided by it once.
 
     Args:
@@ -52,35 +52,35 @@ def power(number: AbstractValue, unit: AbstractValue, deep: int = 0) -> int | No
     Returns:
         None where the text does not tell.
     """
-    if number is unit or number.union or deep > DEEPEST:
+    if number is unit or number.union or depth > MAX_DEPTH:
         return 1 if number is unit else None
     parts = [
-        power(each, unit, deep + 1) for each in number.sources if each.kind in (ValueKind.UNKNOWN, ValueKind.CONSTANT)
+        unit_exponent(each, unit, depth + 1) for each in number.sources if each.kind in (ValueKind.UNKNOWN, ValueKind.CONSTANT)
     ]
     known = [each for each in parts if each is not None]
     if len(known) < len(parts):
         return None
     node = number.node
     if isinstance(node, ast.BinOp) and len(parts) == 2:
-        return _of_two(node.op, known[0], known[1])
+        return _combine_exponents(node.op, known[0], known[1])
     called = node.func if isinstance(node, ast.Call) else None
-    plain = isinstance(node, ast.UnaryOp) or getattr(called, "attr", getattr(called, "id", "")) in ROUNDED
-    return _alike(known) if plain else 0
+    plain = isinstance(node, ast.UnaryOp) or getattr(called, "attr", getattr(called, "id", "")) in ROUNDING_FUNCTIONS
+    return _common_exponent(known) if plain else 0
 
 
-def _of_two(op: ast.operator, left: int, right: int) -> int | None:
+def _combine_exponents(op: ast.operator, left: int, right: int) -> int | None:
     match op:
         case ast.Mult():
             return left + right
         case ast.Div() | ast.FloorDiv():
             return left - right
         case ast.Add() | ast.Sub():
-            return _alike([left, right])
+            return _common_exponent([left, right])
         case _:
             return None if left or right else 0
 
 
-def _alike(powers: list[int]) -> int | None:
+def _common_exponent(powers: list[int]) -> int | None:
     """Return the power of a sum: that of its terms, of which plain numbers are none."""
     found = {each for each in powers if each}
     return None if len(found) > 1 else next(iter(found), 0)

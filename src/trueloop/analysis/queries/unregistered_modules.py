@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from trueloop.analysis.abstract_value import COPIED, FROZEN, AbstractValue, ValueKind
+from trueloop.analysis.abstract_value import COPY, FROZEN, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import SourceFile
@@ -20,7 +20,7 @@ _PARAMETERS: Final = ("torch.nn.Parameter", "torch.nn.parameter.Parameter")
 _REGISTERING: Final = frozenset(("setattr", "add_module", "register_module", "__setattr__"))
 
 
-class Unheld(NamedTuple):
+class UnregisteredLayers(NamedTuple):
     """Layers that their module does not hold."""
 
     bound: Op
@@ -30,7 +30,7 @@ class Unheld(NamedTuple):
     """Where one of them takes part in the forward pass."""
 
 
-def unheld(source: SourceFile) -> Iterator[Unheld]:
+def unregistered_layers(source: SourceFile) -> Iterator[UnregisteredLayers]:
     """Yield the attributes whose layers train with nobody: called with gradients, and used in no other way."""
     calls = source.ops(OpKind.MODEL_CALL)
     seen = set[int]()
@@ -40,17 +40,17 @@ def unheld(source: SourceFile) -> Iterator[Unheld]:
         plain = kept is not None and kept.kind is ValueKind.SEQUENCE and kept.name != "turns"
         if model.kind is not ValueKind.MODEL or kind is None or not plain or kept is None or id(bound.node) in seen:
             continue
-        layers = [each for each in _layers(kept) if _made_for(source, each, bound, kind) and _is_free(source, each)]
+        layers = [each for each in _layers(kept) if _is_created_for(source, each, bound, kind) and _is_untracked(source, each)]
         used = [each for each in calls if any(each.subject.may_be(layer) for layer in layers)]
         if not used or not layers or not _only_called(source, bound.name, kind, used):
             continue
         seen.add(id(bound.node))
-        trained = [each for each in used if each.grad is not False and not _detached(source, each.node)]
-        if len(trained) == len(used) or any(_before_backward(source, each) for each in trained):
-            yield Unheld(bound, layers[0], trained[0])
+        trained = [each for each in used if each.grad is not False and not _is_detached(source, each.node)]
+        if len(trained) == len(used) or any(_precedes_backward(source, each) for each in trained):
+            yield UnregisteredLayers(bound, layers[0], trained[0])
 
 
-def _made_for(source: SourceFile, layer: AbstractValue, bound: Op, kind: ast.ClassDef) -> bool:
+def _is_created_for(source: SourceFile, layer: AbstractValue, bound: Op, kind: ast.ClassDef) -> bool:
     """True for a layer that a class makes, and for copies that a function makes for it: ``clones(layer, 3)``."""
     if is_inside(layer.node, kind):
         return True
@@ -62,7 +62,7 @@ def _made_for(source: SourceFile, layer: AbstractValue, bound: Op, kind: ast.Cla
         for each in function.body
         if isinstance(each, ast.Return)
     )
-    return COPIED in layer.facts and any(
+    return COPY in layer.facts and any(
         isinstance(each, ast.ListComp) and each is bound.inputs[0].node and each.elt is layer.node for each in returned
     )
 
@@ -80,11 +80,11 @@ def _layers(kept: AbstractValue) -> Iterator[AbstractValue]:
             queue += [*each.sources, *each.union]
 
 
-def _is_free(source: SourceFile, layer: AbstractValue) -> bool:
+def _is_untracked(source: SourceFile, layer: AbstractValue) -> bool:
     """True for a layer with weights that nothing holds, freezes or steps."""
-    if layer.owners or not has_weights(layer) or any(FROZEN in each.facts for each in _inside(layer)):
+    if layer.owners or not has_weights(layer) or any(FROZEN in each.facts for each in _submodules(layer)):
         return False
-    own = list(_inside(layer, copies=False))
+    own = list(_submodules(layer, copies=False))
     ids = {id(each) for each in own}
     if any(id(holder) not in ids for each in own for holder in each.owners):
         return False
@@ -98,18 +98,18 @@ def _is_free(source: SourceFile, layer: AbstractValue) -> bool:
 def has_weights(layer: AbstractValue) -> bool:
     """True for a layer of torch's that has weights, and for a module of this file that holds one, or a parameter."""
     return any(
-        each.name.removeprefix("torch.nn.").startswith(_WITH_WEIGHTS) or any(map(_trained, each.attributes.values()))
-        for each in _inside(layer)
+        each.name.removeprefix("torch.nn.").startswith(_WITH_WEIGHTS) or any(map(_is_trainable_parameter, each.attributes.values()))
+        for each in _submodules(layer)
     )
 
 
-def _trained(value: AbstractValue) -> bool:
+def _is_trainable_parameter(value: AbstractValue) -> bool:
     """True for ``nn.Parameter(...)`` that is not told whether it wants a gradient, and so does."""
     call = value.node
     return value.name in _PARAMETERS and isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords
 
 
-def _inside(layer: AbstractValue, *, copies: bool = True) -> Iterator[AbstractValue]:
+def _submodules(layer: AbstractValue, *, copies: bool = True) -> Iterator[AbstractValue]:
     """Yield a module and its parts; those of a copy, told by the parts of what was copied, only where asked for."""
     queue, seen = [layer], set[int]()
     while queue:
@@ -117,7 +117,7 @@ def _inside(layer: AbstractValue, *, copies: bool = True) -> Iterator[AbstractVa
         if id(each) not in seen:
             seen.add(id(each))
             yield each
-            parts = (*each.sources, *each.attributes.values()) if copies or COPIED not in each.facts else ()
+            parts = (*each.sources, *each.attributes.values()) if copies or COPY not in each.facts else ()
             queue += [part for part in parts if part.kind is ValueKind.MODEL]
 
 
@@ -143,19 +143,19 @@ def _only_called(source: SourceFile, word: str, kind: ast.ClassDef, used: list[O
     return True
 
 
-def _before_backward(source: SourceFile, call: Op) -> bool:
+def _precedes_backward(source: SourceFile, call: Op) -> bool:
     """True where a backward comes behind it; that the layers are measured without gradients elsewhere is no excuse."""
     return any(each.kind is OpKind.BACKWARD and each.index > call.index for each in source.ops_of_run(call))
 
 
-def _detached(source: SourceFile, node: Any) -> bool:
+def _is_detached(source: SourceFile, node: Any) -> bool:
     return any(
         isinstance(call.func, ast.Attribute) and call.func.attr == "detach" and is_inside(node, call.func.value)
         for call in source.all_calls
     )
 
 
-def registered(source: SourceFile, found: Unheld) -> Fix | None:
+def module_list_fix(source: SourceFile, found: UnregisteredLayers) -> Fix | None:
     """Return the fix: ``nn.ModuleList([...])`` or ``nn.ModuleDict({...})`` where the list is written out."""
     statement, layer = found.bound.statement, getattr(found.layer.node, "func", None)
     package, _, name = dotted_name(layer).rpartition(".")

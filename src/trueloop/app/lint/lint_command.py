@@ -17,7 +17,7 @@ from trueloop.app.lint.lint_output import Format, Total, shown, tell
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import Severity
 from trueloop.core.formatting import format_count
-from trueloop.core.suppression import named
+from trueloop.core.suppression import matches_code
 from trueloop.failures.selection import FailureSelection, read_config_list, select_failures
 from trueloop.lint.add_ignores import with_ignores
 from trueloop.lint.baseline import Key, key, load
@@ -99,8 +99,8 @@ def rules_of(choice: FailureSelection) -> list[Ruled]:
         Ruled(entry.failure, entry.slug, rule)
         for entry in choice.entries()
         if (rule := entry.failure.rule) is not None
-        and not named(entry.code, choice.ignore)
-        and (not rule.opt_in or (choice.select and named(entry.code, choice.select)))
+        and not matches_code(entry.code, choice.ignore)
+        and (not rule.opt_in or (choice.select and matches_code(entry.code, choice.select)))
     ]
 
 

@@ -40,8 +40,8 @@ from typing import ClassVar
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.captured_states import copied, holds, keeps_the_best
-from trueloop.analysis.queries.modes import trains
+from trueloop.analysis.queries.captured_states import deepcopy_fix, contains_state, is_best_checkpoint
+from trueloop.analysis.queries.modes import is_training_step
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
@@ -98,7 +98,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if capture.subject.kind is not ValueKind.MODEL or state is None:
             continue
         for use, value in uses:
-            if use.entry_point != capture.entry_point or use.index < capture.index or not holds(value, state):
+            if use.entry_point != capture.entry_point or use.index < capture.index or not contains_state(value, state):
                 continue
             if change := _find_change(source, capture, use):
                 yield Hit(
@@ -106,7 +106,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     "which change before it is used.",
                     node=capture.node,
                     related=((change.node, "changed here"), (use.node, "used here")),
-                    fix=copied(source, capture.node),
+                    fix=deepcopy_fix(source, capture.node),
                 )
                 break
 
@@ -129,15 +129,15 @@ def _find_change(source: SourceFile, capture: Op, use: Op) -> Op | None:
             for each in between
             if each.kind is OpKind.LOAD_STATE_DICT
             and each.subject.may_be(model)
-            and not any(holds(value, state) for value in each.inputs)
+            and not any(contains_state(value, state) for value in each.inputs)
         ]
-        found = [*loaded, *(each for each in between if trains(source, each, model, between))]
+        found = [*loaded, *(each for each in between if is_training_step(source, each, model, between))]
         return found[0] if found else None
     loop = next((each for each in capture.loops if not use.within(each)), None)
-    if loop is None or not keeps_the_best(capture, loop):
+    if loop is None or not is_best_checkpoint(capture, loop):
         return None
     inside = source.ops_in_loop(loop, root=capture.entry_point)
-    return next((each for each in inside if trains(source, each, model, inside)), None)
+    return next((each for each in inside if is_training_step(source, each, model, inside)), None)
 
 
 RULE = Rule(required_words=(".state_dict(", "torch"), find=find)

@@ -43,8 +43,8 @@ from typing import ClassVar
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.modes import MODE_DEPENDENT, has_mode_dependent_layers, touches, unread
-from trueloop.analysis.queries.request_handlers import served
+from trueloop.analysis.queries.modes import MODE_DEPENDENT, has_mode_dependent_layers, may_set_mode_of, unresolved_mode_changes
+from trueloop.analysis.queries.request_handlers import handler_calls
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix, dotted_name
@@ -84,7 +84,7 @@ class Detector(failure.Detector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield exports of models that are in train mode, and request handlers that call such a model."""
-    if unread(source, "eval"):
+    if unresolved_mode_changes(source, "eval"):
         return
     for each in source.ops(OpKind.TORCH_CALL):
         if each.subject.kind is ValueKind.MODEL and each.name in (*TRACED, ONNX) and _in_train_mode(source, each):
@@ -98,8 +98,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
                     severity=severity,
                 )
     evaluated = [each for each in source.ops(OpKind.SET_MODE) if each.value is not True]
-    for each in served(source):
-        if has_mode_dependent_layers(source, each.model) and not any(touches(mode, each.model) for mode in evaluated):
+    for each in handler_calls(source):
+        if has_mode_dependent_layers(source, each.model) and not any(may_set_mode_of(mode, each.model) for mode in evaluated):
             name = _quote(dotted_name(each.call.func))
             message = f"{name} answers requests in train mode: dropout and batch statistics are active."
             yield Hit(message=message, node=each.call, fix=_insert_eval_after_model(source, each.model, each.call))
@@ -116,7 +116,7 @@ def _in_train_mode(source: SourceFile, export: Op) -> bool:
     )
     if not is_built_here or source.escapes(model, before) or not has_mode_dependent_layers(source, model):
         return False
-    modes = [each for each in before if each.kind is OpKind.SET_MODE and touches(each, model)]
+    modes = [each for each in before if each.kind is OpKind.SET_MODE and may_set_mode_of(each, model)]
     return not modes or (modes[-1].value is True and modes[-1].subject.may_be(model) and not modes[-1].branches)
 
 

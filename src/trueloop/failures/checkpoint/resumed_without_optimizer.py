@@ -39,7 +39,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from trueloop.analysis.queries.captured_states import resumed
+from trueloop.analysis.queries.captured_states import loads_without_optimizer
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
@@ -130,22 +130,22 @@ class Detector(failure.Detector):
             newest.companion, newest.companion_at = event.what, event.location
 
     def _evidence(
-        self, resumed: _ResumedFile, kind: str, overwritten_at: CodePosition | None = None
+        self, loads_without_optimizer: _ResumedFile, kind: str, overwritten_at: CodePosition | None = None
     ) -> Evidence | None:
-        if not resumed.model_loaded:
+        if not loads_without_optimizer.model_loaded:
             return None
         self._newest = None
-        related = [(resumed.read_at, "the file is read here")]
+        related = [(loads_without_optimizer.read_at, "the file is read here")]
         if overwritten_at is None:
-            proof = f"although the {resumed.companion}'s was"
-            related.append((resumed.companion_at, f"the {resumed.companion}'s state is loaded here"))
+            proof = f"although the {loads_without_optimizer.companion}'s was"
+            related.append((loads_without_optimizer.companion_at, f"the {loads_without_optimizer.companion}'s state is loaded here"))
         else:
             proof = "although the run writes the same file again"
             related.append((overwritten_at, "the file is written again here"))
         return Evidence(
-            message=f"{resumed.file.name} holds the weights and the optimizer's state; the weights were loaded, the "
+            message=f"{loads_without_optimizer.file.name} holds the weights and the optimizer's state; the weights were loaded, the "
             f"optimizer's state was not, {proof}: {kind} starts with empty averages.",
-            location=resumed.model_at or resumed.read_at,
+            location=loads_without_optimizer.model_at or loads_without_optimizer.read_at,
             related=tuple((place, words) for place, words in related if place is not None),
         )
 
@@ -158,7 +158,7 @@ class Detector(failure.Detector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield loads of a checkpoint that restore the scheduler or scaler, but not the optimizer."""
-    for model, other in resumed(source):
+    for model, other in loads_without_optimizer(source):
         message = f"The model and its {other.subject.kind} are resumed from a checkpoint, but the optimizer is not."
         yield Hit(message=message, node=model.node, related=((other.node, "resumed here"),))
 

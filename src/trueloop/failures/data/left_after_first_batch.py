@@ -48,7 +48,7 @@ from typing import Any, Final
 from trueloop.analysis.abstract_value import AbstractValue
 from trueloop.analysis.loop_invariance import iterated_loader
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.assignments import FUNCTIONS, around
+from trueloop.analysis.queries.assignments import FUNCTIONS, enclosing_definition
 from trueloop.analysis.queries.loops import is_inside
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix
@@ -88,7 +88,7 @@ def _unconditional_return(source: SourceFile, loop: Any) -> ast.Return | None:
     while isinstance(last, ast.With):
         last = last.body[-1]
     others = (ast.Continue, ast.Break, ast.Yield, ast.YieldFrom)
-    function = around(source, loop, FUNCTIONS)
+    function = enclosing_definition(source, loop, FUNCTIONS)
     if not isinstance(last, ast.Return) or any(isinstance(each, others) for each in ast.walk(function)):
         return None
     return None if _is_conditional(function, loop) or _handles_empty_loader(source, loop) else last
@@ -122,7 +122,7 @@ def _has_resumable_iterator(source: SourceFile) -> bool:
 
 def _move_return(source: SourceFile, loop: ast.For, exit_: ast.Return) -> Fix | None:
     """Return the fix that moves the return after the loop, unless another loop encloses it."""
-    function = around(source, loop, FUNCTIONS)
+    function = enclosing_definition(source, loop, FUNCTIONS)
     if source.block(loop) is not function.body or loop.body[-1] is not exit_ or len(loop.body) == 1:
         return None
     edits = source.text.move_statement(exit_, behind=loop)

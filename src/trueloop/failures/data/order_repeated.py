@@ -41,8 +41,8 @@ from typing import ClassVar, Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.queries.epoch_loops import epochs
-from trueloop.analysis.queries.statement_moves import moved_out
+from trueloop.analysis.queries.epoch_loops import epoch_loops
+from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
@@ -167,7 +167,7 @@ STATES: Final = ("torch.seed", "torch.random.seed", "torch.set_rng_state", "torc
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the seeding because of which every iteration of a loop trains in the same order."""
-    for start, loader in epochs(source):
+    for start, loader in epoch_loops(source):
         parts = [*loader.sources[:1], *(each for dataset in loader.sources[:1] for each in dataset.sources)]
         one_batch = any(each.name.endswith("Subset") or isinstance(each.node, ast.Subscript) for each in parts)
         random = any(each.name.endswith(("RandomSampler", "WeightedRandomSampler")) for each in loader.sources[1:])
@@ -196,7 +196,7 @@ def _find_seeding(source: SourceFile, start: Op, loader: AbstractValue) -> Itera
             f"`{source.text.segment(start.node.iter)}` shuffles into the same order each time.",
             node=first[-1].node if own is None else loader.node,
             related=((start.node.iter, "the epoch starts here"),),
-            fix=moved_out(source, first[-1], loop, "Seed once, before the first epoch") if own is None else None,
+            fix=move_out_of_loop_fix(source, first[-1], loop, "Seed once, before the first epoch") if own is None else None,
         )
 
 

@@ -73,14 +73,12 @@ class Detector(failure.Detector):
         more = len(event.differing) - MAX_NAMES
         rest = f" and {more} more" if more > 0 else ""
         share = _difference_text(event.differing[0][1])
-        since = (
-            f"; after {format_count(last, 'update')} they were equal"
-            if (last := event.last_equal_update) is not None
-            else ""
-        )
+        last = event.last_equal_update
+        since = "" if last is None else f"; after {format_count(last, 'update')} they were equal"
         return Evidence(
-            message=f"After {format_count(event.compared_update, 'update')} ranks {first} and {second} hold different values "
-            f"of {names}{rest} ({len(event.differing)} of {event.parameters} parameters, {share}){since}.",
+            message=f"After {format_count(event.compared_update, 'update')} ranks {first} and {second} hold "
+            f"different values of {names}{rest} ({len(event.differing)} of "
+            f"{event.parameters} parameters, {share}){since}.",
             location=event.location,
             dedup_key=event.wrapper,
             first_update=max(0, event.compared_update - 1),

@@ -42,7 +42,7 @@ from typing import ClassVar, Final
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.epoch_loops import epochs
+from trueloop.analysis.queries.epoch_loops import epoch_loops
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence, SuggestedChange
 from trueloop.core.source_text import Fix
@@ -152,7 +152,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     calls = source.ops(OpKind.SET_EPOCH)
     if len({id(each.node) for each in calls}) < source.text.source.count("set_epoch"):
         return  # it is called on an object that the text does not show
-    for start, loader in epochs(source):
+    for start, loader in epoch_loops(source):
         sampler = next((each for each in loader.sources[1:] if each.kind is ValueKind.SAMPLER), None)
         if sampler is None or not all(_has_constant_seed(each) for each in sampler.alternatives()):
             continue

@@ -39,7 +39,7 @@ import ast
 from collections.abc import Iterator
 
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.request_handlers import WITHOUT, Served, imported, qualified, served
+from trueloop.analysis.queries.request_handlers import NO_GRAD_CONTEXTS, HandlerCall, imported_names, qualified_name, handler_calls
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -51,7 +51,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the model calls that a request handler runs with gradients enabled."""
     if _uses_gradients(source):
         return
-    for each in served(source):
+    for each in handler_calls(source):
         if each.grad:
             message = f"`{source.text.segment(each.call)}` builds a graph for each request, and no backward ever runs."
             yield Hit(message=message, node=each.call, fix=_inference_mode_fix(source, each))
@@ -63,17 +63,17 @@ def _uses_gradients(source: SourceFile) -> bool:
         return True
     classes = [node for node in source.nodes if isinstance(node, ast.ClassDef)]
     attributes = {node.attr for node in source.nodes if isinstance(node, ast.Attribute)}
-    names = imported(source.tree)
+    names = imported_names(source.tree)
     inside = {
-        qualified(node, names)
+        qualified_name(node, names)
         for each in classes
         for node in ast.walk(each)
         if isinstance(node, ast.Attribute | ast.Name)
     }
-    return bool(attributes & set(GRADIENT_ATTRIBUTES)) or bool(inside & WITHOUT)
+    return bool(attributes & set(GRADIENT_ATTRIBUTES)) or bool(inside & NO_GRAD_CONTEXTS)
 
 
-def _inference_mode_fix(source: SourceFile, each: Served) -> Fix | None:
+def _inference_mode_fix(source: SourceFile, each: HandlerCall) -> Fix | None:
     torch = next(
         (alias.asname or alias.name for node in source.tree.body if isinstance(node, ast.Import)
          for alias in node.names if alias.name == "torch"), ""

@@ -40,16 +40,16 @@ from typing import ClassVar
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.queries.loops import recurs_with
+from trueloop.analysis.queries.loops import repeats_with
 from trueloop.analysis.queries.modes import (
-    frozen,
+    is_partly_frozen,
     has_mode_dependent_layers,
-    renewed,
-    set_back,
-    sets,
-    touches,
-    trains,
-    unread,
+    may_recreate_model,
+    train_mode_fix,
+    sets_mode_of,
+    may_set_mode_of,
+    is_training_step,
+    unresolved_mode_changes,
 )
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
@@ -187,15 +187,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
         in_loop = source.ops_in_loop(mode.loops[0], root=mode.entry_point)
         mode_changes = [each for each in in_loop if each.kind is OpKind.SET_MODE and each.value is not False]
         if (
-            any(touches(each, model) for each in mode_changes)
+            any(may_set_mode_of(each, model) for each in mode_changes)
             or source.escapes(model, in_loop)
-            or frozen(source, model)
+            or is_partly_frozen(source, model)
         ):
             continue
         found = _find_earlier_step(source, mode)
         mode_matters = has_mode_dependent_layers(source, model) if found else False
         starts_in_eval = mode_matters is None and model.name.startswith("transformers.")
-        if found is None or mode_matters is False or starts_in_eval or unread(source, "train"):
+        if found is None or mode_matters is False or starts_in_eval or unresolved_mode_changes(source, "train"):
             continue
         loop, step = found
         call_text = " ".join(source.text.segment(mode.node).split())
@@ -204,7 +204,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             "iterations of the loop train in eval mode.",
             node=step.node,
             related=((mode.node, "set to eval mode here"),),
-            fix=set_back(source, mode, loop),
+            fix=train_mode_fix(source, mode, loop),
             severity=None if mode_matters else Severity.WARNING,
         )
 
@@ -214,15 +214,15 @@ def _find_earlier_step(source: SourceFile, mode: Op) -> tuple[Loop, Op] | None:
     model = mode.subject
     for loop in reversed([each for each in mode.loops if not each.runs_at_most_once()]):
         inside = source.ops_in_loop(loop, root=mode.entry_point)
-        step = next((each for each in inside if trains(source, each, model, inside)), None)
+        step = next((each for each in inside if is_training_step(source, each, model, inside)), None)
         if step is None or step.index > mode.index:
             continue
         start = inside[0].index
         before_step = [each for each in source.ops(OpKind.SET_MODE) if each.index < step.index]
-        earlier = [each for each in before_step if each.entry_point == mode.entry_point and sets(each, model)]
+        earlier = [each for each in before_step if each.entry_point == mode.entry_point and sets_mode_of(each, model)]
         in_train_mode = not earlier or (earlier[-1].value is True and earlier[-1].index < start)
-        lasting = recurs_with(mode, step, loop)
-        return (loop, step) if in_train_mode and lasting and not renewed(loop, model, inside) else None
+        lasting = repeats_with(mode, step, loop)
+        return (loop, step) if in_train_mode and lasting and not may_recreate_model(loop, model, inside) else None
     return None
 
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.queries.evaluation_loops import graphs_for_nothing, without_graphs
+from trueloop.analysis.queries.evaluation_loops import unused_graphs, no_grad_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
@@ -77,12 +77,12 @@ def _check(sweep: EvaluationPass) -> Evidence | None:
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the calls that evaluate a model in eval mode with gradients enabled."""
-    for call in graphs_for_nothing(source):
+    for call in unused_graphs(source):
         yield Hit(
             message=f"`{source.text.segment(call.node.func)}()` builds a graph for every evaluation batch, but no "
             "backward pass uses it.",
             node=call.node,
-            fix=without_graphs(source, call),
+            fix=no_grad_fix(source, call),
         )
 
 

@@ -45,8 +45,8 @@ from collections.abc import Iterator
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.evaluation_loops import loader_of, sweeps, trained_on
-from trueloop.analysis.queries.modes import in_eval_mode
+from trueloop.analysis.queries.evaluation_loops import find_loader, evaluation_calls, find_training_step
+from trueloop.analysis.queries.modes import is_in_eval_mode
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.failures.failure import Failure, Rule, Severity
 
@@ -61,15 +61,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
         return
     reported = set[int]()
     steps = source.ops(OpKind.STEP)
-    trained = [loader for each in steps for loop in each.loops if (loader := loader_of(loop)) is not None]
-    for call in sweeps(source, grad=None):
-        loader = loader_of(call.loops[-1])
-        if loader is None or id(loader) in reported or not (call.grad is False or in_eval_mode(source, call)):
+    trained = [loader for each in steps for loop in each.loops if (loader := find_loader(loop)) is not None]
+    for call in evaluation_calls(source, grad=None):
+        loader = find_loader(call.loops[-1])
+        if loader is None or id(loader) in reported or not (call.grad is False or is_in_eval_mode(source, call)):
             continue
         dataset = _full_dataset(loader)
         transform = _random_transform(dataset) if dataset is not None else ""
         shared = any(_full_dataset(each) is dataset for each in trained)
-        if not transform or trained_on(source, call) is None or not shared:
+        if not transform or find_training_step(source, call) is None or not shared:
             continue
         reported.add(id(loader))
         yield Hit(

@@ -31,14 +31,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trueloop.analysis.queries.batch_means import means_of_means
+from trueloop.analysis.queries.batch_means import means_of_batch_means
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.failures.failure import Failure, Rule, Severity
 
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the divisions of a sum of batch means by the number of batches."""
-    for quotient, loss in means_of_means(source):
+    for quotient, loss in means_of_batch_means(source):
         quotient_text = " ".join(source.text.segment(quotient).split())
         yield Hit(
             message=f"`{quotient_text}` weights every batch equally, but the last batch may be smaller.",

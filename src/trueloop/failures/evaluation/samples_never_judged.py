@@ -40,8 +40,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
-from trueloop.analysis.queries.evaluation_loops import loader_of, sweeps, trained_on
-from trueloop.analysis.queries.modes import in_eval_mode
+from trueloop.analysis.queries.evaluation_loops import find_loader, evaluation_calls, find_training_step
+from trueloop.analysis.queries.modes import is_in_eval_mode
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.source_text import Fix
@@ -115,14 +115,14 @@ def _count_dropped(event: LoaderStarted, batch_size: int) -> _Dropped | None:
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield, as notes, the evaluation loaders with ``drop_last=True``."""
     reported = set[int]()
-    for call in sweeps(source, grad=None):
-        loader = loader_of(call.loops[-1])
-        if loader is None or loader.union or not (in_eval_mode(source, call) or call.grad is False):
+    for call in evaluation_calls(source, grad=None):
+        loader = find_loader(call.loops[-1])
+        if loader is None or loader.union or not (is_in_eval_mode(source, call) or call.grad is False):
             continue
         option = loader.arguments.get("drop_last")
         if option is None or option.constant() is not True or id(loader) in reported:
             continue
-        if trained_on(source, call) is None:
+        if find_training_step(source, call) is None:
             continue
         reported.add(id(loader))
         values = [each.value for each in loader.node.keywords if each.arg == "drop_last"]

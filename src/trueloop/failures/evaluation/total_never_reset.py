@@ -40,7 +40,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from trueloop.analysis.queries.batch_means import length_of
+from trueloop.analysis.queries.batch_means import len_argument
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix, dotted_name, encloses
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -60,7 +60,7 @@ class _Loops(NamedTuple):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the divisions of sums and the reads of metrics that no epoch resets."""
     nodes = source.nodes
-    quotients = [each for each in nodes if isinstance(each, ast.BinOp) and dotted_name(length_of(source, each.right))]
+    quotients = [each for each in nodes if isinstance(each, ast.BinOp) and dotted_name(len_argument(source, each.right))]
     added = [each for each in nodes if quotients and isinstance(each, ast.AugAssign) and _sums_up_results(each)]
     metrics = {name for each in nodes if isinstance(each, ast.Assign) and (name := _metric(source, each))}
     if not added and not metrics:
@@ -120,7 +120,7 @@ def _quotient(source: SourceFile, quotients: list[ast.BinOp], loops: _Loops, nam
     over = _unwrap_loader(loops.batches.iter)
     for each in quotients if over else ():
         dividends = {inner.id for inner in ast.walk(each.left) if isinstance(inner, ast.Name)}
-        divisor = dotted_name(length_of(source, each.right))
+        divisor = dotted_name(len_argument(source, each.right))
         of = isinstance(each.op, ast.Div) and name in dividends and divisor in (over, f"{over}.dataset")
         if of and encloses(loops.epochs, each) and not encloses(loops.batches, each):
             is_reset = _assigns(loops.epochs, name) or _assigns(loops.epochs, over.partition(".")[0])

@@ -41,14 +41,14 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.evaluation_loops import sweeps, trained_on
+from trueloop.analysis.queries.evaluation_loops import evaluation_calls, find_training_step
 from trueloop.analysis.queries.modes import (
-    evaluated,
+    eval_mode_fix,
     has_mode_dependent_layers,
-    left_from_training,
-    touches,
-    unread,
-    unused,
+    is_left_in_train_mode,
+    may_set_mode_of,
+    unresolved_mode_changes,
+    is_in_unused_function,
 )
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
@@ -71,10 +71,10 @@ class Detector(failure.Detector):
 
     def observe(self, event: EvaluationPassesEnded) -> list[Evidence]:
         """Return evidence at the start of the next update or the end of the run."""
-        sweeps = event.passes
-        self._passes += len(sweeps)
-        in_eval = {call.model for sweep in sweeps for call in sweep.calls if not call.training}
-        to_check = [sweep for sweep in sweeps if not sweep.repeated and sweep.calls[0].model not in in_eval]
+        evaluation_calls = event.passes
+        self._passes += len(evaluation_calls)
+        in_eval = {call.model for sweep in evaluation_calls for call in sweep.calls if not call.training}
+        to_check = [sweep for sweep in evaluation_calls if not sweep.repeated and sweep.calls[0].model not in in_eval]
         return [evidence for sweep in to_check if (evidence := self._check(sweep)) is not None]
 
     def _check(self, sweep: EvaluationPass) -> Evidence | None:
@@ -102,8 +102,8 @@ class Detector(failure.Detector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the calls that evaluate a model in train mode on a loader that it is not trained on."""
-    for call in sweeps(source, grad=False):
-        trained = trained_on(source, call)
+    for call in evaluation_calls(source, grad=False):
+        trained = find_training_step(source, call)
         if trained is None or _set_to_eval(source, call) or not has_mode_dependent_layers(source, call.subject):
             continue
         yield Hit(
@@ -111,22 +111,22 @@ def find(source: SourceFile) -> Iterator[Hit]:
             "dropout or batch normalisation.",
             node=call.node,
             related=((trained.node, "trained here"),),
-            fix=evaluated(source, call),
+            fix=eval_mode_fix(source, call),
         )
 
 
 def _set_to_eval(source: SourceFile, call: Op) -> bool:
     """Return True if the model or a submodule may be in eval mode, or other code may set the mode."""
-    elsewhere = unread(source, "eval")
+    elsewhere = unresolved_mode_changes(source, "eval")
     own = (0, call.entry_point)
     modes = [each for each in source.ops(OpKind.SET_MODE) if each.value is not True]
     elsewhere += [each.node for each in modes if each.entry_point not in own]
-    if not all(unused(source, node) for node in elsewhere):
+    if not all(is_in_unused_function(source, node) for node in elsewhere):
         return True
     if source.escapes(call.subject, [each for each in source.operations if each.entry_point in own]):
         return True
-    set_here = any(touches(each, call.subject) for each in modes if each.entry_point in own)
-    return set_here and not left_from_training(source, call)
+    set_here = any(may_set_mode_of(each, call.subject) for each in modes if each.entry_point in own)
+    return set_here and not is_left_in_train_mode(source, call)
 
 
 RULE = Rule(required_words=("backward", "step(", "DataLoader", "no_grad|inference_mode|set_grad_enabled"), find=find)

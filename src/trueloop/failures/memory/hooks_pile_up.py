@@ -39,7 +39,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final
 
-from trueloop.analysis.abstract_value import PART, ValueKind
+from trueloop.analysis.abstract_value import SUBMODULE, ValueKind
 from trueloop.analysis.loop_invariance import assigned_names, names_in
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_statement
@@ -117,7 +117,7 @@ def _is_created_before(source: SourceFile, registration: Op, loop: Loop) -> bool
     """Return True for a module that this file creates outside the loop."""
     module = registration.subject
     created = next((each for each in source.ops(OpKind.CREATE) if each.subject is module), None)
-    return created is not None and not module.union and PART not in module.facts and not created.within(loop)
+    return created is not None and not module.union and SUBMODULE not in module.facts and not created.within(loop)
 
 
 def _move_before_loop(source: SourceFile, registration: Op, loop: Loop) -> Fix | None:

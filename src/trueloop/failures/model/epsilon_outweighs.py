@@ -40,7 +40,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.layer_arguments import BATCH_NORMS, place_of_epsilon, value_of, written
+from trueloop.analysis.queries.layer_arguments import BATCH_NORMS, epsilon_position, argument_value, argument_node
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
@@ -75,9 +75,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the normalisations with an epsilon of 0.1 or more."""
     created = {id(each.node): each for each in source.ops(OpKind.CREATE)}
     for call in source.calls(*LAYERS):
-        position = place_of_epsilon(source, call)
-        epsilon = written(call, "eps", position)
-        value = value_of(epsilon, created.get(id(call)), "eps", position)
+        position = epsilon_position(source, call)
+        epsilon = argument_node(call, "eps", position)
+        value = argument_value(epsilon, created.get(id(call)), "eps", position)
         if isinstance(value, bool) or not isinstance(value, int | float) or value < MIN_EPSILON:
             continue
         free = value < 1 and all(each.arg != "momentum" for each in call.keywords)

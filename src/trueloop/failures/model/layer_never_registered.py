@@ -39,7 +39,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from trueloop.analysis.queries.unregistered_modules import registered, unheld
+from trueloop.analysis.queries.unregistered_modules import module_list_fix, unregistered_layers
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
@@ -104,13 +104,13 @@ class Detector(failure.Detector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the calls of layers that their module keeps in a plain container."""
-    for found in unheld(source):
+    for found in unregistered_layers(source):
         yield Hit(
             message=f"The layers in the attribute `{found.bound.name}` are called but not registered in the module: "
             "they are not trained, moved or saved.",
             node=found.call.node,
             related=((found.bound.node, "a plain container, not a module"),),
-            fix=registered(source, found),
+            fix=module_list_fix(source, found),
         )
 
 

@@ -40,7 +40,7 @@ from typing import Any
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.assignments import assigned
+from trueloop.analysis.queries.assignments import assigned_value
 from trueloop.analysis.queries.unregistered_modules import has_weights
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix
@@ -77,7 +77,7 @@ def _resolve_name(source: SourceFile, call: ast.Call, argument: ast.expr) -> ast
     name = argument.value if isinstance(argument, ast.Starred) else argument
     if not isinstance(name, ast.Name):
         return argument
-    return assigned(source, call, name.id) or argument
+    return assigned_value(source, call, name.id) or argument
 
 
 def _products(node: ast.expr) -> Iterator[tuple[ast.BinOp, ast.List | ast.Tuple, ast.expr]]:

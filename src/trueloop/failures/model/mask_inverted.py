@@ -43,7 +43,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.assignments import assigned, held
+from trueloop.analysis.queries.assignments import assigned_value, attribute_value
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -123,9 +123,9 @@ def _parse_mask(source: SourceFile, node: ast.expr | None, left: int) -> _Mask |
             inner = _parse_mask(source, operand, left - 1)
             found = inner and _Mask(OPPOSITE[inner.true], boolean=True)
         case ast.Name(id=name) as place:
-            found = _parse_mask(source, assigned(source, place, name), left - 1)
+            found = _parse_mask(source, assigned_value(source, place, name), left - 1)
         case ast.Attribute(value=ast.Name(id="self"), attr=name) as place:
-            found = _parse_mask(source, held(source, place, name), left - 1)
+            found = _parse_mask(source, attribute_value(source, place, name), left - 1)
         case ast.Compare() as comparison:
             found = _parse_comparison(source, comparison, left)
         case ast.Call() as call:

@@ -47,7 +47,7 @@ from typing import Any, ClassVar
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.late_layers import changes, missing, rebuilt_behind
+from trueloop.analysis.queries.late_layers import late_layers, unoptimized_layers, create_later_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count
@@ -79,7 +79,7 @@ class _ModelState:
     order: dict[str, int]
     unheld: Refs | None = None
     """Parameters that no optimizer holds; None = not computed yet."""
-    missing: Refs = NO_REFS
+    unoptimized_layers: Refs = NO_REFS
     updates: int = 0
     values: dict[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
     """A few numbers of each missing parameter, to notice changes."""
@@ -166,11 +166,11 @@ class Detector(failure.Detector):
             self._all_held = False
             if state.changed or not received or event.with_gradient.isdisjoint(state.parameters):
                 continue
-            missing = received & state.unheld
-            if not missing:
+            unoptimized_layers = received & state.unheld
+            if not unoptimized_layers:
                 state.missing, state.updates = NO_REFS, 0
                 continue
-            state.missing, state.updates = missing, state.updates + 1
+            state.missing, state.updates = unoptimized_layers, state.updates + 1
             if (
                 state.updates >= MIN_UPDATES
                 and state.values
@@ -209,16 +209,16 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if creation.subject.kind is not ValueKind.OPTIMIZER:
             continue
         built = (creation.node, "the optimizer was built here")
-        for change in changes(source, creation):
+        for change in late_layers(source, creation):
             if not change.replaces:
                 yield Hit(
                     message=f"`{source.text.segment(change.step.node)}` leaves out a layer that was added after "
                     "the optimizer was built: no optimizer holds its parameters.",
                     node=change.step.node,
                     related=(built, (change.operation.node, "added here")),
-                    fix=rebuilt_behind(source, creation, change.operation),
+                    fix=create_later_fix(source, creation, change.operation),
                 )
-        for omission in missing(source, creation):
+        for omission in unoptimized_layers(source, creation):
             yield Hit(
                 message=f"`{source.text.segment(omission.step.node)}` leaves out a layer that gets gradients: no "
                 "optimizer holds its parameters.",

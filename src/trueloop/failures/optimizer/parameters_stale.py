@@ -38,9 +38,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from trueloop.analysis.abstract_value import MANAGED, PART, AbstractValue, ValueKind
+from trueloop.analysis.abstract_value import MANAGED, SUBMODULE, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.late_layers import changes, rebuilt_behind
+from trueloop.analysis.queries.late_layers import late_layers, create_later_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count
@@ -174,14 +174,14 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for creation in source.ops(OpKind.CREATE):
         if creation.subject.kind is not ValueKind.OPTIMIZER:
             continue
-        for change in changes(source, creation):
+        for change in late_layers(source, creation):
             if change.replaces:
                 yield Hit(
                     message=f"`{source.text.segment(change.step.node)}` updates an old layer: it was replaced after "
                     "the optimizer was built.",
                     node=change.step.node,
                     related=((creation.node, "the optimizer was built here"), (change.operation.node, "replaced here")),
-                    fix=rebuilt_behind(source, creation, change.operation),
+                    fix=create_later_fix(source, creation, change.operation),
                 )
         yield from _find_stale_models(source, creation)
 
@@ -216,7 +216,7 @@ def _find_stale_models(source: SourceFile, creation: Op) -> Iterator[Hit]:
 def _models_of(root: AbstractValue) -> list[AbstractValue]:
     """Return the models that a loss was computed with, without their submodules."""
     found = [each for each in root.ancestors() if each.kind is ValueKind.MODEL]
-    inner = {id(part) for each in found for part in each.sources if PART not in each.facts}
+    inner = {id(part) for each in found for part in each.sources if SUBMODULE not in each.facts}
     return [each for each in found if id(each) not in inner]
 
 

@@ -39,16 +39,16 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from trueloop.analysis.abstract_value import COPIED, MANAGED, AbstractValue, ValueKind
+from trueloop.analysis.abstract_value import COPY, MANAGED, AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import (
     assigned_names,
     iterated_loader,
-    names_changing_in,
+    varying_names,
     names_in,
     varies_per_iteration,
 )
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.queries.statement_moves import moved_out
+from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
@@ -179,7 +179,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 message=f"Every iteration of the loop builds a new {creation.subject.name.rpartition('.')[2]}: "
                 "its moment estimates start at zero every time.",
                 node=creation.node,
-                fix=moved_out(source, creation, loop, "Build the optimizer once, before the loop"),
+                fix=move_out_of_loop_fix(source, creation, loop, "Build the optimizer once, before the loop"),
             )
 
 
@@ -193,7 +193,7 @@ def _has_same_arguments(source: SourceFile, creation: Op, loop: Loop) -> bool:
     """Return True where none of its arguments can change from one iteration to the next."""
     first, *others = [*creation.node.args, *(each.value for each in creation.node.keywords)]
     names = names_in(first) - assigned_names(first)
-    return not names & names_changing_in(creation, loop) and all(
+    return not names & varying_names(creation, loop) and all(
         source.is_loop_invariant(each, creation, loop) for each in others
     )
 
@@ -221,7 +221,7 @@ def _restarts(source: SourceFile, creation: Op, loop: Loop, models: list[Abstrac
         for each in inside
     )
     built = any(each.kind is OpKind.CREATE and any(each.subject.may_be(one) for one in models) for each in inside)
-    copied = any({COPIED, MANAGED} & each.facts for each in (*models, creation.subject))
+    copied = any({COPY, MANAGED} & each.facts for each in (*models, creation.subject))
     texts = {id(each): each for operation in inside for each in (loop.node, *operation.functions)}.values()
     calls = (each for text in texts for each in ast.walk(text) if isinstance(each, ast.Call))
     reset = any(getattr(each.func, "attr", "") in RESETTING for each in calls)

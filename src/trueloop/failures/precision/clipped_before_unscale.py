@@ -41,7 +41,7 @@ from typing import ClassVar
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.clipping import infinite, limit_of, scaler_of
+from trueloop.analysis.queries.clipping import has_infinite_limit, clip_limit, find_scaler
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix
@@ -81,9 +81,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each clipping of gradients from a scaled backward with nothing in between that unscales them."""
     repaired: set[int] = set()
     for clip in source.ops(OpKind.CLIP_GRADIENTS):
-        limit = limit_of(clip)
+        limit = clip_limit(clip)
         limit_is_scaled = limit is not None and any(each.kind is ValueKind.SCALER for each in limit.ancestors())
-        backward = None if infinite(clip) or limit_is_scaled else _scaled_backward(source, clip)
+        backward = None if has_infinite_limit(clip) or limit_is_scaled else _scaled_backward(source, clip)
         if backward is None:
             continue
         first = clip.entry_point not in repaired  # of two clippings, only the first needs an unscale before it
@@ -106,7 +106,7 @@ def _scaled_backward(source: SourceFile, clip: Op) -> Op | None:
             case OpKind.ESCAPE if any(_could_unscale(value) for value in each.inputs):
                 return None
             case OpKind.BACKWARD if not each.excludes(clip):
-                scaler = scaler_of(each)
+                scaler = find_scaler(each)
                 reached = clip.subject.models() and source.reaches(each, clip.subject)
                 return each if scaler and reached and _can_be_enabled(scaler, each, clip) else None
             case _:
@@ -163,7 +163,7 @@ def _unscale_first(source: SourceFile, clip: Op) -> Fix | None:
         each for each in run if each.kind is OpKind.STEP and each.same_iteration_as(clip) and each.implied_by(clip)
     ]
     steps = [
-        each for each in steps if each.index > clip.index and scaler_of(each) and each.subject.covers(clip.subject)
+        each for each in steps if each.index > clip.index and find_scaler(each) and each.subject.covers(clip.subject)
     ]
     if len(steps) != 1 or clip.statement is None or steps[0].function is not clip.function:
         return None

@@ -32,7 +32,7 @@ from typing import ClassVar
 
 from trueloop.analysis.abstract_value import AbstractValue
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.clipping import scales
+from trueloop.analysis.queries.clipping import is_enabled_scaler
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix, SourceText
@@ -61,7 +61,7 @@ class Detector(failure.Detector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each scaling, by a scaler that is always enabled, of a loss computed in bfloat16."""
-    scalings = [each for each in source.ops(OpKind.SCALE_LOSS) if scales(each.subject)]
+    scalings = [each for each in source.ops(OpKind.SCALE_LOSS) if is_enabled_scaler(each.subject)]
     bfloat16_calls = {id(each): _bfloat16_call(source, each) for each in scalings}
     for scaling in scalings:
         called = bfloat16_calls[id(scaling)]

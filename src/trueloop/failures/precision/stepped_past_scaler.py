@@ -44,7 +44,7 @@ from typing import ClassVar, Final
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.clipping import scaler_of, scales
+from trueloop.analysis.queries.clipping import find_scaler, is_enabled_scaler
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
@@ -125,9 +125,9 @@ def _scaled_backward(source: SourceFile, step: Op) -> Op | None:
         if each.kind in MAKES_UNKNOWN and not each.excludes(step):
             return None
         if each.kind is OpKind.BACKWARD and not each.excludes(step):
-            scaler = scaler_of(each)
+            scaler = find_scaler(each)
             reached = step.subject.models() and source.reaches(each, step.subject)
-            is_scaling = scaler is not None and scales(scaler) and each.implied_by(step)
+            is_scaling = scaler is not None and is_enabled_scaler(scaler) and each.implied_by(step)
             return each if reached and is_scaling else None
     return None
 

@@ -18,7 +18,7 @@ def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
     if len(devices) < 2:
         return Explanation(
             meaning=_input_text(error) or "The operation got tensors on different devices, named in the message above.",
-            fix="Move the batch to the device of the model, x = x.to(device), and create new tensors with device=x.device.",
+            fix="Move the batch to the device of the model, x = x.to(device), and new tensors with device=x.device.",
         )
     misplaced = _misplaced_tensor(tensors)
     other = next(each for each in tensors if each.device != misplaced.device)

@@ -51,8 +51,8 @@ def _explain_optimizer_step(error: RaisedError, shape: tuple[int, ...], version:
         return None
     when = "came after the latest forward" if recent.step_after_forward else "came later than the forward of this loss"
     return Explanation(
-        meaning=f"The weight {candidates[0].display_name} was changed in place {times} between the forward and this backward: "
-        f"an optimizer step on line {recent.last_step.line} {when}.",
+        meaning=f"The weight {candidates[0].display_name} was changed in place {times} between the forward and this "
+        f"backward: an optimizer step on line {recent.last_step.line} {when}.",
         fix="Run every backward before any step, or run the forward again after the step.",
         related=((recent.last_step, "this step ran in between"),),
     )

@@ -18,8 +18,8 @@ def explain(error: RaisedError, match: re.Match[str]) -> Explanation | None:
     what = (match.groupdict().get("what") or "").strip("'<> ")
     item = "a lambda" if "<lambda>" in error.message else f"`{what}`" if what else "an object in them"
     return Explanation(
-        meaning=f"Workers start as new processes and receive the dataset, collate_fn and worker_init_fn as a pickle, but "
-        f"{item} cannot be pickled.",
+        meaning="Workers start as new processes and receive the dataset, collate_fn and worker_init_fn as a pickle, "
+        f"but {item} cannot be pickled.",
         fix="Define a function or a class at the top level of a module, with functools.partial for its arguments. Open "
         "files and connections in the worker, on first use.",
     )

@@ -24,8 +24,8 @@ _DETACHING_CALLS = {
     "eq": "a comparison has no gradient",
 }
 _GENERAL_FIX = (
-    "Check for .detach(), .item(), torch.tensor(...), argmax or torch.no_grad() between the output of the model and the "
-    "loss, and that the parameters require gradients."
+    "Check for .detach(), .item(), torch.tensor(...), argmax or torch.no_grad() between the output of the model and "
+    "the loss, and that the parameters require gradients."
 )
 
 
@@ -33,9 +33,10 @@ def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
     """Name the reason, if the run has shown one."""
     index = int(match["index"])
     root = error.backward_roots[index] if index < len(error.backward_roots) else None
-    subject = f"{root.display_name.capitalize() if root else 'The tensor'} does not depend on any parameter that requires a gradient"
+    subject = root.display_name.capitalize() if root else "The tensor"
     reason, fix = _reason_and_fix(error, root)
-    return Explanation(meaning=f"{subject}{reason}.", fix=fix, tensor=root, related=_related(error))
+    meaning = f"{subject} does not depend on any parameter that requires a gradient{reason}."
+    return Explanation(meaning=meaning, fix=fix, tensor=root, related=_related(error))
 
 
 def _reason_and_fix(error: RaisedError, root: TensorDescription | None) -> tuple[str, str]:

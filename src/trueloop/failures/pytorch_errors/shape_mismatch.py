@@ -105,17 +105,18 @@ def _explain_layer(
     dim = -1 if attribute in ("in_features", "input_size", "embed_dim") else dim
     got = inputs.shape[dim] if len(inputs.shape) >= -dim else None
     name = inputs.display_name.capitalize()
-    what = f"{_module_name(module)} expects {attribute}={wanted}, but {inputs.display_name} has the shape {inputs.shape_text}"
+    shape = f"{inputs.display_name} has the shape {inputs.shape_text}"
+    mismatch = f"{_module_name(module)} expects {attribute}={wanted}, but {shape}"
     related = ((module.created_at, "the layer is created here"),) if module.created_at else ()
     if got is None or got == wanted:
-        return Explanation(meaning=f"{what}.", fix=_FIX, tensor=inputs, related=related)
+        return Explanation(meaning=f"{mismatch}.", fix=_FIX, tensor=inputs, related=related)
     if attribute == "in_features" and inputs.shape_text and _element_count(inputs.shape[1:]) == wanted:
         fix = f"{name} has {wanted} numbers per sample after flattening: call torch.flatten(x, 1) before this layer."
     elif wanted in inputs.shape:
         fix = f"The {wanted} is at another position of the shape: if it is the right one, use transpose or permute."
     else:
         fix = f"Build the layer with {attribute}={got}, or change the preceding layers so that {wanted} arrive."
-    return Explanation(meaning=f"{what}: {got} instead of {wanted}.", fix=fix, tensor=inputs, related=related)
+    return Explanation(meaning=f"{mismatch}: {got} instead of {wanted}.", fix=fix, tensor=inputs, related=related)
 
 
 def _module_name(module: ModuleDescription) -> str:

@@ -29,8 +29,8 @@ def explain(error: RaisedError, match: re.Match[str]) -> Explanation:
     related = ((module.created_at, "the table is created here"),) if module and module.created_at else ()
     return Explanation(
         meaning=meaning,
-        fix=f"Check {name.strip('`')}.min() and .max(): num_embeddings must be the largest index + 1, including special "
-        "tokens and padding.",
+        fix=f"Check {name.strip('`')}.min() and .max(): num_embeddings must be the largest index + 1, including "
+        "special tokens and padding.",
         tensor=indices,
         related=related,
     )

@@ -47,8 +47,8 @@ from typing import ClassVar, NamedTuple
 from trueloop.analysis.abstract_value import MANAGED, AbstractValue, ValueKind
 from trueloop.analysis.loop_invariance import iterated_loader
 from trueloop.analysis.operations import Loop, Op, OpKind
-from trueloop.analysis.queries.statement_moves import moved_within
-from trueloop.analysis.queries.step_units import lengths, power
+from trueloop.analysis.queries.statement_moves import move_into_loop_fix
+from trueloop.analysis.queries.step_units import schedule_lengths, unit_exponent
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
@@ -120,7 +120,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 "counted in batches or updates.",
                 node=advance.node,
                 related=((steps[-1].node, "the update"), (scheduler.node, "its length")),
-                fix=moved_within(source, advance, steps[-1], "Step the scheduler after the optimizer"),
+                fix=move_into_loop_fix(source, advance, steps[-1], "Step the scheduler after the optimizer"),
             )
 
 
@@ -141,8 +141,8 @@ def _inner_loader(step: Op, loop: Loop) -> AbstractValue | None:
 
 def _has_loader_length(scheduler: AbstractValue, loader: AbstractValue | None) -> bool:
     """Return True where a length of the schedule has the loader's length as a factor."""
-    for number in lengths(scheduler) if loader is not None else ():
-        powers = [power(number, each) for each in number.ancestors() if _is_length(each, loader)]
+    for number in schedule_lengths(scheduler) if loader is not None else ():
+        powers = [unit_exponent(number, each) for each in number.ancestors() if _is_length(each, loader)]
         if 1 in powers and all(each in (0, 1) for each in powers):
             return True
     return False

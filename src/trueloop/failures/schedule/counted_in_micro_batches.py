@@ -39,8 +39,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.statement_moves import moved_behind
-from trueloop.analysis.queries.step_units import lengths, power, turns_of
+from trueloop.analysis.queries.statement_moves import move_after_fix
+from trueloop.analysis.queries.step_units import schedule_lengths, unit_exponent, iterations_per_step
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
@@ -173,22 +173,22 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield unconditional steps of schedulers with a length divided by the K of ``if i % K == 0: optimizer.step()``."""
     for advance in source.ops(OpKind.SCHEDULER_STEP):
         scheduler = advance.subject
-        if not advance.loops or not advance.always_in(loop := advance.loops[-1]) or not lengths(scheduler):
+        if not advance.loops or not advance.always_in(loop := advance.loops[-1]) or not schedule_lengths(scheduler):
             continue
         steps = source.ops_in_loop(loop, OpKind.STEP, root=advance.entry_point)
-        size = turns_of(steps[0], loop) if steps else None
+        size = iterations_per_step(steps[0], loop) if steps else None
         mine = any(
             each.may_be(steps[0].subject) for each in (*scheduler.sources, *scheduler.arguments.values()) if size
         )
-        if size is None or not mine or any(turns_of(each, loop) is not size for each in steps):
+        if size is None or not mine or any(iterations_per_step(each, loop) is not size for each in steps):
             continue
-        if any(power(each, size) == -1 for each in lengths(scheduler)):
+        if any(unit_exponent(each, size) == -1 for each in schedule_lengths(scheduler)):
             yield Hit(
                 message=f"`{source.text.segment(advance.node)}` runs once per micro-batch, but the length of the "
                 "schedule is counted in updates.",
                 node=advance.node,
                 related=((steps[0].node, "the update"),),
-                fix=moved_behind(source, advance, steps[0], "Step the scheduler after the optimizer"),
+                fix=move_after_fix(source, advance, steps[0], "Step the scheduler after the optimizer"),
             )
 
 

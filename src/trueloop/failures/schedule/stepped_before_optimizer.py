@@ -41,7 +41,7 @@ from typing import ClassVar, Final
 
 from trueloop.analysis.abstract_value import MANAGED, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.statement_moves import moved_behind
+from trueloop.analysis.queries.statement_moves import move_after_fix
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
@@ -162,7 +162,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 "learning rate comes one period too early.",
                 node=advance.node,
                 related=((step.node, "the update it should follow"),),
-                fix=moved_behind(source, advance, step, "Move it after the updates"),
+                fix=move_after_fix(source, advance, step, "Move it after the updates"),
             )
 
 

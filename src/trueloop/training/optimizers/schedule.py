@@ -57,7 +57,8 @@ class Schedule:
     ``onecycle`` is ``OneCycleLR`` with its defaults, momentum included where the optimizer has one; it climbs by
     itself, so ``warmup`` is the share of that climb (``pct_start``), 0.3 where it is 0.
 
-    Past the horizon the rate stays at its final value, ``floor`` of the peak for cosine and linear; with ``floor=0`` nothing is learned there. ``step`` and ``constant`` have no end and continue unchanged.
+    Past the horizon the rate stays at its final value, ``floor`` of the peak for cosine and linear; with ``floor=0``
+    nothing is learned there. ``step`` and ``constant`` have no end and continue unchanged.
 
     Args:
         optimizer: its groups' ``lr`` are read once, now, as the peak rates; a group added later needs a new schedule.

@@ -21,9 +21,9 @@ class WeightAverage:
 
     ``average = decay * average + (1 - decay) * weights`` after every update, starting from the weights at
     construction. (``torch.optim.swa_utils.AveragedModel`` instead copies the weights at its first update; called once
-    before training, it is the same.) In a run much shorter than ``1 / (1 - decay)`` updates the initial weights still contribute.
-    Integer and boolean buffers, which have no mean, are copied. Tied weights are averaged once. Buffers that are not
-    persistent are constants of the architecture and stay in the model. Of a sharded model, every process averages its
+    before training, it is the same.) In a run much shorter than ``1 / (1 - decay)`` updates the initial weights still
+    count. Integer and boolean buffers, which have no mean, are copied. Tied weights are averaged once. Buffers that are
+    not persistent are constants of the architecture and stay in the model. Of a sharded model, every process averages its
     own part.
 
     Args:

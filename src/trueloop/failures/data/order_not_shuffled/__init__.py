@@ -40,7 +40,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from trueloop.analysis.queries.epoch_loops import epochs
+from trueloop.analysis.queries.epoch_loops import epoch_loops
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.failures import failure
@@ -202,7 +202,7 @@ def _equal(column: list[float] | tuple[int, ...], targets: list[float] | tuple[i
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield loaders that read samples sorted by class and train a classifier."""
-    for start, loader in epochs(source):
+    for start, loader in epoch_loops(source):
         shuffle = loader.arguments.get("shuffle") or loader.arguments.get("2")
         if (
             len(loader.sources) == 1

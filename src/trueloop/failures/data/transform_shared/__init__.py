@@ -43,8 +43,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from trueloop.analysis.queries.assignments import FUNCTIONS, around, assigned, held
-from trueloop.analysis.queries.request_handlers import imported, qualified
+from trueloop.analysis.queries.assignments import FUNCTIONS, enclosing_definition, assigned_value, attribute_value
+from trueloop.analysis.queries.request_handlers import imported_names, qualified_name
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures.data.transform_shared.dataset_splits import Parts, find_splits, read_names
@@ -104,14 +104,14 @@ def _short(value: ast.expr) -> str:
 def _constructor_argument(source: SourceFile, parts: Parts, attribute: str) -> ast.expr | None:
     """Return the argument of this name that the dataset was built with; None where there is none, or it may be used."""
     dataset: ast.expr | None = parts.dataset
-    if len(list(read_names(around(source, parts.statement, FUNCTIONS), {dotted_name(dataset)} - {""}))) > len(
+    if len(list(read_names(enclosing_definition(source, parts.statement, FUNCTIONS), {dotted_name(dataset)} - {""}))) > len(
         parts.positions
     ):
         return None
     if isinstance(dataset, ast.Name):
-        dataset = assigned(source, dataset, dataset.id)
+        dataset = assigned_value(source, dataset, dataset.id)
     elif isinstance(dataset, ast.Attribute):
-        dataset = held(source, dataset, dataset.attr) if dotted_name(dataset) == f"self.{dataset.attr}" else None
+        dataset = attribute_value(source, dataset, dataset.attr) if dotted_name(dataset) == f"self.{dataset.attr}" else None
     found = [each.value for each in dataset.keywords if each.arg == attribute] if isinstance(dataset, ast.Call) else []
     return found[0] if found and not isinstance(found[0], ast.Constant) else None
 
@@ -119,7 +119,7 @@ def _constructor_argument(source: SourceFile, parts: Parts, attribute: str) -> a
 def _settings(source: SourceFile, parts: Parts) -> list[_Setting]:
     """Return the attributes set through the parts before any code reads one of them."""
     found: list[_Setting] = []
-    names_of = imported(source.tree)
+    names_of = imported_names(source.tree)
     known = {*parts.names, dotted_name(parts.dataset)} - {""}
     for each in parts.block[max(parts.positions) + 1 :]:
         setting = _setting(each, parts)
@@ -127,7 +127,7 @@ def _settings(source: SourceFile, parts: Parts) -> list[_Setting]:
             found.append(setting)
         elif any(read_names(each, known)) or not isinstance(each, ast.Assign | ast.Expr | ast.AnnAssign):
             call = each.value if isinstance(each, ast.Assign) else None
-            if not isinstance(each, ast.Assign) or call is None or qualified(call, names_of) not in LOADERS:
+            if not isinstance(each, ast.Assign) or call is None or qualified_name(call, names_of) not in LOADERS:
                 break
             known |= {dotted_name(target) for target in each.targets} - {""}
     return found
@@ -157,7 +157,7 @@ def _is_set_elsewhere(source: SourceFile, attribute: str, own_settings: Sequence
 def _used_parts(source: SourceFile, parts: Parts) -> set[str]:
     """Return the parts that are bound once and read for more than their length."""
     local = all("." not in each for each in parts.names)
-    where = around(source, parts.statement, FUNCTIONS) if local else source.tree
+    where = enclosing_definition(source, parts.statement, FUNCTIONS) if local else source.tree
     bound = [dotted_name(each) for each in ast.walk(where) if isinstance(getattr(each, "ctx", None), ast.Store)]
     return {each for each in read_names(where, set(parts.names)) if bound.count(each) == 1}
 

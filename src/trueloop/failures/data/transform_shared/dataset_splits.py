@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from trueloop.analysis.queries.request_handlers import imported, qualified
+from trueloop.analysis.queries.request_handlers import imported_names, qualified_name
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import dotted_name
 
@@ -33,14 +33,14 @@ class Parts(NamedTuple):
 
 def find_splits(source: SourceFile) -> Iterator[Parts]:
     """Yield the parts that each block creates of one dataset, each under its own name."""
-    names_of = imported(source.tree)  # the interpreter skips files that only define data
+    names_of = imported_names(source.tree)  # the interpreter skips files that only define data
     blocks = [source.block(each) for each in source.nodes if isinstance(each, ast.Assign)]
     for block in {id(each): each for each in blocks}.values():
         subsets: dict[str, list[tuple[int, str, ast.expr]]] = {}
         for place, each in enumerate(block):
             if not isinstance(each, ast.Assign) or not isinstance(each.value, ast.Call) or len(each.targets) != 1:
                 continue
-            name, target, dataset = qualified(each.value, names_of), each.targets[0], _dataset(each.value)
+            name, target, dataset = qualified_name(each.value, names_of), each.targets[0], _dataset(each.value)
             if dataset is not None and name in SPLITS and isinstance(target, ast.Tuple | ast.List):
                 yield Parts(tuple(filter(None, map(dotted_name, target.elts))), dataset, block, (place,))
             elif dataset is not None and name in SUBSETS and dotted_name(target) and dotted_name(dataset):

@@ -106,7 +106,7 @@ class Detector(failure.Detector):
         elif kind is TracingGap:
             self._current = []
         else:
-            return self._check_passes([*event.passes, *event.left])
+            return self._check_passes([*event.passes, *event.left_early])
         return None
 
     def _check_passes(self, sweeps: Sequence[EvaluationPass]) -> list[Evidence]:

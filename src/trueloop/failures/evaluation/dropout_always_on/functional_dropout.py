@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.evaluation_loops import sweeps, trained_on
+from trueloop.analysis.queries.evaluation_loops import evaluation_calls, find_training_step
 from trueloop.analysis.queries.loops import is_inside
-from trueloop.analysis.queries.modes import in_eval_mode
+from trueloop.analysis.queries.modes import is_in_eval_mode
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import Edit, Fix
 
@@ -54,7 +54,7 @@ def find_evaluation(source: SourceFile, dropout: Op) -> Op | None:
     """Return the call that evaluates a trained model with this dropout in eval mode on a loader."""
     if _reads_training_flag(source):
         return None
-    for call in sweeps(source, grad=None):
+    for call in evaluation_calls(source, grad=None):
         path = (*call.calls, call.node)
         if (
             dropout.entry_point != call.entry_point
@@ -66,7 +66,7 @@ def find_evaluation(source: SourceFile, dropout: Op) -> Op | None:
             each.over is not None and each.over.kind is ValueKind.MODEL for each in dropout.loops[len(call.loops) :]
         )
         straight = bool(call.inputs) and call.inputs[0].name == "batch"
-        if layers and straight and in_eval_mode(source, call) and trained_on(source, call) is not None:
+        if layers and straight and is_in_eval_mode(source, call) and find_training_step(source, call) is not None:
             return call
     return None
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from trueloop.analysis.abstract_value import NO_GRAPH, PART, AbstractValue, ValueKind
+from trueloop.analysis.abstract_value import NO_GRAPH, SUBMODULE, AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import encloses
@@ -68,7 +68,7 @@ def _is_data(value: AbstractValue, loop: Loop, source: SourceFile) -> bool:
 def _is_created_inside(value: AbstractValue, inside: Iterable[Any]) -> bool:
     match value.kind:
         case ValueKind.MODEL:  # a model of an unknown class may keep state
-            return bool(value.name) or PART in value.facts
+            return bool(value.name) or SUBMODULE in value.facts
         case ValueKind.TENSOR | ValueKind.SEQUENCE:
             return value.node is None or any(encloses(each, value.node) for each in inside)
         case _:
