@@ -42,13 +42,13 @@ from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import repeats_with
 from trueloop.analysis.queries.modes import (
-    is_partly_frozen,
     has_mode_dependent_layers,
-    may_recreate_model,
-    train_mode_fix,
-    sets_mode_of,
-    may_set_mode_of,
+    is_partly_frozen,
     is_training_step,
+    may_recreate_model,
+    may_set_mode_of,
+    sets_mode_of,
+    train_mode_fix,
     unresolved_mode_changes,
 )
 from trueloop.analysis.source_file import Hit, SourceFile

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from trueloop.analysis.queries.evaluation_loops import unused_graphs, no_grad_fix
+from trueloop.analysis.queries.evaluation_loops import no_grad_fix, unused_graphs
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.formatting import format_count
@@ -54,24 +54,24 @@ class Detector(failure.Detector):
     def observe(self, event: EvaluationPassesEnded) -> list[Evidence]:
         """Return evidence at the start of the next update or the end of the run."""
         self._passes += len(event.passes)
-        return [evidence for sweep in event.passes if (evidence := _check(sweep)) is not None]
+        return [evidence for eval_pass in event.passes if (evidence := _check(eval_pass)) is not None]
 
     def inconclusive(self) -> str:
         """Return the reason if there was no evaluation pass."""
         return "" if self._passes else "no evaluation pass over a DataLoader was traced"
 
 
-def _check(sweep: EvaluationPass) -> Evidence | None:
-    first = sweep.calls[0]
-    if len(sweep.calls) < 2 or sweep.graph_used:
+def _check(eval_pass: EvaluationPass) -> Evidence | None:
+    first = eval_pass.calls[0]
+    if len(eval_pass.calls) < 2 or eval_pass.graph_used:
         return None
-    if not all(call.has_graph and call.all_eval and not call.previous_graph_used for call in sweep.calls):
+    if not all(call.has_graph and call.all_eval and not call.previous_graph_used for call in eval_pass.calls):
         return None
     return Evidence(
-        message=f"{first.model.name} built a graph for each of {format_count(sweep.batches, 'held-out batch')} in eval "
-        "mode, and no backward pass used it.",
+        message=f"{first.model.name} built a graph for each of {format_count(eval_pass.batches, 'held-out batch')} in "
+        "eval mode, and no backward pass used it.",
         location=first.location,
-        first_update=sweep.update,
+        first_update=eval_pass.update,
     )
 
 

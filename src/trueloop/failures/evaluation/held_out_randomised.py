@@ -45,7 +45,7 @@ from collections.abc import Iterator
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.evaluation_loops import find_loader, evaluation_calls, find_training_step
+from trueloop.analysis.queries.evaluation_loops import evaluation_calls, find_loader, find_training_step
 from trueloop.analysis.queries.modes import is_in_eval_mode
 from trueloop.analysis.source_file import Hit, SourceFile, last_name
 from trueloop.failures.failure import Failure, Rule, Severity

@@ -40,7 +40,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
-from trueloop.analysis.queries.evaluation_loops import find_loader, evaluation_calls, find_training_step
+from trueloop.analysis.queries.evaluation_loops import evaluation_calls, find_loader, find_training_step
 from trueloop.analysis.queries.modes import is_in_eval_mode
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
@@ -80,23 +80,23 @@ class Detector(failure.Detector):
                 self._incomplete[event.loader] = dropped
             return []
         self._passes += len(event.passes)
-        return [evidence for sweep in event.passes if (evidence := self._check(sweep)) is not None]
+        return [evidence for eval_pass in event.passes if (evidence := self._check(eval_pass)) is not None]
 
     def inconclusive(self) -> str:
         """Return the reason if there was no evaluation pass."""
         return "" if self._passes else "no evaluation pass over a DataLoader was traced"
 
-    def _check(self, sweep: EvaluationPass) -> Evidence | None:
-        dropped = self._incomplete.get(sweep.loader)
-        if dropped is None or not all(call.all_eval for call in sweep.calls):
+    def _check(self, eval_pass: EvaluationPass) -> Evidence | None:
+        dropped = self._incomplete.get(eval_pass.loader)
+        if dropped is None or not all(call.all_eval for call in eval_pass.calls):
             return None
         which = f"{dropped.left} other samples in each pass" if dropped.shuffles else f"always the last {dropped.left}"
         return Evidence(
-            message=f"{sweep.calls[0].model.name} was evaluated on {dropped.samples - dropped.left} of "
+            message=f"{eval_pass.calls[0].model.name} was evaluated on {dropped.samples - dropped.left} of "
             f"{dropped.samples} held-out samples: `drop_last=True` leaves out {which}.",
             location=dropped.made_at or dropped.location,
-            related=((sweep.calls[0].location, "evaluated here"),) if sweep.calls[0].location else (),
-            first_update=sweep.update,
+            related=((eval_pass.calls[0].location, "evaluated here"),) if eval_pass.calls[0].location else (),
+            first_update=eval_pass.update,
         )
 
 

@@ -60,7 +60,9 @@ class _Loops(NamedTuple):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the divisions of sums and the reads of metrics that no epoch resets."""
     nodes = source.nodes
-    quotients = [each for each in nodes if isinstance(each, ast.BinOp) and dotted_name(len_argument(source, each.right))]
+    quotients = [
+        each for each in nodes if isinstance(each, ast.BinOp) and dotted_name(len_argument(source, each.right))
+    ]
     added = [each for each in nodes if quotients and isinstance(each, ast.AugAssign) and _sums_up_results(each)]
     metrics = {name for each in nodes if isinstance(each, ast.Assign) and (name := _metric(source, each))}
     if not added and not metrics:
@@ -147,7 +149,7 @@ def _metric(source: SourceFile, node: ast.Assign) -> str:
     """Return the name to which a torchmetrics metric is assigned; "" for any other assignment."""
     if len(node.targets) != 1 or not isinstance(node.value, ast.Call):
         return ""
-    return dotted_name(node.targets[0]) if source.name(node.value.func).startswith("torchmetrics.") else ""
+    return dotted_name(node.targets[0]) if source.qualified_name(node.value.func).startswith("torchmetrics.") else ""
 
 
 def _find_unreset_metric(name: str, nodes: list[ast.AST], above: dict[int, ast.AST]) -> Iterator[Hit]:

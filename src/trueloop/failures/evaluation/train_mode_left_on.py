@@ -45,10 +45,10 @@ from trueloop.analysis.queries.evaluation_loops import evaluation_calls, find_tr
 from trueloop.analysis.queries.modes import (
     eval_mode_fix,
     has_mode_dependent_layers,
+    is_in_unused_function,
     is_left_in_train_mode,
     may_set_mode_of,
     unresolved_mode_changes,
-    is_in_unused_function,
 )
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
@@ -71,14 +71,16 @@ class Detector(failure.Detector):
 
     def observe(self, event: EvaluationPassesEnded) -> list[Evidence]:
         """Return evidence at the start of the next update or the end of the run."""
-        evaluation_calls = event.passes
-        self._passes += len(evaluation_calls)
-        in_eval = {call.model for sweep in evaluation_calls for call in sweep.calls if not call.training}
-        to_check = [sweep for sweep in evaluation_calls if not sweep.repeated and sweep.calls[0].model not in in_eval]
-        return [evidence for sweep in to_check if (evidence := self._check(sweep)) is not None]
+        passes = event.passes
+        self._passes += len(passes)
+        in_eval = {call.model for eval_pass in passes for call in eval_pass.calls if not call.training}
+        to_check = [
+            eval_pass for eval_pass in passes if not eval_pass.repeated and eval_pass.calls[0].model not in in_eval
+        ]
+        return [evidence for eval_pass in to_check if (evidence := self._check(eval_pass)) is not None]
 
-    def _check(self, sweep: EvaluationPass) -> Evidence | None:
-        calls = [call for call in sweep.calls if call.model is sweep.calls[0].model]
+    def _check(self, eval_pass: EvaluationPass) -> Evidence | None:
+        calls = [call for call in eval_pass.calls if call.model is eval_pass.calls[0].model]
         first = calls[0]
         dropout = all(call.dropout_active for call in calls)
         normalised = all(call.batchnorm_active for call in calls)
@@ -89,10 +91,10 @@ class Detector(failure.Detector):
             word for word, on in (("dropout active", dropout), ("batch normalisation updating", normalised)) if on
         )
         return Evidence(
-            message=f"{first.model.name} was evaluated on {format_count(sweep.batches, 'held-out batch')} in train "
+            message=f"{first.model.name} was evaluated on {format_count(eval_pass.batches, 'held-out batch')} in train "
             f"mode, with {active}.",
             location=first.location,
-            first_update=sweep.update,
+            first_update=eval_pass.update,
         )
 
     def inconclusive(self) -> str:

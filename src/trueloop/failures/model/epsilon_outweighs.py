@@ -40,7 +40,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.layer_arguments import BATCH_NORMS, epsilon_position, argument_value, argument_node
+from trueloop.analysis.queries.layer_arguments import BATCH_NORMS, argument_node, argument_value, epsilon_position
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
@@ -74,7 +74,7 @@ class Detector(failure.Detector):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the normalisations with an epsilon of 0.1 or more."""
     created = {id(each.node): each for each in source.ops(OpKind.CREATE)}
-    for call in source.calls(*LAYERS):
+    for call in source.calls_of(*LAYERS):
         position = epsilon_position(source, call)
         epsilon = argument_node(call, "eps", position)
         value = argument_value(epsilon, created.get(id(call)), "eps", position)

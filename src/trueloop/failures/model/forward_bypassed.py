@@ -126,7 +126,7 @@ def _class_lines(tree: ast.Module) -> list[tuple[int, int]]:
 
 def _is_trained(source: SourceFile, call: Op) -> bool:
     """Return True if a backward pass reaches the model and no line calls the model itself."""
-    if any(each.subject.may_be(call.subject) for each in source.ops(OpKind.MODEL_CALL)):
+    if any(each.subject.may_alias(call.subject) for each in source.ops(OpKind.MODEL_CALL)):
         return False
     return any(
         each.entry_point == call.entry_point and "inputs" not in each.options and source.reaches(each, call.subject)
@@ -139,7 +139,7 @@ def _find_skipped(source: SourceFile, call: Op) -> tuple[Op, str] | None:
     for each in source.operations[: call.index]:
         if each.entry_point not in (0, call.entry_point) or each.branches != call.branches[: len(each.branches)]:
             continue
-        hooks = each.kind is OpKind.SET_ATTRIBUTE and each.name in HOOKS and each.subject.may_be(call.subject)
+        hooks = each.kind is OpKind.SET_ATTRIBUTE and each.name in HOOKS and each.subject.may_alias(call.subject)
         if hooks and _is_permanent(each):
             return each, "the hook"
         wraps = (

@@ -57,7 +57,7 @@ _DEFERRED: Final = (ast.Lambda, ast.IfExp, ast.BoolOp)
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the layers that a module's forward creates unconditionally and only calls."""
-    created = [call for call in source.all_calls if source.name(call.func) in RANDOM]
+    created = [call for call in source.all_calls if source.qualified_name(call.func) in RANDOM]
     for method in _forwards(source.tree) if created else ():
         own = [call for call in created if method.lineno <= call.lineno <= (method.end_lineno or 0)]
         for statement in _unconditional(method.body) if own else ():

@@ -55,7 +55,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         id(each.node): each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.MODEL
     }
     reported = set[int]()
-    for call in source.calls(*CONTAINERS):
+    for call in source.calls_of(*CONTAINERS):
         for argument in call.args:
             for product, repeated, times in _products(_resolve_name(source, call, argument)):
                 layer = _layer(repeated, created)

@@ -95,7 +95,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _mask_arguments(source: SourceFile) -> Iterator[tuple[ast.Call, str, ast.expr]]:
     """Yield the masks of PyTorch's attention: the call, the name of the argument or function, and the mask."""
-    for call in source.calls(ATTENTION):
+    for call in source.calls_of(ATTENTION):
         passed = [each.value for each in call.keywords if each.arg == "attn_mask"] or call.args[3:4]
         yield from ((call, ATTENTION, each) for each in passed)
     visited = set[int]()
@@ -149,7 +149,7 @@ def _parse_comparison(source: SourceFile, node: ast.Compare, left: int) -> _Mask
 
 
 def _parse_call(source: SourceFile, node: ast.Call, left: int) -> _Mask | None:
-    word, name = last_name(node.func), source.name(node.func)
+    word, name = last_name(node.func), source.qualified_name(node.func)
     owner = node.func.value if isinstance(node.func, ast.Attribute) and not name else None
     if word in ("triu", "tril"):
         ones = owner or (node.args[0] if name.startswith("torch.") and node.args else None)
@@ -166,7 +166,7 @@ def _parse_call(source: SourceFile, node: ast.Call, left: int) -> _Mask | None:
 
 def _parse_triangle(source: SourceFile, word: str, ones: ast.expr | None) -> _Mask | None:
     """Return the mask that ``triu`` or ``tril`` makes of ones; None for another tensor."""
-    if not isinstance(ones, ast.Call) or source.name(ones.func) not in ("torch.ones", "torch.ones_like"):
+    if not isinstance(ones, ast.Call) or source.qualified_name(ones.func) not in ("torch.ones", "torch.ones_like"):
         return None
     kinds = [source.text.segment(each.value) for each in ones.keywords if each.arg == "dtype"]
     return _Mask("upper" if word == "triu" else "lower", boolean=any(each.endswith("bool") for each in kinds))

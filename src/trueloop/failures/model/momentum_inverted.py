@@ -42,7 +42,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.layer_arguments import BATCH_NORMS, epsilon_position, argument_value, argument_node
+from trueloop.analysis.queries.layer_arguments import BATCH_NORMS, argument_node, argument_value, epsilon_position
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Fix
@@ -75,9 +75,12 @@ class Detector(failure.Detector):
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the batch normalisations with a momentum from 0.9 to below 1."""
     created = {id(each.node): each for each in source.ops(OpKind.CREATE)}
-    for call in source.calls(*BATCH_NORMS):
+    for call in source.calls_of(*BATCH_NORMS):
         position = epsilon_position(source, call) + 1
-        momentum, tracked = argument_node(call, "momentum", position), argument_node(call, "track_running_stats", position + 2)
+        momentum, tracked = (
+            argument_node(call, "momentum", position),
+            argument_node(call, "track_running_stats", position + 2),
+        )
         if tracked is not None and not (isinstance(tracked, ast.Constant) and tracked.value):
             continue  # without running statistics the momentum has no effect
         value = argument_value(momentum, created.get(id(call)), "momentum", position)

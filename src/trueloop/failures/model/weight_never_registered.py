@@ -82,7 +82,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _trainable_attributes(source: SourceFile, kind: ast.stmt) -> Iterator[tuple[str, ast.ClassDef, ast.Call]]:
     """Yield the attributes to which the constructor of a module assigns tensors that require gradients."""
-    if not isinstance(kind, ast.ClassDef) or not any(source.name(base) in MODULES for base in kind.bases):
+    if not isinstance(kind, ast.ClassDef) or not any(source.qualified_name(base) in MODULES for base in kind.bases):
         return
     for method in kind.body:
         for each in ast.walk(method) if isinstance(method, ast.FunctionDef) and method.name == "__init__" else ():
@@ -99,8 +99,8 @@ def _requires_gradients(source: SourceFile, call: ast.Call) -> bool:
     if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
         inner = call.func.value
         arguments = [*call.args, *(each.value for each in call.keywords)]
-        return isinstance(inner, ast.Call) and source.name(inner.func) in FACTORIES and all(map(_is_true, arguments))
-    return source.name(call.func) in FACTORIES and any(
+        return isinstance(inner, ast.Call) and source.qualified_name(inner.func) in FACTORIES and all(map(_is_true, arguments))
+    return source.qualified_name(call.func) in FACTORIES and any(
         each.arg == "requires_grad" and _is_true(each.value) for each in call.keywords
     )
 
@@ -124,7 +124,7 @@ def _computes(source: SourceFile, read: ast.Attribute) -> bool:
     if isinstance(parent, ast.BinOp | ast.UnaryOp):
         return True
     if isinstance(parent, ast.Call):
-        name, method = source.name(parent.func), getattr(parent.func, "attr", "")
+        name, method = source.qualified_name(parent.func), getattr(parent.func, "attr", "")
         return method in OPERATIONS or (name.startswith("torch.") and not name.startswith("torch.optim"))
     call = source.parents[id(parent)]
     return isinstance(parent, ast.Attribute) and isinstance(call, ast.Call) and parent.attr in OPERATIONS
@@ -133,9 +133,9 @@ def _computes(source: SourceFile, read: ast.Attribute) -> bool:
 def _wrap_in_parameter(source: SourceFile, created: ast.Call) -> Fix | None:
     """Return the fix: ``torch.nn.Parameter(...)`` around the tensor."""
     function = created.func
-    if source.name(function) not in FACTORIES or not isinstance(function, ast.Attribute):
+    if source.qualified_name(function) not in FACTORIES or not isinstance(function, ast.Attribute):
         return None
-    if source.name(function) in ("torch.autograd.Variable", "torch.Tensor", "torch.FloatTensor"):
+    if source.qualified_name(function) in ("torch.autograd.Variable", "torch.Tensor", "torch.FloatTensor"):
         return None
     start, end = source.text.span(created)
     package = source.text.segment(function.value)

@@ -109,10 +109,10 @@ class Detector(failure.Detector):
             return self._check_passes([*event.passes, *event.left_early])
         return None
 
-    def _check_passes(self, sweeps: Sequence[EvaluationPass]) -> list[Evidence]:
-        self._passes += len(sweeps)
-        found = [evidence for sweep in sweeps if not sweep.repeated for evidence in self._check_pass(sweep)]
-        loaders = {sweep.loader for sweep in sweeps}
+    def _check_passes(self, passes: Sequence[EvaluationPass]) -> list[Evidence]:
+        self._passes += len(passes)
+        found = [evidence for eval_pass in passes if not eval_pass.repeated for evidence in self._check_pass(eval_pass)]
+        loaders = {eval_pass.loader for eval_pass in passes}
         self._active_in_eval = {key: calls for key, calls in self._active_in_eval.items() if key[0] not in loaders}
         return found
 
@@ -134,17 +134,17 @@ class Detector(failure.Detector):
                 before = self._active_in_eval.setdefault((event.loader, event.model), {})
                 before[call] = _ActiveDropout(events[0], several or (call in before and before[call].several))
 
-    def _check_pass(self, sweep: EvaluationPass) -> list[Evidence]:
+    def _check_pass(self, eval_pass: EvaluationPass) -> list[Evidence]:
         return [
             Evidence(
-                message=f"{event.function} with p={event.probability:g} was active in {event.module.name}, which is "
-                f"in eval mode, while {model.name} was evaluated on {format_count(sweep.batches, 'held-out batch')}.",
+                message=f"{event.function} with p={event.probability:g} was active in {event.module.name}, which is in "
+                f"eval mode, while {model.name} was evaluated on {format_count(eval_pass.batches, 'held-out batch')}.",
                 location=event.location,
-                first_update=sweep.update,
+                first_update=eval_pass.update,
             )
-            for model in sweep.models
-            if all(call.all_eval for call in sweep.calls if call.model is model)
-            for event, several in self._active_in_eval.get((sweep.loader, model), {}).values()
+            for model in eval_pass.models
+            if all(call.all_eval for call in eval_pass.calls if call.model is model)
+            for event, several in self._active_in_eval.get((eval_pass.loader, model), {}).values()
             if not several
         ]
 

@@ -63,7 +63,8 @@ def find_evaluation(source: SourceFile, dropout: Op) -> Op | None:
         ):
             continue
         layers = all(
-            each.over is not None and each.over.kind is ValueKind.MODEL for each in dropout.loops[len(call.loops) :]
+            each.iterable is not None and each.iterable.kind is ValueKind.MODEL
+            for each in dropout.loops[len(call.loops) :]
         )
         straight = bool(call.inputs) and call.inputs[0].name == "batch"
         if layers and straight and is_in_eval_mode(source, call) and find_training_step(source, call) is not None:
@@ -73,7 +74,7 @@ def find_evaluation(source: SourceFile, dropout: Op) -> Op | None:
 
 def _reads_training_flag(source: SourceFile) -> bool:
     """Return True if anything but an argument of dropout reads ``training``: it may turn the dropout off."""
-    arguments = {id(inner) for call in source.calls(*FUNCTIONS) for inner in ast.walk(call)}
+    arguments = {id(inner) for call in source.calls_of(*FUNCTIONS) for inner in ast.walk(call)}
     return any(
         isinstance(each, ast.Attribute) and each.attr == "training" and id(each) not in arguments
         for each in source.nodes
