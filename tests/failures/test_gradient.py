@@ -40,32 +40,32 @@ def create_optimizer(number: int) -> tuple[Ref, Refs, Ref]:
     return Ref("SGD", f"SGD {number}"), frozenset((first, second)), first
 
 
-def sweep(detector: Any, trials: int, steps: int = 20) -> list[Any]:
+def train_models(detector: Any, trials: int, steps: int = 20) -> list[Any]:
     """Train one model after the other, each with a parameter that never has a useful gradient."""
     found: list[Any] = []
-    lacking = "zero_gradients" if isinstance(detector, always_zero.Detector) else "with_gradient"
+    missing_field = "zero_gradients" if isinstance(detector, always_zero.Detector) else "with_gradient"
     for number in range(trials):
         optimizer, parameters, first = create_optimizer(number)
         for step in range(steps):
             update = number * steps + step
-            event = step_taken(update, optimizer, parameters, **{lacking: frozenset((first,))})
+            event = step_taken(update, optimizer, parameters, **{missing_field: frozenset((first,))})
             evidence = detector.observe(event)
             found += evidence if isinstance(evidence, list) else []
     return found
 
 
 @pytest.mark.parametrize("family", [always_zero, never_received])
-def test_state_of_deleted_optimizers_is_released(family):
-    detector = family.Detector()
-    sweep(detector, 300)
+def test_state_of_deleted_optimizers_is_released(module):
+    detector = module.Detector()
+    train_models(detector, 300)
     sizes = [len(each) for each in vars(detector).values() if hasattr(each, "__len__")]
     assert sum(sizes) <= 12
 
 
 @pytest.mark.parametrize("family", [always_zero, never_received])
-def test_deleted_optimizers_are_still_reported(family):
-    detector = family.Detector()
-    found = sweep(detector, 10)
+def test_deleted_optimizers_are_still_reported(module):
+    detector = module.Detector()
+    found = train_models(detector, 10)
     assert {each.dedup_key.name for each in found} >= {f"SGD {number}" for number in range(6)}
     found += detector.observe(WatchEnded(update=10_000, backward_count=10_000))
     assert len(found) == 10
@@ -74,12 +74,12 @@ def test_deleted_optimizers_are_still_reported(family):
 
 def test_gradients_of_deleted_optimizers_count():
     detector = never_received.Detector()
-    early, parameters, first = create_optimizer(0)
+    first_optimizer, parameters, first = create_optimizer(0)
     (second,) = parameters - {first}
     for update in range(20):
-        detector.observe(step_taken(update, early, parameters, with_gradient=frozenset((first,))))
-    del early
-    late, *_ = create_optimizer(1)
+        detector.observe(step_taken(update, first_optimizer, parameters, with_gradient=frozenset((first,))))
+    del first_optimizer
+    second_optimizer, *_ = create_optimizer(1)
     for update in range(20, 200):
-        found = detector.observe(step_taken(update, late, parameters, with_gradient=frozenset((second,))))
+        found = detector.observe(step_taken(update, second_optimizer, parameters, with_gradient=frozenset((second,))))
         assert not found

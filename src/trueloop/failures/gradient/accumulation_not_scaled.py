@@ -165,13 +165,17 @@ def _window_of(source: SourceFile, step: Op) -> tuple[Op, ast.expr] | None:
             waits
             and len(others) > 1
             and backward.same_iteration_as(step)
-            and backward.always_in(loop)
-            and ends.turns != 1
+            and backward.is_unconditional_in(loop)
+            and ends.iterations != 1
         )
         return (backward, ends.size) if fits and is_batch_mean(source, backward, loop) else None
     inner = backward.loops[-1]
     size = repeat_count(source, inner) if len(backward.loops) == len(step.loops) + 1 else None
-    if size is None or not backward.always_in(inner) or not is_batch_mean(source, backward, inner, drawn=True):
+    if (
+        size is None
+        or not backward.is_unconditional_in(inner)
+        or not is_batch_mean(source, backward, inner, uses_next=True)
+    ):
         return None
     return (
         None

@@ -11,7 +11,7 @@ Fix
     Inspect the activations after the layer. If all are zero or saturated, lower the learning rate, or change the
     initialisation or the activation.
 
-        self.activation = nn.LeakyReLU()  # or nn.GELU(): not zero for negative inputs
+        self.activation = nn.LeakyReLU()  # or nn.GELU(): does not die
 
 When this is fine
     - The first updates of LoRA and of residual branches that are initialised with zero.

@@ -196,7 +196,9 @@ def _may_run_backward(each: Op, loss: Op, step: Op) -> bool:
     if each.kind is not OpKind.ESCAPE:
         return False
     return any(
-        passed.may_be(step.subject) or passed.covers(step.subject) or any(e is loss.result for e in passed.ancestors())
+        passed.may_alias(step.subject)
+        or passed.covers(step.subject)
+        or any(e is loss.result for e in passed.ancestors())
         for passed in each.inputs
     )
 

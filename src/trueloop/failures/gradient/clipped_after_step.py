@@ -124,7 +124,7 @@ def _uses_all(source: SourceFile, step: Op, clip: Op) -> bool:
     optimizer = step.subject
     if optimizer.kind is not ValueKind.OPTIMIZER or MANAGED in optimizer.facts or not step.implied_by(clip):
         return False
-    if step.loops and not clip.within(step.loops[-1]):
+    if step.loops and not clip.is_inside(step.loops[-1]):
         return False
     if optimizer.models():
         return all(optimizer.covers(model) for model in clip.subject.models())

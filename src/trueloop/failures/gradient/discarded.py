@@ -153,7 +153,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         reaching = [each for each in inside if each.kind is OpKind.BACKWARD and source.reaches(each, step.subject)]
         cleared = _just_before(source, step)
         if cleared is not None:
-            again = sum(each.kind is OpKind.STEP and each.subject.may_be(step.subject) for each in inside) > 1
+            again = sum(each.kind is OpKind.STEP and each.subject.may_alias(step.subject) for each in inside) > 1
             when = "clears the gradients right before the step, which finds none."
         else:
             cleared, again = _in_every_iteration(source, step, inside), False
@@ -189,13 +189,13 @@ def _in_every_iteration(source: SourceFile, step: Op, inside: list[Op]) -> Op | 
     """Return the clearing in every iteration of a loop whose steps, unlike its backwards, wait for a window's end."""
     loop = step.loops[-1]
     found = accumulation_window(step, loop)
-    if found is None or found.turns == 1 or MANAGED in step.subject.facts or accesses_grad(source):
+    if found is None or found.iterations == 1 or MANAGED in step.subject.facts or accesses_grad(source):
         return None
     ends = {(id(found.branch.node), found.branch.arm)}
     for each in inside:
         here = {(id(branch.node), branch.arm) for branch in each.branches}
         if (each.kind is OpKind.STEP and not ends <= here) or (
-            each.kind is OpKind.BACKWARD and not each.always_in(loop)
+            each.kind is OpKind.BACKWARD and not each.is_unconditional_in(loop)
         ):
             return None
     if source.escapes(step.subject, inside) or any(each.kind is OpKind.ACCESS_GRADIENTS for each in inside):
@@ -203,7 +203,7 @@ def _in_every_iteration(source: SourceFile, step: Op, inside: list[Op]) -> Op | 
     clearings = [
         each
         for each in inside
-        if each.kind is OpKind.CLEAR_GRADIENTS and each.same_iteration_as(step) and each.always_in(loop)
+        if each.kind is OpKind.CLEAR_GRADIENTS and each.same_iteration_as(step) and each.is_unconditional_in(loop)
     ]
     return next((each for each in clearings if source.clears_all(each, step.subject)), None)
 

@@ -19,11 +19,11 @@ When this is fine
     - An attribute with such a name that the program stores as a setting and reads.
 
 How it is detected
-    Nothing is reported if the file (at run time: the imported program, or the class of a module that is not PyTorch's)
-    may read the attribute; reading ``requires_grad`` of the results of ``parameters()`` does not count. At run time it
-    is checked when a model is first called after an optimizer was built, so that later assignments are left to
-    ``trueloop lint``. A finding needs a step, at a rate that is not zero, of parameters that should be frozen, or of an
-    optimizer that holds parameters which should be unfrozen and are not.
+    Lint reports the assignment, unless the file may read the attribute; reading ``requires_grad`` of what
+    ``parameters()`` returns does not count. At run time, no code of the imported program may read it, nor the class of
+    a module that is not PyTorch's. An optimizer must step parameters that should be frozen, at a rate that is not zero,
+    or hold parameters that should be unfrozen and are not. This is checked when a model is first called after an
+    optimizer was built; later assignments are left to lint.
 
 References
     nn.Module.requires_grad_, https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html

@@ -11,8 +11,8 @@ Fix
     Keep the loss a tensor of the graph, from the model to ``backward()``, and remove ``requires_grad_()``. Do not use
     ``.item()``, ``.detach()``, ``.data``, NumPy or ``torch.no_grad()`` in between.
 
-        loss = torch.tensor(criterion(model(inputs), targets), requires_grad=True)  # wrong
-        loss = criterion(model(inputs), targets)  # right
+        loss = torch.tensor(criterion(model(x), y), requires_grad=True)  # wrong
+        loss = criterion(model(x), y)  # right
 
 When this is fine
     - ``parameter.backward(gradient)``, which writes a gradient to a parameter by hand.
@@ -80,7 +80,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
         root, gradient_arguments = backward.subject, {"0", "gradient", "grad_tensors"} & backward.options.keys()
         if root.kind is ValueKind.SEQUENCE and len(root.sources) == 1:
             root, gradient_arguments = root.sources[0], gradient_arguments - {"0"}
-        if isinstance(backward.node, ast.Call) and source.name(backward.node.func) == "torch.autograd.backward":
+        if (
+            isinstance(backward.node, ast.Call)
+            and source.qualified_name(backward.node.func) == "torch.autograd.backward"
+        ):
             gradient_arguments -= {"0"}  # the root itself
         leaf = None if gradient_arguments or root.union else _detached_leaf(source, root, backward)
         optimized = leaf is not None and any(root is each for one in optimizers for each in one.ancestors())

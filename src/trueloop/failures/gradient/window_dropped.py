@@ -80,13 +80,13 @@ def find(source: SourceFile) -> Iterator[Hit]:
         loop = step.loops[-1]
         ends = accumulation_window(step, loop)
         counter = _loop_counter(source, loop)
-        if ends is None or counter is None or not ends.alone or not _only_step(source, step, loop):
+        if ends is None or counter is None or not ends.is_only_condition or not _only_step(source, step, loop):
             continue
         name, values, size = counter
         left = _leftover_batches(ends, name, values)
         if left:
             yield Hit(
-                message=f"The loop has {len(values)} iterations and steps in every {ends.turns}th: no step uses the "
+                message=f"The loop has {len(values)} iterations and steps in every {ends.iterations}th: no step uses the "
                 f"gradients of the last {left}.",
                 node=loop.node.iter,
                 related=((step.node, "the step"),),
@@ -97,9 +97,10 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _only_step(source: SourceFile, step: Op, loop: Loop) -> bool:
     """Return True if each iteration of a loop runs backward, and only this step can use the gradients."""
     run = source.ops_of_run(step)
-    inside = [each for each in run if each.within(loop)]
+    inside = [each for each in run if each.is_inside(loop)]
     backward = any(
-        each.kind is OpKind.BACKWARD and each.always_in(loop) and each.same_iteration_as(step) for each in inside
+        each.kind is OpKind.BACKWARD and each.is_unconditional_in(loop) and each.same_iteration_as(step)
+        for each in inside
     )
     outer = step.loops[-2] if len(step.loops) > 1 else None
     others = [
@@ -107,7 +108,7 @@ def _only_step(source: SourceFile, step: Op, loop: Loop) -> bool:
         for each in run
         if each.kind is OpKind.STEP
         and each is not step
-        and (each.index > inside[0].index or (outer is not None and each.within(outer)))
+        and (each.index > inside[0].index or (outer is not None and each.is_inside(outer)))
     ]
     own = any(
         each.kind is OpKind.CREATE and each.subject is step.subject and each.function is step.function for each in run
@@ -120,13 +121,13 @@ def _only_step(source: SourceFile, step: Op, loop: Loop) -> bool:
 def _loop_counter(source: SourceFile, loop: Loop) -> tuple[str, range, str] | None:
     """Return the counter of a loop, its values, and the expression for their number."""
     target, call = getattr(loop.node, "target", None), getattr(loop.node, "iter", None)
-    if not isinstance(call, ast.Call) or loop.over is None:
+    if not isinstance(call, ast.Call) or loop.iterable is None:
         return None
     if isinstance(target, ast.Name) and loop.trip_count() is not None:
-        return target.id, range(*(each.constant() for each in loop.over.sources)), str(loop.trip_count())
+        return target.id, range(*(each.constant() for each in loop.iterable.sources)), str(loop.trip_count())
     first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else None
-    over = loop.over.arguments.get("over")
-    if source.name(call.func) != "builtins.enumerate" or not isinstance(first, ast.Name) or over is None:
+    over = loop.iterable.arguments.get("iterable")
+    if source.qualified_name(call.func) != "builtins.enumerate" or not isinstance(first, ast.Name) or over is None:
         return None
     begin: Any = call.args[1] if len(call.args) > 1 else next((each.value for each in call.keywords), None)
     start = 0 if begin is None else getattr(begin, "value", None)
@@ -139,20 +140,22 @@ def _loop_counter(source: SourceFile, loop: Loop) -> tuple[str, range, str] | No
 def _leftover_batches(ends: Window, name: str, values: range) -> int:
     """Return the number of iterations after the last complete window; 0 if there are none or it is unknown."""
     counter, ahead = ends.counter, 0
-    if isinstance(counter, ast.BinOp) and isinstance(counter.right, ast.Constant) and isinstance(ends.turns, int):
+    if isinstance(counter, ast.BinOp) and isinstance(counter.right, ast.Constant) and isinstance(ends.iterations, int):
         sign = 1 if isinstance(counter.op, ast.Add) else -1 if isinstance(counter.op, ast.Sub) else 0
         ahead, counter = sign * counter.right.value if isinstance(counter.right.value, int) else 0, counter.left
         if not ahead:
             return 0
-    if not isinstance(counter, ast.Name) or counter.id != name or not isinstance(ends.rest, int):
+    if not isinstance(counter, ast.Name) or counter.id != name or not isinstance(ends.remainder, int):
         return 0
-    if not isinstance(ends.turns, int) or ends.turns < 2:
+    if not isinstance(ends.iterations, int) or ends.iterations < 2:
         return 0
     last_ends = [
-        number for number, value in enumerate(values[-ends.turns :]) if (value + ahead) % ends.turns == ends.rest
+        number
+        for number, value in enumerate(values[-ends.iterations :])
+        if (value + ahead) % ends.iterations == ends.remainder
     ]
-    certain = len(values) >= 2 * ends.turns and len(last_ends) == 1
-    return ends.turns - 1 - last_ends[0] if certain else 0
+    certain = len(values) >= 2 * ends.iterations and len(last_ends) == 1
+    return ends.iterations - 1 - last_ends[0] if certain else 0
 
 
 def _step_last_window(source: SourceFile, ends: Window, name: str, values: range, size: str) -> Fix | None:

@@ -12,8 +12,8 @@ Fix
     Pass ``log_softmax`` of the trained output, and probabilities as target. Use ``reduction="batchmean"``, since
     "mean" also divides by the number of classes.
 
-        F.kl_div(F.softmax(student(x), dim=1), targets, reduction="batchmean")  # wrong
-        F.kl_div(F.log_softmax(student(x), dim=1), targets, reduction="batchmean")  # right
+        kl_div(softmax(z, dim=1), targets, reduction="batchmean")  # wrong
+        kl_div(log_softmax(z, dim=1), targets, reduction="batchmean")  # right
 
 When this is fine
     - ``log_softmax`` or ``log()`` of probabilities as input, probabilities as target.

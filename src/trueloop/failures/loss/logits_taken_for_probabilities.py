@@ -156,7 +156,7 @@ def _operation_name(origin: AbstractValue) -> str:
 
 def _use_logits_loss(source: SourceFile, loss: Op, operation: str) -> Fix | None:
     """Return the fix that uses the loss on logits; None unless the call is an attribute, as ``F.nll_loss`` is."""
-    called = loss.node if source.name(loss.node.func) == loss.name else loss.subject.node
+    called = loss.node if source.qualified_name(loss.node.func) == loss.name else loss.subject.node
     function = getattr(called, "func", None)
     if operation != "linear" or not isinstance(function, ast.Attribute) or function.attr not in FOR_LOGITS:
         return None

@@ -9,10 +9,10 @@ Why it happens
     and many programs filter warnings.
 
 Fix
-    Give both the same shape.
+    Give both the same shape, by ``squeeze`` or ``unsqueeze``.
 
         mse_loss(predictions, targets)  # wrong: (B, 1) and (B,)
-        mse_loss(predictions.squeeze(1), targets)  # right; or targets.unsqueeze(1)
+        mse_loss(predictions.squeeze(1), targets)  # right
 
 When this is fine
     - Intended pairs, as in quantile regression or contrastive losses: an axis added just before, or one on both sides.

@@ -111,7 +111,7 @@ def _is_generator(source: SourceFile, value: ast.expr) -> bool:
     if not isinstance(value, ast.Call):
         return False
     method = isinstance(value.func, ast.Attribute) and value.func.attr == "parameters"
-    return method or source.name(value.func) in GENERATOR_FUNCTIONS
+    return method or source.qualified_name(value.func) in GENERATOR_FUNCTIONS
 
 
 def _consumer(source: SourceFile, clip: Op, name: str) -> Op | None:

@@ -43,7 +43,7 @@ def is_repeated(source: SourceFile, operation: Op, assign: ast.Assign) -> bool:
             continue
         inside = assigning_function is None or is_inside(loop.node, assigning_function)
         reassigned = not inside and any(assigning_function in each.functions for each in source.ops_in_loop(loop))
-        if not reassigned and operation.always_in(loop):
+        if not reassigned and operation.is_unconditional_in(loop):
             return True
     return False
 

@@ -140,15 +140,15 @@ def find_all(source: SourceFile) -> Iterator[Hit]:
 def _may_be_recreated(optimizer: AbstractValue, loop: Loop, inside: list[Op]) -> bool:
     """Return True if each iteration of a loop may create its own optimizer, or its own parameters."""
     if not optimizer.models():
-        created = any(each.kind is OpKind.CREATE and each.subject.may_be(optimizer) for each in inside)
+        created = any(each.kind is OpKind.CREATE and each.subject.may_alias(optimizer) for each in inside)
     else:
         created = any(may_recreate_model(loop, each, inside) for each in optimizer.models())
-    return created or any(each.may_be(optimizer) or each.covers(optimizer) for each in _iterated_values(loop))
+    return created or any(each.may_alias(optimizer) or each.covers(optimizer) for each in _iterated_values(loop))
 
 
 def _iterated_values(loop: Loop) -> list[AbstractValue]:
     """Return what a loop iterates over, and the elements of nested lists: models, optimizers, pairs of them."""
-    found = [] if loop.over is None else [loop.over]
+    found = [] if loop.iterable is None else [loop.iterable]
     for each in found:
         if each.kind in (ValueKind.SEQUENCE, ValueKind.UNKNOWN):
             found += [inner for inner in (*each.sources, *each.union) if inner not in found]
