@@ -86,8 +86,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
         left = _leftover_batches(ends, name, values)
         if left:
             yield Hit(
-                message=f"The loop has {len(values)} iterations and steps in every {ends.iterations}th: no step uses the "
-                f"gradients of the last {left}.",
+                message=f"The loop has {len(values)} iterations and steps in every {ends.iterations}th: no step uses "
+                f"the gradients of the last {left}.",
                 node=loop.node.iter,
                 related=((step.node, "the step"),),
                 fix=_step_last_window(source, ends, name, values, size),
