@@ -106,8 +106,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the calls of layers that their module keeps in a plain container."""
     for found in unregistered_layers(source):
         yield Hit(
-            message=f"The layers in the attribute `{found.assignment.name}` are called but not registered in the module: "
-            "they are not trained, moved or saved.",
+            message=f"The layers in the attribute `{found.assignment.name}` are called but not registered in the "
+            "module: they are not trained, moved or saved.",
             node=found.call.node,
             related=((found.assignment.node, "a plain container, not a module"),),
             fix=module_list_fix(source, found),
