@@ -120,7 +120,7 @@ def nothing_drawn(request, monkeypatch):
         from trueloop.runs import curves, report
 
         monkeypatch.setattr(curves, "save_panels", lambda shown, title, path_png: path_png.write_bytes(b""))
-        monkeypatch.setattr(report, "svg", lambda panel: '<svg viewBox="0 0 1 1"></svg>')
+        monkeypatch.setattr(report, "render_svg", lambda panel: '<svg viewBox="0 0 1 1"></svg>')
 
 
 @pytest.fixture

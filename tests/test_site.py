@@ -226,9 +226,9 @@ def test_the_failure_of_the_guide_keeps_what_every_failure_promises(example: tup
     torch.manual_seed(0)
     assert watched(failure.bad, tmp_path) == {("GRD901", line_of(failure.bad, "clip_grad_norm_"))}
     assert not watched(failure.good, tmp_path)
-    for script in (tests.HEAD + each for each in tests.GUILTY.values()):
+    for script in (tests.HEAD + each for each in tests.FAULTY.values()):
         assert watched(script, tmp_path) == {("GRD901", line_of(script, "# <- GRD901"))}
-    for script in tests.QUIET.values():
+    for script in tests.CORRECT.values():
         assert not watched(tests.HEAD + script, tmp_path)
     lesson = Simulation(dataset="moons", samples=60, clip=1.0, epochs=2)
     loop = fitted(lesson, [failure.inject]).loop
@@ -265,8 +265,8 @@ def test_a_new_failure_begins_with_two_files_and_the_next_code(tmp_path: Path):
     spec.loader.exec_module(new_failure)
     code = new_failure.next_code("memory")
     assert code not in catalogue()
-    assert not [taken for taken in catalogue() if int(taken[3:]) >= new_failure.OWN], "left to others"
-    failure, test = new_failure.write("memory", "held_for_ever", tmp_path)
+    assert not [taken for taken in catalogue() if int(taken[3:]) >= new_failure.FIRST_EXTERNAL_CODE], "left to others"
+    failure, test = new_failure.create_files("memory", "held_for_ever", tmp_path)
     names: dict[str, Any] = {"__doc__": "", "__name__": "held_for_ever"}
     exec(compile(failure.read_text(), str(failure), "exec"), names)
     assert names["FAILURE"].code == code
@@ -274,4 +274,4 @@ def test_a_new_failure_begins_with_two_files_and_the_next_code(tmp_path: Path):
     compile(test.read_text(), str(test), "exec")
     assert f"# <- {code}" in test.read_text()
     with pytest.raises(FileExistsError):
-        new_failure.write("memory", "held_for_ever", tmp_path)
+        new_failure.create_files("memory", "held_for_ever", tmp_path)

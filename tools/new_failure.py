@@ -1,6 +1,6 @@
-"""`make new-failure FAMILY=gradient NAME=clipped_to_nothing`: the files of a new failure and of its tests, to fill in.
+"""Creates the files of a new failure and of its tests: `make new-failure FAMILY=gradient NAME=clipped_to_nothing`.
 
-The tests of the catalogue fail until it is: docs/writing-a-failure.md goes through it, from the idea to the merge.
+The tests of the catalogue fail until the files are completed: see docs/writing-a-failure.md.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from trueloop.failures.load import FAMILIES, catalogue
 
 ROOT: Final = Path(__file__).parents[1]
 
-OWN: Final = 900
-"""From here on codes are left to the packages of others."""
+FIRST_EXTERNAL_CODE: Final = 900
+"""First number that is reserved for other packages."""
 
-FAILURE: Final = '''"""In one sentence: what happens.
+FAILURE_TEMPLATE: Final = '''"""One sentence that states the mistake.
 
 What you see
-    Which curve, which number, and what people try without success.
+    The symptom: which curve, which number, and what people try without success.
 
 Why it happens
     Why PyTorch raises no error.
 
 Fix
-    What to change, as code.
+    The fix as code.
 
 When this is fine
-    Correct programs that come close, a sentence each. Each has a test below tests/failures/{family}/.
+    - Correct programs that look similar, one sentence each. Each has a test in tests/failures/{family}/.
 
 How it is detected
-    What is measured, or what must stand in the text.
+    What is measured, with numbers, or what the text must contain.
 
 References
     Name, https://address
@@ -43,14 +43,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from trueloop.tracing.events import Event, StepTaken
+from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Severity
-from trueloop.core.findings import Evidence
+from trueloop.tracing.events import Event, StepTaken
 
 
 class Detector(failure.Detector):
-    """What it looks for, in one sentence."""
+    """What it detects, in one sentence."""
 
     subscribes_to: ClassVar[tuple[type[Event], ...]] = (StepTaken,)
 
@@ -75,7 +75,7 @@ import torch
 )
 '''
 
-TEST: Final = '''"""{code}: what the failure is, in a line."""
+TEST_TEMPLATE: Final = '''"""{code}: the failure in one line."""
 
 import pytest
 
@@ -84,72 +84,76 @@ import torch
 from torch import nn
 """
 
-GUILTY = {
+FAULTY = {
     "plain": """
 ...  # <- {code}
 """,
 }
 
-QUIET = {
-    "the nearest correct program": """
+CORRECT = {
+    "the closest correct program": """
 ...
 """,
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY.keys())
-def test_it_is_found(guilty, script):
-    guilty(HEAD + script)
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY.keys())
+def test_run_reports_faulty_scripts(run_reports, script):
+    run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET.keys())
-def test_its_look_alikes_are_left_in_peace(quiet, script):
-    quiet(HEAD + script)
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT.keys())
+def test_run_accepts_correct_scripts(run_is_clean, script):
+    run_is_clean(HEAD + script)
 '''
 
 
 def next_code(family: str) -> str:
-    """Return the first code of a family that is higher than all there are."""
-    taken = [int(code[3:]) for code, entry in catalogue().items() if entry.family == family and int(code[3:]) < OWN]
-    return f"{FAMILIES[family]}{max(taken, default=0) + 1:03}"
+    """Return the next code of a family."""
+    used = [
+        int(code[3:])
+        for code, entry in catalogue().items()
+        if entry.family == family and int(code[3:]) < FIRST_EXTERNAL_CODE
+    ]
+    return f"{FAMILIES[family]}{max(used, default=0) + 1:03}"
 
 
-def write(family: str, name: str, root: Path) -> list[Path]:
-    """Write both files.
+def create_files(family: str, name: str, root: Path) -> list[Path]:
+    """Create both files.
 
     Returns:
         Their paths.
 
     Raises:
-        FileExistsError: there is such a failure already.
+        FileExistsError: the failure exists already.
     """
-    words = {"family": family, "code": next_code(family)}
-    failure = root / "src" / "trueloop" / "catalogue" / family / f"{name}.py"
-    test = root / "tests" / "catalogue" / family / f"test_{name}.py"
-    for path, text in ((failure, FAILURE), (test, TEST)):
+    values = {"family": family, "code": next_code(family)}
+    failure = root / "src" / "trueloop" / "failures" / family / f"{name}.py"
+    test = root / "tests" / "failures" / family / f"test_{name}.py"
+    for path, text in ((failure, FAILURE_TEMPLATE), (test, TEST_TEMPLATE)):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8") as file:
-            file.write(_filled(text, words))
+            file.write(_fill(text, values))
     return [failure, test]
 
 
-def _filled(text: str, words: dict[str, str]) -> str:
-    return re.sub(r"\{(family|code)\}", lambda match: words[match[1]], text)
+def _fill(text: str, values: dict[str, str]) -> str:
+    return re.sub(r"\{(family|code)\}", lambda match: values[match[1]], text)
 
 
 def main() -> int:
-    """Read the command line."""
+    """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("family", choices=sorted(FAMILIES))
     parser.add_argument("name", help="the mistake, in lower case with underscores: never_cleared")
-    given = parser.parse_args()
-    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", given.name):
-        parser.error(f"{given.name!r} is no name: lower case with underscores, such as never_cleared.")
+    arguments = parser.parse_args()
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", arguments.name):
+        parser.error(f"{arguments.name!r} is not a valid name: use lower case with underscores, such as never_cleared.")
     try:
-        written = write(given.family, given.name, ROOT)
+        paths = create_files(arguments.family, arguments.name, ROOT)
     except FileExistsError as error:
-        parser.error(f"{error.filename} is there already.")
-    for path in written:
+        parser.error(f"{error.filename} exists already.")
+    for path in paths:
         sys.stdout.write(f"{path.relative_to(ROOT)}\n")
     sys.stdout.write("Next: docs/writing-a-failure.md\n")
     return 0

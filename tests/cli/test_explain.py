@@ -80,7 +80,7 @@ def test_a_traceback_behind_a_pipe_is_answered_with_the_users_line(
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == [
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied (3x4 and 8x2)",
-        "Shapes that do not fit together · train.py:12 in forward · shape-mismatch",
+        "Tensor shapes do not match · train.py:12 in forward · shape-mismatch",
     ]
     assert any(line.startswith("  fix: ") for line in lines)
     assert "  The shapes of two tensors do not fit the operation." in lines, "the page"
@@ -101,7 +101,7 @@ def test_what_is_read_is_passed_on_where_that_is_asked_for(
 
 def test_a_message_in_quotes_a_file_and_a_kind(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     assert main(["explain", "CUDA out of memory. Tried to allocate 2.00 GiB."]) == 0
-    assert "2.00 GiB were asked for" in capsys.readouterr().out
+    assert "2.00 GiB were requested" in capsys.readouterr().out
     (tmp_path / "train.log").write_text(SHAPES)
     assert main(["explain", str(tmp_path / "train.log")]) == 0
     assert "train.py:12" in capsys.readouterr().out
@@ -130,7 +130,7 @@ def test_a_text_of_which_nothing_is_known_is_exit_code_1_and_names_the_nearest(c
     assert main(["explain", "RuntimeError: the mat1 shapes cannot be multiplied with mat2"]) == 1
     out = capsys.readouterr().out
     assert "no error of torch's that is known here" in out
-    assert "Near to it: Shapes that do not fit together (trueloop explain shape-mismatch)" in out
+    assert "Near to it: Tensor shapes do not match (trueloop explain shape-mismatch)" in out
     assert main(["explain", "all is well"]) == 1
     assert "no error in this text" in capsys.readouterr().out
 

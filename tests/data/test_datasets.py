@@ -54,8 +54,8 @@ def test_a_part_shares_the_tensors_of_the_whole():
     [
         ((torch.ones(3), torch.ones(4)), r"\{0: 3, 1: 4\} rows"),
         (({"x": torch.ones(3), "y": torch.ones(2)},), r"\{'x': 3, 'y': 2\} rows"),
-        ((), r"was given \[\]"),
-        (({},), r"was given \[\]"),
+        ((), r"received \[\]"),
+        (({},), r"received \[\]"),
         (([1, 2, 3],), "list"),
         ((torch.tensor(1.0),), "Tensor"),
     ],

@@ -92,7 +92,7 @@ def test_a_stream_has_no_length():
 def test_a_generator_lasts_for_one_epoch():
     source = IterableSource(i for i in range(3))
     assert len(list(source.epoch(0))) == 3
-    with pytest.raises(InvalidData, match="(?s)generator has no batches left.*once only"):
+    with pytest.raises(InvalidData, match="(?s)generator has no batches left.*only once"):
         list(source.epoch(1))
 
 
@@ -184,7 +184,7 @@ def test_data_without_a_state_says_so():
     stateful = IterableSource(Walk(4))
     next(stateful.epoch(0))
     source.load_position_state(stateful.position_state())
-    with pytest.raises(InvalidData, match="(?s)DataLoader, which cannot take it over.*num_workers=0"):
+    with pytest.raises(InvalidData, match="(?s)DataLoader, which cannot restore it.*num_workers=0"):
         source.epoch(0, 1)
 
 

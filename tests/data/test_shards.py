@@ -151,7 +151,7 @@ def test_an_error_of_the_reader_says_where_it_happened():
 
     with pytest.raises(OSError, match="torn archive") as caught:
         lanes_of(epoch_of(Shards(["a.tar"], reader, buffer=0)))
-    assert caught.value.__notes__ == ["This happened while reading sample 1 of shard 0 ('a.tar')."]
+    assert caught.value.__notes__ == ["Raised while reading sample 1 of shard 0 ('a.tar')."]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def train_models(detector: Any, trials: int, steps: int = 20) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("family", [always_zero, never_received])
+@pytest.mark.parametrize("module", [always_zero, never_received])
 def test_state_of_deleted_optimizers_is_released(module):
     detector = module.Detector()
     train_models(detector, 300)
@@ -62,7 +62,7 @@ def test_state_of_deleted_optimizers_is_released(module):
     assert sum(sizes) <= 12
 
 
-@pytest.mark.parametrize("family", [always_zero, never_received])
+@pytest.mark.parametrize("module", [always_zero, never_received])
 def test_deleted_optimizers_are_still_reported(module):
     detector = module.Detector()
     found = train_models(detector, 10)

@@ -1,4 +1,4 @@
-"""Failures are found, not registered: in this package, and in those of others that say so in an entry point."""
+"""Tests of `failures.load`: failures are discovered in this package and in packages with an entry point."""
 
 from __future__ import annotations
 
@@ -17,70 +17,74 @@ from trueloop.failures.failure import Failure
 from trueloop.core.findings import Severity
 
 FAILURE = Failure(
-    code="{code}", title="Their own", severity=Severity.NOTE, doc=__doc__, fix="Do it.", bad="x = 1", good="x = 2"
+    code="{code}", title="External", severity=Severity.NOTE, doc=__doc__, fix="Do it.", bad="x = 1", good="x = 2"
 )
 '''
 
 
 @pytest.fixture
-def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mapping[str, Entry]]:
-    """Find the catalogue anew with a package of somebody else's, of one file."""
+def load_with_external(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mapping[str, Entry]]:
+    """Load the catalogue with an external package of one file."""
 
-    def found(text: str, family: str = "gradient", name: str = "their_own") -> Mapping[str, Entry]:
-        folder = tmp_path / "theirs" / family
+    def found(text: str, family: str = "gradient", name: str = "external") -> Mapping[str, Entry]:
+        folder = tmp_path / "external_package" / family
         folder.mkdir(parents=True)
         (folder / f"{name}.py").write_text(text)
         for package in (folder, folder.parent):
             (package / "__init__.py").touch()
         monkeypatch.syspath_prepend(tmp_path)
 
-        class Theirs:
-            load = staticmethod(lambda: importlib.import_module("theirs"))
+        class External:
+            load = staticmethod(lambda: importlib.import_module("external_package"))
 
-        monkeypatch.setattr(load, "entry_points", lambda group: [Theirs] if group == load.ENTRY_POINT_GROUP else [])
+        monkeypatch.setattr(load, "entry_points", lambda group: [External] if group == load.ENTRY_POINT_GROUP else [])
         return catalogue.__wrapped__()
 
     yield found
-    for each in [each for each in sys.modules if each.partition(".")[0] == "theirs"]:
+    for each in [each for each in sys.modules if each.partition(".")[0] == "external_package"]:
         del sys.modules[each]
 
 
-def test_a_failure_of_somebody_elses_stands_among_those_of_its_family(others):
-    found = others(FILE.format(code="GRD777"))
+def test_an_external_failure_is_listed_in_its_family(load_with_external):
+    found = load_with_external(FILE.format(code="GRD777"))
     assert set(found) == {*catalogue(), "GRD777"}
-    assert (found["GRD777"].slug, found["GRD777"].family) == ("their-own", "gradient")
+    assert (found["GRD777"].slug, found["GRD777"].family) == ("external", "gradient")
     codes = list(found)
-    assert codes[codes.index("GRD777") - 1].startswith("GRD"), "the last of its family"
+    assert codes[codes.index("GRD777") - 1].startswith("GRD"), "the last code of its family"
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "message"),
+    ("text", "location", "message"),
     [
-        ("x = 1\n", {}, r"^theirs\.gradient\.their_own has no FAILURE\.$"),
-        (FILE.format(code="OPT777"), {}, "has the code 'OPT777'; in gradient it begins GRD"),
-        (FILE.format(code="GRD77"), {}, "has the code 'GRD77'; in gradient it begins GRD"),
-        (FILE.format(code="GRD001"), {}, "Two failures are called GRD001 or their-own"),
-        (FILE.format(code="GRD777"), {"name": "never_cleared"}, "Two failures are called GRD777 or never-cleared"),
-        (FILE.format(code="GRD777"), {"family": "gradients"}, "'gradients' is no family.*gradient, "),
+        ("x = 1\n", {}, r"^theirs\.gradient\.external has no FAILURE\.$"),
+        (FILE.format(code="OPT777"), {}, "has the code 'OPT777'; codes of gradient start with GRD"),
+        (FILE.format(code="GRD77"), {}, "has the code 'GRD77'; codes of gradient start with GRD"),
+        (FILE.format(code="GRD001"), {}, "Two failures have the code GRD001 or the name external"),
+        (
+            FILE.format(code="GRD777"),
+            {"name": "never_cleared"},
+            "Two failures have the code GRD777 or the name never-cleared",
+        ),
+        (FILE.format(code="GRD777"), {"family": "gradients"}, "'gradients' is not one of gradient, "),
     ],
 )
-def test_what_does_not_fit_is_refused_by_its_name(others, text, place, message):
+def test_an_invalid_file_is_refused_by_name(load_with_external, text, location, message):
     with pytest.raises(ValueError, match=message):
-        others(text, **place)
+        load_with_external(text, **location)
 
 
-def test_a_failure_is_found_by_code_or_name_in_any_case():
+def test_find_failure_ignores_case():
     entry = catalogue()["GRD001"]
     assert find_failure("grd001") is find_failure("GRD001") is find_failure("Never-Cleared") is entry
     assert find_failure("never cleared") is None
 
 
-def test_every_error_has_a_page_and_a_file_without_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_every_error_has_a_page_and_a_file_without_error_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert len(known_errors()) > 10
     assert all(error_page(kind).strip() for kind in known_errors())
-    (tmp_path / "nothing_known.py").touch()
-    raised = importlib.import_module("trueloop.failures.pytorch_errors")
-    monkeypatch.setattr(raised, "__path__", [*raised.__path__, str(tmp_path)])
-    with pytest.raises(ValueError, match=r"^trueloop\.failures\.pytorch_errors\.nothing_known has no ERROR\.$"):
+    (tmp_path / "without_error.py").touch()
+    package = importlib.import_module("trueloop.failures.pytorch_errors")
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    with pytest.raises(ValueError, match=r"^trueloop\.failures\.pytorch_errors\.without_error has no ERROR\.$"):
         known_errors.__wrapped__()
-    del sys.modules["trueloop.failures.pytorch_errors.nothing_known"], raised.nothing_known
+    del sys.modules["trueloop.failures.pytorch_errors.without_error"], package.without_error

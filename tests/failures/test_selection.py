@@ -1,4 +1,4 @@
-"""What to watch for and what not to hear of: words, pyproject.toml, comments."""
+"""Tests of `failures.selection`: arguments, pyproject.toml and comments."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from trueloop.failures.selection import FailureSelection, get_failure, select_fa
 pytestmark = pytest.mark.usefixtures("made_up")
 
 
-def codes(choice: FailureSelection) -> list[str]:
-    return [entry.code for entry in choice.entries()]
+def codes(selection: FailureSelection) -> list[str]:
+    return [entry.code for entry in selection.entries()]
 
 
-def test_without_a_word_everything_is_watched(tmp_path: Path):
-    choice = select_failures([], [], folder=tmp_path)
-    assert codes(choice) == ["GRD901", "MEM901", "MDL901", "ENV901"]
-    assert not choice.is_suppressed("GRD901", None)
+def test_the_default_selects_all_failures(tmp_path: Path):
+    selection = select_failures([], [], folder=tmp_path)
+    assert codes(selection) == ["GRD901", "MEM901", "MDL901", "ENV901"]
+    assert not selection.is_suppressed("GRD901", None)
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("names", "expected"),
     [
         (["GRD901"], ["GRD901"]),
         (["grd901,MEM901"], ["GRD901", "MEM901"]),
@@ -36,34 +36,36 @@ def test_without_a_word_everything_is_watched(tmp_path: Path):
         ([""], ["GRD901", "MEM901", "MDL901", "ENV901"]),
     ],
 )
-def test_words_select(tmp_path: Path, words: list[str], expected: list[str]):
-    assert codes(select_failures(words, [], folder=tmp_path)) == expected
+def test_select_by_code_family_or_slug(tmp_path: Path, names: list[str], expected: list[str]):
+    assert codes(select_failures(names, [], folder=tmp_path)) == expected
 
 
-def test_what_is_ignored_is_watched_and_not_told(tmp_path: Path):
-    choice = select_failures([], ["GRD"], folder=tmp_path)
-    assert "GRD901" in codes(choice)
-    assert choice.is_suppressed("GRD901", None)
-    assert not choice.is_suppressed("MEM901", None)
+def test_an_ignored_failure_is_selected_and_suppressed(tmp_path: Path):
+    selection = select_failures([], ["GRD"], folder=tmp_path)
+    assert "GRD901" in codes(selection)
+    assert selection.is_suppressed("GRD901", None)
+    assert not selection.is_suppressed("MEM901", None)
 
 
 @pytest.mark.parametrize("word", ["GRD902", "made-up-eror", "nonsense", "GR"])
-def test_a_word_that_means_nothing_is_refused(tmp_path: Path, word: str):
+def test_an_unknown_name_is_refused(tmp_path: Path, word: str):
     with pytest.raises(InvalidConfig, match=f"'{word}' \\(select\\) is neither") as caught:
         select_failures([word], [], folder=tmp_path)
     assert "trueloop failures" in caught.value.fix
     assert ("Did you mean" in caught.value.fix) == (word in ("GRD902", "made-up-eror"))
 
 
-def test_the_projects_own_words_count(tmp_path: Path):
+def test_settings_of_the_project_are_used(tmp_path: Path):
     (tmp_path / "pyproject.toml").write_text('[tool.trueloop]\nselect = ["GRD", "MEM"]\nignore = ["MEM901"]\n')
     below = tmp_path / "a" / "b"
     below.mkdir(parents=True)
-    (tmp_path / "a" / "pyproject.toml").write_text("[tool.other]\n")  # none of ours: the search goes on above
-    choice = select_failures([], ["GRD901"], folder=below)
-    assert codes(choice) == ["GRD901", "MEM901"]
-    assert choice.is_suppressed("MEM901", None)
-    assert choice.is_suppressed("GRD901", None)
+    (tmp_path / "a" / "pyproject.toml").write_text(
+        "[tool.other]\n"
+    )  # without [tool.trueloop]: the search continues above
+    selection = select_failures([], ["GRD901"], folder=below)
+    assert codes(selection) == ["GRD901", "MEM901"]
+    assert selection.is_suppressed("MEM901", None)
+    assert selection.is_suppressed("GRD901", None)
     assert codes(select_failures(["MDL"], [], folder=below)) == ["MDL901"]
 
 
@@ -76,28 +78,28 @@ def test_the_projects_own_words_count(tmp_path: Path):
         ("[tool.trueloop\n", "is not TOML"),
     ],
 )
-def test_a_project_that_says_it_wrongly_is_told(tmp_path: Path, text: str, match: str):
+def test_invalid_settings_of_the_project_are_refused(tmp_path: Path, text: str, match: str):
     (tmp_path / "pyproject.toml").write_text(text)
     with pytest.raises(InvalidConfig, match=match):
         select_failures([], [], folder=tmp_path)
 
 
-def test_somebody_elses_broken_file_is_not_our_business(tmp_path: Path):
+def test_an_invalid_file_without_trueloop_is_skipped(tmp_path: Path):
     (tmp_path / "pyproject.toml").write_text("[tool.other\n")
     assert len(codes(select_failures([], [], folder=tmp_path))) == 4
 
 
-def test_a_comment_silences_its_line(program: Callable[..., Path]):
+def test_a_comment_suppresses_findings_of_its_line(program: Callable[..., Path]):
     path = str(program("step()  # trueloop: ignore[GRD901]\nstep()\n"))
-    choice = FailureSelection()
-    assert choice.is_suppressed("GRD901", SourceLocation(path, 1))
-    assert not choice.is_suppressed("MEM901", SourceLocation(path, 1))
-    assert not choice.is_suppressed("GRD901", SourceLocation(path, 2))
-    assert not choice.is_suppressed("GRD901", SourceLocation(path, 99))
-    assert not choice.is_suppressed("GRD901", SourceLocation("<a cell that is gone>", 1))
+    selection = FailureSelection()
+    assert selection.is_suppressed("GRD901", SourceLocation(path, 1))
+    assert not selection.is_suppressed("MEM901", SourceLocation(path, 1))
+    assert not selection.is_suppressed("GRD901", SourceLocation(path, 2))
+    assert not selection.is_suppressed("GRD901", SourceLocation(path, 99))
+    assert not selection.is_suppressed("GRD901", SourceLocation("<a deleted cell>", 1))
 
 
-def test_a_failure_is_found_by_its_name():
+def test_get_failure_by_slug():
     assert get_failure("made_up_error").code == "GRD901"
     with pytest.raises(InvalidConfig, match="'made-up-eror' is not a failure") as caught:
         get_failure("made-up-eror")

@@ -1,4 +1,4 @@
-"""The teaching loop puts its pieces together, breaks one of them, and knows which lines that has changed."""
+"""Tests of `failures.teaching_script`: the text of the loop, injections and the changed lines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def loop(**changes: object) -> TeachingLoop:
     return TeachingLoop(title="Learns.", imports=imports, pieces=pieces, **changes)  # pyright: ignore[reportArgumentType]
 
 
-WHOLE = '''"""Learns."""
+COMPLETE = '''"""Learns."""
 
 import math
 
@@ -76,63 +76,67 @@ for epoch in range(epochs):
 '''
 
 
-def test_the_pieces_make_a_script_that_a_person_would_write():
-    assert loop().text() == WHOLE
+def test_the_pieces_are_joined_to_a_readable_script():
+    assert loop().text() == COMPLETE
     assert loop().changed_lines() == []
 
 
-def test_what_closes_a_window_stands_around_what_is_done_once_for_it():
-    text = loop(closes="if full:", closing="done()").text()
+def test_the_window_condition_encloses_the_operations_of_a_window():
+    text = loop(window_condition="if full:", after_training="done()").text()
     assert "        if full:\n            optimizer.step()\n            optimizer.zero_grad()\n    evaluate()\n" in text
     assert text.endswith("\n\ndone()\n")
 
 
-def test_a_line_is_left_out():
-    broken = loop()
-    broken.leave_out(Piece.ZERO_GRAD)
-    assert "zero_grad" not in broken.text()
-    (line,) = broken.changed_lines()
+def test_leave_out_removes_a_line():
+    changed = loop()
+    changed.leave_out(Piece.ZERO_GRAD)
+    assert "zero_grad" not in changed.text()
+    (line,) = changed.changed_lines()
     assert (line.kind, line.before, line.after) == ("left out", "optimizer.zero_grad()", "")
-    assert broken.text().splitlines()[line.line - 1] == "    evaluate()"  # what stands in its place
+    assert changed.text().splitlines()[line.line - 1] == "    evaluate()"  # the line in its position
 
 
-def test_a_line_is_moved_also_to_another_loop():
-    broken = loop()
-    broken.move(Piece.ZERO_GRAD, before=Piece.OPTIMIZER_STEP)
-    assert "        optimizer.zero_grad()\n        optimizer.step()\n" in broken.text()
-    broken.move(Piece.OPTIMIZER_STEP, after=Piece.EVALUATE)
-    assert broken.text().endswith("    evaluate()\n    optimizer.step()\n")
-    for line in broken.changed_lines():
-        assert not line.after or broken.text().splitlines()[line.line - 1].strip() == line.after
+def test_move_within_and_between_loops():
+    changed = loop()
+    changed.move(Piece.ZERO_GRAD, before=Piece.OPTIMIZER_STEP)
+    assert "        optimizer.zero_grad()\n        optimizer.step()\n" in changed.text()
+    changed.move(Piece.OPTIMIZER_STEP, after=Piece.EVALUATE)
+    assert changed.text().endswith("    evaluate()\n    optimizer.step()\n")
+    for line in changed.changed_lines():
+        assert not line.after or changed.text().splitlines()[line.line - 1].strip() == line.after
 
 
 @pytest.mark.parametrize(
     ("inject", "kind", "after"),
     [
-        (replacement_injector(Piece.FORWARD, "model(inputs)", "model(2 * inputs)"), "changed", "outputs = model(2 * inputs)"),
+        (
+            replacement_injector(Piece.FORWARD, "model(inputs)", "model(2 * inputs)"),
+            "changed",
+            "outputs = model(2 * inputs)",
+        ),
         (line_injector(Piece.OPTIMIZER, "model.head = None"), "added", "model.head = None"),
         (repetition_injector(Piece.OPTIMIZER, at=Piece.TRAIN_MODE), "added", "optimizer = SGD(model)"),
     ],
 )
-def test_the_lines_that_are_changed_and_added_are_known(inject, kind, after):
-    broken = loop()
-    inject(broken)
-    (line,) = broken.changed_lines()
+def test_changed_and_added_lines_are_returned(inject, kind, after):
+    changed = loop()
+    inject(changed)
+    (line,) = changed.changed_lines()
     assert (line.kind, line.after) == (kind, after)
-    assert broken.text().splitlines()[line.line - 1].strip() == after
+    assert changed.text().splitlines()[line.line - 1].strip() == after
 
 
-def test_a_block_loses_its_head_and_its_indentation():
-    broken = loop()
-    broken.unwrap(Piece.EVALUATION, "with no_grad():")
-    assert "def evaluate():\n    for x in held_out:\n        model(x)\n    return 1\n" in broken.text()
+def test_unwrap_removes_head_and_indentation():
+    changed = loop()
+    changed.unwrap(Piece.EVALUATION, "with no_grad():")
+    assert "def evaluate():\n    for x in held_out:\n        model(x)\n    return 1\n" in changed.text()
 
 
-def test_what_is_not_there_cannot_be_broken_and_the_setting_that_would_help_is_named():
-    with pytest.raises(CannotInject) as lack:
+def test_a_missing_piece_raises_and_names_the_setting_that_adds_it():
+    with pytest.raises(CannotInject) as error:
         loop().leave_out(Piece.CLIP)
-    assert lack.value.settings == {"clip": 1.0}
-    assert lack.value.fix == "Choose clip = 1.0."
+    assert error.value.settings == {"clip": 1.0}
+    assert error.value.fix == "Choose clip = 1.0."
     with pytest.raises(CannotInject, match="backwards"):
         loop().replace(Piece.BACKWARD, "backwards", "")
     with pytest.raises(CannotInject):
@@ -141,4 +145,4 @@ def test_what_is_not_there_cannot_be_broken_and_the_setting_that_would_help_is_n
         loop().move(Piece.SCHEDULER_STEP, before=Piece.OPTIMIZER_STEP)
     with pytest.raises(CannotInject, match="No dropout"):
         loop().require(False, "No dropout.", dropout=0.2)
-    loop().require(True, "Never said.")
+    loop().require(True, "Never raised.")

@@ -78,11 +78,11 @@ def report(finding: Finding) -> Report:
     return Report(
         findings=(finding, kept, starved),
         verdicts=(
-            FailureVerdict("GRD001", Verdict.FIRED, "seen 312 more times, at other places"),
+            FailureVerdict("GRD001", Verdict.FIRED, "seen 312 more times, at other lines"),
             FailureVerdict("MEM001", Verdict.FIRED),
             FailureVerdict("ENV001", Verdict.FIRED),
             FailureVerdict("GRD002", Verdict.PASSED),
-            FailureVerdict("PRC001", Verdict.NOT_APPLICABLE, "nothing of the kind happened"),
+            FailureVerdict("PRC001", Verdict.NOT_APPLICABLE, "the program has no such operation"),
             FailureVerdict("DAT001", Verdict.NOT_JUDGED, "no held-out loader was swept"),
             FailureVerdict("DAT002", Verdict.NOT_JUDGED, "no held-out loader was swept"),
             FailureVerdict("CKP003", Verdict.NOT_JUDGED, UNPROVABLE_AT_RUN_TIME),
@@ -99,7 +99,7 @@ def report(finding: Finding) -> Report:
             "lr": Series(updates=updates, values=(0.001,) * len(updates)),
             "live_graphs": Series(updates=(40,), values=(38.0,)),
         },
-        problems=("loader batches are not seen any more: KeyError: 'x' (loaders.py:41)",),
+        problems=("loader batches are no longer traced: KeyError: 'x' (loaders.py:41)",),
     )
 
 

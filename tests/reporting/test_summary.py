@@ -46,7 +46,7 @@ def test_the_headline_says_how_grave_it_is(report: Report):
 def test_what_was_judged_is_counted_and_what_was_not_is_grouped_by_its_reason(report: Report):
     assert counts(report) == "4 of 8 failures judged: 3 fired, 1 passed, 1 not applicable, 3 not judged"
     assert list(reasons(report).values()) == [["DAT001", "DAT002"], ["CKP003"]]
-    assert more(report) == {"GRD001": "seen 312 more times, at other places"}
+    assert more(report) == {"GRD001": "seen 312 more times, at other lines"}
 
 
 def test_the_cost_is_a_share_of_the_time(report: Report):

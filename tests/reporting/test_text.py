@@ -45,7 +45,7 @@ error GRD001  Gradients are never cleared
         + optimizer.zero_grad()
           loss.backward()
   more  trueloop explain GRD001
-  GRD001 was seen 312 more times, at other places.
+  GRD001 was seen 312 more times, at other lines.
 
 warning MEM001  Graphs are kept
   The step used gradients of 4 parameters that an earlier step had used; their
@@ -72,7 +72,7 @@ watched     1200 updates in 4.0 s, 52 in full detail; watching took at least
 update      3.40 ms each: data 12 %, forward 25 %, backward 38 %, optimizer
             12 %, the rest 12 %
 values      loss nan to 0.810, gradient norm 0.500 to 120, learning rate 0.00100
-problem     loader batches are not seen any more: KeyError: 'x' (loaders.py:41)
+problem     loader batches are no longer traced: KeyError: 'x' (loaders.py:41)
             These broke inside trueloop; the program itself was not touched.
 """
 

@@ -61,7 +61,7 @@ def test_a_whole_run_is_told_on_one_page(run, synthetic):
     ]  # fmt: skip
     for words in (
         "digits", "Finished", "12 epochs, 276 updates in 12.3 s.", "test accuracy 0.9833",
-        "val loss 0.1204 at the best: epoch 10, update 230",
+        "val loss 0.1204 best: epoch 10, update 230",
         "skipped updates 2", "Update 40 was not finite", "effective_batch 64", "betas 0.9, 0.999", "torch 2.13.0+cpu",
         "warmup 0.05", "waiting for data:", "27,722", "digit 8", "updates_per_epoch 23",
     ):  # fmt: skip

@@ -97,7 +97,7 @@ def test_a_detector_that_raises_is_out_and_the_others_go_on():
     judge = DetectorDispatcher(watched, on_problem=lambda what, error: troubles.append(what))
     for _ in range(3):
         judge.dispatch(gap())
-    assert troubles == ["MEM901 cannot be judged any more"]
+    assert troubles == ["MEM901 can no longer be judged"]
     assert [finding.code for finding in judge.findings()] == ["GRD901"]
     assert judge.verdicts()[0] == FailureVerdict("MEM901", Verdict.NOT_JUDGED, "its detector failed: KeyError: 'x'")
 
@@ -168,7 +168,7 @@ def test_a_program_with_too_many_faults_has_the_rest_counted():
     for update in range(MAX_FINDINGS_PER_FAILURE + 30):
         judge.dispatch(gap(update))
     assert len(judge.findings()) == len(told) == MAX_FINDINGS_PER_FAILURE
-    assert judge.verdicts() == [FailureVerdict("GRD901", Verdict.FIRED, "seen 30 more times, at other places")]
+    assert judge.verdicts() == [FailureVerdict("GRD901", Verdict.FIRED, "seen 30 more times, at other lines")]
 
 
 def test_a_fault_that_is_listed_is_counted_even_when_the_list_is_full():

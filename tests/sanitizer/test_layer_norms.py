@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from trueloop.sanitizer.layer_norms import COLUMNS, REST, ROWS, LayerNormRecorder
+from trueloop.sanitizer.layer_norms import MAX_UPDATES, OTHER_LAYERS, MAX_LAYERS, LayerNormRecorder
 from trueloop.sanitizer.watch import Watch
 from trueloop.tracing.events import NO_REFS, Ref, StepTaken
 
@@ -75,14 +75,14 @@ def test_a_better_name_is_taken_over():
 
 
 def test_memory_is_bounded():
-    many = dict.fromkeys(named(*(f"{place}.weight" for place in range(ROWS + 3))), 1.0)
+    many = dict.fromkeys(named(*(f"{place}.weight" for place in range(MAX_LAYERS + 3))), 1.0)
     layers = LayerNormRecorder()
-    for update in range(3 * COLUMNS):
+    for update in range(3 * MAX_UPDATES):
         layers.add(step(update, many))
     found = layers.norms()
     assert found is not None
-    assert len(found.updates) <= COLUMNS
-    assert (len(found.layers), found.layers[-1]) == (ROWS, REST)
+    assert len(found.updates) <= MAX_UPDATES
+    assert (len(found.layers), found.layers[-1]) == (MAX_LAYERS, OTHER_LAYERS)
     assert found.norms[-1][0] == pytest.approx(2.0), "four layers of norm 1"
 
 

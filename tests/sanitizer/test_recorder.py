@@ -41,7 +41,7 @@ def made(kind: type[Any], update: int, time_s: float, **fields: Any) -> Any:
 
 
 def hear(recorder: Recorder, event: Any) -> None:
-    take = recorder.take.get(type(event))
+    take = recorder.handlers.get(type(event))
     if take is not None:
         take(event)
 

@@ -9,7 +9,7 @@ import torch
 from trueloop.core.findings import Evidence, Finding, Severity, Verdict
 from trueloop.failures.failure import Failure
 from trueloop.sanitizer.dispatch import WatchedFailure
-from trueloop.sanitizer.watch import TOGETHER, Watch
+from trueloop.sanitizer.watch import BATCHED_EVENTS, Watch
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import ErrorRaised, Event, GraphsAlive
 from trueloop.tracing.patch import Patches
@@ -17,7 +17,7 @@ from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 
 
-class Hook:
+class ZeroGradHook:
     """Tells of every ``zero_grad`` of an optimizer as if that many graphs were alive."""
 
     def __init__(self, stream: EventStream) -> None:
@@ -46,7 +46,7 @@ class Hook:
 
 
 def sources(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
-    return [Hook(stream)]
+    return [ZeroGradHook(stream)]
 
 
 @pytest.fixture(autouse=True)
@@ -99,15 +99,15 @@ def test_a_stretch_is_watched_and_reported_with_its_curves():
 
 def test_numbers_wait_until_enough_are_there_or_somebody_asks():
     with Watch(WATCHED) as watch:
-        clear(TOGETHER - 1)
-        assert len(watch._waiting) == TOGETHER - 1
-        assert len(watch.report().series["live_graphs"].values) == TOGETHER - 1
-        assert not watch._waiting
-        clear(3 * TOGETHER + 2)
-        assert len(watch._waiting) == 2
+        clear(BATCHED_EVENTS - 1)
+        assert len(watch._pending) == BATCHED_EVENTS - 1
+        assert len(watch.report().series["live_graphs"].values) == BATCHED_EVENTS - 1
+        assert not watch._pending
+        clear(3 * BATCHED_EVENTS + 2)
+        assert len(watch._pending) == 2
         watch.timing()
-        assert not watch._waiting
-    assert len(watch.report().series["live_graphs"].values) == 4 * TOGETHER + 1
+        assert not watch._pending
+    assert len(watch.report().series["live_graphs"].values) == 4 * BATCHED_EVENTS + 1
 
 
 def test_nested_watches_judge_on_their_own():
@@ -137,7 +137,7 @@ def test_a_recorder_that_breaks_is_left_out_and_the_judge_goes_on(monkeypatch: p
     report = watch.report()
     assert len(report.findings) == 1
     assert report.series == {}
-    assert report.problems == ("no numbers of the run are kept: KeyError: 'x'",)
+    assert report.problems == ("the numbers of the run are no longer recorded: KeyError: 'x'",)
 
 
 def test_an_error_of_the_program_is_heard_with_its_line():

@@ -388,7 +388,7 @@ def test_a_best_that_was_removed_is_missed_aloud(cut, build, tmp_path, heard):
     fit.final_weights()
     (note,) = heard.of(Notice)
     assert note.kind == "best_missing"
-    assert "update-000000006 is not there; update 12 is shipped" in note.message
+    assert "update-000000006 is missing; update 12 is shipped" in note.message
 
 
 def test_a_metric_that_is_never_finite_stops_in_words(cut, build, tmp_path, heard):

@@ -106,8 +106,8 @@ def test_without_a_guard_what_is_not_finite_is_stepped_unclipped_and_alone(bad, 
     for p in expected.parameters():
         p.grad /= 4.0
     torch.optim.SGD(expected.parameters(), lr=0.1).step()
-    rides = {"rides": True} if way is HostUpdate else {}
-    update = way(torch.optim.SGD(parameters, lr=0.1, fused=True), parameters, clip, guarded=False, **rides)
+    fused_scaling = {"fused_scaling": True} if way is HostUpdate else {}
+    update = way(torch.optim.SGD(parameters, lr=0.1, fused=True), parameters, clip, guarded=False, **fused_scaling)
     assert float(update.step(torch.tensor(4.0)).skipped) == 0
     torch.testing.assert_close(weights(model), weights(expected), equal_nan=True)
     assert weights(model).isfinite().sum() == len(weights(model)) - 1

@@ -161,7 +161,7 @@ def test_halves_on_a_device_are_added_up_as_wider_numbers():
 
 def test_too_few_declared_counts_are_named():
     window, batches = open_window(iter([micro(2, True)]), lambda data: (len(data),))
-    with pytest.raises(InvalidModel, match="2 terms where 1 were declared"):
+    with pytest.raises(InvalidModel, match="2 terms, but 1 were declared"):
         window.add(next(iter(batches)), [term(1.0, 1), term(1.0, 1)])
 
 
@@ -175,7 +175,7 @@ def test_batches_of_unknown_make_are_no_obstacle():
 def test_a_number_of_terms_that_changes_is_refused():
     window = Window()
     window.add(micro(2, False), [term(6.0, 2)])
-    with pytest.raises(InvalidModel, match="2 terms where 1 were"):
+    with pytest.raises(InvalidModel, match="2 terms, but 1 were"):
         window.add(micro(2, True), [term(6.0, 2), term(6.0, 2)])
 
 

@@ -50,7 +50,7 @@ NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class AbstractValue:
-    """One thing of a program; two are the same thing only if they are the same object, see `may_be`."""
+    """One thing of a program; two are the same thing only if they are the same object, see `may_alias`."""
 
     kind: ValueKind
     name: str = ""
@@ -89,7 +89,7 @@ class AbstractValue:
         for each in self.union:
             yield from each.alternatives()
 
-    def may_be(self, other: AbstractValue) -> bool:
+    def may_alias(self, other: AbstractValue) -> bool:
         """True where both can be one object, or one wraps the other as DistributedDataParallel does."""
         mine = {id(each) for each in _unwrap(self)}
         return any(id(each) in mine for each in _unwrap(other))
@@ -155,28 +155,28 @@ class AbstractValue:
             found = [each.origin(views, items=items) for each in ways]
             same = {"" if each is None else each.name for each in found}
             return found[0] if len(same) == 1 else None
-        thing = ways[0]
-        inner = thing.attributes.get(FORWARD_RESULT)
+        value = ways[0]
+        inner = value.attributes.get(FORWARD_RESULT)
         if inner is not None and inner.kind is not ValueKind.TENSOR:
             last = inner.last_layer()
-            return None if last.name == SEQUENTIAL else thing if last is inner else last
-        item = items and isinstance(thing.node, ast.Subscript)
-        if inner is None and thing.sources and (item or thing.name in views):
-            inner = thing.sources[0]
+            return None if last.name == SEQUENTIAL else value if last is inner else last
+        item = items and isinstance(value.node, ast.Subscript)
+        if inner is None and value.sources and (item or value.name in views):
+            inner = value.sources[0]
         if inner is not None:
             return inner.origin(views, items=items)
-        return thing if thing.name and isinstance(thing.node, ast.Call) else None
+        return value if value.name and isinstance(value.node, ast.Call) else None
 
     def autograd_graph(self, limit: int = 2000) -> Iterator[AbstractValue]:
         """Yield it and all a backward from it goes through, each once: nothing behind ``detach()`` or ``no_grad``."""
         seen: set[int] = {id(self)}
         queue: list[AbstractValue] = [self]
         while queue and len(seen) <= limit:
-            thing = queue.pop()
-            if NO_GRAPH in thing.facts:
+            value = queue.pop()
+            if NO_GRAPH in value.facts:
                 continue
-            yield thing
-            for each in (*thing.sources, *thing.union) if LEAF not in thing.facts else ():
+            yield value
+            for each in (*value.sources, *value.union) if LEAF not in value.facts else ():
                 if id(each) not in seen:
                     seen.add(id(each))
                     queue.append(each)
@@ -186,9 +186,9 @@ class AbstractValue:
         seen: set[int] = {id(self)}
         queue: list[AbstractValue] = [self]
         while queue and len(seen) <= limit:
-            thing = queue.pop()
-            yield thing
-            for each in (*thing.sources, *thing.union):
+            value = queue.pop()
+            yield value
+            for each in (*value.sources, *value.union):
                 if id(each) not in seen:
                     seen.add(id(each))
                     queue.append(each)
@@ -258,8 +258,8 @@ def join_values(one: AbstractValue, other: AbstractValue) -> AbstractValue:
     return both
 
 
-def _unwrap(thing: AbstractValue) -> Iterator[AbstractValue]:
-    for each in thing.alternatives():
+def _unwrap(value: AbstractValue) -> Iterator[AbstractValue]:
+    for each in value.alternatives():
         yield each
         if WRAPPER in each.facts:
             for inner in each.sources:

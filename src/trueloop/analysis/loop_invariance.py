@@ -37,9 +37,9 @@ def varying_names(operation: Op, loop: Loop) -> set[str]:
 
 def iterated_loader(loop: Loop) -> AbstractValue | None:
     """Return the loader that a loop goes through once, also by way of ``enumerate``; None where there is no one."""
-    over = loop.over
-    if over is not None and over.kind is ValueKind.SEQUENCE and over.name == "turns":
-        over = over.arguments.get("over")
+    over = loop.iterable
+    if over is not None and over.kind is ValueKind.SEQUENCE and over.name == "iterations":
+        over = over.arguments.get("iterable")
     return over if over is not None and over.kind is ValueKind.LOADER and not over.union else None
 
 

@@ -71,16 +71,16 @@ class Loop(NamedTuple):
 
     node: Any
     """``ast.For``, ``ast.While`` or ``ast.comprehension``."""
-    over: AbstractValue | None
+    iterable: AbstractValue | None
     conditions_outside: int = 0
     """How many conditions stand around it."""
 
     def trip_count(self) -> int | None:
         """Return how many it takes, where it goes through ``range(3)``; None where the text does not tell."""
-        call = self.over.node if self.over is not None else None
+        call = self.iterable.node if self.iterable is not None else None
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "range":
             return None
-        limits = [each.constant() for each in self.over.sources] if self.over is not None else []
+        limits = [each.constant() for each in self.iterable.sources] if self.iterable is not None else []
         known = all(isinstance(each, int) and abs(each) < 2**31 for each in limits) and limits[2:] != [0]
         return len(range(*limits)) if 0 < len(limits) < 4 and known else None
 
@@ -144,7 +144,7 @@ class Op:
     contexts: tuple[str, ...] = ()
     """Qualified names of the context managers around it that are none of the above: "accelerator.accumulate"."""
 
-    def within(self, loop: Loop) -> bool:
+    def is_inside(self, loop: Loop) -> bool:
         """True where it happens in each or some turn of a loop."""
         return any(each.node is loop.node for each in self.loops)
 
@@ -153,7 +153,7 @@ class Op:
         outer = next((each.conditions_outside for each in self.loops if each.node is loop.node), 0)
         return self.branches[outer:]
 
-    def always_in(self, loop: Loop | None) -> bool:
+    def is_unconditional_in(self, loop: Loop | None) -> bool:
         """True where no condition within a loop, or None = within the run, stands before it."""
         return not (self.branches if loop is None else self.conditions(loop))
 

@@ -57,14 +57,14 @@ class SourceFile:
         self.operations = tuple(operations)
         self._names = names
 
-    def name(self, node: ast.expr) -> str:
+    def qualified_name(self, node: ast.expr) -> str:
         """Return the qualified name an expression stands for; "" where the text does not tell."""
         return self._names.get(id(node), "")
 
-    def calls(self, *names: str) -> Iterator[ast.Call]:
+    def calls_of(self, *names: str) -> Iterator[ast.Call]:
         """Yield every call of functions with these qualified names, also where nothing leads to it."""
         for node in self.all_calls:
-            if self.name(node.func) in names:
+            if self.qualified_name(node.func) in names:
                 yield node
 
     @cached_property
@@ -91,7 +91,7 @@ class SourceFile:
         return [
             each
             for each in self.operations
-            if (not acts or each.kind in acts) and (root is None or each.entry_point == root) and each.within(loop)
+            if (not acts or each.kind in acts) and (root is None or each.entry_point == root) and each.is_inside(loop)
         ]
 
     def assigned_in(self, loop: Loop) -> Mapping[str, list[ast.expr]]:
@@ -172,7 +172,7 @@ class SourceFile:
         return self._blocks.get(id(statement), [])
 
     @staticmethod
-    def escapes(thing: AbstractValue, operations: Iterable[Op]) -> bool:
+    def escapes(value: AbstractValue, operations: Iterable[Op]) -> bool:
         """True where code that this file does not show got hold of a thing, or of the models whose parameters it has.
 
         Args:
@@ -180,19 +180,19 @@ class SourceFile:
             operations: where to look.
         """
         return any(
-            given.may_be(thing) or given.covers(thing)
+            given.may_alias(value) or given.covers(value)
             for operation in operations
             if operation.kind is OpKind.ESCAPE
             for given in operation.inputs
         )
 
     @staticmethod
-    def may_clear(operation: Op, thing: AbstractValue) -> bool:
+    def may_clear(operation: Op, value: AbstractValue) -> bool:
         """True where an operation clears or changes gradients by hand, and those of a thing may be among them."""
         if operation.kind not in (OpKind.CLEAR_GRADIENTS, OpKind.ACCESS_GRADIENTS):
             return False
-        known = operation.subject.models() and thing.models()
-        return not known or operation.subject.covers(thing)
+        known = operation.subject.models() and value.models()
+        return not known or operation.subject.covers(value)
 
     @staticmethod
     def clears_all(operation: Op, optimizer: AbstractValue) -> bool:
@@ -204,10 +204,10 @@ class SourceFile:
         return operation.subject is optimizer or (whole and all(operation.subject.covers(each) for each in models))
 
     @staticmethod
-    def reaches(backward: Op, thing: AbstractValue) -> bool:
+    def reaches(backward: Op, value: AbstractValue) -> bool:
         """True where a backward's root was computed by a model whose parameters a thing has, or may have."""
         models = [each for each in backward.subject.autograd_graph() if each.kind is ValueKind.MODEL]
-        return bool(models) and (not thing.models() or any(each.covers(thing) or thing.covers(each) for each in models))
+        return bool(models) and (not value.models() or any(each.covers(value) or value.covers(each) for each in models))
 
 
 def last_name(place: ast.expr) -> str:

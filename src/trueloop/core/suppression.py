@@ -19,11 +19,11 @@ class Pragma(NamedTuple):
 
     line: int
     """Of the comment, from 1."""
-    first: int
-    last: int
+    first_line: int
+    last_line: int
     """The lines it counts for: all of the statement it stands in or behind, since Python may give any of them as the
     place of a call."""
-    words: frozenset[str]
+    codes: frozenset[str]
     """Codes, families ("GRD") or, where it names none, `ALL_CODES`."""
 
 
@@ -53,8 +53,8 @@ def ignored_codes(text: str) -> Mapping[int, frozenset[str]]:
     """
     found: dict[int, frozenset[str]] = {}
     for pragma in find_pragmas(text):
-        for line in range(pragma.first, pragma.last + 1):
-            found[line] = found.get(line, frozenset()) | pragma.words
+        for line in range(pragma.first_line, pragma.last_line + 1):
+            found[line] = found.get(line, frozenset()) | pragma.codes
     return found
 
 

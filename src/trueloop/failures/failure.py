@@ -17,7 +17,7 @@ class Detector(ABC):
     """Detects one failure in one run: a state machine over events, one instance per run.
 
     A detector never touches PyTorch's internals, keeps no reference to a live object of an event, and returns evidence
-    only for what no correct program does. Where updates were not fully traced it receives a `Gap` and
+    only for what no correct program does. Where updates were not fully traced it receives a `TracingGap` and
     discards incomplete observations.
     """
 

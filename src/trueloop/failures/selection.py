@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import SourceLocation
-from trueloop.core.suppression import matches_code, ignored_codes
+from trueloop.core.suppression import ignored_codes, matches_code
 from trueloop.failures.load import FAMILIES, Entry, catalogue, find_failure
 
 

@@ -1,7 +1,7 @@
 """Defines the teaching loop: a short PyTorch training script in named pieces that failures can be injected into.
 
-The pieces are source text, and `TeachingLoop.text` joins them to a complete script. The ``inject`` of a failure removes,
-moves or changes one operation.
+The pieces are source text, and `TeachingLoop.text` joins them to a complete script. The ``inject`` of a failure
+removes, moves or changes one operation.
 """
 
 from __future__ import annotations
@@ -246,9 +246,8 @@ class TeachingLoop:
 
 def replacement_injector(where: Piece, old: str, new: str) -> Callable[[TeachingLoop], None]:
     """Return an ``inject`` that replaces a text in one piece."""
-    return partial(
-        _inject_replacement, where=where, old=old, new=new
-    )  # no closure: the linter's processes are handed failures
+    # A partial can be pickled, unlike a closure: failures are sent to the processes of the linter.
+    return partial(_inject_replacement, where=where, old=old, new=new)
 
 
 def line_injector(where: Piece, line: str) -> Callable[[TeachingLoop], None]:

@@ -152,14 +152,14 @@ def _silenced(path: str, found: Iterable[Finding], find_pragmas: Sequence[Pragma
     for each in found:
         line = each.location.line if each.location else 0
         heard = [
-            pragma for pragma in find_pragmas if pragma.first <= line <= pragma.last and matches_code(each.code, pragma.words)
+            pragma for pragma in find_pragmas if pragma.first_line <= line <= pragma.last_line and matches_code(each.code, pragma.codes)
         ]
         used.update(heard)
         silenced += bool(heard)
         kept += [] if heard else [each]
     idle = [
-        (SourceLocation(path, pragma.line), ", ".join(sorted(pragma.words - ALL_CODES)))
+        (SourceLocation(path, pragma.line), ", ".join(sorted(pragma.codes - ALL_CODES)))
         for pragma in find_pragmas
-        if pragma not in used and all(any(code.startswith(word) for code in asked) for word in pragma.words)
+        if pragma not in used and all(any(code.startswith(word) for code in asked) for word in pragma.codes)
     ]
     return Linted(path=path, found=tuple(kept), silenced=silenced, idle=tuple(idle))

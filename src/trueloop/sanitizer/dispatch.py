@@ -1,4 +1,4 @@
-"""Events to findings: every detector of the catalogue hears the events it wants, and what it is certain of is kept."""
+"""Dispatches events to the detectors of the catalogue and collects their findings and verdicts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from trueloop.tracing.evaluation_passes import DERIVED_EVENTS
 from trueloop.tracing.events import Event
 from trueloop.tracing.stream import describe_error
 
-MAX_FINDINGS_PER_FAILURE: Final = 50  # findings of one code that are kept apart; a program with more of them is read no further
+MAX_FINDINGS_PER_FAILURE: Final = (
+    50  # findings of one code that are kept apart; a program with more of them is read no derived
+)
 
 
 class WatchedFailure(NamedTuple):
-    """A failure to watch for."""
+    """A failure to watch for, with its slug."""
 
     failure: Failure
     slug: str
@@ -36,13 +38,13 @@ Observe = Callable[[Any], Evidence | Iterable[Evidence] | None]
 
 
 class DetectorDispatcher:
-    """One run's detectors and what they have found.
+    """The detectors of one run and their findings.
 
     Args:
-        catalogue: what to watch for.
-        on_finding: called with each finding when it is first certain, from within the program's own call.
-        suppressed_count: whether the program asks not to hear of a code at a line.
-        on_problem: told of a detector that raised; the others go on.
+        catalogue: the failures to watch for.
+        on_finding: called with each new finding, from within the program's own call.
+        is_suppressed: whether a comment or a setting suppresses a code at a line.
+        on_problem: called when a detector raises; it is disabled, and the others go on.
     """
 
     def __init__(
@@ -50,139 +52,151 @@ class DetectorDispatcher:
         catalogue: Iterable[WatchedFailure],
         *,
         on_finding: Callable[[Finding], None] = lambda finding: None,
-        is_suppressed: Callable[[str, SourceLocation | None], bool] = lambda code, site: False,
+        is_suppressed: Callable[[str, SourceLocation | None], bool] = lambda code, location: False,
         on_problem: Callable[[str, BaseException], None] = lambda what, error: None,
     ) -> None:
-        self._found, self._silenced, self._trouble = on_finding, is_suppressed, on_problem
+        self._on_finding, self._is_suppressed, self._on_problem = on_finding, is_suppressed, on_problem
         self._findings: dict[Any, Finding] = {}
-        self._unwanted: set[Any] = set()
-        self._kept: dict[str, int] = {}
-        self._beyond: dict[str, int] = {}
-        self._seats: list[tuple[WatchedFailure, Detector | None]] = []
-        self._hearing: dict[type[Event], list[Observe]] = {}
-        self._watched: dict[Observe, WatchedFailure] = {}
-        """What each of them is of; they are called a hundred times in an update, and asked for this once in a run."""
+        self._suppressed: set[Any] = set()
+        self._counts: dict[str, int] = {}
+        self._overflow: dict[str, int] = {}
+        self._detectors: list[tuple[WatchedFailure, Detector | None]] = []
+        self._observers: dict[type[Event], list[Observe]] = {}
+        self._failure_of: dict[Observe, WatchedFailure] = {}
+        """The failure of each observe function; kept apart, as these are called a hundred times per update."""
         self._broken: dict[str, str] = {}
-        self._heard: set[type[Event]] = set()
-        self._finding: dict[type[Event], list[Callable[[Any], Event | None]]] = {}
-        """What makes further events of one."""
+        self._received_types: set[type[Event]] = set()
+        self._trackers: dict[type[Event], list[Callable[[Any], Event | None]]] = {}
+        """Event type -> the trackers that derive further events from it."""
         for watched in catalogue:
             detector = watched.failure.detector() if watched.failure.detector else None
-            self._seats.append((watched, detector))
+            self._detectors.append((watched, detector))
             if detector is not None:
-                self._watched[detector.observe] = watched
+                self._failure_of[detector.observe] = watched
                 if detector.activated_by:
-                    self._listen(self._asleep(watched, detector), detector.activated_by)
+                    self._subscribe(self._activator(watched, detector), detector.activated_by)
                 else:
-                    self._listen(detector.observe, detector.subscribes_to)
-        for kind, finder in DERIVED_EVENTS.items():
-            if kind in self._hearing:
-                observe = finder().observe
-                for moment in finder.subscribes_to:
-                    self._finding.setdefault(moment, []).append(observe)
+                    self._subscribe(detector.observe, detector.subscribes_to)
+        for kind, tracker in DERIVED_EVENTS.items():
+            if kind in self._observers:
+                observe = tracker().observe
+                for event_type in tracker.subscribes_to:
+                    self._trackers.setdefault(event_type, []).append(observe)
 
-    def _listen(self, observe: Observe, moments: Iterable[type[Event]]) -> None:
-        for moment in moments:
-            self._hearing[moment] = [*self._hearing.get(moment, ()), observe]
+    def _subscribe(self, observe: Observe, event_types: Iterable[type[Event]]) -> None:
+        for event_type in event_types:
+            self._observers[event_type] = [*self._observers.get(event_type, ()), observe]
 
-    def _asleep(self, watched: WatchedFailure, detector: Detector) -> Observe:
-        """Stand in for a detector that sees nothing yet: most programs never wrap a model, or scale a loss."""
+    def _activator(self, watched: WatchedFailure, detector: Detector) -> Observe:
+        """Return a function that subscribes a detector at its first activating event; many programs never emit one."""
 
-        def rouse(event: Event) -> Any:
-            self._leave(watched)
-            self._listen(detector.observe, detector.subscribes_to)
+        def activate(event: Event) -> Any:
+            self._unsubscribe(watched)
+            self._subscribe(detector.observe, detector.subscribes_to)
             return detector.observe(event)
 
-        self._watched[rouse] = watched
-        return rouse
+        self._failure_of[activate] = watched
+        return activate
 
     def dispatch(self, event: Event) -> None:
-        """Pass one event to every detector that wants it; never raises.
+        """Deliver one event to every subscribed detector; never raises.
 
-        Cost: 0.3 us, and what the detectors take.
+        Cost: 0.3 us, and the time of the detectors.
         """
         kind = type(event)
-        self._heard.add(kind)
-        for observe in self._hearing.get(kind, ()):
+        self._received_types.add(kind)
+        for observe in self._observers.get(kind, ()):
             try:
                 if evidence := observe(event):
                     for each in [evidence] if isinstance(evidence, Evidence) else evidence:
-                        self._keep(self._watched[observe], each, event)
-            except Exception as error:  # noqa: BLE001 - the host is sacred, and so are the other detectors
-                self._dismiss(observe, error)
-        for find in self._finding.get(kind, ()):
-            further = find(event)
-            if further is not None:
-                further.update, further.backward_count, further.time_s = event.update, event.backward_count, event.time_s
-                self.dispatch(further)
+                        self._add_finding(self._failure_of[observe], each, event)
+            except Exception as error:  # noqa: BLE001 - an internal error must never reach the program
+                self._disable(observe, error)
+        for derive in self._trackers.get(kind, ()):
+            derived = derive(event)
+            if derived is not None:
+                derived.update, derived.backward_count = event.update, event.backward_count
+                derived.time_s = event.time_s
+                self.dispatch(derived)
 
     @property
     def suppressed_count(self) -> int:
-        """Count the findings that nobody wanted to hear of."""
-        return len(self._unwanted)
+        """The number of suppressed findings."""
+        return len(self._suppressed)
 
     def findings(self) -> tuple[Finding, ...]:
-        """Return what was found so far: errors first, then by when it was first seen."""
+        """Return the findings so far: by severity, then by their first update."""
         order = list(Severity)
         return tuple(sorted(self._findings.values(), key=lambda f: (order.index(f.severity), f.first_update or 0)))
 
-    def verdicts(self, unseen: Mapping[type[Event], str] = MappingProxyType({})) -> Sequence[FailureVerdict]:
+    def verdicts(
+        self, unavailable_events: Mapping[type[Event], str] = MappingProxyType({})
+    ) -> Sequence[FailureVerdict]:
         """Return the verdict on every failure of the catalogue.
 
         Args:
-            unseen: events that could not be told, and why.
+            unavailable_events: events that cannot be traced -> the reason.
         """
         fired = {finding.code for finding in self._findings.values()}
-        return [self._verdict(watched.failure, detector, fired, unseen) for watched, detector in self._seats]
+        return [
+            self._verdict(watched.failure, detector, fired, unavailable_events) for watched, detector in self._detectors
+        ]
 
     def _verdict(
-        self, failure: Failure, detector: Detector | None, fired: set[str], unseen: Mapping[type[Event], str]
+        self,
+        failure: Failure,
+        detector: Detector | None,
+        fired: set[str],
+        unavailable_events: Mapping[type[Event], str],
     ) -> FailureVerdict:
         code = failure.code
         if code in fired:
-            more = self._beyond.get(code)
-            return FailureVerdict(code, Verdict.FIRED, f"seen {more} more times, at other places" if more else "")
-        if code in {unwanted for unwanted, *_ in self._unwanted}:
-            return FailureVerdict(code, Verdict.NOT_JUDGED, "silenced, by a comment or the settings")
+            more = self._overflow.get(code)
+            return FailureVerdict(code, Verdict.FIRED, f"seen {more} more times, at other lines" if more else "")
+        if code in {suppressed for suppressed, *_ in self._suppressed}:
+            return FailureVerdict(code, Verdict.NOT_JUDGED, "suppressed by a comment or the settings")
         if detector is None:
             return FailureVerdict(code, Verdict.NOT_JUDGED, UNPROVABLE_AT_RUN_TIME)
-        moments = [
-            one for each in detector.subscribes_to for one in (DERIVED_EVENTS[each].subscribes_to if each in DERIVED_EVENTS else (each,))
+        event_types = [
+            one
+            for each in detector.subscribes_to
+            for one in (DERIVED_EVENTS[each].subscribes_to if each in DERIVED_EVENTS else (each,))
         ]
-        why = self._broken.get(code) or next((unseen[moment] for moment in moments if moment in unseen), "")
+        unavailable = (unavailable_events[each] for each in event_types if each in unavailable_events)
+        why = self._broken.get(code) or next(unavailable, "")
         if why:
             return FailureVerdict(code, Verdict.NOT_JUDGED, why)
-        if not self._heard.intersection(moments):
-            return FailureVerdict(code, Verdict.NOT_APPLICABLE, "nothing of the kind happened")
+        if not self._received_types.intersection(event_types):
+            return FailureVerdict(code, Verdict.NOT_APPLICABLE, "the program has no such operation")
         reason = detector.inconclusive()
         return FailureVerdict(code, Verdict.NOT_JUDGED, reason) if reason else FailureVerdict(code, Verdict.PASSED)
 
-    def _dismiss(self, observe: Observe, error: Exception) -> None:
-        watched = self._watched[observe]
+    def _disable(self, observe: Observe, error: Exception) -> None:
+        watched = self._failure_of[observe]
         code = watched.failure.code
         self._broken[code] = f"its detector failed: {describe_error(error)}"
-        self._leave(watched)
-        self._trouble(f"{code} cannot be judged any more", error)
+        self._unsubscribe(watched)
+        self._on_problem(f"{code} can no longer be judged", error)
 
-    def _leave(self, watched: WatchedFailure) -> None:
-        for kind, hearing in self._hearing.items():  # a new list: the old one is being walked through
-            self._hearing[kind] = [each for each in hearing if self._watched[each] is not watched]
+    def _unsubscribe(self, watched: WatchedFailure) -> None:
+        for kind, observers in self._observers.items():  # a new list: the old one is being iterated over
+            self._observers[kind] = [each for each in observers if self._failure_of[each] is not watched]
 
-    def _keep(self, watched: WatchedFailure, evidence: Evidence, event: Event) -> None:
-        failure, site = watched.failure, _site(evidence.location)
-        key = (failure.code, site and site[:2], evidence.dedup_key)
-        known = self._findings.get(key)
-        if known is not None:
-            self._findings[key] = replace(known, count=known.count + 1)
+    def _add_finding(self, watched: WatchedFailure, evidence: Evidence, event: Event) -> None:
+        failure, location = watched.failure, _resolve_location(evidence.location)
+        key = (failure.code, location and location[:2], evidence.dedup_key)
+        existing = self._findings.get(key)
+        if existing is not None:
+            self._findings[key] = replace(existing, count=existing.count + 1)
             return
-        if key in self._unwanted:
+        if key in self._suppressed:
             return
-        if self._kept.get(failure.code, 0) >= MAX_FINDINGS_PER_FAILURE:
-            self._beyond[failure.code] = self._beyond.get(failure.code, 0) + 1
+        if self._counts.get(failure.code, 0) >= MAX_FINDINGS_PER_FAILURE:
+            self._overflow[failure.code] = self._overflow.get(failure.code, 0) + 1
             return
-        self._kept[failure.code] = self._kept.get(failure.code, 0) + 1
-        if self._silenced(failure.code, site):
-            self._unwanted.add(key)
+        self._counts[failure.code] = self._counts.get(failure.code, 0) + 1
+        if self._is_suppressed(failure.code, location):
+            self._suppressed.add(key)
             return
         finding = Finding(
             code=failure.code,
@@ -190,15 +204,17 @@ class DetectorDispatcher:
             title=failure.title,
             severity=failure.severity,
             message=evidence.message,
-            location=site,
-            related=tuple((known, words) for place, words in evidence.related if (known := _site(place))),
+            location=location,
+            related=tuple(
+                (existing, words) for place, words in evidence.related if (existing := _resolve_location(place))
+            ),
             first_update=event.update if evidence.first_update is None else evidence.first_update,
             fix=evidence.fix or failure.fix,
             change=evidence.change,
         )
         self._findings[key] = finding
-        self._found(finding)
+        self._on_finding(finding)
 
 
-def _site(place: CodePosition | SourceLocation | None) -> SourceLocation | None:
+def _resolve_location(place: CodePosition | SourceLocation | None) -> SourceLocation | None:
     return place.source_location if isinstance(place, CodePosition) else place

@@ -1,4 +1,4 @@
-"""What the sanitizer finds while a Trainer trains: for the journal of that run."""
+"""Publishes the findings of the sanitizer while a Trainer trains, for the journal of that run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _listeners: list[Listener] = []
 
 @contextmanager
 def subscribed(listener: Listener) -> Generator[None]:
-    """Tell of every finding of this process, for the length of a ``with`` block."""
+    """Call a listener with every finding of this process within a ``with`` block."""
     _listeners.append(listener)
     try:
         yield
@@ -22,6 +22,6 @@ def subscribed(listener: Listener) -> Generator[None]:
 
 
 def publish(finding: Finding) -> None:
-    """Tell whoever listens of a finding that has just become certain."""
+    """Call all listeners with a new finding."""
     for listener in _listeners.copy():
         listener(finding)

@@ -1,4 +1,4 @@
-"""Calls back when a module has been loaded, so that who never imports torch does not pay for it."""
+"""Calls a function when a module is imported, so that programs without torch have no overhead."""
 
 from __future__ import annotations
 
@@ -11,54 +11,54 @@ from types import ModuleType
 from typing import Any
 
 
-def on_import(name: str, then: Callable[[], None]) -> Callable[[], None]:
-    """Call ``then`` right after a top-level module was imported for the first time; at once where it is there.
+def on_import(name: str, callback: Callable[[], None]) -> Callable[[], None]:
+    """Call ``callback`` right after the first import of a top-level module, or now if it is imported already.
 
-    Looking for the module without importing it (``importlib.util.find_spec``) is not loading.
+    ``importlib.util.find_spec`` alone does not count as an import.
 
     Returns:
-        What calls it off.
+        A function that cancels the callback.
     """
     if name in sys.modules:
-        then()
+        callback()
         return lambda: None
-    finder = _Finder(name, then)
+    finder = _Finder(name, callback)
     sys.meta_path.insert(0, finder)
-    return finder.leave
+    return finder.remove
 
 
 class _Finder(MetaPathFinder):
-    """Lets the others find the module, and listens at its loader for the end of the loading."""
+    """Leaves the search to the other finders, and wraps the loader's ``exec_module``."""
 
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self._name, self._then = name, then
-        self._asking = False
+    def __init__(self, name: str, callback: Callable[[], None]) -> None:
+        self._name, self._callback = name, callback
+        self._searching = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self._name or self._asking:
+        if fullname != self._name or self._searching:
             return None
-        self._asking = True
+        self._searching = True
         try:
             spec = importlib.util.find_spec(fullname)
         finally:
-            self._asking = False
+            self._searching = False
         if spec is not None and spec.loader is not None:
-            self._listen(spec.loader)
+            self._wrap_loader(spec.loader)
         return spec
 
-    def leave(self) -> None:
+    def remove(self) -> None:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 
-    def _listen(self, loader: Any) -> None:
+    def _wrap_loader(self, loader: Any) -> None:
         load = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # the loader stays in the module, as it would be without us
+            del loader.exec_module  # the loader stays in the module, so it is restored
             load(module)
-            self.leave()
-            self._then()
+            self.remove()
+            self._callback()
 
         loader.exec_module = exec_module

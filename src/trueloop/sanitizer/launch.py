@@ -1,4 +1,4 @@
-"""Runs a program under the watch: attached when torch is imported, reported at the end, stopped early where asked."""
+"""Runs a program under the sanitizer, from the import of torch to the end, with an optional stop at the first error."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from trueloop.sanitizer.watch import RunObserver, Watch
 
 FINDINGS_EXIT_CODE: Final = 3
-"""Exit code: a finding made trueloop end the program, or call a run that ended with 0 a failure."""
+"""Exit code of a program that a finding stopped, or that ended with 0 and has findings under ``--strict``."""
 NEVER_IMPORTED: Final = "nothing to judge: the program never imported torch"
 NOT_INSTALLED: Final = "nothing to judge: torch is not installed here; pip install 'trueloop[train]'"
 
 
 class LaunchResult(NamedTuple):
-    """How a program ended, and what was found."""
+    """The exit code and the report of a program."""
 
     code: int
-    """What Python would have exited with; `FINDINGS_EXIT_CODE` where it was stopped at an error."""
+    """Exit code of the program; `FINDINGS_EXIT_CODE` if it was stopped at an error."""
     report: Report
     nothing: str
-    """Why there is no report, in words; "" where there is one."""
+    """The reason why there is no report; "" if there is one."""
     forked: bool
-    """This process is a child that the program forked: its parent reports."""
+    """This process is a child that the program forked; its parent reports."""
 
 
 class StopRequested(SystemExit):
-    """Ends the program at its first certain error. Its ``finally`` blocks and exit functions run."""
+    """Ends the program at its first error finding. Its ``finally`` blocks and exit functions run."""
 
     def __init__(self) -> None:
         super().__init__(FINDINGS_EXIT_CODE)
@@ -52,35 +52,40 @@ def launch(
     stop_on_error: bool = False,
     observer: RunObserver | None = None,
 ) -> LaunchResult:
-    """Run a program to its end and say what was found.
+    """Run a program to its end and return its report.
 
     Args:
         program: what to run.
-        selection: what to watch for.
+        selection: the failures to watch for.
         on_finding: called with each finding as soon as it is certain.
         stop_on_error: end the program at the first finding of severity error.
-        observer: who follows its numbers while it runs.
+        observer: follows the run while it is in progress.
     """
     process = os.getpid()
-    session = _Session(selection, on_finding, stop_on_error=stop_on_error, audience=observer)
-    leave = on_import("torch", session.start)
+    session = _Session(selection, on_finding, stop_on_error=stop_on_error, observer=observer)
+    cancel = on_import("torch", session.start)
     try:
-        ended = run_program(program, on_error=session.tell_error)
+        ended = run_program(program, on_error=session.report_error)
     finally:
-        leave()
+        cancel()
     if os.getpid() != process:
         return LaunchResult(ended.code, Report(findings=()), "", forked=True)
     return LaunchResult(ended.code, session.stop(), session.nothing, forked=False)
 
 
 class _Session:
-    """The watch from the import of torch to the end of the program; nothing in it reaches the program."""
+    """The watch from the import of torch to the end of the program; an internal error never reaches the program."""
 
     def __init__(
-        self, choice: FailureSelection, found: Callable[[Finding], None], *, stop_on_error: bool, audience: RunObserver | None
+        self,
+        selection: FailureSelection,
+        on_finding: Callable[[Finding], None],
+        *,
+        stop_on_error: bool,
+        observer: RunObserver | None,
     ) -> None:
-        self._choice, self._found, self._stop_on_error = choice, found, stop_on_error
-        self._audience = audience
+        self._selection, self._on_finding, self._stop_on_error = selection, on_finding, stop_on_error
+        self._observer = observer
         self._watch: Watch | None = None
         self.nothing = NEVER_IMPORTED if find_spec("torch") else NOT_INSTALLED
 
@@ -90,22 +95,22 @@ class _Session:
             from trueloop.sanitizer.watch import Watch
 
             watch = Watch(
-                [WatchedFailure(entry.failure, entry.slug) for entry in self._choice.entries()],
-                on_finding=self._take,
-                is_suppressed=self._choice.is_suppressed,
+                [WatchedFailure(entry.failure, entry.slug) for entry in self._selection.entries()],
+                on_finding=self._handle_finding,
+                is_suppressed=self._selection.is_suppressed,
                 errors=known_errors(),
-                observer=self._audience,
+                observer=self._observer,
             )
             watch.start()
             self._watch, self.nothing = watch, ""
-        except Exception as error:  # noqa: BLE001 - the program goes on unwatched, and the report says so
+        except Exception as error:  # noqa: BLE001 - the program runs without the sanitizer, and the report says so
             self.nothing = f"cannot judge: trueloop could not attach to torch ({type(error).__name__}: {error})"
 
-    def tell_error(self, error: BaseException) -> None:
+    def report_error(self, error: BaseException) -> None:
         if self._watch is not None and isinstance(error, Exception):
             try:
                 self._watch.report_error(error)
-            except StopRequested:  # it has ended already
+            except StopRequested:  # the program has ended already
                 return
 
     def stop(self) -> Report:
@@ -115,9 +120,9 @@ class _Session:
         self._stop_on_error = False
         return self._watch.stop()
 
-    def _take(self, finding: Finding) -> None:
+    def _handle_finding(self, finding: Finding) -> None:
         publish(finding)
-        self._found(finding)
+        self._on_finding(finding)
         if self._stop_on_error and finding.severity == Severity.ERROR:
             stop()
 
@@ -126,7 +131,7 @@ def stop() -> None:
     """End the program from within one of its own calls.
 
     Raises:
-        Stopped: at this line; a thread other than the main one ends, and the main one is ended too.
+        StopRequested: at this line; on another thread than the main one, both end.
     """
     main = threading.main_thread().ident
     if main is not None and main != threading.get_ident():

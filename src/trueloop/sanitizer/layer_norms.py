@@ -11,52 +11,52 @@ from trueloop.core.downsampling import DownsampledSeries
 from trueloop.core.findings import LayerGradientNorms
 from trueloop.tracing.events import Ref, StepTaken
 
-COLUMNS: Final = 240  # updates that are kept; a heat map has no more columns on most screens
-ROWS: Final = 256  # layers; the rest is one row
-RENAMED: Final = 64  # columns until the names are looked up again: a larger model may have named the parameters anew
-REST: Final = "all other layers"
+MAX_UPDATES: Final = 240  # updates that are kept; most screens show no more columns of a heat map
+MAX_LAYERS: Final = 256  # the remaining layers are one row
+RENAME_INTERVAL: Final = 64  # columns until names are looked up again: a larger model may have renamed the parameters
+OTHER_LAYERS: Final = "all other layers"
 
 Row = tuple[str, str]
-"""The optimizer, where there are several that step layers of one name, and the layer."""
+"""Optimizer and layer; the optimizer is shown if several step layers of one name."""
 
 
 class LayerNormRecorder:
-    """Takes what `StepTaken` tells of each parameter, and adds up what belongs to one layer.
+    """Records the gradient norm of each layer, from the norms of its parameters in `StepTaken`.
 
-    Cost: 0.1 us for each parameter of a step that is watched in full.
+    Cost: 0.1 us for each parameter of a fully traced step.
     """
 
     def __init__(self) -> None:
         self._rows: dict[Row, int] = {}
-        self._columns: DownsampledSeries[array[float]] = DownsampledSeries(COLUMNS)
-        self._known: tuple[Ref, ...] = ()
-        self._at: Sequence[int] = ()
-        """The row of each of those."""
-        self._age = 0
+        self._columns: DownsampledSeries[array[float]] = DownsampledSeries(MAX_UPDATES)
+        self._parameters: tuple[Ref, ...] = ()
+        self._row_of_parameter: Sequence[int] = ()
+        """Row of each of ``_parameters``."""
+        self._columns_since_lookup = 0
 
     def add(self, event: StepTaken) -> None:
-        """Take in the norms of one step."""
-        self._age += 1
+        """Add the norms of one step."""
+        self._columns_since_lookup += 1
         if not self._columns.keeps_next:
             self._columns.add(event.update, self._columns.values[-1])
             return
-        if event.norm_parameters != self._known or self._age >= RENAMED:
-            self._known, self._age = event.norm_parameters, 0
-            self._at = [self._row(event.optimizer.name, ref.name) for ref in event.norm_parameters]
+        if event.norm_parameters != self._parameters or self._columns_since_lookup >= RENAME_INTERVAL:
+            self._parameters, self._columns_since_lookup = event.norm_parameters, 0
+            self._row_of_parameter = [self._row_index(event.optimizer.name, ref.name) for ref in event.norm_parameters]
         squares = array("d", [-1.0]) * len(self._rows)
-        for row, norm in zip(self._at, event.parameter_norms, strict=True):
+        for row, norm in zip(self._row_of_parameter, event.parameter_norms, strict=True):
             squares[row] = max(squares[row], 0.0) + norm * norm
         self._columns.add(event.update, squares)
 
     def newest(self) -> tuple[int, list[str], list[float | None]] | None:
-        """Return the newest column: its update, the layers, their norms; None before there is one."""
+        """Return the newest update, the layers and their norms; None before the first."""
         if not self._columns.values:
             return None
         rows, column = self._names(), self._columns.values[-1]
         return self._columns.updates[-1], rows, [_norm(column, row) for row in range(len(rows))]
 
     def norms(self) -> LayerGradientNorms | None:
-        """Return what was kept; None where there is nothing."""
+        """Return all recorded norms; None if there are none."""
         if not self._columns.values:
             return None
         names, columns = self._names(), self._columns.values
@@ -66,10 +66,10 @@ class LayerNormRecorder:
             norms=tuple(tuple(_norm(column, row) for column in columns) for row in range(len(names))),
         )
 
-    def _row(self, optimizer: str, parameter: str) -> int:
+    def _row_index(self, optimizer: str, parameter: str) -> int:
         row = (optimizer, parameter.rpartition(".")[0] or parameter)
-        if row not in self._rows and len(self._rows) >= ROWS - 1:
-            row = ("", REST)
+        if row not in self._rows and len(self._rows) >= MAX_LAYERS - 1:
+            row = ("", OTHER_LAYERS)
         return self._rows.setdefault(row, len(self._rows))
 
     def _names(self) -> list[str]:
@@ -78,6 +78,6 @@ class LayerNormRecorder:
 
 
 def _norm(squares: array[float], row: int) -> float | None:
-    """Return a layer's norm, from a column that may be older than the layer's row."""
+    """Return the norm of a row in a column, which may be older than the row."""
     square = squares[row] if row < len(squares) else -1.0
     return None if square < 0 else math.sqrt(square)

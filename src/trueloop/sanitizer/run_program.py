@@ -1,4 +1,4 @@
-"""Runs a program in this process as Python itself would: ``python script.py``, ``python -m package.module``."""
+"""Runs a program in this process as ``python script.py`` or ``python -m package.module`` would."""
 
 from __future__ import annotations
 
@@ -17,103 +17,105 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any, NamedTuple, cast
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_PARTS = ("tracing", "reporting", "cli", "app/sanitizer/watch.py")
-_OURS = ("<trueloop", *(str(_PACKAGE / part) for part in _PARTS))
-"""What is found between the program and torch, or between the terminal and the program. `Trainer` is not among it:
-whoever uses it wants to see its lines."""
-_LOADING = "<frozen importlib"
+_HIDDEN_PARTS = ("tracing", "reporting", "cli", "app/sanitizer/watch.py")
+_HIDDEN = ("<trueloop", *(str(_PACKAGE / part) for part in _HIDDEN_PARTS))
+"""Code that runs between the program and PyTorch, or between the terminal and the program. `Trainer` is not part of it,
+since its users want to see its lines."""
+_IMPORT_FRAMES = "<frozen importlib"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramCommand:
-    """What to run."""
+    """The program to run."""
 
     target: str
-    """A file, a folder or archive with a ``__main__.py``, or the name of a module, as it was typed."""
+    """A file, a folder or archive with a ``__main__.py``, or the name of a module, as typed by the user."""
     arguments: tuple[str, ...] = ()
     module: bool = False
 
 
 class ProgramResult(NamedTuple):
-    """How it ended."""
+    """The exit code of a program, and the exception that left it."""
 
     code: int
-    """What Python would have exited with."""
+    """Exit code that Python would have returned."""
     error: BaseException | None
-    """What left it, other than an exit."""
+    """The exception that left the program; None after an exit."""
 
 
-def run_program(program: ProgramCommand, *, on_error: Callable[[BaseException], None] = lambda error: None) -> ProgramResult:
+def run_program(
+    program: ProgramCommand, *, on_error: Callable[[BaseException], None] = lambda error: None
+) -> ProgramResult:
     """Run a program to its end, threads included, and print the traceback Python would print.
 
-    ``sys.argv``, ``sys.path`` and ``__main__`` stay the program's afterwards: its threads, exit functions and pickles
-    need them. Once per process, at its end: where the program left threads running, no pool takes work afterwards.
+    ``sys.argv``, ``sys.path`` and ``__main__`` remain the program's, since its threads, exit functions and pickles need
+    them. Call it once per process, at its end: if the program left threads running, pools accept no work afterwards.
 
     Args:
-        program: what to run.
-        on_error: called with an exception that left it, before its traceback is printed.
+        program: the program to run.
+        on_error: called with an exception that left the program, before its traceback is printed.
     """
     threads = set(threading.enumerate())
     main = _fresh_main()
     try:
-        _start(program, main)
+        _execute(program, main)
         ended = ProgramResult(0, None)
     except SystemExit as leave:
         ended = ProgramResult(_exit_code(leave), None)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is the program's, and printed as such
+    except BaseException as error:  # noqa: BLE001 - any exception of the program is printed, as Python does
         trace = error.__traceback__
-        error.__traceback__ = trace and trace.tb_next  # this very frame
+        error.__traceback__ = trace and trace.tb_next  # without this frame
         on_error(error)
         hide_internal_frames(error)
-        _print(error)
+        _print_error(error)
         ended = ProgramResult(130 if isinstance(error, KeyboardInterrupt) else 1, error)
     try:
-        _finish(threads)
-    except KeyboardInterrupt:  # Python complains and leaves; so do we, with the code of an interruption
+        _join_threads(threads)
+    except KeyboardInterrupt:  # Python exits here, with the code of an interruption
         return ended._replace(code=130)
     return ended
 
 
 def hide_internal_frames(error: BaseException) -> None:
-    """Take our frames, and those that loaded the program, out of an error's traceback and out of its causes'."""
+    """Remove trueloop's frames, and those that loaded the program, from the tracebacks of an error and its causes."""
     waiting, seen = [error], set[int]()
     while waiting:
         each = waiting.pop()
         if id(each) in seen:
             continue
         seen.add(id(each))
-        each.__traceback__ = _without_ours(each.__traceback__)
+        each.__traceback__ = _strip_trace(each.__traceback__)
         waiting += [other for other in (each.__cause__, each.__context__) if other is not None]
         if isinstance(each, BaseExceptionGroup):
             waiting += cast("Iterable[BaseException]", each.exceptions)
 
 
-def _start(program: ProgramCommand, main: ModuleType) -> None:
+def _execute(program: ProgramCommand, main: ModuleType) -> None:
     sys.argv[:] = [program.target, *program.arguments]
     if program.module:
-        sys.argv[0] = "-m"  # as long as it is being looked for
+        sys.argv[0] = "-m"  # until the module is found
         _first_on_path(str(Path.cwd()))
-        _runpy("_run_module_as_main")(program.target)
+        _runpy_function("_run_module_as_main")(program.target)
     elif (path := Path(program.target)).is_dir() or _is_archive(path):
         _first_on_path(program.target)
-        _runpy("_run_module_as_main")("__main__", alter_argv=False)
+        _runpy_function("_run_module_as_main")("__main__", alter_argv=False)
     else:
         _first_on_path(str(path.resolve().parent))
         main.__file__ = os.path.abspath(path)  # noqa: PTH100 - links stay links, as in Python
-        main.__loader__ = _Script("__main__", main.__file__)
+        main.__loader__ = _ScriptLoader("__main__", main.__file__)
         main.__loader__.exec_module(main)
 
 
-class _Script(SourceFileLoader):
-    """Compiles anew, and leaves no ``__pycache__`` beside a script."""
+class _ScriptLoader(SourceFileLoader):
+    """Compiles a script without writing a ``__pycache__``."""
 
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
         return self.source_to_code(self.get_data(path), path)
 
 
-def _runpy(name: str) -> Callable[..., Any]:
-    """What ``python -m`` itself calls; no public function keeps ``__main__`` in place after the end."""
+def _runpy_function(name: str) -> Callable[..., Any]:
+    """Return a private function that ``python -m`` calls; no public one keeps ``__main__`` after the end."""
     return getattr(importlib.import_module("runpy"), name)
 
 
@@ -125,7 +127,7 @@ def _fresh_main() -> ModuleType:
 
 
 def _first_on_path(folder: str) -> None:
-    """Put a folder in the place where Python put that of the `trueloop` command."""
+    """Replace the folder of the `trueloop` command, the first entry of ``sys.path``."""
     if not sys.flags.safe_path:
         sys.path[:1] = [folder]
 
@@ -137,14 +139,14 @@ def _is_archive(path: Path) -> bool:
 
 
 def _exit_code(leave: SystemExit) -> int:
-    """Do what Python does with ``sys.exit("a message")``."""
+    """Return the exit code; print the message of ``sys.exit("a message")``, as Python does."""
     if leave.code is None or isinstance(leave.code, int):
         return int(leave.code or 0)
     print(leave.code, file=sys.stderr)  # noqa: T201
     return 1
 
 
-def _print(error: BaseException) -> None:
+def _print_error(error: BaseException) -> None:
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException as broken:  # noqa: BLE001 - the program's own hook
@@ -154,18 +156,18 @@ def _print(error: BaseException) -> None:
         traceback.print_exception(error)
 
 
-def _finish(before: set[threading.Thread]) -> None:
-    """Wait for the threads that the program left running, as Python does before it runs exit functions."""
+def _join_threads(before: set[threading.Thread]) -> None:
+    """Wait for the threads that the program left running, as Python does before exit functions."""
     if any(not thread.daemon for thread in set(threading.enumerate()) - before):
-        # Not a join of each: a pool's threads wait to be told, by this, that the end has come.
+        # Not a join of each: a pool's threads wait for this signal of the end.
         getattr(threading, "_shutdown")()  # noqa: B009
 
 
-def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+def _strip_trace(trace: TracebackType | None) -> TracebackType | None:
     kept: list[TracebackType] = []
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if not (name.startswith(_OURS) or (not kept and name.startswith((_LOADING, __file__)))):
+        if not (name.startswith(_HIDDEN) or (not kept and name.startswith((_IMPORT_FRAMES, __file__)))):
             kept.append(trace)
         trace = trace.tb_next
     for each, following in pairwise([*kept, None]):

@@ -339,7 +339,7 @@ def test_a_class_that_may_be_missing_is_read_all_the_same():
 
 
 def test_a_loop_knows_its_turns_and_the_conditions_within_it():
-    interpret = source("""
+    file = source("""
         import torch
         model = torch.nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters())
@@ -354,19 +354,19 @@ def test_a_loop_knows_its_turns_and_the_conditions_within_it():
         while True:
             model(x)
     """)
-    (step,) = interpret.ops(OpKind.STEP)
+    (step,) = file.ops(OpKind.STEP)
     assert [loop.trip_count() for loop in step.loops] == [3, None]
     assert len(step.branches) == 2
     (condition,) = step.conditions(step.loops[-1])
     assert condition.node.lineno == 7
-    assert not step.always_in(step.loops[0])
+    assert not step.is_unconditional_in(step.loops[0])
     assert condition.test is not None
     assert 4 in [each.constant() for each in condition.test.ancestors()]
-    assert [each.loops[-1].trip_count() for each in interpret.ops(OpKind.MODEL_CALL)] == [None]
+    assert [each.loops[-1].trip_count() for each in file.ops(OpKind.MODEL_CALL)] == [None]
 
 
 def test_what_stays_the_same_from_turn_to_turn():
-    interpret = source("""
+    file = source("""
         import torch
         torch.manual_seed(3)
         for epoch in range(4):
@@ -376,9 +376,9 @@ def test_what_stays_the_same_from_turn_to_turn():
             self.rate = 1
             make(net, rate).step()
     """)
-    (step,) = interpret.ops(OpKind.STEP)
-    (made,) = interpret.ops(OpKind.CREATE)
-    same = [interpret.is_loop_invariant(each, made, step.loops[0]) for each in made.node.args]
+    (step,) = file.ops(OpKind.STEP)
+    (made,) = file.ops(OpKind.CREATE)
+    same = [file.is_loop_invariant(each, made, step.loops[0]) for each in made.node.args]
     assert same == [False, False, True, True, False, False, False, True]
 
 
@@ -427,22 +427,22 @@ def test_a_tuple_is_handed_over_item_by_item():
 
 
 def test_a_class_that_nobody_uses_is_built_once():
-    interpret = source("""
+    file = source("""
         import torch
         class Task:
             def __init__(self, net: torch.nn.Module):
                 self.optimizer = torch.optim.SGD(net.parameters())
     """)
-    assert [each.subject.kind for each in interpret.ops(OpKind.CREATE)] == [ValueKind.OPTIMIZER, ValueKind.INSTANCE]
+    assert [each.subject.kind for each in file.ops(OpKind.CREATE)] == [ValueKind.OPTIMIZER, ValueKind.INSTANCE]
 
 
 def test_what_two_tensors_compare_to_is_a_tensor():
-    interpret = source("""
+    file = source("""
         import torch
         model = torch.nn.Linear(2, 1)
         right = (model(x) == y).sum()
         right is None
     """)
-    (total,) = interpret.ops(OpKind.TORCH_CALL)
+    (total,) = file.ops(OpKind.TORCH_CALL)
     assert total.name == "torch.Tensor.sum"
-    assert not interpret.ops(OpKind.ESCAPE)
+    assert not file.ops(OpKind.ESCAPE)

@@ -20,7 +20,7 @@ from trueloop.core.errors import RunFolderError
 HOLD = """
 import os, sys, time
 from trueloop.app.training.run_folder import RunFolder
-with RunFolder(sys.argv[1]).held():
+with RunFolder(sys.argv[1]).lock():
     if sys.argv[2] == "alone" or os.fork() == 0:
         print(os.getpid(), flush=True)
     time.sleep(60)

@@ -58,16 +58,16 @@ def journal(tmp_path, monkeypatch):
 
 def test_without_a_store_nothing_follows(journal):
     ears = Ears()
-    with reporters_with_sync(journal, None, watchers=[ears]) as reporters:
+    with reporters_with_sync(journal, None, observers=[ears]) as reporters:
         assert reporters == [ears, journal]
-    with reporters_with_sync(None, TARGET, watchers=[ears]) as reporters:
+    with reporters_with_sync(None, TARGET, observers=[ears]) as reporters:
         assert reporters == [ears]
     assert FakeFollower.made is None
 
 
 def test_the_follower_is_told_last_and_a_store_that_is_down_reaches_everybody(journal, tmp_path):
     ears = Ears()
-    with reporters_with_sync(journal, TARGET, watchers=[ears]) as reporters:
+    with reporters_with_sync(journal, TARGET, observers=[ears]) as reporters:
         assert reporters == [ears, journal, FakeFollower.made]
         for reporter in reporters:
             reporter.report(STARTED)
@@ -81,7 +81,7 @@ def test_what_the_store_lacks_at_the_end_is_said_but_not_journaled(journal, tmp_
     ears, FakeFollower.lacking = Ears(), note("store_behind")
     before = (tmp_path / "run" / "journal.jsonl").read_bytes()
     try:
-        with reporters_with_sync(journal, TARGET, watchers=[ears]):
+        with reporters_with_sync(journal, TARGET, observers=[ears]):
             journal.close()
             if failing:
                 raise KeyError("training failed")

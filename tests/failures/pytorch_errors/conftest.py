@@ -1,4 +1,4 @@
-"""Runs a script that ends with an error of torch's, and says how it was explained."""
+"""Fixtures that run a script that raises a PyTorch error and check its explanation."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from trueloop.core.findings import ExplainedError
 from trueloop.failures.load import known_errors
 from trueloop.sanitizer.watch import Watch
 
-RAISED, MADE = "# <- raised", "# <- made"
+RAISED, CREATED = "# <- raised", "# <- created"
 
 
-class Ended(NamedTuple):
-    """What ended one script."""
+class FailedRun(NamedTuple):
+    """One script that ended with an error."""
 
     error: BaseException
-    explained: ExplainedError | None
+    explanation: ExplainedError | None
     script: str
 
     def line(self, mark: str) -> int | None:
-        """Return the number of the line that carries a mark."""
+        """Return the number of the line with a mark."""
         found = [number for number, line in enumerate(self.script.splitlines(), 1) if mark in line]
         return found[0] if found else None
 
 
 @pytest.fixture
-def ended(tmp_path: Path) -> Callable[[str], Ended]:
-    """Run a script that raises, under the watch, from a file of its own."""
+def run_failing(tmp_path: Path) -> Callable[[str], FailedRun]:
+    """Run a script that raises from its own file, with the sanitizer attached."""
 
-    def ended(script: str) -> Ended:
+    def run_failing(script: str) -> FailedRun:
         import numpy as np
         import torch
 
@@ -48,58 +48,58 @@ def ended(tmp_path: Path) -> Callable[[str], Ended]:
         watch.start()
         try:
             runpy.run_path(str(path), run_name="__main__")
-        except Exception as error:  # noqa: BLE001 - whichever it is, it is what is told of
+        except Exception as error:  # noqa: BLE001 - the tests check which error it is
             watch.report_error(error)
             report = watch.stop()
             assert not report.problems
-            return Ended(error, report.error, script)
+            return FailedRun(error, report.error, script)
         watch.stop()
         raise AssertionError("the script ended without an error")
 
-    return ended
+    return run_failing
 
 
 @pytest.fixture
-def explained(ended: Callable[[str], Ended], tmp_path: Path) -> Callable[..., ExplainedError]:
-    """Run a script whose lines end in ``# <- raised`` and ``# <- made``: these are told, and words are in the text."""
+def assert_explained(run_failing: Callable[[str], FailedRun], tmp_path: Path) -> Callable[..., ExplainedError]:
+    """Run a script with marked lines (``# <- raised``, ``# <- created``); check the explanation for lines and words."""
 
-    def explained(script: str, kind: str, *words: str) -> ExplainedError:
-        end = ended(script)
-        explanation = end.explained
-        assert explanation is not None, repr(end.error)
+    def assert_explained(script: str, kind: str, *words: str) -> ExplainedError:
+        run = run_failing(script)
+        explanation = run.explanation
+        assert explanation is not None, repr(run.error)
         assert explanation.kind == kind
         path = str(tmp_path / "train.py")
         assert explanation.location is not None
-        assert (explanation.location.path, explanation.location.line) == (path, end.line(RAISED))
-        assert (explanation.origin and explanation.origin.line) == end.line(MADE)
+        assert (explanation.location.path, explanation.location.line) == (path, run.line(RAISED))
+        assert (explanation.origin and explanation.origin.line) == run.line(CREATED)
         assert not [word for word in words if word not in f"{explanation.meaning} {explanation.fix}"], (
             f"{explanation.meaning} {explanation.fix}"
         )
         return explanation
 
-    return explained
+    return assert_explained
 
 
 @pytest.fixture
-def unexplained(ended: Callable[[str], Ended]) -> Callable[[str], BaseException]:
-    """Run a script that ends with an error that is none of torch's, whatever it says."""
+def assert_unexplained(run_failing: Callable[[str], FailedRun]) -> Callable[[str], BaseException]:
+    """Run a script that ends with an error that PyTorch did not raise, whatever its message is."""
 
-    def unexplained(script: str) -> BaseException:
-        end = ended(script)
-        assert end.explained is None, end.explained
-        return end.error
+    def assert_unexplained(script: str) -> BaseException:
+        run = run_failing(script)
+        assert run.explanation is None, run.explanation
+        return run.error
 
-    return unexplained
+    return assert_unexplained
 
 
 @pytest.fixture
-def as_torch(explained: Callable[..., ExplainedError]) -> Callable[..., ExplainedError]:
-    """Explain an error with the words of torch that no CPU can be made to say.
+def assert_message_explained(assert_explained: Callable[..., ExplainedError]) -> Callable[..., ExplainedError]:
+    """Explain an error whose message PyTorch never raises on a CPU.
 
-    A look-alike: a function that is compiled under a path of torch raises it, with torch's text word for word.
+    A function that is compiled under a path of PyTorch raises it with the literal message.
     """
 
-    def as_torch(message: str, kind: str, *words: str, error: str = "RuntimeError") -> ExplainedError:
+    def assert_message_explained(message: str, kind: str, *words: str, error: str = "RuntimeError") -> ExplainedError:
         source = f"import torch\ndef fail(x):\n    raise {error}({message!r})\n"
         script = (
             "import torch\n"
@@ -107,6 +107,6 @@ def as_torch(explained: Callable[..., ExplainedError]) -> Callable[..., Explaine
             f"exec(compile({source!r}, torch.__path__[0] + '/nn/made_up.py', 'exec'), space)\n"
             "space['fail'](torch.ones(2))  # <- raised\n"
         )
-        return explained(script, kind, *words)
+        return assert_explained(script, kind, *words)
 
-    return as_torch
+    return assert_message_explained

@@ -1,19 +1,19 @@
-"""backward() of several numbers: the shape, and the line that made it."""
+"""backward() on a tensor with several elements: the shape, and the line that created it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 
-def test_a_loss_that_is_not_reduced(explained: Callable[..., object]):
-    explained(
+def test_a_loss_that_is_not_reduced(assert_explained: Callable[..., object]):
+    assert_explained(
         """
         import torch
         from torch import nn
         criterion = nn.CrossEntropyLoss(reduction="none")
         model = nn.Linear(4, 3)
         for step in range(2):
-            loss = criterion(model(torch.randn(8, 4)), torch.randint(3, (8,)))  # <- made
+            loss = criterion(model(torch.randn(8, 4)), torch.randint(3, (8,)))  # <- created
             loss.backward()  # <- raised
         """,
         "backward-not-scalar",
@@ -22,8 +22,8 @@ def test_a_loss_that_is_not_reduced(explained: Callable[..., object]):
     )
 
 
-def test_an_output_itself(explained: Callable[..., object]):
-    explained(
+def test_the_output_of_the_model(assert_explained: Callable[..., object]):
+    assert_explained(
         """
         import torch
         def train(model):
@@ -36,8 +36,8 @@ def test_an_output_itself(explained: Callable[..., object]):
     )
 
 
-def test_the_same_words_of_the_programs_own(unexplained: Callable[[str], BaseException]):
-    unexplained(
+def test_the_same_message_raised_by_the_program(assert_unexplained: Callable[[str], BaseException]):
+    assert_unexplained(
         """
         import torch
         def backward(loss):

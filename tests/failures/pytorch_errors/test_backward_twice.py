@@ -1,4 +1,4 @@
-"""A second backward: of the same loss, of a loss that shares its graph, through what is kept from before."""
+"""A second backward: on the same loss, on a loss that shares its graph, on a tensor of an earlier iteration."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ def related(explanation: ExplainedError) -> list[tuple[int, str]]:
     return [(site.line, words) for site, words in explanation.other_locations]
 
 
-def test_the_same_loss(explained: Callable[..., ExplainedError]):
-    explanation = explained(
+def test_the_same_loss(assert_explained: Callable[..., ExplainedError]):
+    explanation = assert_explained(
         """
         import torch
         model = torch.nn.Linear(4, 1)
-        loss = model(torch.randn(8, 4)).square().mean()  # <- made
+        loss = model(torch.randn(8, 4)).square().mean()  # <- created
         loss.backward()
         loss.backward()  # <- raised
         """,
         "backward-twice",
-        "has already run from `loss` on line 5",
+        "already ran from `loss` on line 5",
         "retain_graph=True",
     )
-    assert related(explanation) == [(5, "this backward freed it")]
+    assert related(explanation) == [(5, "this backward freed the graph")]
 
 
-def test_two_losses_of_one_forward(explained: Callable[..., ExplainedError]):
-    explained(
+def test_two_losses_of_one_forward(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import torch
         from torch import nn
         body, a, b = nn.Sequential(nn.Linear(4, 8), nn.Tanh()), nn.Linear(8, 1), nn.Linear(8, 1)
         features = body(torch.randn(8, 4))
         first = a(features).square().mean()
-        second = b(features).square().mean()  # <- made
+        second = b(features).square().mean()  # <- created
         first.backward()
         second.backward()  # <- raised
         """,
         "backward-twice",
-        "Part of `second`'s graph is also that of the loss whose backward ran on line 8",
+        "`second` shares part of its graph with the loss whose backward ran on line 8",
         "the sum of the losses",
     )
 
 
-def test_a_hidden_state_that_is_kept(explained: Callable[..., ExplainedError]):
-    explained(
+def test_a_hidden_state_across_iterations(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import torch
         from torch import nn
@@ -66,8 +66,8 @@ def test_a_hidden_state_that_is_kept(explained: Callable[..., ExplainedError]):
     )
 
 
-def test_samples_that_a_generator_made(explained: Callable[..., ExplainedError]):
-    explanation = explained(
+def test_samples_of_a_generator(assert_explained: Callable[..., ExplainedError]):
+    explanation = assert_explained(
         """
         import torch
         from torch import nn
@@ -82,11 +82,11 @@ def test_samples_that_a_generator_made(explained: Callable[..., ExplainedError])
         "through TanhBackward",
         "fake.detach()",
     )
-    assert related(explanation) == [(7, "this backward freed it")]
+    assert related(explanation) == [(7, "this backward freed the graph")]
 
 
-def test_unwatched_updates_lead_to_no_claim(explained: Callable[..., ExplainedError]):
-    explanation = explained(
+def test_untraced_updates_give_a_general_explanation(assert_explained: Callable[..., ExplainedError]):
+    explanation = assert_explained(
         """
         import torch
         model = torch.nn.Linear(4, 1)
@@ -99,7 +99,7 @@ def test_unwatched_updates_lead_to_no_claim(explained: Callable[..., ExplainedEr
         loss.backward()  # <- raised
         """,
         "backward-twice",
-        "of this loss, of another one that shares it, or of an iteration before",
+        "of this loss, of another loss that shares the graph, or of an earlier iteration",
     )
     assert not explanation.other_locations
     assert explanation.update == 60

@@ -1,4 +1,4 @@
-"""CUDA in a forked process, in the words of torch/cuda/__init__.py, which need a GPU."""
+"""CUDA in a forked process, with the message of torch/cuda/__init__.py, which needs a GPU."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ MESSAGE = (
 )
 
 
-def test_in_a_process_of_the_programs_own(as_torch: Callable[..., ExplainedError]):
-    as_torch(MESSAGE, "cuda-in-fork", "A forked process touched the GPU", "spawn")
+def test_in_a_process_of_the_program(assert_message_explained: Callable[..., ExplainedError]):
+    assert_message_explained(MESSAGE, "cuda-in-fork", "A forked process used the GPU", "spawn")
 
 
-def test_in_a_worker(as_torch: Callable[..., ExplainedError]):
+def test_in_a_worker(assert_message_explained: Callable[..., ExplainedError]):
     caught = "Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
-    as_torch(f"{caught}RuntimeError: {MESSAGE}", "cuda-in-fork", "A worker of the DataLoader touched the GPU")
+    assert_message_explained(f"{caught}RuntimeError: {MESSAGE}", "cuda-in-fork", "A DataLoader worker used the GPU")

@@ -1,4 +1,4 @@
-"""A check that failed on the accelerator; in the words of CUDA, which no CPU says."""
+"""A check that failed in a GPU kernel, with the message of CUDA, which a CPU never raises."""
 
 from __future__ import annotations
 
@@ -17,5 +17,9 @@ Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
 
 
 @pytest.mark.parametrize("error", ["RuntimeError", "torch.AcceleratorError"][: 1 + hasattr(torch, "AcceleratorError")])
-def test_it_says_that_the_line_is_a_later_one(as_torch: Callable[..., ExplainedError], error: str):
-    as_torch(MESSAGE, "device-assert", "only where it was noticed", "CUDA_LAUNCH_BLOCKING=1", error=error)
+def test_the_explanation_states_that_the_line_is_too_late(
+    assert_message_explained: Callable[..., ExplainedError], error: str
+):
+    assert_message_explained(
+        MESSAGE, "device-assert", "only where the failure was noticed", "CUDA_LAUNCH_BLOCKING=1", error=error
+    )

@@ -1,4 +1,4 @@
-"""Devices that differ: which tensor is to be moved. The meta device stands for an accelerator."""
+"""Different devices: the tensor to move. The meta device replaces an accelerator."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import pytest
 from trueloop.core.findings import ExplainedError
 
 
-def test_a_batch_that_stayed(explained: Callable[..., ExplainedError]):
-    explained(
+def test_a_batch_that_was_not_moved(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import torch
         from torch import nn
         model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)).to("meta")
         for step in range(3):
-            x = torch.randn(8, 4)  # <- made
+            x = torch.randn(8, 4)  # <- created
             model(x)  # <- raised
         """,
         "device-mismatch",
-        "`x` on cpu, and `0.weight` on meta",
+        "`x` on cpu and `0.weight` on meta",
         "x = x.to('meta')",
     )
 
 
-def test_a_plain_attribute(explained: Callable[..., ExplainedError]):
-    explained(
+def test_a_plain_attribute(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import torch
         from torch import nn
         class Net(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.scale = torch.ones(4)  # <- made
+                self.scale = torch.ones(4)  # <- created
                 self.fc = nn.Linear(4, 1)
             def forward(self, x):
                 return self.fc(x * self.scale)  # <- raised
@@ -46,14 +46,14 @@ def test_a_plain_attribute(explained: Callable[..., ExplainedError]):
     )
 
 
-def test_a_tensor_made_in_a_forward(explained: Callable[..., ExplainedError]):
-    explained(
+def test_a_tensor_created_in_a_forward(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import torch
         from torch import nn
         class Net(nn.Module):
             def forward(self, x):
-                noise = torch.randn(8, 4)  # <- made
+                noise = torch.randn(8, 4)  # <- created
                 return x + noise  # <- raised
         Net()(torch.randn(8, 4, device="meta"))
         """,
@@ -63,7 +63,7 @@ def test_a_tensor_made_in_a_forward(explained: Callable[..., ExplainedError]):
     )
 
 
-# What CUDA says, word for word.
+# Literal messages of CUDA.
 SAME = "Expected all tensors to be on the same device, but"
 TYPES = "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor)"
 
@@ -78,5 +78,5 @@ TYPES = "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor)
         "indices should be either on cpu or on the same device as the indexed tensor (cpu)",
     ],
 )
-def test_words_of_the_gpu(as_torch: Callable[..., ExplainedError], message: str):
-    as_torch(message, "device-mismatch", "different devices", "x.to(device)")
+def test_messages_of_cuda(assert_message_explained: Callable[..., ExplainedError], message: str):
+    assert_message_explained(message, "device-mismatch", "different devices", "x.to(device)")

@@ -1,4 +1,4 @@
-"""Types of number that do not fit: which tensor, where it was made, what to make of it."""
+"""Different dtypes: which tensor, where it was created, what to convert it to."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from trueloop.core.findings import ExplainedError
 
 
-def test_numbers_of_numpy(explained: Callable[..., ExplainedError]):
-    explained(
+def test_a_float64_array_of_numpy(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import numpy as np
         import torch
         from torch import nn
-        x = torch.from_numpy(np.random.rand(32, 8))  # <- made
+        x = torch.from_numpy(np.random.rand(32, 8))  # <- created
         model = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
         model(x)  # <- raised
         """,
@@ -23,11 +23,11 @@ def test_numbers_of_numpy(explained: Callable[..., ExplainedError]):
     )
 
 
-def test_a_convolution(explained: Callable[..., ExplainedError]):
-    explained(
+def test_a_convolution(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import torch
-        images = torch.randint(255, (4, 3, 8, 8))  # <- made
+        images = torch.randint(255, (4, 3, 8, 8))  # <- created
         torch.nn.Conv2d(3, 4, 3)(images)  # <- raised
         """,
         "dtype-mismatch",
@@ -36,8 +36,8 @@ def test_a_convolution(explained: Callable[..., ExplainedError]):
     )
 
 
-def test_class_numbers(explained: Callable[..., ExplainedError]):
-    explained(
+def test_class_targets(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import torch
         from torch import nn
@@ -46,20 +46,20 @@ def test_class_numbers(explained: Callable[..., ExplainedError]):
             for _ in range(3):
                 loss = criterion(model(x), y)  # <- raised
         x = torch.randn(32, 8)
-        labels = torch.randint(2, (32,)).float()  # <- made
+        labels = torch.randint(2, (32,)).float()  # <- created
         fit(nn.Linear(8, 2), x, labels)
         """,
         "dtype-mismatch",
-        "whole numbers (int64) and `y` is float32",
+        "integers (int64), but `y` is float32",
         "y = y.long()",
     )
 
 
-def test_binary_targets(explained: Callable[..., ExplainedError]):
-    explained(
+def test_binary_targets(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import torch
-        model, labels = torch.nn.Linear(8, 1), torch.randint(2, (4, 1))  # <- made
+        model, labels = torch.nn.Linear(8, 1), torch.randint(2, (4, 1))  # <- created
         out = model(torch.randn(4, 8))
         torch.nn.functional.binary_cross_entropy_with_logits(out, labels)  # <- raised
         """,
@@ -69,12 +69,12 @@ def test_binary_targets(explained: Callable[..., ExplainedError]):
     )
 
 
-def test_a_model_in_bfloat16(explained: Callable[..., ExplainedError]):
-    explained(
+def test_a_model_in_bfloat16(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import torch
         model = torch.nn.Linear(8, 1).bfloat16()
-        x = torch.randn(4, 8)  # <- made
+        x = torch.randn(4, 8)  # <- created
         model(x)  # <- raised
         """,
         "dtype-mismatch",
@@ -83,6 +83,6 @@ def test_a_model_in_bfloat16(explained: Callable[..., ExplainedError]):
     )
 
 
-def test_words_of_the_gpu(as_torch: Callable[..., ExplainedError]):
+def test_message_of_cuda(assert_message_explained: Callable[..., ExplainedError]):
     message = "Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor) should be the same"
-    as_torch(message, "dtype-mismatch", "different types of number")
+    assert_message_explained(message, "dtype-mismatch", "different dtypes")

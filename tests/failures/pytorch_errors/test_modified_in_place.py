@@ -1,4 +1,4 @@
-"""A saved tensor that was changed: what it is, and where."""
+"""A saved tensor that was changed in place: what it is, and where."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def related(explanation: ExplainedError) -> list[tuple[int, str]]:
     return [(site.line, words) for site, words in explanation.other_locations]
 
 
-def test_within_a_forward(explained: Callable[..., ExplainedError]):
-    explanation = explained(
+def test_within_a_forward(assert_explained: Callable[..., ExplainedError]):
+    explanation = assert_explained(
         """
         import torch
         from torch import nn
@@ -34,11 +34,11 @@ def test_within_a_forward(explained: Callable[..., ExplainedError]):
         "modified-in-place",
         "has the shape (16, 8) and is the result of Sigmoid; it was changed in place once",
     )
-    assert related(explanation) == [(11, "changes something in place")]
+    assert related(explanation) == [(11, "an in-place operation")]
 
 
-def test_layers_that_work_in_place(explained: Callable[..., ExplainedError]):
-    explained(
+def test_layers_that_work_in_place(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import torch
         from torch import nn
@@ -50,8 +50,8 @@ def test_layers_that_work_in_place(explained: Callable[..., ExplainedError]):
     )
 
 
-def test_a_step_between_forward_and_backward(explained: Callable[..., ExplainedError]):
-    explanation = explained(
+def test_a_step_between_forward_and_backward(assert_explained: Callable[..., ExplainedError]):
+    explanation = assert_explained(
         """
         import torch
         from torch import nn
@@ -66,13 +66,13 @@ def test_a_step_between_forward_and_backward(explained: Callable[..., ExplainedE
         """,
         "modified-in-place",
         "The weight `D.2.weight` was changed in place once",
-        "optimizer's step on line 10",
+        "optimizer step on line 10",
     )
-    assert related(explanation) == [(10, "this step came in between")]
+    assert related(explanation) == [(10, "this step ran in between")]
 
 
-def test_a_step_with_another_forward_behind_it(explained: Callable[..., ExplainedError]):
-    explanation = explained(
+def test_a_step_followed_by_another_forward(assert_explained: Callable[..., ExplainedError]):
+    explanation = assert_explained(
         """
         import torch
         from torch import nn
@@ -88,11 +88,11 @@ def test_a_step_with_another_forward_behind_it(explained: Callable[..., Explaine
         "The weight `vae.2.weight` was changed in place once",
         "step on line 8 came later than the forward of this loss",
     )
-    assert related(explanation) == [(8, "this step came in between")]
+    assert related(explanation) == [(8, "this step ran in between")]
 
 
-def test_a_weight_of_the_same_shape_is_not_blamed(explained: Callable[..., ExplainedError]):
-    explanation = explained(
+def test_a_weight_of_the_same_shape_is_not_named(assert_explained: Callable[..., ExplainedError]):
+    explanation = assert_explained(
         """
         import torch
         from torch import nn
@@ -106,4 +106,4 @@ def test_a_weight_of_the_same_shape_is_not_blamed(explained: Callable[..., Expla
         "the result of Exp",
     )
     assert "weight" not in explanation.meaning
-    assert related(explanation) == [(7, "changes something in place")]
+    assert related(explanation) == [(7, "an in-place operation")]

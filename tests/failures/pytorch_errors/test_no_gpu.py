@@ -1,4 +1,4 @@
-"""Why torch can use no GPU: really raised where its build has none, else in its own words."""
+"""Reasons why PyTorch cannot use a GPU: raised where the build has no CUDA, else by the literal message."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ from trueloop.core.findings import ExplainedError
     [
         (
             "Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
-            "was not given it", "--gpus all",
+            "was not given one", "--gpus all",
         ),
         ("The NVIDIA driver on your system is too old (found version 11040).", "is older", "Update the driver"),
         ("CUDA error: no kernel image is available for execution on the device", "no kernels", "get_arch_list"),
         ("No CUDA GPUs are available", "shows no GPU", "CUDA_VISIBLE_DEVICES"),
     ],
 )  # fmt: skip
-def test_in_the_words_of_torch(message: str, meaning: str, fix: str, as_torch: Callable[..., ExplainedError]):
-    explanation = as_torch(message, "no-gpu", meaning, fix)
+def test_messages_of_pytorch(
+    message: str, meaning: str, fix: str, assert_message_explained: Callable[..., ExplainedError]
+):
+    explanation = assert_message_explained(message, "no-gpu", meaning, fix)
     assert "trueloop doctor" in explanation.fix
 
 
 @pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this build of torch has CUDA")
-def test_a_build_without(explained: Callable[..., ExplainedError]):
-    explained('import torch\ntorch.ones(2, device="cuda")  # <- raised\n', "no-gpu", "for the CPU only", "get-started")
+def test_a_build_without_cuda(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
+        'import torch\ntorch.ones(2, device="cuda")  # <- raised\n', "no-gpu", "supports the CPU only", "get-started"
+    )

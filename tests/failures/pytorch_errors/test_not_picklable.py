@@ -1,4 +1,4 @@
-"""What cannot be sent to a worker that is spawned."""
+"""Objects that cannot be pickled for a spawned worker."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ for batch in DataLoader(Data(), num_workers=1, multiprocessing_context="spawn"):
 """
 
 
-@pytest.mark.filterwarnings("ignore:Got pickle error")  # torch says so first
-@pytest.mark.parametrize(("held", "words"), [("lambda x: x", "a lambda has none"), ("threading.Lock()", "lock")])
-def test_in_a_dataset(explained: Callable[..., ExplainedError], held: str, words: str):
-    explained(SCRIPT.format(held=held), "not-picklable", words, "at the top of a module")
+@pytest.mark.filterwarnings("ignore:Got pickle error")  # PyTorch prints this before it raises
+@pytest.mark.parametrize(
+    ("held", "words"), [("lambda x: x", "a lambda cannot be pickled"), ("threading.Lock()", "lock")]
+)
+def test_in_a_dataset(assert_explained: Callable[..., ExplainedError], held: str, words: str):
+    assert_explained(SCRIPT.format(held=held), "not-picklable", words, "at the top level of a module")
 
 
-def test_a_pickle_of_the_programs_own(unexplained: Callable[[str], BaseException]):
-    unexplained("import pickle, torch\ndef f():\n    return pickle.dumps(lambda x: x)\nf()\n")
+def test_a_pickle_by_the_program(assert_unexplained: Callable[[str], BaseException]):
+    assert_unexplained("import pickle, torch\ndef f():\n    return pickle.dumps(lambda x: x)\nf()\n")

@@ -1,4 +1,4 @@
-"""Memory that is gone: the numbers, and what to change first. CUDA's words are torch's own, raised by a look-alike."""
+"""Out of memory: the numbers and what to change first; a test function raises the literal message of CUDA."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MESSAGE = (
 RAISED = RaisedError(type="OutOfMemoryError", message=MESSAGE, location=None)
 
 
-def said(raised: RaisedError) -> str:
+def explanation_text(raised: RaisedError) -> str:
     match = re.match(ERROR.message_patterns[0], raised.message)
     assert match
     explanation = ERROR.explain(raised, match)
@@ -28,27 +28,27 @@ def said(raised: RaisedError) -> str:
     return f"{explanation.meaning} {explanation.fix}"
 
 
-def test_the_numbers_and_the_order(as_torch: Callable[..., ExplainedError]):
-    words = ("2.00 GiB were asked for, and 1.12 GiB of 23.68 GiB are free", "a smaller batch", "expandable_segments")
-    as_torch(MESSAGE, "out-of-memory", *words, "the first update", error="torch.OutOfMemoryError")
+def test_the_numbers_and_the_order(assert_message_explained: Callable[..., ExplainedError]):
+    words = ("2.00 GiB were requested, and 1.12 GiB of 23.68 GiB are free", "a smaller batch", "expandable_segments")
+    assert_message_explained(MESSAGE, "out-of-memory", *words, "the first update", error="torch.OutOfMemoryError")
 
 
-def test_a_leak_that_was_found_comes_first():
-    explanation = said(replace(RAISED, recent=RecentEvents(update=700, found_codes=frozenset({"MEM001"}))))
-    assert "MEM001, below, says by what" in explanation
+def test_a_known_leak_comes_first():
+    explanation = explanation_text(replace(RAISED, recent=RecentEvents(update=700, found_codes=frozenset({"MEM001"}))))
+    assert "MEM001, below, names the cause" in explanation
     assert "Stop keeping graphs first (MEM001). In this order" in explanation
 
 
 def test_later_in_the_run():
-    explanation = said(replace(RAISED, recent=RecentEvents(update=700)))
-    assert "700 updates went well before" in explanation
+    explanation = explanation_text(replace(RAISED, recent=RecentEvents(update=700)))
+    assert "700 updates succeeded before" in explanation
     assert "first update" not in explanation
 
 
-def test_the_machine_itself(explained: Callable[..., ExplainedError]):
-    explained("import torch\ntorch.empty(10**15)  # <- raised\n", "out-of-memory", "3,638.0 TiB were asked for")
+def test_memory_of_the_machine(assert_explained: Callable[..., ExplainedError]):
+    assert_explained("import torch\ntorch.empty(10**15)  # <- raised\n", "out-of-memory", "3,638.0 TiB were requested")
 
 
-def test_the_programs_own_words(unexplained: Callable[[str], BaseException]):
-    unexplained("import torch\nraise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')\n")
-    unexplained("import torch\nraise torch.OutOfMemoryError('CUDA out of memory.')\n")
+def test_the_same_message_raised_by_the_program(assert_unexplained: Callable[[str], BaseException]):
+    assert_unexplained("import torch\nraise RuntimeError('CUDA out of memory. Tried to allocate 2.00 GiB')\n")
+    assert_unexplained("import torch\nraise torch.OutOfMemoryError('CUDA out of memory.')\n")

@@ -1,4 +1,4 @@
-"""Shapes that do not fit: which module, what it expects, what it was given, and where both come from."""
+"""Shapes that do not match: the module, what it expects, its input, and where both come from."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def related(explanation: ExplainedError) -> list[tuple[int, str]]:
     return [(site.line, words) for site, words in explanation.other_locations]
 
 
-def test_the_first_linear_after_a_flatten(explained: Callable[..., ExplainedError]):
-    explanation = explained(
+def test_the_first_linear_after_a_flatten(assert_explained: Callable[..., ExplainedError]):
+    explanation = assert_explained(
         """
         import torch
         from torch import nn
@@ -24,7 +24,7 @@ def test_the_first_linear_after_a_flatten(explained: Callable[..., ExplainedErro
             def forward(self, images):
                 x = torch.relu(self.conv(images))
                 x = nn.functional.max_pool2d(x, 2)
-                x = torch.flatten(x, 1)  # <- made
+                x = torch.flatten(x, 1)  # <- created
                 return self.head(x)  # <- raised
         def train():
             model = Net()
@@ -33,17 +33,17 @@ def test_the_first_linear_after_a_flatten(explained: Callable[..., ExplainedErro
         train()
         """,
         "shape-mismatch",
-        "`head` (Linear of Net) expects in_features=288, and `x` has the shape (16, 392): 392 where 288 belongs.",
+        "`head` (Linear of Net) expects in_features=288, but `x` has the shape (16, 392): 392 instead of 288.",
         "in_features=392",
     )
-    assert related(explanation) == [(8, "the layer is made here")]
+    assert related(explanation) == [(8, "the layer is created here")]
     assert (
         explanation.message.removeprefix("addmm: ") == "mat1 and mat2 shapes cannot be multiplied (16x392 and 288x10)"
     )
 
 
-def test_a_flatten_that_is_missing(explained: Callable[..., ExplainedError]):
-    explained(
+def test_a_missing_flatten(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import torch
         from torch import nn
@@ -56,48 +56,48 @@ def test_a_flatten_that_is_missing(explained: Callable[..., ExplainedError]):
     )
 
 
-def test_channels_last(explained: Callable[..., ExplainedError]):
-    explained(
+def test_channels_last(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import torch
         from torch import nn
         from torch.utils.data import DataLoader
         model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
-        for images in DataLoader(torch.randn(8, 32, 32, 3), batch_size=4):  # <- made
+        for images in DataLoader(torch.randn(8, 32, 32, 3), batch_size=4):  # <- created
             model(images)  # <- raised
         """,
         "shape-mismatch",
-        "expects in_channels=3, and `images` has the shape (4, 32, 32, 3): 32 where 3 belongs",
+        "expects in_channels=3, but `images` has the shape (4, 32, 32, 3): 32 instead of 3",
         "permute",
     )
 
 
-def test_a_loss_of_two_shapes(explained: Callable[..., ExplainedError]):
-    explanation = explained(
+def test_output_and_target_of_different_shapes(assert_explained: Callable[..., ExplainedError]):
+    explanation = assert_explained(
         """
         import torch
         from torch import nn
         model = nn.Linear(4, 1)
         x, y = torch.randn(8, 4), torch.ones(8)
-        out = model(x)  # <- made
+        out = model(x)  # <- created
         nn.BCEWithLogitsLoss()(out, y)  # <- raised
         """,
         "shape-mismatch",
         "`out` has the shape (8, 1), `y` has the shape (8,)",
         "out.squeeze(1), or y.unsqueeze(1)",
     )
-    assert related(explanation) == [(5, "`y` is made here")]
+    assert related(explanation) == [(5, "`y` is created here")]
 
 
-def test_plain_arithmetic(explained: Callable[..., ExplainedError]):
-    explained(
+def test_plain_arithmetic(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import torch
         def error(prediction, target):
             return prediction - target  # <- raised
         def main():
             a = torch.randn(8, 3)
-            b = torch.randn(8, 4)  # <- made
+            b = torch.randn(8, 4)  # <- created
             error(a, b)
         main()
         """,
@@ -106,8 +106,8 @@ def test_plain_arithmetic(explained: Callable[..., ExplainedError]):
     )
 
 
-def test_a_name_bound_in_a_branch_is_not_guessed(explained: Callable[..., ExplainedError]):
-    explained(
+def test_a_name_bound_in_a_branch_is_not_guessed(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import torch
         x = torch.randn(8, 3)
@@ -120,8 +120,8 @@ def test_a_name_bound_in_a_branch_is_not_guessed(explained: Callable[..., Explai
     )
 
 
-def test_the_programs_own_check(unexplained: Callable[[str], BaseException]):
-    unexplained(
+def test_the_same_message_raised_by_the_program(assert_unexplained: Callable[[str], BaseException]):
+    assert_unexplained(
         """
         import torch
         x = torch.ones(2)
@@ -131,10 +131,12 @@ def test_the_programs_own_check(unexplained: Callable[[str], BaseException]):
     )
 
 
-def test_another_library_with_similar_words(unexplained: Callable[[str], BaseException]):
-    error = unexplained("import numpy as np\nimport torch\nnp.ones((2, 3)) @ np.ones((2, 3))\n")
+def test_another_library_with_a_similar_message(assert_unexplained: Callable[[str], BaseException]):
+    error = assert_unexplained("import numpy as np\nimport torch\nnp.ones((2, 3)) @ np.ones((2, 3))\n")
     assert isinstance(error, ValueError)
 
 
-def test_newer_versions_name_the_operation_first(as_torch):
-    as_torch("addmm: mat1 and mat2 shapes cannot be multiplied (2x5 and 4x1)", "shape-mismatch", "in_features=5")
+def test_a_message_that_starts_with_the_operation(assert_message_explained):
+    assert_message_explained(
+        "addmm: mat1 and mat2 shapes cannot be multiplied (2x5 and 4x1)", "shape-mismatch", "in_features=5"
+    )

@@ -1,4 +1,4 @@
-"""What cannot be passed between processes, in the words of torch: filling /dev/shm would disturb everybody here."""
+"""Tensors that cannot be passed between processes, with literal messages: a full /dev/shm would disturb other tests."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ from trueloop.core.findings import ExplainedError
         ("received 0 items of ancdata", "set_sharing_strategy"),
     ],
 )
-def test_in_the_words_of_torch(message: str, fix: str, as_torch: Callable[..., ExplainedError]):
-    as_torch(message, "sharing-failed", "", fix)
+def test_messages_of_pytorch(message: str, fix: str, assert_message_explained: Callable[..., ExplainedError]):
+    assert_message_explained(message, "sharing-failed", "", fix)

@@ -1,4 +1,4 @@
-"""Checkpoints of another model: the prefix, the shape, or how many names."""
+"""Checkpoints that do not match the model: a prefix, a shape, or the number of names."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trueloop.core.findings import ExplainedError
     ("prefix", "by"),
     [("module.", "DistributedDataParallel"), ("_orig_mod.", "torch.compile"), ("net.", 'begin with "net."')],
 )
-def test_a_prefix_in_the_checkpoint(explained: Callable[..., ExplainedError], prefix: str, by: str):
-    explained(
+def test_a_prefix_in_the_checkpoint(assert_explained: Callable[..., ExplainedError], prefix: str, by: str):
+    assert_explained(
         f"""
         import torch
         model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
@@ -27,8 +27,8 @@ def test_a_prefix_in_the_checkpoint(explained: Callable[..., ExplainedError], pr
     )
 
 
-def test_a_prefix_in_the_model(explained: Callable[..., ExplainedError]):
-    explained(
+def test_a_prefix_in_the_model(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import torch
         from torch import nn
@@ -45,8 +45,8 @@ def test_a_prefix_in_the_model(explained: Callable[..., ExplainedError]):
     )
 
 
-def test_another_shape(explained: Callable[..., ExplainedError]):
-    explained(
+def test_a_different_shape(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import torch
         torch.nn.Linear(4, 3).load_state_dict(torch.nn.Linear(5, 3).state_dict())  # <- raised
@@ -56,13 +56,13 @@ def test_another_shape(explained: Callable[..., ExplainedError]):
     )
 
 
-def test_the_whole_file(explained: Callable[..., ExplainedError]):
-    explained(
+def test_the_full_file_instead_of_the_model(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(
         """
         import torch
         model = torch.nn.Linear(4, 3)
         model.load_state_dict({"model": model.state_dict(), "epoch": 3})  # <- raised
         """,
         "state-keys",
-        "2 names of the model are not in the checkpoint, and 2 of the checkpoint are not in the model",
+        "2 names of the model are not in the checkpoint, and 2 names of the checkpoint are not in the model",
     )

@@ -1,4 +1,4 @@
-"""Classes and indices beyond the end: how many there are, and what was asked for."""
+"""Targets and indices out of range: the number of classes or rows, and the value."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import torch
 from torch import nn
 model = nn.Linear(4, 10)
 for step in range(3):
-    labels = {labels}  # <- made
+    labels = {labels}  # <- created
     nn.functional.cross_entropy(model(torch.randn(64, 4)), labels)  # <- raised
 """
 
 
-def test_labels_that_count_from_one(explained: Callable[..., ExplainedError]):
+def test_labels_that_count_from_one(assert_explained: Callable[..., ExplainedError]):
     script = LABELS.format(labels="torch.arange(64) % 10 + 1")
-    explained(script, "target-out-of-range", "A target is 10", "10 classes: 0 to 9", "subtract 1")
+    assert_explained(script, "target-out-of-range", "A target is 10", "10 classes: 0 to 9", "subtract 1")
 
 
-def test_padding(explained: Callable[..., ExplainedError]):
+def test_padding(assert_explained: Callable[..., ExplainedError]):
     script = LABELS.format(labels="torch.arange(64) % 10 - 1")
-    explained(script, "target-out-of-range", "A target is -1", "ignore_index=-1")
+    assert_explained(script, "target-out-of-range", "A target is -1", "ignore_index=-1")
 
 
-def test_an_embedding(explained: Callable[..., ExplainedError]):
-    explanation = explained(
+def test_an_embedding(assert_explained: Callable[..., ExplainedError]):
+    explanation = assert_explained(
         """
         import torch
         from torch import nn
@@ -38,16 +38,16 @@ def test_an_embedding(explained: Callable[..., ExplainedError]):
             def forward(self, tokens):
                 return self.words(tokens)  # <- raised
         model = Tagger(100)
-        batch = torch.full((64, 12), 110)  # <- made
+        batch = torch.full((64, 12), 110)  # <- created
         model(batch)
         """,
         "target-out-of-range",
         "`words` (Embedding) has 100 rows",
         "0 to 99",
     )
-    assert [(site.line, words) for site, words in explanation.other_locations] == [(7, "the table is made here")]
+    assert [(site.line, words) for site, words in explanation.other_locations] == [(7, "the table is created here")]
 
 
-def test_a_list_of_the_programs(unexplained: Callable[[str], BaseException]):
-    error = unexplained("import torch\n[1, 2][5]\n")
+def test_a_list_index_of_the_program(assert_unexplained: Callable[[str], BaseException]):
+    error = assert_unexplained("import torch\n[1, 2][5]\n")
     assert isinstance(error, IndexError)

@@ -1,4 +1,4 @@
-"""Workers that die: by which signal, and what that means."""
+"""Workers that die: the signal, and what it means."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ for batch in DataLoader(Data(), num_workers=1, multiprocessing_context="fork"): 
 
 
 @pytest.mark.filterwarnings("ignore")  # a fork of a process with threads, on new Pythons
-def test_it_was_killed(explained: Callable[..., ExplainedError]):
-    explained(SCRIPT.format(dies="os.kill(os.getpid(), signal.SIGKILL)"), "worker-died", "no memory was left")
+def test_a_killed_worker(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(SCRIPT.format(dies="os.kill(os.getpid(), signal.SIGKILL)"), "worker-died", "no memory was left")
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_it_left(explained: Callable[..., ExplainedError]):
-    explained(SCRIPT.format(dies="os._exit(3)"), "worker-died", "ended by itself", "num_workers=0")
+def test_a_worker_that_exits(assert_explained: Callable[..., ExplainedError]):
+    assert_explained(SCRIPT.format(dies="os._exit(3)"), "worker-died", "exited without an exception", "num_workers=0")
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_error_of_the_datasets_own_is_its_own(unexplained: Callable[[str], BaseException]):
-    error = unexplained(SCRIPT.format(dies="raise RuntimeError('mat1 and mat2 shapes cannot be multiplied')"))
+def test_an_exception_in_the_dataset_is_not_explained(assert_unexplained: Callable[[str], BaseException]):
+    error = assert_unexplained(SCRIPT.format(dies="raise RuntimeError('mat1 and mat2 shapes cannot be multiplied')"))
     assert "Caught RuntimeError in DataLoader worker" in str(error)
 
 
-def test_shared_memory_in_the_words_of_torch():
+def test_message_of_pytorch_about_shared_memory():
     import re
 
     from trueloop.failures.pytorch_error import RaisedError
@@ -50,7 +50,11 @@ def test_shared_memory_in_the_words_of_torch():
     match = re.match(ERROR.message_patterns[0], message)
     assert match
     raised = RaisedError(
-        type="RuntimeError", message=message, location=None, causes=(message,), pytorch_files=("utils/data/dataloader.py",)
+        type="RuntimeError",
+        message=message,
+        location=None,
+        causes=(message,),
+        pytorch_files=("utils/data/dataloader.py",),
     )
     explanation = ERROR.explain(raised, match)
     assert explanation

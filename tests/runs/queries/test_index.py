@@ -189,9 +189,9 @@ def test_two_processes_that_begin_at_once_get_the_same_answer(made):
     for k in range(30):
         made.run(f"run-{k:02}")
     code = (
-        "import sys; from pathlib import Path; from trueloop.runs.queries.index import overviews\n"
+        "import sys; from pathlib import Path; from trueloop.runs.queries.index import load_overviews\n"
         "sys.stdin.readline()\n"
-        f"for _ in range(5): print(len(overviews(Path({str(made.root)!r}))))"
+        f"for _ in range(5): print(len(load_overviews(Path({str(made.root)!r}))))"
     )
     processes = [
         subprocess.Popen(

@@ -20,7 +20,7 @@ def test_the_lock_of_another_process_is_seen_and_ends_with_it(tmp_path):
 import sys
 from pathlib import Path
 from trueloop.app.training.run_folder import RunFolder
-with RunFolder(Path({str(tmp_path)!r})).held():
+with RunFolder(Path({str(tmp_path)!r})).lock():
     print("held", flush=True)
     sys.stdin.read()
 """

@@ -289,7 +289,7 @@ def test_an_answer_that_refuses_is_told_as_one(tracked, new_run, store, monkeypa
     with pytest.raises(StoreRejected, match="rejected the request.*exceeds the maximum length") as caught:
         sync(run, store)
     assert "does not answer" not in caught.value.what
-    assert "When that is mended" in caught.value.fix
+    assert "When that is fixed" in caught.value.fix
 
 
 def test_a_new_database_is_laid_out_beside_the_runs(tracked, new_run, tmp_path):

@@ -234,7 +234,7 @@ def test_a_store_of_a_later_trueloop_is_left_alone(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
     copied(run, memory)
     before = memory.runs[tracked.RUN_ID]["cursor"].to_json()
-    memory.find = lambda run: SyncCursor.parse(before.replace('"schema": 1', '"schema": 2'))
+    memory.find_cursor = lambda run: SyncCursor.parse(before.replace('"schema": 1', '"schema": 2'))
     memory.calls.clear()
     with pytest.raises(StoreError, match="schema 2, this one knows 1"):
         copied(run, memory)
@@ -273,7 +273,7 @@ def test_live_and_afterwards_are_the_same(tracked, new_run, kind, events):
     run = alive(tracked, new_run, live, [[event] for event in getattr(tracked, events)])
     assert live.points() == tracked.points_of(run.path)
     copied(run, after)
-    for name in ("points", "saved", "remarks", "state", "end_ms", "params"):
+    for name in ("points", "checkpoints", "notes", "state", "end_ms", "params"):
         assert live.runs[tracked.RUN_ID][name] == after.runs[tracked.RUN_ID][name], name
     live.calls.clear()
     assert copied(run, live).outcome == "whole"

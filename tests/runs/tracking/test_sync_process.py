@@ -107,8 +107,8 @@ def test_a_store_that_is_slow_is_told_once(tracked, new_run, memory, monkeypatch
     monkeypatch.setattr(sync_process, "SLOW_STORE_S", 0.05)
     run = new_run(tracked.WHOLE)
     slow = threading.Event()
-    real = memory.find
-    memory.find = lambda run: (slow.wait(10), real(run))[1]
+    real = memory.find_cursor
+    memory.find_cursor = lambda run: (slow.wait(10), real(run))[1]
     process = Process(run.path, memory)
     tracked.eventually(lambda: process.said)
     assert "The store the store is slow" in process.said[0]["message"]
@@ -213,8 +213,8 @@ def test_the_process_never_imports_torch(tracked, new_run, sqlite_store):
     run = new_run(tracked.WHOLE)
     script = (
         "import sys\n"
-        "from trueloop.runs.tracking import follow\n"
-        f"code = follow.main([{str(run.path)!r}, '--store', {sqlite_store!r}])\n"
+        "from trueloop.runs.tracking import sync_process\n"
+        f"code = sync_process.main([{str(run.path)!r}, '--store', {sqlite_store!r}])\n"
         "assert not {'torch', 'matplotlib'} & set(sys.modules)\n"
         "sys.exit(code)\n"
     )

@@ -103,7 +103,7 @@ def test_what_a_resume_superseded_does_not_stay(tracked, new_run, tmp_path):
 def test_a_writer_that_was_killed_is_made_good(tracked, new_run, tmp_path, monkeypatch):
     run = new_run(tracked.WHOLE)
 
-    def killed(self, state, time_ms, mark):
+    def killed(self, state, time_ms, cursor):
         self._writer.flush()
         raise KeyboardInterrupt
 
@@ -120,7 +120,7 @@ def test_a_writer_that_was_killed_is_made_good(tracked, new_run, tmp_path, monke
 def test_a_writer_that_was_killed_at_its_beginning_leaves_no_second_folder(tracked, new_run, tmp_path, monkeypatch):
     run = new_run(tracked.WHOLE)
 
-    def killed(self, batch, mark):
+    def killed(self, batch, cursor):
         self._writer.flush()
         raise KeyboardInterrupt
 
@@ -159,8 +159,8 @@ def test_a_mark_that_is_no_mark_means_anew(tracked, new_run, tmp_path):
     run = new_run(tracked.WHOLE)
     sync(run, tmp_path / "tb")
     path = tmp_path / "tb" / run.path.name / "trueloop.json"
-    for mark in ('{"schema": 1}', "[]", "nonsense", '{"schema": 1, "journal_bytes": "x"}'):
-        path.write_text(json.dumps({"run_id": tracked.RUN_ID, "mark": mark}))
+    for cursor in ('{"schema": 1}', "[]", "nonsense", '{"schema": 1, "journal_bytes": "x"}'):
+        path.write_text(json.dumps({"run_id": tracked.RUN_ID, "cursor": cursor}))
         assert sync(run, tmp_path / "tb").outcome == "rewritten"
     same(scalars(path.parent), tracked.points_of(run.path))
 

@@ -148,7 +148,7 @@ def test_only_a_folder_of_this_run_is_removed(tracked, new_run, tmp_path):
     record = json.loads(mark.read_text())
     precious = tmp_path / "precious"
     precious.mkdir()
-    record["about"]["folder"] = "../../precious"
+    record["extra"]["folder"] = "../../precious"
     mark.write_text(json.dumps(record))
     sync(run, tmp_path / "wb", rewrite=True)
     assert precious.is_dir()

@@ -8,7 +8,7 @@ from types import CodeType
 
 import pytest
 
-from trueloop.sanitizer.pytorch_errors.bindings import attribute, binding, changes
+from trueloop.sanitizer.pytorch_errors.bindings import attribute, binding, inplace_changes
 
 STRAIGHT = """
 def f(x):
@@ -152,7 +152,7 @@ def test_another_name_for_the_same_is_said_to_be_one(tmp_path: Path):
 def test_a_source_that_cannot_be_read_says_nothing():
     code = compile("x = 1\n", "<a cell>", "exec")
     assert binding(code, 1, "x") is None
-    assert changes(code) == []
+    assert inplace_changes(code) == []
 
 
 CLASS = """
@@ -190,7 +190,7 @@ def f(x, w):
 
 def test_lines_that_change_something_in_place(tmp_path: Path):
     code, _, _ = compiled(CHANGES, tmp_path)
-    assert sorted(site.line for site, _ in changes(code)) == [3, 4, 5, 6]
+    assert sorted(site.line for site, _ in inplace_changes(code)) == [3, 4, 5, 6]
 
 
 def test_an_edited_file_is_not_taken_for_what_ran(tmp_path: Path):

@@ -134,7 +134,7 @@ def test_an_entry_that_breaks_is_a_problem_of_ours():
     known = {"broken": KnownError(title="", exception_types=frozenset({"RuntimeError"}), message_patterns=("mat1",), explain=explain)}
     report = told(caught(misfit), known)
     assert report.error is None
-    assert report.problems == ("the error is not explained: LookupError: a fault",)
+    assert report.problems == ("the error could not be explained: LookupError: a fault",)
 
 
 def test_an_entry_may_say_that_it_is_something_else():

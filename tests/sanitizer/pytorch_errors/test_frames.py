@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trueloop.sanitizer.pytorch_errors.frames import Frame, held, operands, stack, torch_file
+from trueloop.sanitizer.pytorch_errors.frames import Frame, stored_attribute, operands, stack, torch_file
 
 HEAD = """
 import torch
@@ -51,7 +51,7 @@ def frames(line: str, folder: Path) -> list[Frame]:
 )
 def test_what_an_expression_takes(line: str, texts: list[str], tmp_path: Path):
     last = frames(line, tmp_path)[-1]
-    assert last.users
+    assert last.is_users
     assert not last.raises
     assert [text for text, _, _ in operands(last)] == texts
 
@@ -75,7 +75,7 @@ def test_files_of_torch_are_known_by_their_path_within_it(tmp_path: Path):
 
 def test_attributes_are_looked_up_as_they_are_stored():
     model = torch.nn.Sequential(torch.nn.Linear(2, 1))
-    assert held(model, "0") is model[0]
-    assert held(model[0], "weight") is model[0].weight
-    assert held(3, "real") is None
-    assert held(None, "x") is None
+    assert stored_attribute(model, "0") is model[0]
+    assert stored_attribute(model[0], "weight") is model[0].weight
+    assert stored_attribute(3, "real") is None
+    assert stored_attribute(None, "x") is None

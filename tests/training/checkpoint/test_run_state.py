@@ -73,7 +73,7 @@ def test_what_is_harmless_is_in_the_details(build, cut):
 def test_what_moves_roundings_is_noted_by_name(build, cut):
     remarks = fresh(build, replace(CONFIG, micro_batch=2)).resume(trained(build, cut), 4)
     assert [remark.kind for remark in remarks] == ["resumed", "resumed_inexact"]
-    assert remarks[1].message == "The same run, but from here on not to the bit: micro_batch: was 8, is 2."
+    assert remarks[1].message == "The same run, but no longer bitwise: micro_batch: was 8, is 2."
 
 
 def test_another_run_is_refused_untouched(build, cut):
@@ -128,7 +128,7 @@ def test_another_optimizer_begins_without_moments(build, cut):
 def test_an_epoch_of_another_order_begins_anew(build, cut):
     other = fresh(build, replace(CONFIG, seed=1))
     remarks = other.resume(trained(build, cut), 4, allow_change=True)
-    assert remarks[0].message == "Continues after update 6; epoch 2 begins anew, as its order has changed."
+    assert remarks[0].message == "Continues after update 6; epoch 2 restarts, as its order has changed."
     assert (other.position.epoch, other.position.update, other.position.update_in_epoch) == (1, 6, 0)
 
 
@@ -185,7 +185,7 @@ def test_a_moved_horizon_is_told_with_both_rates(build, cut):
     assert remark.message == (
         f"Continues after update 6; the schedule ends at update 32, no longer at 16, so the rate is "
         f"{other.parts.schedule.factor(6):.3g} of its peak here and not 0.691 "
-        "(schedule.horizon_epochs keeps its end where it was)."
+        "(schedule.horizon_epochs keeps the old end)."
     ), remark.message
 
 

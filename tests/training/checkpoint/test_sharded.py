@@ -144,7 +144,7 @@ def test_a_failed_shard_leaves_no_checkpoint(tmp_path: Path):
 
 def test_without_shards_everything_is_as_ever():
     called: list[Any] = []
-    save_on_all_ranks(lambda *, beside: called.append(beside), {}, SINGLE_PROCESS)
+    save_on_all_ranks(lambda *, write_extra: called.append(write_extra), {}, SINGLE_PROCESS)
     save_on_all_ranks(None, {}, SINGLE_PROCESS)
     assert called == [None]
     alone = SingleProcess(torch.nn.Linear(1, 1), as_objective(len))

@@ -144,7 +144,7 @@ def test_an_objective_that_reads_a_value_is_trained_by_the_loop(build, cut, hear
     ((kind, message),) = notes(heard)
     assert kind == "compiled_in_part"
     assert "value of a tensor" in message
-    assert "test_compiled.py:" in message
+    assert "test_compiled_loop.py:" in message
     assert "Only the model is compiled" in message
     torch.testing.assert_close(weights(whole), weights(plain), rtol=1e-12, atol=1e-12)
 

@@ -64,5 +64,5 @@ class Meeting(Processes):
 
 def test_processes_on_one_gpu_are_refused_by_name():
     processes._refuse_shared_gpu(Meeting(["GPU-a", "GPU-b", "GPU-c"]), "GPU-b")
-    with pytest.raises(InvalidConfig, match="Processes 0 and 2 have one GPU between them: GPU-a"):
+    with pytest.raises(InvalidConfig, match="Processes 0 and 2 share one GPU: GPU-a"):
         processes._refuse_shared_gpu(Meeting(["GPU-a", "GPU-b", "GPU-a"]), "GPU-b")

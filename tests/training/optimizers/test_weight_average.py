@@ -145,9 +145,9 @@ def test_the_optimizer_goes_on_with_the_trained_weights_afterwards():
 def test_it_neither_moves_nor_nests_while_applied():
     average = WeightAverage(network(), 0.5)
     with average.applied():
-        with pytest.raises(InvalidModel, match="in the model at this moment"):
+        with pytest.raises(InvalidModel, match="in the model now"):
             average.update()
-        with pytest.raises(InvalidModel, match="in the model at this moment"), average.applied():
+        with pytest.raises(InvalidModel, match="in the model now"), average.applied():
             pass
     average.update()
 

@@ -130,7 +130,7 @@ def test_a_sharded_model_runs_all_of_its_window_and_no_backward():
     """Stopping early, or an error in the middle of backward, would leave the other processes waiting."""
     model, calls = Risky(), []
     model.register_forward_hook(lambda *_: calls.append(torch.is_grad_enabled()))
-    together = replace(replay(model), together=True)
+    together = replace(replay(model), collective_forward=True)
     bad, good = (torch.tensor([1.0, -1.0, 2.0, 3.0]),), (torch.ones(4),)
     found = locate(together, window(bad, good, good))
     assert (found.stage, found.micro_batch, found.operation) == ("forward", 0, "aten.log")
@@ -140,6 +140,6 @@ def test_a_sharded_model_runs_all_of_its_window_and_no_backward():
     assert locate(together, window(good, nan)).stage == "batch"
     assert len(calls) == 5
 
-    found = locate(replace(replay(Root()), together=True), window((torch.zeros(4),)))
+    found = locate(replace(replay(Root()), collective_forward=True), window((torch.zeros(4),)))
     assert (found.stage, found.operation) == ("unknown", "backward")
     assert "backward pass is not run again" in str(found)

@@ -29,22 +29,22 @@ class Arguments:
         named: by keyword.
     """
 
-    __slots__ = ("given", "named")
+    __slots__ = ("keyword", "positional")
 
-    def __init__(self, given: Sequence[AbstractValue], named: dict[str, AbstractValue]) -> None:
-        self.given, self.named = list(given), named
+    def __init__(self, positional: Sequence[AbstractValue], keyword: dict[str, AbstractValue]) -> None:
+        self.positional, self.keyword = list(positional), keyword
 
     def get(self, place: int, name: str) -> AbstractValue | None:
         """Return one argument by its position or name."""
-        return self.given[place] if place < len(self.given) else self.named.get(name)
+        return self.positional[place] if place < len(self.positional) else self.keyword.get(name)
 
     def all(self) -> list[AbstractValue]:
         """Return them all."""
-        return [*self.given, *self.named.values()]
+        return [*self.positional, *self.keyword.values()]
 
-    def options(self) -> dict[str, AbstractValue]:
+    def by_name(self) -> dict[str, AbstractValue]:
         """Return them by name or position."""
-        return {**{str(number): each for number, each in enumerate(self.given)}, **self.named}
+        return {**{str(number): each for number, each in enumerate(self.positional)}, **self.keyword}
 
 
 class Calls:
@@ -57,29 +57,29 @@ class Calls:
         """Definitions of methods -> their class."""
         self._instances: dict[int, AbstractValue] = {}
 
-    def run(self, node: ast.Call) -> AbstractValue:
+    def evaluate(self, node: ast.Call) -> AbstractValue:
         """Return what a call returns, and write down what it does."""
-        values = self.interpreter.values
+        values = self.interpreter.evaluator
         if not isinstance(node.func, ast.Attribute):
-            return self.call(values.of(node.func), node, self._evaluate_arguments(node))
+            return self.call_value(values.evaluate(node.func), node, self._evaluate_arguments(node))
         if _is_super(node.func.value) and self.interpreter.recording.functions:
             return self._call_super(node)
-        owner, name = values.of(node.func.value), node.func.attr
+        owner, name = values.evaluate(node.func.value), node.func.attr
         arguments = self._evaluate_arguments(node)
-        if owner.kind is ValueKind.CLASS and arguments.given:
+        if owner.kind is ValueKind.CLASS and arguments.positional:
             found = self._call_unbound(owner, name, node, arguments)
             if found is not None:
                 return found
         if owner.kind is not ValueKind.NAME:
-            method = self.method_of(owner, name)
+            method = self.find_method(owner, name)
             if method is not None and name == "forward" and owner.kind is ValueKind.MODEL and owner is not self._current_self():
-                return self.model(owner, node, arguments, OpKind.FORWARD_CALL)
+                return self.call_model(owner, node, arguments, OpKind.FORWARD_CALL)
             if method is not None:
-                return self.interpreter.function(method, node, arguments.given, arguments.named)
+                return self.interpreter.run_function(method, node, arguments.positional, arguments.keyword)
             held = owner.attributes.get(name)
             if held is None or held.kind is ValueKind.UNKNOWN:
-                return self.methods.run(owner, name, node, arguments)
-        return self.call(values.attribute(owner, node.func), node, arguments)
+                return self.methods.evaluate(owner, name, node, arguments)
+        return self.call_value(values.attribute(owner, node.func), node, arguments)
 
     def _call_unbound(self, kind: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
         """Run ``Net.forward(model, x)``: a method that is asked of its class; None where this file has none."""
@@ -87,50 +87,50 @@ class Calls:
             method = self._find_definition(base, name)
             if method is None:
                 continue
-            first = arguments.given[0]
+            first = arguments.positional[0]
             if name == "forward" and first.kind is ValueKind.MODEL and first is not self._current_self():
-                return self.model(first, node, Arguments(arguments.given[1:], arguments.named), OpKind.FORWARD_CALL)
+                return self.call_model(first, node, Arguments(arguments.positional[1:], arguments.keyword), OpKind.FORWARD_CALL)
             to = (kind,) if "classmethod" in _decorator_names(method) else ()
             bound = AbstractValue(kind=ValueKind.FUNCTION, name=name, node=method, scope=base.scope, sources=to)
-            return self.interpreter.function(bound, node, arguments.given, arguments.named)
+            return self.interpreter.run_function(bound, node, arguments.positional, arguments.keyword)
         return None
 
     def _evaluate_arguments(self, node: ast.Call) -> Arguments:
-        values = self.interpreter.values
+        values = self.interpreter.evaluator
         given = list[AbstractValue]()
         for each in node.args:
-            thing = values.of(each)
+            value = values.evaluate(each)
             apart = (
-                isinstance(each, ast.Starred) and isinstance(thing.node, ast.Tuple) and thing.kind is ValueKind.SEQUENCE
+                isinstance(each, ast.Starred) and isinstance(value.node, ast.Tuple) and value.kind is ValueKind.SEQUENCE
             )
-            given += thing.sources if apart else (thing,)
-        named = {each.arg or "**": values.of(each.value) for each in node.keywords}
+            given += value.sources if apart else (value,)
+        named = {each.arg or "**": values.evaluate(each.value) for each in node.keywords}
         return Arguments(given, named)
 
-    def call(self, callee: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
+    def call_value(self, callee: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         """Return what a call of a thing returns."""
         match callee.kind:
             case ValueKind.NAME:
                 return self._call_by_name(callee.name, node, arguments)
             case ValueKind.FUNCTION:
-                return self.interpreter.function(callee, node, arguments.given, arguments.named)
+                return self.interpreter.run_function(callee, node, arguments.positional, arguments.keyword)
             case ValueKind.CLASS:
-                return self.instance(callee, node, arguments.given, arguments.named)
+                return self.create_instance(callee, node, arguments.positional, arguments.keyword)
             case ValueKind.MODEL:
-                return self.model(callee, node, arguments, OpKind.MODEL_CALL)
+                return self.call_model(callee, node, arguments, OpKind.MODEL_CALL)
             case ValueKind.LOSS:
                 return self._call_loss(callee, callee.name, node, arguments)
             case ValueKind.INSTANCE:
-                method = self.method_of(callee, "__call__")
+                method = self.find_method(callee, "__call__")
                 if method is not None:
-                    return self.interpreter.function(method, node, arguments.given, arguments.named)
+                    return self.interpreter.run_function(method, node, arguments.positional, arguments.keyword)
             case _:
                 pass
-        return self.escaped(node, callee, *arguments.all())
+        return self.record_escape(node, callee, *arguments.all())
 
-    def escaped(self, node: ast.AST, *things: AbstractValue) -> AbstractValue:
+    def record_escape(self, node: ast.AST, *values: AbstractValue) -> AbstractValue:
         """Take note of what is handed to code that is not shown; return what it returns."""
-        given = [each for each in things if each.kind is not ValueKind.CONSTANT]
+        given = [each for each in values if each.kind is not ValueKind.CONSTANT]
         if any(_may_be_changed(each) for each in given):
             self.interpreter.recording.add(OpKind.ESCAPE, node, unknown_value(node), *_flatten(given))
         return unknown_value(node, *given)
@@ -140,24 +140,24 @@ class Calls:
     def _call_by_name(self, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         kind = created_kind(name)
         if kind is not None:
-            return self.made(kind, name, node, arguments)
+            return self.create(kind, name, node, arguments)
         if is_loss(name):
             return self._call_loss(unknown_value(node), name, node, arguments)
-        found = self.functions.run(name, node, arguments)
+        found = self.functions.evaluate(name, node, arguments)
         if found is not None:
             return found
         if not is_harmless(name):
-            return self.escaped(node, *arguments.all())
+            return self.record_escape(node, *arguments.all())
         if name.startswith("torch."):
-            return self.computed(name, node, arguments)
+            return self.torch_result(name, node, arguments)
         return unknown_value(node, *arguments.all())
 
-    def computed(self, name: str, node: ast.AST, arguments: Arguments, *more: AbstractValue) -> AbstractValue:
+    def torch_result(self, name: str, node: ast.AST, arguments: Arguments, *more: AbstractValue) -> AbstractValue:
         """Return the result of a function of torch's on tensors."""
         inputs = (*more, *arguments.all())
         recording = self.interpreter.recording
         if name in LEAF_CONSTRUCTORS:
-            wanted = arguments.get(1, "requires_grad") if name in PARAMETERS else arguments.named.get("requires_grad")
+            wanted = arguments.get(1, "requires_grad") if name in PARAMETERS else arguments.keyword.get("requires_grad")
             wants = name in PARAMETERS if wanted is None else wanted.constant()
             facts = {NO_GRAPH} if wants is False else {LEAF} if wants else set[str]()
         else:
@@ -165,7 +165,7 @@ class Calls:
             graphs = [each for each in _flatten(inputs) if each.kind not in plain and NO_GRAPH not in each.facts]
             facts = {NO_GRAPH} if recording.grad is False or not graphs else set[str]()
         result = AbstractValue(
-            kind=ValueKind.TENSOR, name=name, node=node, sources=inputs, arguments=arguments.options(), facts=facts
+            kind=ValueKind.TENSOR, name=name, node=node, sources=inputs, arguments=arguments.by_name(), facts=facts
         )  # fmt: skip
         recording.add(
             OpKind.TORCH_CALL,
@@ -173,39 +173,39 @@ class Calls:
             inputs[0] if inputs else unknown_value(node),
             result=result,
             name=name,
-            options=arguments.options(),
+            options=arguments.by_name(),
         )
         return result
 
-    def made(self, kind: ValueKind, name: str, node: ast.AST, arguments: Arguments) -> AbstractValue:
+    def create(self, kind: ValueKind, name: str, node: ast.AST, arguments: Arguments) -> AbstractValue:
         """Return a new thing of a known kind."""
-        thing = AbstractValue(
-            kind=kind, name=name, node=node, sources=tuple(arguments.given), arguments=arguments.options()
+        value = AbstractValue(
+            kind=kind, name=name, node=node, sources=tuple(arguments.positional), arguments=arguments.by_name()
         )
         first = arguments.get(0, FIRST_ARGUMENT.get(kind, ""))
         if kind in (ValueKind.OPTIMIZER, ValueKind.SCHEDULER, ValueKind.LOADER) and first is not None:
-            sampler = [each for word in ("sampler", "batch_sampler") if (each := arguments.named.get(word))]
-            thing.sources = (*_flatten_parameters(first), *sampler) if kind is ValueKind.OPTIMIZER else (first, *sampler)
+            sampler = [each for word in ("sampler", "batch_sampler") if (each := arguments.keyword.get(word))]
+            value.sources = (*_flatten_parameters(first), *sampler) if kind is ValueKind.OPTIMIZER else (first, *sampler)
         if kind is ValueKind.MODEL:
             last = name.rpartition(".")[2]
             if last in WRAPPERS:
-                thing.facts = thing.facts | {WRAPPER}
+                value.facts = value.facts | {WRAPPER}
             elif name.startswith("torch.nn."):
                 layers = (
-                    arguments.given[0].sources
-                    if len(arguments.given) == 1 and arguments.given[0].sources
-                    else arguments.given
+                    arguments.positional[0].sources
+                    if len(arguments.positional) == 1 and arguments.positional[0].sources
+                    else arguments.positional
                 )
-                thing.sources = tuple(layers) if name in SEQUENTIALS or last.startswith("Module") else ()
-                thing.attributes = {f"[{number}]": each for number, each in enumerate(thing.sources)}
-                for each in thing.sources:
-                    each.owners = (*each.owners, thing)
-        self.interpreter.recording.add(OpKind.CREATE, node, thing, *arguments.all(), name=name, options=arguments.options())
-        return thing
+                value.sources = tuple(layers) if name in SEQUENTIALS or last.startswith("Module") else ()
+                value.attributes = {f"[{number}]": each for number, each in enumerate(value.sources)}
+                for each in value.sources:
+                    each.owners = (*each.owners, value)
+        self.interpreter.recording.add(OpKind.CREATE, node, value, *arguments.all(), name=name, options=arguments.by_name())
+        return value
 
     def _call_loss(self, criterion: AbstractValue, name: str, node: ast.AST, arguments: Arguments) -> AbstractValue:
         options = {
-            **arguments.options(),
+            **arguments.by_name(),
             **{word: each for word, each in criterion.arguments.items() if not word.isdigit()},
         }
         first, second = arguments.get(0, "input"), arguments.get(1, "target")
@@ -227,19 +227,19 @@ class Calls:
 
     # Models ----------------------------------------------------------------------------------------------------------
 
-    def model(self, model: AbstractValue, node: ast.AST, arguments: Arguments, act: OpKind) -> AbstractValue:
+    def call_model(self, model: AbstractValue, node: ast.AST, arguments: Arguments, act: OpKind) -> AbstractValue:
         """Return the output of a model: of one defined in this file by going through its forward."""
         recording = self.interpreter.recording
         result = AbstractValue(
             kind=ValueKind.TENSOR, name=model.name or "model", node=node, sources=(model, *arguments.all())
         )
-        operation = recording.add(act, node, model, *arguments.all(), result=result, options=arguments.options())
+        operation = recording.add(act, node, model, *arguments.all(), result=result, options=arguments.by_name())
         wrapped = model
         while WRAPPER in wrapped.facts and wrapped.sources:
             wrapped = wrapped.sources[0]
-        forward = self.method_of(wrapped, "forward")
+        forward = self.find_method(wrapped, "forward")
         if forward is not None:
-            inner = self.interpreter.function(forward, node, arguments.given, arguments.named)
+            inner = self.interpreter.run_function(forward, node, arguments.positional, arguments.keyword)
             if inner.kind is ValueKind.TENSOR:
                 result.name, result.sources = inner.name, (model, inner, *arguments.all())
                 result.arguments, result.attributes = inner.arguments, {FORWARD_RESULT: inner}
@@ -256,16 +256,16 @@ class Calls:
 
     # Classes of this file --------------------------------------------------------------------------------------------
 
-    def class_of(self, node: ast.ClassDef) -> AbstractValue:
+    def define_class(self, node: ast.ClassDef) -> AbstractValue:
         """Return the class a definition makes."""
-        bases = tuple(self.interpreter.values.of(each) for each in node.bases)
-        thing = AbstractValue(kind=ValueKind.CLASS, name=node.name, node=node, sources=bases, scope=self.interpreter.scope)
+        bases = tuple(self.interpreter.evaluator.evaluate(each) for each in node.bases)
+        value = AbstractValue(kind=ValueKind.CLASS, name=node.name, node=node, sources=bases, scope=self.interpreter.scope)
         for each in node.body:
             if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
-                self._class_by_method[each] = thing
-        return thing
+                self._class_by_method[each] = value
+        return value
 
-    def class_around(self, function: Any) -> Any:
+    def enclosing_class(self, function: Any) -> Any:
         """Return the definition of the class a method belongs to, or the function itself."""
         found = self._class_by_method.get(function)
         return function if found is None else found.node
@@ -278,7 +278,7 @@ class Calls:
             for base in kind.sources
         )  # fmt: skip
 
-    def instance(
+    def create_instance(
         self, kind: AbstractValue, node: ast.AST, given: Sequence[AbstractValue], named: dict[str, AbstractValue]
     ) -> AbstractValue:
         """Return a new object of a class of this file, with what its constructor gives it."""
@@ -287,33 +287,33 @@ class Calls:
             (found for base in _base_classes(kind) if (found := created_kind(base.name)) and base.kind is ValueKind.NAME), None
         )
         what = ValueKind.MODEL if module else known or ValueKind.INSTANCE
-        thing = AbstractValue(kind=what, name=kind.name, node=node, arguments=Arguments(given, named).options())
-        thing.scope = kind
+        value = AbstractValue(kind=what, name=kind.name, node=node, arguments=Arguments(given, named).by_name())
+        value.scope = kind
         if what is ValueKind.OPTIMIZER:
-            thing.sources = tuple(each for first in given[:1] for each in _flatten_parameters(first))
+            value.sources = tuple(each for first in given[:1] for each in _flatten_parameters(first))
         elif what in (ValueKind.LOADER, ValueKind.SCHEDULER):
-            thing.sources = tuple(given[:1])
+            value.sources = tuple(given[:1])
         for each in reversed([kind, *_base_classes(kind)]):
-            self._set_class_attributes(each, thing)
-        method = self.method_of(thing, "__init__")
+            self._set_class_attributes(each, value)
+        method = self.find_method(value, "__init__")
         if method is not None:
-            self.interpreter.function(method, node, given, named)
+            self.interpreter.run_function(method, node, given, named)
         elif kind.node.decorator_list:  # a dataclass
-            self._set_fields(kind, thing, given, named)
+            self._set_fields(kind, value, given, named)
         self.interpreter.recording.add(
-            OpKind.CREATE, node, thing, *given, *named.values(), name=kind.name, options=dict(thing.arguments)
+            OpKind.CREATE, node, value, *given, *named.values(), name=kind.name, options=dict(value.arguments)
         )
-        return thing
+        return value
 
-    def _set_class_attributes(self, kind: AbstractValue, thing: AbstractValue) -> None:
+    def _set_class_attributes(self, kind: AbstractValue, value: AbstractValue) -> None:
         if kind.kind is not ValueKind.CLASS:
             return
         for each in kind.node.body:
             if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
-                thing.attributes[each.targets[0].id] = self.interpreter.values.of(each.value)
+                value.attributes[each.targets[0].id] = self.interpreter.evaluator.evaluate(each.value)
 
     def _set_fields(
-        self, kind: AbstractValue, thing: AbstractValue, given: Sequence[AbstractValue], named: dict[str, AbstractValue]
+        self, kind: AbstractValue, instance: AbstractValue, given: Sequence[AbstractValue], named: dict[str, AbstractValue]
     ) -> None:
         fields = [
             (each, each.target.id)
@@ -324,10 +324,10 @@ class Calls:
             value = given[number] if number < len(given) else named.get(name)
             if value is None:
                 value = unknown_value(each)
-                value.kind = self.interpreter.values.annotated(each.annotation) or value.kind
-            thing.attributes[name] = self.interpreter.used(value, f"self.{name}", kind.node)
+                value.kind = self.interpreter.evaluator.annotated_kind(each.annotation) or value.kind
+            instance.attributes[name] = self.interpreter.infer_kind(value, f"self.{name}", kind.node)
 
-    def method_of(self, owner: AbstractValue, name: str) -> AbstractValue | None:
+    def find_method(self, owner: AbstractValue, name: str) -> AbstractValue | None:
         """Return a method that this file defines for an object, bound to it."""
         for each in owner.alternatives():
             kind = each.scope
@@ -363,7 +363,7 @@ class Calls:
                 bound = AbstractValue(
                     kind=ValueKind.FUNCTION, name=name, node=method, scope=base.scope, sources=(owner,)
                 )
-                return self.interpreter.function(bound, node, arguments.given, arguments.named)
+                return self.interpreter.run_function(bound, node, arguments.positional, arguments.keyword)
         return unknown_value(node, *arguments.all())
 
     def _current_self(self) -> AbstractValue | None:
@@ -393,17 +393,17 @@ def _base_classes(kind: AbstractValue) -> list[AbstractValue]:
     return found
 
 
-def _flatten_parameters(thing: AbstractValue) -> list[AbstractValue]:
+def _flatten_parameters(value: AbstractValue) -> list[AbstractValue]:
     """Return the parameters in what an optimizer was given."""
-    if thing.kind is ValueKind.SEQUENCE:
-        return [inner for each in thing.sources for inner in _flatten_parameters(each)]
-    return [thing]
+    if value.kind is ValueKind.SEQUENCE:
+        return [inner for each in value.sources for inner in _flatten_parameters(each)]
+    return [value]
 
 
-def _flatten(things: Sequence[AbstractValue]) -> list[AbstractValue]:
+def _flatten(values: Sequence[AbstractValue]) -> list[AbstractValue]:
     """Return things with what lists of them hold, and what a method is bound to."""
     found: list[AbstractValue] = []
-    queue = list(things)
+    queue = list(values)
     while queue and len(found) < 100:
         each = queue.pop(0)
         found.append(each)
@@ -420,5 +420,5 @@ def _flatten(things: Sequence[AbstractValue]) -> list[AbstractValue]:
     return found
 
 
-def _may_be_changed(thing: AbstractValue) -> bool:
-    return thing.kind not in (ValueKind.CONSTANT, ValueKind.NAME)
+def _may_be_changed(value: AbstractValue) -> bool:
+    return value.kind not in (ValueKind.CONSTANT, ValueKind.NAME)

@@ -28,14 +28,14 @@ REUSABLE: Final = GRAD_DISABLING | GRAD_ENABLING | AUTOCASTS
 def enter_context(interpreter: Interpreter, node: ast.expr) -> AbstractValue:
     """Enter what an expression after `with` or `@` makes; return what it is bound to."""
     recording = interpreter.recording
-    thing = interpreter.values.of(node)
-    name = interpreter.values.name_of(node.func if isinstance(node, ast.Call) else node)
+    value = interpreter.evaluator.evaluate(node)
+    name = interpreter.evaluator.qualified_name(node.func if isinstance(node, ast.Call) else node)
     if isinstance(node, ast.Call) and not name and isinstance(node.func, ast.Attribute):
-        owner = interpreter.values.of(node.func.value)
+        owner = interpreter.evaluator.evaluate(node.func.value)
         name = f"{owner.kind}.{node.func.attr}"  # "accelerator.accumulate", "model.no_sync"
-    if not name and not isinstance(node, ast.Call) and not thing.union and thing.name in REUSABLE:
-        name = thing.name  # autocast = torch.autocast("cuda"); with autocast: ...
-    switch = _switch_value(thing)
+    if not name and not isinstance(node, ast.Call) and not value.union and value.name in REUSABLE:
+        name = value.name  # autocast = torch.autocast("cuda"); with autocast: ...
+    switch = _switch_value(value)
     if name in GRAD_DISABLING:
         recording.grad = False if switch is not False else recording.grad
         if switch is False and not name.endswith("no_grad"):
@@ -45,25 +45,25 @@ def enter_context(interpreter: Interpreter, node: ast.expr) -> AbstractValue:
     elif name in GRAD_SWITCHES:
         recording.grad = switch if isinstance(switch, bool) else None
     elif name in AUTOCASTS:
-        recording.autocast = _autocast_dtype(name, thing)
-        recording.autocasts = (*recording.autocasts, (thing, len(recording.loops)))
+        recording.autocast = _autocast_dtype(name, value)
+        recording.autocasts = (*recording.autocasts, (value, len(recording.loops)))
     elif name:
         recording.contexts = (*recording.contexts, name)
     else:
         recording.grad = None  # made elsewhere: perhaps one of the above
         recording.contexts = (*recording.contexts, "")
-    return thing
+    return value
 
 
-def _switch_value(thing: AbstractValue) -> bool | None:
+def _switch_value(switch: AbstractValue) -> bool | None:
     """Return the one argument of a switch: ``set_grad_enabled(False)``; None where it is not written out."""
-    given = thing.arguments.get("0") or thing.arguments.get("mode") or thing.arguments.get("enabled")
-    value = None if given is None else given.constant()
+    argument = switch.arguments.get("0") or switch.arguments.get("mode") or switch.arguments.get("enabled")
+    value = None if argument is None else argument.constant()
     return value if isinstance(value, bool) else None
 
 
-def _autocast_dtype(name: str, thing: AbstractValue) -> str | None:
-    options = thing.arguments
+def _autocast_dtype(name: str, value: AbstractValue) -> str | None:
+    options = value.arguments
     enabled = options.get("enabled")
     if enabled is not None and enabled.constant() is False:
         return None

@@ -65,14 +65,14 @@ class Functions:
             "torch.utils.data.random_split": self._split,
         }
 
-    def run(self, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
+    def evaluate(self, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
         """Return what a call returns; None where nothing is known of this function."""
         recording = self.interpreter.recording
         known = self._handlers.get(name)
         if known is not None:
             return known(node, arguments)
-        if name in PASS_THROUGH_FUNCTIONS and arguments.given:
-            return arguments.given[0]
+        if name in PASS_THROUGH_FUNCTIONS and arguments.positional:
+            return arguments.positional[0]
         if name in SCALAR_FUNCTIONS:
             return AbstractValue(
                 kind=ValueKind.UNKNOWN, name=name, node=node, sources=tuple(arguments.all()), facts={NO_GRAPH}
@@ -80,10 +80,10 @@ class Functions:
         if name in CLIPPING_FUNCTIONS:
             subject = arguments.get(0, "parameters") or unknown_value(node)
             result = AbstractValue(kind=ValueKind.TENSOR, name=name, node=node, sources=(subject,), facts={NO_GRAPH})
-            recording.add(OpKind.CLIP_GRADIENTS, node, subject, result=result, name=name, options=arguments.options())
+            recording.add(OpKind.CLIP_GRADIENTS, node, subject, result=result, name=name, options=arguments.by_name())
             return result
         if name in SEEDING_FUNCTIONS:
-            recording.add(OpKind.SEED, node, unknown_value(node), *arguments.given, name=name)
+            recording.add(OpKind.SEED, node, unknown_value(node), *arguments.positional, name=name)
             return AbstractValue(kind=ValueKind.UNKNOWN, name="torch.Generator", node=node)
         if name.startswith("torch.") and name.endswith("_"):
             self._record_in_place_write(name, node, arguments)
@@ -91,7 +91,7 @@ class Functions:
 
     def _record_in_place_write(self, name: str, node: ast.Call, arguments: Arguments) -> None:
         """Take note of gradients that a function writes into: ``torch._foreach_zero_([p.grad for p in ...])``."""
-        given = arguments.given[0] if arguments.given else unknown_value(node)
+        given = arguments.positional[0] if arguments.positional else unknown_value(node)
         for each in given.sources if given.kind is ValueKind.SEQUENCE else (given,):
             if each.kind is ValueKind.TENSOR and each.name == GRAD:
                 self.interpreter.recording.add(OpKind.ACCESS_GRADIENTS, node, parameters_of_gradient(each), name=name)
@@ -102,13 +102,13 @@ class Functions:
         return self._zipped_items(node, over, counted)
 
     def _zip(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        if len(arguments.given) == 1:
-            return arguments.given[0]
-        return self._zipped_items(node, *arguments.given)
+        if len(arguments.positional) == 1:
+            return arguments.positional[0]
+        return self._zipped_items(node, *arguments.positional)
 
     def _zipped_items(self, node: ast.Call, *overs: AbstractValue) -> AbstractValue:
         """Return a sequence of which each turn gives one item of several things."""
-        from trueloop.analysis.interpreter.values import element
+        from trueloop.analysis.interpreter.evaluator import element
 
         counted = overs[-1] if overs and overs[-1].name == "builtins.enumerate" else None
         parts = [element(each, node) for each in overs if each is not counted]
@@ -119,36 +119,36 @@ class Functions:
         )  # fmt: skip
         return AbstractValue(
             kind=ValueKind.SEQUENCE,
-            name="turns",
+            name="iterations",
             node=node,
             sources=(turn,),
-            arguments={"over": overs[0]} if overs else {},
+            arguments={"iterable": overs[0]} if overs else {},
         )
 
     def _next(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        from trueloop.analysis.interpreter.values import element
+        from trueloop.analysis.interpreter.evaluator import element
 
-        return element(arguments.given[0], node) if arguments.given else unknown_value(node)
+        return element(arguments.positional[0], node) if arguments.positional else unknown_value(node)
 
     def _filter(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        return arguments.given[1] if len(arguments.given) > 1 else unknown_value(node)
+        return arguments.positional[1] if len(arguments.positional) > 1 else unknown_value(node)
 
     def _map(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         """Return what one turn gives: the function is run once, within a loop."""
-        if len(arguments.given) < 2:
+        if len(arguments.positional) < 2:
             return unknown_value(node, *arguments.all())
         from trueloop.analysis.interpreter.calls import Arguments as Given
-        from trueloop.analysis.interpreter.values import element
+        from trueloop.analysis.interpreter.evaluator import element
 
-        over = arguments.given[1]
+        over = arguments.positional[1]
         with self.interpreter.recording.loop(node, over):
-            result = self.interpreter.calls.call(arguments.given[0], node, Given([element(over, node)], {}))
+            result = self.interpreter.calls.call_value(arguments.positional[0], node, Given([element(over, node)], {}))
         return AbstractValue(
             kind=ValueKind.SEQUENCE, name="comprehension", node=node, sources=(result,), attributes={"[?]": result}
         )
 
     def _sum(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        held = arguments.given[0] if arguments.given else unknown_value(node)
+        held = arguments.positional[0] if arguments.positional else unknown_value(node)
         parts = held.sources if held.kind is ValueKind.SEQUENCE else (held,)
         if not any(each.kind is ValueKind.TENSOR for each in parts):
             return unknown_value(node, held)
@@ -158,21 +158,21 @@ class Functions:
         )
 
     def _getattr(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        word = arguments.given[1].constant() if len(arguments.given) > 1 else None
-        owner = arguments.given[0] if arguments.given else unknown_value(node)
+        word = arguments.positional[1].constant() if len(arguments.positional) > 1 else None
+        owner = arguments.positional[0] if arguments.positional else unknown_value(node)
         if isinstance(word, str) and word in owner.attributes:
             return owner.attributes[word]
         return unknown_value(node, owner)
 
     def _setattr(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        if len(arguments.given) > 2:
-            owner, word, thing = arguments.given[:3]
-            owner.attributes[str(word.constant(f"?{len(owner.attributes)}"))] = thing
-            self.interpreter.recording.add(OpKind.SET_ATTRIBUTE, node, owner, thing, name=str(word.constant("")))
+        if len(arguments.positional) > 2:
+            owner, word, value = arguments.positional[:3]
+            owner.attributes[str(word.constant(f"?{len(owner.attributes)}"))] = value
+            self.interpreter.recording.add(OpKind.SET_ATTRIBUTE, node, owner, value, name=str(word.constant("")))
         return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _dict(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        held = {f"[{word!r}]": each for word, each in arguments.named.items()}
+        held = {f"[{word!r}]": each for word, each in arguments.keyword.items()}
         parameters = held.get("['params']")
         if parameters is not None and parameters.kind is ValueKind.PARAMETERS:
             return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=parameters.sources)
@@ -181,42 +181,42 @@ class Functions:
         )
 
     def _chain(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        if arguments.given and all(each.kind is ValueKind.PARAMETERS for each in arguments.given):
-            of = {id(one): one for each in arguments.given for one in each.sources}
+        if arguments.positional and all(each.kind is ValueKind.PARAMETERS for each in arguments.positional):
+            of = {id(one): one for each in arguments.positional for one in each.sources}
             return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=tuple(of.values()))
-        return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(arguments.given))
+        return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(arguments.positional))
 
     def _copy(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        if not arguments.given:
+        if not arguments.positional:
             return unknown_value(node)
-        one = arguments.given[0]
-        deep = self.interpreter.values.name_of(node.func) == "copy.deepcopy"
-        thing = AbstractValue(
+        one = arguments.positional[0]
+        deep = self.interpreter.evaluator.qualified_name(node.func) == "copy.deepcopy"
+        value = AbstractValue(
             kind=one.kind, name=one.name, node=node, sources=one.sources, arguments=one.arguments, value=one.value
         )
-        thing.scope, thing.attributes = one.scope, dict(one.attributes)
-        thing.owners = () if deep else one.owners  # a shallow copy has the very parameters
-        thing.facts = {*one.facts, COPY} if deep else set(one.facts)
-        return thing
+        value.scope, value.attributes = one.scope, dict(one.attributes)
+        value.owners = () if deep else one.owners  # a shallow copy has the very parameters
+        value.facts = {*one.facts, COPY} if deep else set(one.facts)
+        return value
 
     def _partial(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        first = arguments.given[0] if arguments.given else unknown_value(node)
-        if first.kind is ValueKind.FUNCTION and len(arguments.given) == 1 and not arguments.named:
+        first = arguments.positional[0] if arguments.positional else unknown_value(node)
+        if first.kind is ValueKind.FUNCTION and len(arguments.positional) == 1 and not arguments.keyword:
             return first
-        return self.interpreter.calls.escaped(node, *arguments.all())
+        return self.interpreter.calls.record_escape(node, *arguments.all())
 
     def _save(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        self.interpreter.recording.add(OpKind.SAVE, node, unknown_value(node), *arguments.given[:1], options=arguments.options())
+        self.interpreter.recording.add(OpKind.SAVE, node, unknown_value(node), *arguments.positional[:1], options=arguments.by_name())
         return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _load(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        result = AbstractValue(kind=ValueKind.UNKNOWN, name="torch.load", node=node, arguments=arguments.options())
-        self.interpreter.recording.add(OpKind.LOAD, node, unknown_value(node), result=result, options=arguments.options())
+        result = AbstractValue(kind=ValueKind.UNKNOWN, name="torch.load", node=node, arguments=arguments.by_name())
+        self.interpreter.recording.add(OpKind.LOAD, node, unknown_value(node), result=result, options=arguments.by_name())
         return result
 
     def _backward(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         root = arguments.get(0, "tensors") or unknown_value(node)
-        self.interpreter.recording.add(OpKind.BACKWARD, node, root, options=arguments.options())
+        self.interpreter.recording.add(OpKind.BACKWARD, node, root, options=arguments.by_name())
         return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _split(self, node: ast.Call, arguments: Arguments) -> AbstractValue:

@@ -12,8 +12,8 @@ from trueloop.analysis.interpreter.contexts import enter_context
 from trueloop.analysis.interpreter.recording import MAX_CALL_DEPTH, LimitExceeded, Recording
 from trueloop.analysis.interpreter.roles_by_use import CallIndex, kind_by_use
 from trueloop.analysis.interpreter.scope import Scope
-from trueloop.analysis.interpreter.targets import Assignments
-from trueloop.analysis.interpreter.values import Evaluator, element
+from trueloop.analysis.interpreter.assignments import Assignments
+from trueloop.analysis.interpreter.evaluator import Evaluator, element
 from trueloop.analysis.operations import Branch, OpKind
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import SourceText
@@ -45,12 +45,12 @@ class Interpreter:
         self.tree = tree
         self.recording = Recording()
         self.scope = self.module = Scope()
-        self.values = Evaluator(self)
+        self.evaluator = Evaluator(self)
         self.calls = Calls(self)
-        self.targets = Assignments(self)
-        self.entered: set[Any] = set()
+        self.assignments = Assignments(self)
+        self.executed: set[Any] = set()
         """Functions that were run."""
-        self.uses = CallIndex(tree)
+        self.call_index = CallIndex(tree)
         self._returns: list[AbstractValue] = []
         self._call_stack: list[Any] = []
         self._conditions: dict[ast.stmt, AbstractValue] = {}
@@ -58,36 +58,36 @@ class Interpreter:
 
     def run(self) -> None:
         """Run the module, then every function that nothing in the file calls, as something else may."""
-        self.block(self.tree.body)
-        called = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in self.uses.calls}
+        self.run_block(self.tree.body)
+        called = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in self.call_index.calls}
         for only_uncalled in (True, False):
-            for thing, node in list(self._definitions()):
+            for value, node in list(self._definitions()):
                 if not only_uncalled or (node.name not in called and node.name != "__init__"):
-                    self._run_uncalled(thing, node)
+                    self._run_uncalled(value, node)
 
     def _definitions(self) -> Iterator[tuple[AbstractValue, Function]]:
         """Yield every function of the module with itself, and every method with its class."""
-        for thing in self.module.names.values():
-            if thing.kind is ValueKind.FUNCTION and isinstance(thing.node, Function):
-                yield thing, thing.node
-            elif thing.kind is ValueKind.CLASS:
-                yield from ((thing, each) for each in thing.node.body if isinstance(each, Function))
+        for value in self.module.names.values():
+            if value.kind is ValueKind.FUNCTION and isinstance(value.node, Function):
+                yield value, value.node
+            elif value.kind is ValueKind.CLASS:
+                yield from ((value, each) for each in value.node.body if isinstance(each, Function))
 
-    def _run_uncalled(self, thing: AbstractValue, node: Function) -> None:
+    def _run_uncalled(self, value: AbstractValue, node: Function) -> None:
         """Run a function as somebody else's program would: of its arguments nothing is known but how they are used."""
-        if node in self.entered or not (node.name in ("forward", "__init__") or self.uses.trains(node)):
+        if node in self.executed or not (node.name in ("forward", "__init__") or self.call_index.may_train(node)):
             return
-        self.recording.root += 1
-        if thing.kind is ValueKind.CLASS:
-            instance = self.calls.instance(thing, node, [], {})
+        self.recording.entry_point += 1
+        if value.kind is ValueKind.CLASS:
+            instance = self.calls.create_instance(value, node, [], {})
             if node.name == "__init__":
                 return
-            thing = AbstractValue(kind=ValueKind.FUNCTION, node=node, scope=thing.scope, sources=(instance,))
-        self.function(thing, node, [], {})
+            value = AbstractValue(kind=ValueKind.FUNCTION, node=node, scope=value.scope, sources=(instance,))
+        self.run_function(value, node, [], {})
 
     # Functions -------------------------------------------------------------------------------------------------------
 
-    def function(
+    def run_function(
         self, function: AbstractValue, call: ast.AST, given: Sequence[AbstractValue], named: dict[str, AbstractValue]
     ) -> AbstractValue:
         """Run a function of this file; return what it returns."""
@@ -95,10 +95,10 @@ class Interpreter:
         if len(self._call_stack) >= MAX_CALL_DEPTH or node in self._call_stack:
             self.recording.add(OpKind.ESCAPE, call, function, *given, *named.values(), *function.sources)
             return unknown_value(call, *given, *named.values())
-        self.entered.add(node)
+        self.executed.add(node)
         scope = Scope(function.scope)
         before = self.scope, self._returns
-        with self.recording.call(call, node), self.recording.around():
+        with self.recording.call(call, node), self.recording.restored_modes():
             self._bind_arguments(function, scope, given, named, alone=call is node)
             self.scope, self._returns = scope, []
             self._call_stack.append(node)
@@ -106,9 +106,9 @@ class Interpreter:
                 for decorator in getattr(node, "decorator_list", ()):
                     enter_context(self, decorator)
                 if isinstance(node, ast.Lambda):
-                    self._returns.append(self.values.of(node.body))
+                    self._returns.append(self.evaluator.evaluate(node.body))
                 else:
-                    self.block(node.body)
+                    self.run_block(node.body)
                 returned = self._returns
             finally:
                 self._call_stack.pop()
@@ -139,14 +139,14 @@ class Interpreter:
         }
         for each in (*places, *arguments.kwonlyargs):
             if values and each in places:
-                thing = values.pop(0)
+                value = values.pop(0)
             elif each.arg in named:
-                thing = named[each.arg]
+                value = named[each.arg]
             elif each.arg in defaults and not alone:
-                thing = self._default_value(defaults[each.arg], function)
+                value = self._default_value(defaults[each.arg], function)
             else:
-                thing = self._external_argument(each, node)
-            scope.names[each.arg] = self.used(thing, each.arg, node)
+                value = self._external_argument(each, node)
+            scope.names[each.arg] = self.infer_kind(value, each.arg, node)
         for rest in (arguments.vararg, arguments.kwarg):
             if rest is not None:
                 scope.names[rest.arg] = unknown_value(node, *values, *named.values())
@@ -155,45 +155,45 @@ class Interpreter:
         """Return what an argument is that is not given, as it is where the function was defined."""
         before, self.scope = self.scope, function.scope or self.scope
         try:
-            return self.values.of(node)
+            return self.evaluator.evaluate(node)
         finally:
             self.scope = before
 
     def _external_argument(self, argument: ast.arg, node: Any) -> AbstractValue:
         """Return what an argument nobody gives in this file is, by its annotation."""
-        thing = unknown_value(argument)
-        thing.facts = thing.facts | {EXTERNAL}
+        value = unknown_value(argument)
+        value.facts = value.facts | {EXTERNAL}
         annotation = argument.annotation
         if annotation is not None:
-            kind = self.values.annotated(annotation)
+            kind = self.evaluator.annotated_kind(annotation)
             if kind is not None:
-                thing.kind = kind
-        return thing
+                value.kind = kind
+        return value
 
-    def used(self, thing: AbstractValue, path: str, within: Any) -> AbstractValue:
+    def infer_kind(self, value: AbstractValue, path: str, within: Any) -> AbstractValue:
         """Return a thing, and let it be what its use tells, where nothing else does."""
-        if thing.kind is ValueKind.UNKNOWN and within is not None:
-            kind = kind_by_use(self.uses.of(path, within))
+        if value.kind is ValueKind.UNKNOWN and within is not None:
+            kind = kind_by_use(self.call_index.methods_of(path, within))
             if kind is not None:
-                thing.kind = kind
-        return thing
+                value.kind = kind
+        return value
 
-    def returned(self, thing: AbstractValue) -> None:
+    def add_return(self, value: AbstractValue) -> None:
         """Take note of what the function that is being run returns."""
-        self._returns.append(thing)
+        self._returns.append(value)
 
     # Statements ------------------------------------------------------------------------------------------------------
 
-    def block(self, statements: Sequence[ast.stmt]) -> None:
+    def run_block(self, statements: Sequence[ast.stmt]) -> None:
         """Run statements in order; what follows an arm that ends the block is the other arm's."""
         for at, statement in enumerate(statements):
-            self.recording.count(statement)
+            self.recording.start_statement(statement)
             self._run_statement(statement)
             if isinstance(statement, ast.If):
                 ends = [_leaves_block(arm) for arm in (statement.body, statement.orelse)]
-                if any(ends) and not all(ends) and self.values.decided(statement.test) is None:
+                if any(ends) and not all(ends) and self.evaluator.static_truth(statement.test) is None:
                     with self.recording.branch(Branch(statement, 1 if ends[0] else 0, self._conditions.get(statement))):
-                        self.block(statements[at + 1 :])
+                        self.run_block(statements[at + 1 :])
                     return
             if isinstance(statement, _JUMPS):
                 return
@@ -205,32 +205,32 @@ class Interpreter:
             return
         for value in ast.iter_child_nodes(statement):  # assert, delete ...: what they evaluate
             if isinstance(value, ast.expr):
-                self.values.of(value)
+                self.evaluator.evaluate(value)
 
     def _delete(self, node: ast.Delete) -> None:
         for target in node.targets:
             if isinstance(target, ast.Attribute) and target.attr == GRAD:
-                self.targets.assign(target, AbstractValue(kind=ValueKind.CONSTANT, node=target))
+                self.assignments.assign(target, AbstractValue(kind=ValueKind.CONSTANT, node=target))
             else:
-                self.values.of(target)
+                self.evaluator.evaluate(target)
 
     def _functiondef(self, node: Function) -> None:
-        self.scope.put(node.name, AbstractValue(kind=ValueKind.FUNCTION, name=node.name, node=node, scope=self.scope))
+        self.scope.assign(node.name, AbstractValue(kind=ValueKind.FUNCTION, name=node.name, node=node, scope=self.scope))
 
     _asyncfunctiondef = _functiondef
 
     def _classdef(self, node: ast.ClassDef) -> None:
-        self.scope.put(node.name, self.calls.class_of(node))
+        self.scope.assign(node.name, self.calls.define_class(node))
 
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:
             name = alias.name if alias.asname else alias.name.partition(".")[0]
-            self.scope.put(alias.asname or name, AbstractValue(kind=ValueKind.NAME, name=name, node=node))
+            self.scope.assign(alias.asname or name, AbstractValue(kind=ValueKind.NAME, name=name, node=node))
 
     def _importfrom(self, node: ast.ImportFrom) -> None:
         module = "." * node.level + (node.module or "")
         for alias in node.names:
-            self.scope.put(
+            self.scope.assign(
                 alias.asname or alias.name, AbstractValue(kind=ValueKind.NAME, name=f"{module}.{alias.name}", node=node)
             )
 
@@ -243,100 +243,100 @@ class Interpreter:
             self.scope.declare(name, everywhere=False)
 
     def _expr(self, node: ast.Expr) -> None:
-        self.values.of(node.value)
+        self.evaluator.evaluate(node.value)
 
     def _assign(self, node: ast.Assign) -> None:
-        thing = self.values.of(node.value)
+        value = self.evaluator.evaluate(node.value)
         for target in node.targets:
-            self.targets.assign(target, thing)
+            self.assignments.assign(target, value)
 
     def _annassign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
-            self.targets.assign(node.target, self.values.of(node.value))
+            self.assignments.assign(node.target, self.evaluator.evaluate(node.value))
             return
-        kind = self.values.annotated(node.annotation)
+        kind = self.evaluator.annotated_kind(node.annotation)
         if kind is not None and isinstance(node.target, ast.Name):
-            self.scope.put(node.target.id, AbstractValue(kind=kind, node=node, facts={EXTERNAL}))
+            self.scope.assign(node.target.id, AbstractValue(kind=kind, node=node, facts={EXTERNAL}))
 
     def _augassign(self, node: ast.AugAssign) -> None:
-        self.targets.augmented(node)
+        self.assignments.assign_augmented(node)
 
     def _return(self, node: ast.Return) -> None:
-        self.returned(self.values.of(node.value) if node.value else AbstractValue(kind=ValueKind.CONSTANT, node=node))
+        self.add_return(self.evaluator.evaluate(node.value) if node.value else AbstractValue(kind=ValueKind.CONSTANT, node=node))
 
     def _if(self, node: ast.If) -> None:
-        decided = self.values.decided(node.test)
-        self._conditions[node] = self.values.of(node.test)
+        decided = self.evaluator.static_truth(node.test)
+        self._conditions[node] = self.evaluator.evaluate(node.test)
         if decided is not None:
-            self.block(node.body if decided else node.orelse)
+            self.run_block(node.body if decided else node.orelse)
             return
         self._run_arms(node, [node.body, node.orelse])
 
     def _run_arms(self, node: ast.stmt, arms: Sequence[Sequence[ast.stmt]]) -> None:
         """Run each arm from the same start; afterwards every name is what it is in one that comes to its end."""
-        start, ends = self.scope.copied(), list[dict[str, AbstractValue]]()
+        start, ends = self.scope.copy_names(), list[dict[str, AbstractValue]]()
         test = self._conditions.get(node)
         for number, arm in enumerate(arms):
             self.scope.names = dict(start)
             with self.recording.branch(Branch(node, number, test)):
-                self.block(arm)
+                self.run_block(arm)
             if not _leaves_block(arm):
                 ends.append(self.scope.names)
         self.scope.names = ends[0] if ends else start
         for other in ends[1:]:
-            self.scope.join(other)
+            self.scope.merge(other)
 
     def _try(self, node: ast.Try) -> None:
         body = [*node.body, *node.orelse]
         if node.handlers:
-            start = self.scope.copied()
-            self.block(body)
+            start = self.scope.copy_names()
+            self.run_block(body)
             done = self.scope.names
             for number, handler in enumerate(node.handlers, 1):
                 self.scope.names = dict(start)
                 with self.recording.branch(Branch(node, number)):
-                    self.block(handler.body)
+                    self.run_block(handler.body)
                 if not _leaves_block(handler.body):
-                    self.scope.join(done)
+                    self.scope.merge(done)
                     done = self.scope.names
             self.scope.names = done
         else:
-            self.block(body)
-        self.block(node.finalbody)
+            self.run_block(body)
+        self.run_block(node.finalbody)
 
     _trystar = _try
 
     def _match(self, node: ast.Match) -> None:
-        self.values.of(node.subject)
+        self.evaluator.evaluate(node.subject)
         self._run_arms(node, [*(case.body for case in node.cases), []])
 
     def _for(self, node: ast.For | ast.AsyncFor) -> None:
-        over = self.values.of(node.iter)
+        over = self.evaluator.evaluate(node.iter)
         self.recording.add(OpKind.ITERATE, node, over)
-        before = self.scope.copied()
+        before = self.scope.copy_names()
         with self.recording.loop(node, over):
-            self.targets.assign(node.target, element(over, node))
-            self.block(node.body)
-        self.scope.join(before)
-        self.block(node.orelse)
+            self.assignments.assign(node.target, element(over, node))
+            self.run_block(node.body)
+        self.scope.merge(before)
+        self.run_block(node.orelse)
 
     _asyncfor = _for
 
     def _while(self, node: ast.While) -> None:
-        before = self.scope.copied()
+        before = self.scope.copy_names()
         with self.recording.loop(node, None):
-            self.values.of(node.test)
-            self.block(node.body)
-        self.scope.join(before)
-        self.block(node.orelse)
+            self.evaluator.evaluate(node.test)
+            self.run_block(node.body)
+        self.scope.merge(before)
+        self.run_block(node.orelse)
 
     def _with(self, node: ast.With | ast.AsyncWith) -> None:
-        with self.recording.around():
+        with self.recording.restored_modes():
             for item in node.items:
-                thing = enter_context(self, item.context_expr)
+                value = enter_context(self, item.context_expr)
                 if item.optional_vars is not None:
-                    self.targets.assign(item.optional_vars, thing)
-            self.block(node.body)
+                    self.assignments.assign(item.optional_vars, value)
+            self.run_block(node.body)
 
     _asyncwith = _with
 

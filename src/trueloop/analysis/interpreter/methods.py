@@ -48,7 +48,7 @@ class Methods:
     def __init__(self, interpreter: Interpreter) -> None:
         self.interpreter = interpreter
 
-    def run(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
+    def evaluate(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         """Return what a call of a method returns, and write down what it does."""
         special = getattr(self, f"_{owner.kind}_{name}", None)
         if special is not None:
@@ -65,38 +65,38 @@ class Methods:
                 OpKind.STATE_DICT, node, owner, result=AbstractValue(kind=ValueKind.STATE, node=node, sources=(owner,))
             )
         if name == "load_state_dict" and owner.kind is not ValueKind.UNKNOWN:
-            return self._record(OpKind.LOAD_STATE_DICT, node, owner, *arguments.all()[:1], options=arguments.options())
+            return self._record(OpKind.LOAD_STATE_DICT, node, owner, *arguments.all()[:1], options=arguments.by_name())
         run = getattr(self, f"_{owner.kind}", None)
         found: AbstractValue | None = run(owner, name, node, arguments) if run is not None else None
-        return found or self.interpreter.calls.escaped(node, owner, *arguments.all())
+        return found or self.interpreter.calls.record_escape(node, owner, *arguments.all())
 
     def _record(
-        self, act: OpKind, node: ast.Call, subject: AbstractValue, *things: AbstractValue, **more: Any
+        self, act: OpKind, node: ast.Call, subject: AbstractValue, *inputs: AbstractValue, **more: Any
     ) -> AbstractValue:
-        self.interpreter.recording.add(act, node, subject, *things, **more)
+        self.interpreter.recording.add(act, node, subject, *inputs, **more)
         return more.get("result") or AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _backward(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         """Run ``loss.backward()``, ``scaler.scale(loss).backward()`` or ``accelerator.backward(loss)``."""
-        first = arguments.given[0] if arguments.given else None
+        first = arguments.positional[0] if arguments.positional else None
         if first is not None and owner.kind is not ValueKind.TENSOR:
             first.facts = first.facts | {MANAGED}
-            return self._record(OpKind.BACKWARD, node, first, owner, options=arguments.options())
+            return self._record(OpKind.BACKWARD, node, first, owner, options=arguments.by_name())
         root, *scaler = owner.sources if owner.name == "scaled" else (owner,)
-        return self._record(OpKind.BACKWARD, node, root, *scaler, options=arguments.options())
+        return self._record(OpKind.BACKWARD, node, root, *scaler, options=arguments.by_name())
 
     def _set_requires_grad(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         wants = arguments.get(0, "requires_grad")
-        self.interpreter.targets.freeze(node, owner, True if wants is None else wants.constant())
+        self.interpreter.assignments.set_requires_grad(node, owner, True if wants is None else wants.constant())
         return owner
 
     # Models ----------------------------------------------------------------------------------------------------------
 
     def _model_forward(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        return self.interpreter.calls.model(owner, node, arguments, OpKind.FORWARD_CALL)
+        return self.interpreter.calls.call_model(owner, node, arguments, OpKind.FORWARD_CALL)
 
     def _model___call__(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        return self.interpreter.calls.model(owner, node, arguments, OpKind.MODEL_CALL)
+        return self.interpreter.calls.call_model(owner, node, arguments, OpKind.MODEL_CALL)
 
     def _model_train(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         mode = arguments.get(0, "mode")
@@ -109,26 +109,26 @@ class Methods:
         return owner
 
     def _model_zero_grad(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        return self._record(OpKind.CLEAR_GRADIENTS, node, owner, options=arguments.options())
+        return self._record(OpKind.CLEAR_GRADIENTS, node, owner, options=arguments.by_name())
 
     _optimizer_zero_grad = _model_zero_grad
     _model_requires_grad_ = _parameters_requires_grad_ = _set_requires_grad
 
     def _model_add_module(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        word, thing = arguments.get(0, "name"), arguments.get(1, "module")
-        if thing is not None:
-            owner.attributes[str(word.constant("?") if word else "?")] = thing
-            thing.owners = (*thing.owners, owner)
-            self._record(OpKind.SET_ATTRIBUTE, node, owner, thing, name="add_module")
+        word, value = arguments.get(0, "name"), arguments.get(1, "module")
+        if value is not None:
+            owner.attributes[str(word.constant("?") if word else "?")] = value
+            value.owners = (*value.owners, owner)
+            self._record(OpKind.SET_ATTRIBUTE, node, owner, value, name="add_module")
         return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     _model_register_module = _model_add_module
 
     def _model_append(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        owner.sources = (*owner.sources, *arguments.given)
-        for each in arguments.given:
+        owner.sources = (*owner.sources, *arguments.positional)
+        for each in arguments.positional:
             each.owners = (*each.owners, owner)
-        self._record(OpKind.SET_ATTRIBUTE, node, owner, *arguments.given, name="[]")
+        self._record(OpKind.SET_ATTRIBUTE, node, owner, *arguments.positional, name="[]")
         return owner
 
     _model_extend = _model_insert = _model_append
@@ -152,21 +152,21 @@ class Methods:
         turn = AbstractValue(
             kind=ValueKind.SEQUENCE, node=node, sources=(unknown_value(node), part), attributes={"[1]": part}
         )
-        return AbstractValue(kind=ValueKind.SEQUENCE, name="turns", node=node, sources=(turn,))
+        return AbstractValue(kind=ValueKind.SEQUENCE, name="iterations", node=node, sources=(turn,))
 
     _model_named_children = _model_named_modules
 
     def _model_apply(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         function = arguments.get(0, "fn")
         if function is not None and function.kind is ValueKind.FUNCTION:
-            self.interpreter.function(function, node, [owner], {})  # with one part after the other, and so with all of it
+            self.interpreter.run_function(function, node, [owner], {})  # with one part after the other, and so with all of it
         return owner
 
     def _model(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if name in CONVERTING_METHODS:
             return owner
         if name.startswith("register_"):
-            return self._record(OpKind.SET_ATTRIBUTE, node, owner, *arguments.given, name=name)
+            return self._record(OpKind.SET_ATTRIBUTE, node, owner, *arguments.positional, name=name)
         if name.startswith(("named_", "get_")) or name in OPAQUE_METHODS:
             return unknown_value(node, owner)
         return AbstractValue(kind=ValueKind.UNKNOWN, node=node, sources=(owner, *arguments.all()))
@@ -179,9 +179,9 @@ class Methods:
     def _optimizer_step(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         closure = arguments.get(0, "closure")
         if closure is not None and closure.kind is ValueKind.FUNCTION:
-            self.interpreter.function(closure, node, [], {})
+            self.interpreter.run_function(closure, node, [], {})
         elif closure is not None and closure.kind is not ValueKind.CONSTANT:
-            self.interpreter.calls.escaped(node, owner, closure)
+            self.interpreter.calls.record_escape(node, owner, closure)
         return self._record(OpKind.STEP, node, owner, value="closure" if closure is not None else None)
 
     def _optimizer_add_param_group(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
@@ -216,16 +216,16 @@ class Methods:
     _scheduler = _scaler = _sampler = _loader = _dataset = _constant = _generic
 
     def _accelerator(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        things = arguments.given
-        if name in PREPARING_METHODS and things:
-            for each in things:
+        inputs = arguments.positional
+        if name in PREPARING_METHODS and inputs:
+            for each in inputs:
                 each.facts = each.facts | {MANAGED}
-            held = {f"[{number}]": each for number, each in enumerate(things)}
-            whole = AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(things), attributes=held)
-            return things[0] if len(things) == 1 else whole
-        if name in CLIPPING_METHODS and things:
-            return self._record(OpKind.CLIP_GRADIENTS, node, things[0], name=name)
-        return things[0] if name == "unwrap_model" and things else unknown_value(node, owner)
+            held = {f"[{number}]": each for number, each in enumerate(inputs)}
+            whole = AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(inputs), attributes=held)
+            return inputs[0] if len(inputs) == 1 else whole
+        if name in CLIPPING_METHODS and inputs:
+            return self._record(OpKind.CLIP_GRADIENTS, node, inputs[0], name=name)
+        return inputs[0] if name == "unwrap_model" and inputs else unknown_value(node, owner)
 
     # Data ------------------------------------------------------------------------------------------------------------
 
@@ -262,11 +262,11 @@ class Methods:
             return owner
         if name in DETACHING_METHODS:
             return AbstractValue(kind=ValueKind.TENSOR, name=name, node=node, sources=(owner,), facts={NO_GRAPH})
-        return self.interpreter.calls.computed(f"torch.Tensor.{name}", node, arguments, owner)
+        return self.interpreter.calls.torch_result(f"torch.Tensor.{name}", node, arguments, owner)
 
     def _parameters(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if name in ADDING_METHODS:
-            owner.sources = (*owner.sources, *(each for thing in arguments.all() for each in thing.sources))
+            owner.sources = (*owner.sources, *(each for value in arguments.all() for each in value.sources))
             return AbstractValue(kind=ValueKind.CONSTANT, node=node)
         return owner if name in ("items", "values") else unknown_value(node, owner)
 
@@ -279,17 +279,17 @@ class Methods:
 
     def _sequence(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if name == "items" and owner.sources:
-            from trueloop.analysis.interpreter.values import element
+            from trueloop.analysis.interpreter.evaluator import element
 
             value = element(owner, node)
             turn = AbstractValue(
                 kind=ValueKind.SEQUENCE, node=node, sources=(unknown_value(node), value), attributes={"[1]": value}
             )
-            return AbstractValue(kind=ValueKind.SEQUENCE, name="turns", node=node, sources=(turn,))
+            return AbstractValue(kind=ValueKind.SEQUENCE, name="iterations", node=node, sources=(turn,))
         if name not in ADDING_METHODS:
             return owner if name in ("items", "values", "copy") else unknown_value(node, owner)
-        owner.sources = (*owner.sources, *arguments.given)
-        if arguments.given and all(each.kind is ValueKind.PARAMETERS for each in owner.sources):
+        owner.sources = (*owner.sources, *arguments.positional)
+        if arguments.positional and all(each.kind is ValueKind.PARAMETERS for each in owner.sources):
             owner.kind, owner.sources = (
                 ValueKind.PARAMETERS,
                 tuple(one for each in owner.sources for one in each.sources),
@@ -302,10 +302,10 @@ class Methods:
             return AbstractValue(kind=ValueKind.UNKNOWN, name=name, node=node, sources=(owner,), facts={NO_GRAPH})
         if name in CONVERTING_METHODS and EXTERNAL not in owner.facts:
             return owner
-        if name in ADDING_METHODS and arguments.given:
+        if name in ADDING_METHODS and arguments.positional:
             self._record(OpKind.STORE_ITEM, node, owner, *arguments.all(), name=name)
         return unknown_value(node, owner) if name == "append" else None
 
     def _instance(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         """Run a method that the file does not define: it is inherited from elsewhere, or does not exist."""
-        return self.interpreter.calls.escaped(node, owner, *owner.attributes.values(), *arguments.all())
+        return self.interpreter.calls.record_escape(node, owner, *owner.attributes.values(), *arguments.all())

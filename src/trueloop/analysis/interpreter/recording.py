@@ -36,10 +36,10 @@ class Recording:
         self.autocasts: tuple[tuple[AbstractValue, int], ...] = ()
         self.contexts: tuple[str, ...] = ()
         self.statement: ast.stmt | None = None
-        self.root = 0
+        self.entry_point = 0
         self._statements = 0
 
-    def add(self, act: OpKind, node: ast.AST, subject: AbstractValue, *things: AbstractValue, **more: Any) -> Op:
+    def add(self, act: OpKind, node: ast.AST, subject: AbstractValue, *inputs: AbstractValue, **more: Any) -> Op:
         """Write down one operation.
 
         Raises:
@@ -48,7 +48,7 @@ class Recording:
         if len(self.operations) >= MAX_OPERATIONS:
             raise LimitExceeded
         operation = Op(
-            kind=act, node=node, index=len(self.operations), entry_point=self.root, subject=subject, inputs=things,
+            kind=act, node=node, index=len(self.operations), entry_point=self.entry_point, subject=subject, inputs=inputs,
             loops=self.loops, branches=self.branches, calls=self.calls,
             function=self.functions[-1] if self.functions else None, functions=self.functions,
             statement=self.statement,
@@ -57,7 +57,7 @@ class Recording:
         self.operations.append(operation)
         return operation
 
-    def count(self, statement: ast.stmt) -> None:
+    def start_statement(self, statement: ast.stmt) -> None:
         """Take note of the statement that is run next.
 
         Raises:
@@ -97,7 +97,7 @@ class Recording:
             self.calls, self.functions, self.statement = before
 
     @contextmanager
-    def around(self) -> Generator[None]:
+    def restored_modes(self) -> Generator[None]:
         """Come back to the gradients, autocast and contexts as they are now."""
         before = self.grad, self.autocast, self.autocasts, self.contexts
         try:

@@ -52,14 +52,14 @@ class CallIndex:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._defined[node.name].append(node)
 
-    def of(self, path: str, scope: Any) -> Set[str]:
+    def methods_of(self, path: str, scope: Any) -> Set[str]:
         """Return the methods called of a name or attribute within a function or class: "self.net" -> {"()", "eval"}."""
         table = self._tables.get(id(scope))
         if table is None:
             table = self._tables[id(scope)] = self._table(scope)
         return table.get(path, frozenset())
 
-    def trains(self, function: Any) -> bool:
+    def may_train(self, function: Any) -> bool:
         """True for a function in which something is called that has to do with training: others need no run.
 
         What the functions of the file do that it calls counts, too, by their names.

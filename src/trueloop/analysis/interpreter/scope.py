@@ -29,9 +29,9 @@ class Scope:
             scope = scope.parent
         return None
 
-    def put(self, name: str, thing: AbstractValue) -> None:
+    def assign(self, name: str, value: AbstractValue) -> None:
         """Let a name stand for something."""
-        self.outer.get(name, self).names[name] = thing
+        self.outer.get(name, self).names[name] = value
 
     def declare(self, name: str, *, everywhere: bool) -> None:
         """Take a name as one of the module's, or of the function around that has it."""
@@ -41,13 +41,13 @@ class Scope:
         if scope is not None:
             self.outer[name] = scope
 
-    def copied(self) -> dict[str, AbstractValue]:
+    def copy_names(self) -> dict[str, AbstractValue]:
         """Return the names as they are, to come back to."""
         return dict(self.names)
 
-    def join(self, other: dict[str, AbstractValue]) -> None:
+    def merge(self, other: dict[str, AbstractValue]) -> None:
         """Let every name stand for what it is here or there."""
-        for name, thing in other.items():
+        for name, value in other.items():
             mine = self.names.get(name)
-            if mine is not thing:
-                self.names[name] = thing if mine is None else join_values(mine, thing)
+            if mine is not value:
+                self.names[name] = value if mine is None else join_values(mine, value)

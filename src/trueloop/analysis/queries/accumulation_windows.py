@@ -21,11 +21,11 @@ class Window(NamedTuple):
     """``step + 1``"""
     size: ast.expr
     """``4``"""
-    turns: Any
+    iterations: Any
     """The size as a number; None where it is not written out."""
-    rest: Any
+    remainder: Any
     """What the remainder is at the end of a window; None where it is not written out."""
-    alone: bool
+    is_only_condition: bool
     """Nothing else makes the condition true or false."""
 
 
@@ -147,7 +147,7 @@ def batch_count(loader: AbstractValue) -> int | None:
 def repeat_count(source: SourceFile, loop: Loop) -> ast.expr | None:
     """Return ``k`` of ``for _ in range(k)``, where that is more than one."""
     call = getattr(loop.node, "iter", None)
-    if not isinstance(call, ast.Call) or source.name(call.func) != "builtins.range" or len(call.args) != 1:
+    if not isinstance(call, ast.Call) or source.qualified_name(call.func) != "builtins.range" or len(call.args) != 1:
         return None
     return call.args[0] if loop.trip_count() is None or (loop.trip_count() or 0) > 1 else None
 
@@ -180,10 +180,10 @@ def is_batch_mean(source: SourceFile, backward: Op, loop: Loop, *, uses_next: bo
     return any(_is_from_batch(source, each, loop, uses_next=uses_next) for each in root.ancestors(2000))
 
 
-def _is_from_batch(source: SourceFile, thing: AbstractValue, loop: Loop, *, uses_next: bool) -> bool:
-    node = thing.node
+def _is_from_batch(source: SourceFile, value: AbstractValue, loop: Loop, *, uses_next: bool) -> bool:
+    node = value.node
     if uses_next:
-        return isinstance(node, ast.Call) and source.name(node.func) == "builtins.next"
+        return isinstance(node, ast.Call) and source.qualified_name(node.func) == "builtins.next"
     target = getattr(loop.node, "target", None)
     own = [loop.node, getattr(loop.node, "iter", None), *(ast.walk(target) if target is not None else ())]
     return node is not None and any(node is each for each in own)

@@ -38,7 +38,7 @@ def means_of_batch_means(source: SourceFile) -> Iterator[tuple[ast.BinOp, Op]]:
 
 def len_argument(source: SourceFile, node: ast.expr) -> Any:
     """Return what ``len()`` is asked of; None for anything else."""
-    if isinstance(node, ast.Call) and source.name(node.func) == "builtins.len" and len(node.args) == 1:
+    if isinstance(node, ast.Call) and source.qualified_name(node.func) == "builtins.len" and len(node.args) == 1:
         return node.args[0]
     return None
 
@@ -58,7 +58,7 @@ def _is_mean_over_loop(source: SourceFile, quotient: ast.BinOp, loop: Any, loss:
     of = dotted_name(len_argument(source, quotient.right))
     if isinstance(loop, ast.comprehension):
         dividend, statement = quotient.left, loss.statement
-        summed = isinstance(dividend, ast.Call) and source.name(dividend.func) == "builtins.sum" and dividend.args
+        summed = isinstance(dividend, ast.Call) and source.qualified_name(dividend.func) == "builtins.sum" and dividend.args
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
         return bool(of and summed and dotted_name(summed[0]) == of == dotted_name(target)) and _is_list_item(statement, loss)
     through = {dotted_name(each) for each in ast.walk(loop.iter)} - {""} if isinstance(loop, ast.For) else set[str]()

@@ -14,9 +14,9 @@ from trueloop.core.source_text import Edit, Fix, dotted_name
 _ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 
 
-def contains_state(thing: AbstractValue, state: AbstractValue) -> bool:
+def contains_state(value: AbstractValue, state: AbstractValue) -> bool:
     """True where a thing is a captured state itself, or a list or dictionary with it in it."""
-    queue, seen = [thing], set[int]()
+    queue, seen = [value], set[int]()
     while queue:
         each = queue.pop()
         if each is state:
@@ -66,7 +66,7 @@ def loads_without_optimizer(source: SourceFile) -> Iterator[tuple[Op, Op]]:
         each.subject.kind not in (ValueKind.MODEL, ValueKind.SCHEDULER, ValueKind.SCALER) for each in loads
     ):
         return
-    saved = [each for save in source.ops(OpKind.SAVE) for thing in save.inputs for each in thing.ancestors()]
+    saved = [each for save in source.ops(OpKind.SAVE) for value in save.inputs for each in value.ancestors()]
     if not any(
         each.kind is ValueKind.STATE and each.sources and each.sources[0].kind is ValueKind.OPTIMIZER for each in saved
     ):
@@ -86,7 +86,7 @@ def loads_without_optimizer(source: SourceFile) -> Iterator[tuple[Op, Op]]:
 
 
 def _loaded_files(load: Op, read: set[int]) -> set[int]:
-    return {id(each) for thing in load.inputs for each in thing.ancestors()} & read
+    return {id(each) for value in load.inputs for each in value.ancestors()} & read
 
 
 def _have_optimizers_state(source: SourceFile, load: Op) -> bool:

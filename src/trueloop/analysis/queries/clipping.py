@@ -48,7 +48,7 @@ def unscale_lines(source: SourceFile, step: Op) -> tuple[str, ...] | None:
         return ()
     run = source.ops_of_run(step)
     for each in reversed(run[: run.index(step)]):
-        if each.kind is OpKind.UNSCALE and each.subject.may_be(step.subject):
+        if each.kind is OpKind.UNSCALE and each.subject.may_alias(step.subject):
             return ()
         if each.kind is OpKind.BACKWARD:
             break

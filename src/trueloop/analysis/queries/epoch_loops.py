@@ -24,6 +24,6 @@ def epoch_loops(source: SourceFile) -> Iterator[tuple[Op, AbstractValue]]:
         begun = (OpKind.CREATE, OpKind.LOAD_STATE_DICT)
         anew = [each.subject for each in inside if each.kind in begun and each.subject.kind is not ValueKind.LOADER]
         batches = Loop(start.node, None)
-        steps = [each.subject for each in inside if each.kind is OpKind.STEP and each.within(batches)]
-        if steps and not any(one.may_be(each) or one.covers(each) for one in anew for each in steps):
+        steps = [each.subject for each in inside if each.kind is OpKind.STEP and each.is_inside(batches)]
+        if steps and not any(one.may_alias(each) or one.covers(each) for one in anew for each in steps):
             yield start, loader

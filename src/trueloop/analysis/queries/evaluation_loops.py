@@ -15,9 +15,9 @@ from trueloop.core.source_text import Fix
 
 def find_loader(loop: Loop) -> AbstractValue | None:
     """Return the loader a loop goes through; None where it goes through something else."""
-    over = loop.over
+    over = loop.iterable
     while over is not None and over.kind is ValueKind.SEQUENCE:
-        over = over.arguments.get("over")
+        over = over.arguments.get("iterable")
     ways = list(over.alternatives()) if over is not None else []
     return over if ways and all(each.kind is ValueKind.LOADER for each in ways) else None
 
@@ -50,7 +50,7 @@ def _is_evaluation(source: SourceFile, call: Op) -> bool:
     inside = [each for each in run if any(one is loop for one in each.loops)]  # not when its function is called again
     if any(each.kind in (OpKind.BACKWARD, OpKind.STEP) for each in inside):
         return False
-    called = [each for each in run if each.kind is OpKind.MODEL_CALL and each.subject.may_be(model)]
+    called = [each for each in run if each.kind is OpKind.MODEL_CALL and each.subject.may_alias(model)]
     if sum(each in inside for each in called) != 1 or any(_repeats_loader(source, call, each, run) for each in called):
         return False
     around = (source.ops_in_loop(each, root=call.entry_point) for each in call.loops[:-1])
@@ -61,7 +61,7 @@ def _repeats_loader(source: SourceFile, call: Op, other: Op, run: Sequence[Op]) 
     """True where a model goes through what may be the same loader in the same turn, untrained since."""
     first, last = sorted((call.index, other.index))
     mine, its = (find_loader(each.loops[-1]) if each.loops else None for each in (call, other))
-    if first == last or mine is None or its is None or not mine.may_be(its):
+    if first == last or mine is None or its is None or not mine.may_alias(its):
         return False
     if [id(loop) for loop in call.loops[:-1]] != [id(loop) for loop in other.loops[:-1]]:
         return False
@@ -82,7 +82,7 @@ def find_training_step(source: SourceFile, call: Op) -> Op | None:
     if loader is None or not before:
         return None
     for overs in (list(_enclosing_loaders(each)) for each in steps):
-        if not overs or any(over is None or over.may_be(loader) for over in overs):
+        if not overs or any(over is None or over.may_alias(loader) for over in overs):
             return None
     return before[0]
 
@@ -108,7 +108,7 @@ def unused_graphs(source: SourceFile) -> Iterator[Op]:
             continue
         results = {id(each.result) for each in inside if each.result is not None}
         backwards = [each for each in source.ops(OpKind.BACKWARD) if each.entry_point == call.entry_point]
-        if not any(results & {id(thing) for thing in each.subject.ancestors()} for each in backwards):
+        if not any(results & {id(value) for value in each.subject.ancestors()} for each in backwards):
             yield call
 
 

@@ -32,21 +32,21 @@ class LateLayer(NamedTuple):
     """Something of the same name was there before."""
 
 
-def has_trainable_weights(thing: AbstractValue) -> bool:
+def has_trainable_weights(value: AbstractValue) -> bool:
     """Return True where a module surely has parameters that want gradients."""
-    if FROZEN in thing.facts or thing.kind is not ValueKind.MODEL:
+    if FROZEN in value.facts or value.kind is not ValueKind.MODEL:
         return False
-    package, _, last = thing.name.rpartition(".")
+    package, _, last = value.name.rpartition(".")
     if package == "torch.nn" and last in LAYERS_WITH_WEIGHTS:
         return True
     inner = (
-        thing.attributes.values()
-        if isinstance(thing.scope, AbstractValue)
-        else thing.sources
+        value.attributes.values()
+        if isinstance(value.scope, AbstractValue)
+        else value.sources
         if last == "Sequential"
         else ()
     )
-    return any(has_trainable_weights(each) for each in inner if each.kind is ValueKind.MODEL and each is not thing)
+    return any(has_trainable_weights(each) for each in inner if each.kind is ValueKind.MODEL and each is not value)
 
 
 def late_layers(source: SourceFile, made: Op) -> Iterator[LateLayer]:
@@ -91,7 +91,7 @@ def create_later_fix(source: SourceFile, made: Op, change: Op) -> Fix | None:
 
 def _may_add_parameters(operation: Op, optimizer: AbstractValue) -> bool:
     """Return True where an optimizer may get to know of other parameters."""
-    given = operation.kind is OpKind.ESCAPE and any(each.may_be(optimizer) for each in operation.inputs)
+    given = operation.kind is OpKind.ESCAPE and any(each.may_alias(optimizer) for each in operation.inputs)
     return given or operation.name == "add_param_group"
 
 
@@ -121,13 +121,13 @@ def _contains_only_new(part: AbstractValue, built: set[int]) -> bool:
 def _first_step(run: list[Op], change: Op, optimizer: AbstractValue) -> Op | None:
     """Return the first step after a change that the changed model was called for, on the change's conditions."""
     later = [each for each in run if each.index > change.index]
-    step = next((each for each in later if each.kind is OpKind.STEP and each.subject.may_be(optimizer)), None)
+    step = next((each for each in later if each.kind is OpKind.STEP and each.subject.may_alias(optimizer)), None)
     anew = any(each.kind is OpKind.CREATE and each.subject.kind is ValueKind.OPTIMIZER for each in later)
     asked = [each.condition_key() for each in step.branches] if step is not None else []
     if step is None or anew or any(each.condition_key() not in asked for each in change.branches):
         return None
     above = change.subject.with_enclosing_modules()
-    called = any(each.kind is OpKind.MODEL_CALL and any(each.subject.may_be(one) for one in above) for each in later)
+    called = any(each.kind is OpKind.MODEL_CALL and any(each.subject.may_alias(one) for one in above) for each in later)
     backward = any(each.kind is OpKind.BACKWARD and each.index < step.index for each in later)
     return step if called and backward else None
 
@@ -212,9 +212,9 @@ def _step_after_backward(run: list[Op], layer: AbstractValue, optimizer: Abstrac
     return None
 
 
-def _gradient_path(thing: AbstractValue) -> Iterator[AbstractValue]:
+def _gradient_path(value: AbstractValue) -> Iterator[AbstractValue]:
     """Yield what gradients of a thing flow to."""
-    seen, queue = {id(thing)}, [thing]
+    seen, queue = {id(value)}, [value]
     while queue and len(seen) < 500:
         each = queue.pop()
         if NO_GRAPH in each.facts:

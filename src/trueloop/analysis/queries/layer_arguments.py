@@ -16,7 +16,7 @@ BATCH_NORMS: Final = tuple(
 
 def epsilon_position(source: SourceFile, call: ast.Call) -> int:
     """Return where a normalisation takes its epsilon, and momentum behind it; lazy ones take no number of features."""
-    return 0 if source.name(call.func).startswith("torch.nn.Lazy") else 1
+    return 0 if source.qualified_name(call.func).startswith("torch.nn.Lazy") else 1
 
 
 def argument_node(call: ast.Call, name: str, place: int) -> ast.expr | None:

@@ -28,7 +28,7 @@ _FUNCTIONS: Final = tuple(f"torch.nn.functional.dropout{kind}" for kind in ("", 
 
 def sets_mode_of(mode: Op, model: AbstractValue) -> bool:
     """True where a change of mode is one of a whole model."""
-    return any(mode.subject.may_be(each) for each in model.with_enclosing_modules())
+    return any(mode.subject.may_alias(each) for each in model.with_enclosing_modules())
 
 
 def may_set_mode_of(mode: Op, model: AbstractValue) -> bool:
@@ -72,7 +72,7 @@ def is_left_in_train_mode(source: SourceFile, call: Op) -> bool:
         around = zip(mode.loops, (*call.loops, *mode.loops), strict=False)
         if mode.index > call.index or not mode.implied_by(call) or any(one is not other for one, other in around):
             continue
-        turn = [each for each in run if all(each.within(loop) for loop in mode.loops)]
+        turn = [each for each in run if all(each.is_inside(loop) for loop in mode.loops)]
         trained = any(is_training_step(source, each, call.subject, run) for each in turn if mode.index < each.index < call.index)
         if trained and not any(each.value is not True and each.index > mode.index for each in modes if each in turn):
             return True
@@ -116,8 +116,8 @@ def may_recreate_model(loop: Loop, model: AbstractValue, inside: Iterable[Op]) -
     if any(place is not node and encloses(place, node) for node in nodes for place in places):
         return True
     return any(
-        (each.kind is OpKind.CREATE and each.subject.may_be(model))
-        or (each.kind is OpKind.SET_ATTRIBUTE and any(thing.may_be(model) for thing in each.inputs))
+        (each.kind is OpKind.CREATE and each.subject.may_alias(model))
+        or (each.kind is OpKind.SET_ATTRIBUTE and any(value.may_alias(model) for value in each.inputs))
         for each in inside
     )
 
@@ -128,7 +128,7 @@ def train_mode_fix(source: SourceFile, mode: Op, loop: Loop) -> Fix | None:
         (
             each
             for each in source.ops_in_loop(loop, OpKind.MODEL_CALL, root=mode.entry_point)
-            if each.subject.may_be(mode.subject)
+            if each.subject.may_alias(mode.subject)
         ),
         None,
     )
@@ -217,7 +217,7 @@ def _class_depends(source: SourceFile, model: AbstractValue, kind: AbstractValue
             continue
         first, last = each.node.lineno, each.node.end_lineno
         within = [call for call in source.all_calls if first <= call.lineno <= last]
-        told += [True for call in within if source.name(call.func) in _FUNCTIONS and _has_nonzero_rate(call)]
+        told += [True for call in within if source.qualified_name(call.func) in _FUNCTIONS and _has_nonzero_rate(call)]
         called |= {call.func.attr for call in within if isinstance(call.func, ast.Attribute)}
     for name, part in model.attributes.items():
         if part.kind is ValueKind.MODEL:

@@ -40,7 +40,7 @@ class CallPath(NamedTuple):
     """How a function was reached from a handler."""
 
     depth: int = 0
-    off: bool = False
+    grad_may_be_off: bool = False
     """Gradients may be off."""
 
 
@@ -67,7 +67,7 @@ def handler_calls(source: SourceFile) -> Iterator[HandlerCall]:
         return
     known, seen = ModuleNames(imported_names(source.tree), models, functions, {}), set[int]()
     for handler in functions.values():
-        if any(_is_route(source.tree, each, known.imported) for each in handler.decorator_list):
+        if any(_is_route(source.tree, each, known.imported_names) for each in handler.decorator_list):
             for each in _calls_in(handler, known, CallPath()):
                 if id(each.call) not in seen:
                     seen.add(id(each.call))
@@ -115,12 +115,12 @@ def _is_route(tree: ast.Module, decorator: ast.expr, names: dict[str, str]) -> b
 
 
 def _calls_in(function: Function, known: ModuleNames, way: CallPath) -> Iterator[HandlerCall]:
-    if way.depth >= known.visited.get((id(function), way.off), _MAX_DEPTH + 1):
+    if way.depth >= known.visited.get((id(function), way.grad_may_be_off), _MAX_DEPTH + 1):
         return
-    known.visited[id(function), way.off] = way.depth
-    off = way.off or any(qualified_name(each, known.imported) in NO_GRAD_CONTEXTS for each in function.decorator_list)
+    known.visited[id(function), way.grad_may_be_off] = way.depth
+    off = way.grad_may_be_off or any(qualified_name(each, known.imported_names) in NO_GRAD_CONTEXTS for each in function.decorator_list)
     local = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
-    for statement, guarded in _statements(function.body, known.imported, guarded=False):
+    for statement, guarded in _statements(function.body, known.imported_names, guarded=False):
         for call in _own_calls(statement):
             name = call.func.id if isinstance(call.func, ast.Name) else ""
             if name in local:

@@ -23,7 +23,7 @@ _REGISTERING: Final = frozenset(("setattr", "add_module", "register_module", "__
 class UnregisteredLayers(NamedTuple):
     """Layers that their module does not hold."""
 
-    bound: Op
+    assignment: Op
     """Where the list becomes an attribute."""
     layer: AbstractValue
     call: Op
@@ -37,11 +37,11 @@ def unregistered_layers(source: SourceFile) -> Iterator[UnregisteredLayers]:
     for bound in source.ops(OpKind.SET_ATTRIBUTE):
         model, kept = bound.subject, bound.inputs[0] if bound.inputs else None
         kind = model.scope.node if isinstance(model.scope, AbstractValue) else None
-        plain = kept is not None and kept.kind is ValueKind.SEQUENCE and kept.name != "turns"
+        plain = kept is not None and kept.kind is ValueKind.SEQUENCE and kept.name != "iterations"
         if model.kind is not ValueKind.MODEL or kind is None or not plain or kept is None or id(bound.node) in seen:
             continue
         layers = [each for each in _layers(kept) if _is_created_for(source, each, bound, kind) and _is_untracked(source, each)]
-        used = [each for each in calls if any(each.subject.may_be(layer) for layer in layers)]
+        used = [each for each in calls if any(each.subject.may_alias(layer) for layer in layers)]
         if not used or not layers or not _only_called(source, bound.name, kind, used):
             continue
         seen.add(id(bound.node))
@@ -89,7 +89,7 @@ def _is_untracked(source: SourceFile, layer: AbstractValue) -> bool:
     if any(id(holder) not in ids for each in own for holder in each.owners):
         return False
     return not any(
-        (each.kind in (OpKind.SET_MODE, OpKind.SET_REQUIRES_GRAD) and each.subject.may_be(layer))
+        (each.kind in (OpKind.SET_MODE, OpKind.SET_REQUIRES_GRAD) and each.subject.may_alias(layer))
         or (each.kind is OpKind.CREATE and each.subject.kind is ValueKind.OPTIMIZER and each.subject.covers(layer))
         for each in source.operations
     )
@@ -157,7 +157,7 @@ def _is_detached(source: SourceFile, node: Any) -> bool:
 
 def module_list_fix(source: SourceFile, found: UnregisteredLayers) -> Fix | None:
     """Return the fix: ``nn.ModuleList([...])`` or ``nn.ModuleDict({...})`` where the list is written out."""
-    statement, layer = found.bound.statement, getattr(found.layer.node, "func", None)
+    statement, layer = found.assignment.statement, getattr(found.layer.node, "func", None)
     package, _, name = dotted_name(layer).rpartition(".")
     if not isinstance(statement, ast.Assign) or not package or found.layer.name != f"torch.nn.{name}":
         return None

@@ -280,7 +280,7 @@ class Trainer:
         target = parse_target(self.store, folder.path.parent) if folder and self.store else None
         journal = Journal(folder.journal) if folder else None
         watchers = self.reporters if processes.is_first else ()
-        with reporters_with_sync(journal, target, watchers=watchers) as reporters:
+        with reporters_with_sync(journal, target, observers=watchers) as reporters:
             try:
                 yield reporters, journal
             finally:

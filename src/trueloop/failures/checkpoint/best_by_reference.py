@@ -114,7 +114,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 def _find_change(source: SourceFile, capture: Op, use: Op) -> Op | None:
     """Return what changes the weights between a capture and a use that needs the old ones; None if nothing does."""
     model = capture.subject
-    into_itself = use.kind is OpKind.LOAD_STATE_DICT and use.subject.may_be(model)
+    into_itself = use.kind is OpKind.LOAD_STATE_DICT and use.subject.may_alias(model)
     between = [
         each
         for each in source.operations[capture.index + 1 : use.index]
@@ -122,18 +122,18 @@ def _find_change(source: SourceFile, capture: Op, use: Op) -> Op | None:
     ]
     if into_itself and capture.branches == use.branches and capture.loops == use.loops:
         state = capture.result or model
-        if any(each.kind is OpKind.STORE_ITEM and each.subject.may_be(state) for each in between):
+        if any(each.kind is OpKind.STORE_ITEM and each.subject.may_alias(state) for each in between):
             return None  # something else was stored in it
         loaded = [
             each
             for each in between
             if each.kind is OpKind.LOAD_STATE_DICT
-            and each.subject.may_be(model)
+            and each.subject.may_alias(model)
             and not any(contains_state(value, state) for value in each.inputs)
         ]
         found = [*loaded, *(each for each in between if is_training_step(source, each, model, between))]
         return found[0] if found else None
-    loop = next((each for each in capture.loops if not use.within(each)), None)
+    loop = next((each for each in capture.loops if not use.is_inside(each)), None)
     if loop is None or not is_best_checkpoint(capture, loop):
         return None
     inside = source.ops_in_loop(loop, root=capture.entry_point)

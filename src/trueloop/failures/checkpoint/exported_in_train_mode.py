@@ -117,7 +117,7 @@ def _in_train_mode(source: SourceFile, export: Op) -> bool:
     if not is_built_here or source.escapes(model, before) or not has_mode_dependent_layers(source, model):
         return False
     modes = [each for each in before if each.kind is OpKind.SET_MODE and may_set_mode_of(each, model)]
-    return not modes or (modes[-1].value is True and modes[-1].subject.may_be(model) and not modes[-1].branches)
+    return not modes or (modes[-1].value is True and modes[-1].subject.may_alias(model) and not modes[-1].branches)
 
 
 def _alternatives(model: AbstractValue) -> list[AbstractValue]:
@@ -133,7 +133,7 @@ def _severity_of(source: SourceFile, export: Op) -> Severity | None:
         return Severity.WARNING if dynamo is not None and dynamo.constant() is True else Severity.NOTE
     result = export.result
     after = [each for each in source.ops_of_run(export) if each.index > export.index and each.kind is OpKind.TORCH_CALL]
-    is_saved = any(each.name in SAVED and result is not None and each.subject.may_be(result) for each in after)
+    is_saved = any(each.name in SAVED and result is not None and each.subject.may_alias(result) for each in after)
     return Severity.WARNING if is_saved else None
 
 

@@ -59,7 +59,7 @@ class Detector(failure.Detector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield the calls of ``torch.load`` with a literal ``weights_only=False``."""
-    for call in source.calls("torch.load", "torch.serialization.load"):
+    for call in source.calls_of("torch.load", "torch.serialization.load"):
         for option in call.keywords:
             value = option.value
             if option.arg == "weights_only" and isinstance(value, ast.Constant) and value.value is False:

@@ -188,9 +188,9 @@ def _find_seeding(source: SourceFile, start: Op, loader: AbstractValue) -> Itera
         seeds = [each for each in inside if each.name.endswith(".manual_seed") and id(each.subject) in made]
     first = [each for each in seeds if each.index < start.index] or (seeds if (loop.trip_count() or 3) > 2 else [])
     always = all(
-        each.always_in(loop) and each.loops == start.loops and _is_constant_seed(source, each, loop) for each in seeds
+        each.is_unconditional_in(loop) and each.loops == start.loops and _is_constant_seed(source, each, loop) for each in seeds
     )
-    if first and always and not any(source.calls(*STATES)):
+    if first and always and not any(source.calls_of(*STATES)):
         yield Hit(
             message="Every iteration of the loop sets the same seed, so "
             f"`{source.text.segment(start.node.iter)}` shuffles into the same order each time.",

@@ -156,7 +156,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         sampler = next((each for each in loader.sources[1:] if each.kind is ValueKind.SAMPLER), None)
         if sampler is None or not all(_has_constant_seed(each) for each in sampler.alternatives()):
             continue
-        if any(each.subject.may_be(sampler) or each.subject.may_be(loader) for each in calls):
+        if any(each.subject.may_alias(sampler) or each.subject.may_alias(loader) for each in calls):
             continue
         run = source.ops_of_run(start)
         if not source.escapes(sampler, run) and not source.escapes(loader, run):

@@ -78,14 +78,14 @@ class Detector(failure.Detector):
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield each call that switches it on without a condition, in a file that never switches it off."""
-    calls = [*source.calls(*SETTERS), *source.calls(*CONTEXT_MANAGERS), *source.calls(*TRAINERS)]
+    calls = [*source.calls_of(*SETTERS), *source.calls_of(*CONTEXT_MANAGERS), *source.calls_of(*TRAINERS)]
     modes = [(call, _mode_argument(source, call)) for call in calls]
     if any(isinstance(each, ast.Constant) and each.value is False for _, each in modes):
         return
     unconditional = _unconditional_nodes(source.tree)
     for call, mode in modes:
         on = isinstance(mode, ast.Constant) and mode.value is True
-        if id(call) not in unconditional or not (on or source.name(call.func) in CONTEXT_MANAGERS):
+        if id(call) not in unconditional or not (on or source.qualified_name(call.func) in CONTEXT_MANAGERS):
             continue
         edit = source.text.replace(mode, "False") if mode is not None else None
         if edit is None:
@@ -100,7 +100,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 def _mode_argument(source: SourceFile, call: ast.Call) -> ast.expr | None:
     """Return the argument that switches it on or off."""
-    name = source.name(call.func)
+    name = source.qualified_name(call.func)
     word = "detect_anomaly" if name in TRAINERS else "mode"
     first = call.args[0] if call.args and name in SETTERS else None
     return first or next((each.value for each in call.keywords if each.arg == word), None)

@@ -67,7 +67,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         ):
             continue
         loop = registration.loops[-1]
-        if loop.runs_at_most_once() or not is_statement(loop.node) or not registration.always_in(loop):
+        if loop.runs_at_most_once() or not is_statement(loop.node) or not registration.is_unconditional_in(loop):
             continue
         call = next(
             (
@@ -117,7 +117,7 @@ def _is_created_before(source: SourceFile, registration: Op, loop: Loop) -> bool
     """Return True for a module that this file creates outside the loop."""
     module = registration.subject
     created = next((each for each in source.ops(OpKind.CREATE) if each.subject is module), None)
-    return created is not None and not module.union and SUBMODULE not in module.facts and not created.within(loop)
+    return created is not None and not module.union and SUBMODULE not in module.facts and not created.is_inside(loop)
 
 
 def _move_before_loop(source: SourceFile, registration: Op, loop: Loop) -> Fix | None:

@@ -39,7 +39,7 @@ from trueloop.failures.failure import Failure, Rule, Severity
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield calls that checkpoint without ``use_reentrant``, or with True."""
-    for call in source.calls("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"):
+    for call in source.calls_of("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"):
         value = next((each.value for each in call.keywords if each.arg == "use_reentrant"), None)
         forwards_kwargs = any(each.arg is None for each in call.keywords)
         if value is None and not forwards_kwargs:

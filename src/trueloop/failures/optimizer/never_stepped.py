@@ -173,7 +173,7 @@ def _first_backward(source: SourceFile, built: Op, creations: list[Op]) -> Op | 
     if any(not each.models() or each.covers(optimizer) or optimizer.covers(each) for each in others):
         return None
     for each in source.ops_of_run(built)[built.index :]:
-        loops = [loop for loop in each.loops if not built.within(loop)]
+        loops = [loop for loop in each.loops if not built.is_inside(loop)]
         scaled = all(value.kind is ValueKind.SCALER for value in each.inputs)
         if each.kind is OpKind.BACKWARD and _repeats_enough(loops) and scaled and source.reaches(each, optimizer):
             return None if source.escapes(optimizer, source.ops_in_loop(loops[0], root=each.entry_point)) else each

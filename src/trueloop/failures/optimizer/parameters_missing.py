@@ -79,7 +79,7 @@ class _ModelState:
     order: dict[str, int]
     unheld: Refs | None = None
     """Parameters that no optimizer holds; None = not computed yet."""
-    unoptimized_layers: Refs = NO_REFS
+    missing: Refs = NO_REFS
     updates: int = 0
     values: dict[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
     """A few numbers of each missing parameter, to notice changes."""
@@ -166,11 +166,11 @@ class Detector(failure.Detector):
             self._all_held = False
             if state.changed or not received or event.with_gradient.isdisjoint(state.parameters):
                 continue
-            unoptimized_layers = received & state.unheld
-            if not unoptimized_layers:
+            missing = received & state.unheld
+            if not missing:
                 state.missing, state.updates = NO_REFS, 0
                 continue
-            state.missing, state.updates = unoptimized_layers, state.updates + 1
+            state.missing, state.updates = missing, state.updates + 1
             if (
                 state.updates >= MIN_UPDATES
                 and state.values

@@ -199,7 +199,7 @@ def _find_stale_models(source: SourceFile, creation: Op) -> Iterator[Hit]:
             continue
         between = [each for each in run if since < each.index < step.index]
         roots, since = [each.subject for each in between if each.kind is OpKind.BACKWARD], step.index
-        called = any(each.kind is OpKind.MODEL_CALL and each.subject.may_be(one) for each in between for one in held)
+        called = any(each.kind is OpKind.MODEL_CALL and each.subject.may_alias(one) for each in between for one in held)
         through = [_models_of(each) for each in roots]
         models = [each for found in through for each in found]
         same_class = all(through) and any(each.name and each.name == one.name for each in models for one in held)

@@ -169,7 +169,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         models = creation.subject.models() if all(each.kind is ValueKind.PARAMETERS for each in parts) else []
         is_repeated = (
             models
-            and creation.always_in(loop)
+            and creation.is_unconditional_in(loop)
             and (loop.trip_count() or 3) >= 3
             and not loop.runs_at_most_once()
             and _has_same_arguments(source, creation, loop)
@@ -200,8 +200,8 @@ def _has_same_arguments(source: SourceFile, creation: Op, loop: Loop) -> bool:
 
 def _makes_one_pass(source: SourceFile, creation: Op, loop: Loop) -> bool:
     inside = source.ops_in_loop(loop, OpKind.STEP, OpKind.ITERATE, root=creation.entry_point)
-    steps = [each for each in inside if each.kind is OpKind.STEP and each.subject.may_be(creation.subject)]
-    several = loop.over is not None and any(each.kind is ValueKind.LOADER for each in loop.over.ancestors())
+    steps = [each for each in inside if each.kind is OpKind.STEP and each.subject.may_alias(creation.subject)]
+    several = loop.iterable is not None and any(each.kind is ValueKind.LOADER for each in loop.iterable.ancestors())
     for step in steps:
         inner = step.loops[[each.node for each in step.loops].index(loop.node) :]
         start = next((each for each in inside if each.node is inner[-1].node), None)
@@ -220,7 +220,7 @@ def _restarts(source: SourceFile, creation: Op, loop: Loop, models: list[Abstrac
         or each.name.startswith("torch.nn.init")
         for each in inside
     )
-    built = any(each.kind is OpKind.CREATE and any(each.subject.may_be(one) for one in models) for each in inside)
+    built = any(each.kind is OpKind.CREATE and any(each.subject.may_alias(one) for one in models) for each in inside)
     copied = any({COPY, MANAGED} & each.facts for each in (*models, creation.subject))
     texts = {id(each): each for operation in inside for each in (loop.node, *operation.functions)}.values()
     calls = (each for text in texts for each in ast.walk(text) if isinstance(each, ast.Call))

@@ -39,8 +39,8 @@ DEPRECATED = {f"torch.cuda.amp.{name}": name for name in ("autocast", "GradScale
 
 def find(source: SourceFile) -> Iterator[Hit]:
     """Yield calls of the deprecated names."""
-    for call in source.calls(*DEPRECATED):
-        name = DEPRECATED[source.name(call.func)]
+    for call in source.calls_of(*DEPRECATED):
+        name = DEPRECATED[source.qualified_name(call.func)]
         fix = _use_torch_amp(source, call, name)
         yield Hit(message=f"`torch.cuda.amp.{name}` is deprecated since PyTorch 2.4.", node=call, fix=fix)
 

@@ -128,8 +128,8 @@ def _updates_in_loop(source: SourceFile, advance: Op) -> list[Op]:
     """Return the updates in the loop that steps the scheduler; none where an inner loop steps it as well."""
     loop, scheduler = advance.loops[-1], advance.subject
     inside = source.ops_in_loop(loop, OpKind.STEP, OpKind.SCHEDULER_STEP, root=advance.entry_point)
-    mine = [each for each in inside if each.kind is OpKind.STEP and each.subject.may_be(scheduler.sources[0])]
-    other = [each for each in inside if each.kind is OpKind.SCHEDULER_STEP and each.subject.may_be(scheduler)]
+    mine = [each for each in inside if each.kind is OpKind.STEP and each.subject.may_alias(scheduler.sources[0])]
+    other = [each for each in inside if each.kind is OpKind.SCHEDULER_STEP and each.subject.may_alias(scheduler)]
     return mine if all(each.loops[-1].node is loop.node for each in other) else []
 
 
@@ -151,7 +151,7 @@ def _has_loader_length(scheduler: AbstractValue, loader: AbstractValue | None) -
 def _is_length(number: AbstractValue, loader: AbstractValue | None) -> bool:
     call = number.node
     plain = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "len"
-    return plain and loader is not None and any(each.may_be(loader) for each in number.sources)
+    return plain and loader is not None and any(each.may_alias(loader) for each in number.sources)
 
 
 RULE = Rule(required_words=("len(", "backward(", ".step(", "LR|get_"), find=find)

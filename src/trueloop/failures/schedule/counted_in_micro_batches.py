@@ -173,12 +173,12 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield unconditional steps of schedulers with a length divided by the K of ``if i % K == 0: optimizer.step()``."""
     for advance in source.ops(OpKind.SCHEDULER_STEP):
         scheduler = advance.subject
-        if not advance.loops or not advance.always_in(loop := advance.loops[-1]) or not schedule_lengths(scheduler):
+        if not advance.loops or not advance.is_unconditional_in(loop := advance.loops[-1]) or not schedule_lengths(scheduler):
             continue
         steps = source.ops_in_loop(loop, OpKind.STEP, root=advance.entry_point)
         size = iterations_per_step(steps[0], loop) if steps else None
         mine = any(
-            each.may_be(steps[0].subject) for each in (*scheduler.sources, *scheduler.arguments.values()) if size
+            each.may_alias(steps[0].subject) for each in (*scheduler.sources, *scheduler.arguments.values()) if size
         )
         if size is None or not mine or any(iterations_per_step(each, loop) is not size for each in steps):
             continue

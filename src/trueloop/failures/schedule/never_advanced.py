@@ -110,17 +110,17 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _is_step_of(advance: Op, optimizer: AbstractValue) -> bool:
-    return any(each.may_be(optimizer) for each in advance.subject.sources)
+    return any(each.may_alias(optimizer) for each in advance.subject.sources)
 
 
 def _trains_after(creation: Op, step: Op) -> bool:
     """Return True for a later step of the scheduler's optimizer, in a loop that does not build the scheduler."""
-    deeper = len(step.loops) > len(creation.loops) and all(step.within(each) for each in creation.loops)
+    deeper = len(step.loops) > len(creation.loops) and all(step.is_inside(each) for each in creation.loops)
     return (
         step.kind is OpKind.STEP
         and step.index > creation.index
         and deeper
-        and step.subject.may_be(creation.subject.sources[0])
+        and step.subject.may_alias(creation.subject.sources[0])
     )
 
 

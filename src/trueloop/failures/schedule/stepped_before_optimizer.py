@@ -170,22 +170,22 @@ def _first_update(source: SourceFile, advance: Op) -> Op | None:
     """Return the first update if it follows the scheduler step in the same loop with nothing unknown before it."""
     scheduler, loop = advance.subject, advance.loops[-1]
     run = [each for each in source.operations if each.entry_point == advance.entry_point]
-    step = next((each for each in run if each.kind is OpKind.STEP and each.subject.may_be(scheduler.sources[0])), None)
-    if step is None or step.index < advance.index or not step.within(loop):
+    step = next((each for each in run if each.kind is OpKind.STEP and each.subject.may_alias(scheduler.sources[0])), None)
+    if step is None or step.index < advance.index or not step.is_inside(loop):
         return None
-    earlier = [each for each in run if each.index < step.index or each.within(loop)]
-    creations = [each for each in earlier if each.kind is OpKind.CREATE and each.subject.may_be(scheduler)]
+    earlier = [each for each in run if each.index < step.index or each.is_inside(loop)]
+    creations = [each for each in earlier if each.kind is OpKind.CREATE and each.subject.may_alias(scheduler)]
     has_unknown = any(_makes_unknown(each, advance) for each in earlier)
-    return step if creations and not has_unknown and not any(each.within(loop) for each in creations) else None
+    return step if creations and not has_unknown and not any(each.is_inside(loop) for each in creations) else None
 
 
 def _makes_unknown(operation: Op, advance: Op) -> bool:
     """Return True for operations after which the state of scheduler and optimizer is unknown."""
     scheduler = advance.subject
-    mine = operation.subject.may_be(scheduler)
+    mine = operation.subject.may_alias(scheduler)
     match operation.kind:
         case OpKind.ESCAPE:
-            return any(each.may_be(value) for each in operation.inputs for value in (scheduler, scheduler.sources[0]))
+            return any(each.may_alias(value) for each in operation.inputs for value in (scheduler, scheduler.sources[0]))
         case OpKind.LOAD_STATE_DICT:
             return mine and not operation.branches
         case _:

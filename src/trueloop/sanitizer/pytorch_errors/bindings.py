@@ -1,4 +1,4 @@
-"""Where a name got its value, as far as the text is certain of it: read from the source, nothing is run."""
+"""Finds the statement that gave a name its value, from the source alone, if that is certain."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CONVERSIONS: Final = ("to", "cuda", "cpu", "float", "double", "half", "bfloat16
 
 
 class Binding(NamedTuple):
-    """The one statement that gives a name its value."""
+    """The statement that gives a name its value."""
 
     line: int
     made_by: str
-    """The outermost call: "detach"; "for" = drawn by a loop; "" = anything else."""
+    """Outermost call of the value: "detach"; "for" = loop variable; "" = anything else."""
     alias: bool = False
-    """It is another name for something that was there before."""
+    """The value is an existing object under another name."""
 
 
 class _Open(Enum):
@@ -36,7 +36,7 @@ class _Open(Enum):
 
 
 def binding(code: CodeType, line: int, name: str) -> Binding | None:
-    """Return the statement that gave a name the value it has where a function is at a line; None = it is not certain.
+    """Return the statement that gave a name its value at a line of a function; None = not certain.
 
     Args:
         code: of the function, or of the module.
@@ -51,7 +51,7 @@ def binding(code: CodeType, line: int, name: str) -> Binding | None:
 
 
 def attribute(code: CodeType, name: str) -> SourceLocation | None:
-    """Return the line that sets ``self.<name>``, where the class of a method has exactly one."""
+    """Return the line that sets ``self.<name>``, if the class of a method has exactly one."""
     owner = _class(code)
     if owner is None:
         return None
@@ -66,17 +66,17 @@ def attribute(code: CodeType, name: str) -> SourceLocation | None:
     return SourceLocation(code.co_filename, *found.pop()) if len(found) == 1 else None
 
 
-def changes(code: CodeType) -> list[tuple[SourceLocation, ast.expr]]:
-    """Return the lines of a function that change something in place, and what: ``x += 1``, ``x.relu_()``."""
+def inplace_changes(code: CodeType) -> list[tuple[SourceLocation, ast.expr]]:
+    """Return the in-place operations of a function, line and target: ``x += 1``, ``x.relu_()``."""
     function = "" if code.co_name == "<module>" else code.co_qualname
     return [
         (SourceLocation(code.co_filename, node.lineno, function), target)
         for node in _walk(_body(code) or [])
-        if isinstance(node, ast.stmt | ast.expr) and (target := _changed(node)) is not None
+        if isinstance(node, ast.stmt | ast.expr) and (target := _changed_target(node)) is not None
     ]
 
 
-def _changed(node: ast.stmt | ast.expr) -> ast.expr | None:
+def _changed_target(node: ast.stmt | ast.expr) -> ast.expr | None:
     if isinstance(node, ast.AugAssign):
         return node.target.value if isinstance(node.target, ast.Subscript) else node.target
     if isinstance(node, ast.Assign):
@@ -94,15 +94,15 @@ def _changed(node: ast.stmt | ast.expr) -> ast.expr | None:
 
 
 @lru_cache(maxsize=8)
-def _parsed(text: str) -> ast.Module | None:
+def _parse(text: str) -> ast.Module | None:
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
-        return None  # a notebook's cell with magics, or a file that was edited meanwhile
+        return None  # a notebook cell with magics, or a file that was edited meanwhile
 
 
 def _tree(path: str) -> ast.Module | None:
-    return _parsed("".join(linecache.getlines(path)))
+    return _parse("".join(linecache.getlines(path)))
 
 
 def _body(code: CodeType) -> Sequence[ast.stmt] | None:
@@ -150,7 +150,7 @@ def _within(statement: ast.AST, block: Sequence[ast.AST], line: int, name: str) 
     if header is not None:
         return header
     if isinstance(statement, _LOOPS) and _may_bind(statement, name):
-        return _Open.UNCLEAR  # the round before may have done it
+        return _Open.UNCLEAR  # an earlier iteration may have bound it
     if isinstance(statement, ast.Try) and block is not statement.body and _may_bind(statement, name):
         return _Open.UNCLEAR
     return _Open.START
@@ -173,7 +173,7 @@ def _last(block: Sequence[ast.AST], name: str) -> Binding | _Open:
 
 
 def _binds(statement: ast.AST, name: str) -> Binding | None:
-    """Return what a plain assignment does. ``x += 1`` leaves a tensor the tensor it was."""
+    """Return the binding of a plain assignment. ``x += 1`` keeps the same tensor."""
     if isinstance(statement, ast.Assign):
         targets, value = statement.targets, statement.value
     elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
@@ -199,7 +199,7 @@ def _header(statement: ast.AST, name: str) -> Binding | None:
 
 
 def _made_by(value: ast.expr) -> str:
-    """Name the call that made a value; a conversion or a move on top of it makes nothing new."""
+    """Return the call that created a value, without conversions or moves applied to its result."""
     if isinstance(value, ast.Attribute):
         return value.attr
     if not isinstance(value, ast.Call):
@@ -219,7 +219,7 @@ def _contains(node: ast.AST, line: int) -> bool:
 
 def _blocks(node: ast.AST) -> Iterator[Sequence[ast.AST]]:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return  # a function's own text, or a class's: another scope
+        return  # a function or class body: another scope
     for name in _BLOCKS:
         block = getattr(node, name, None)
         if isinstance(block, list) and block:

@@ -1,4 +1,4 @@
-"""The stack an exception came through: whose code raised it, and what its line was called with."""
+"""Reads the stack of an exception: which code raised it, and the arguments of the failing line."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.user_location import is_trueloop_code, is_user_code
 
 _RAISES: Final = ("RAISE_VARARGS", "RERAISE")
-_DEEP: Final = 6  # attributes of attributes that are followed, and tuples within tuples
+_MAX_DEPTH: Final = 6  # levels of attributes that are followed
 
 
 class Frame(NamedTuple):
-    """A function that was running when the exception left it. Live: gone once it has been read."""
+    """A function that was running when the exception left it. It holds live objects and must not be kept."""
 
     code: CodeType
     instruction: int
@@ -30,23 +30,23 @@ class Frame(NamedTuple):
     globals: Mapping[str, Any]
 
     @property
-    def place(self) -> CodePosition:
-        """Where it was."""
+    def position(self) -> CodePosition:
+        """The instruction it was at."""
         return CodePosition(self.code, self.instruction)
 
     @property
-    def site(self) -> SourceLocation:
+    def location(self) -> SourceLocation:
         """The line it was at."""
-        return self.place.source_location
+        return self.position.source_location
 
     @property
-    def users(self) -> bool:
-        """It is the program's own code."""
+    def is_users(self) -> bool:
+        """Its code is the user's."""
         return is_user_code(self.code)
 
     @property
     def raises(self) -> bool:
-        """Its instruction is a ``raise``; otherwise it called something that is not Python."""
+        """Its instruction is a ``raise``; otherwise it called a function that is not written in Python."""
         return dis.opname[self.code.co_code[self.instruction]] in _RAISES
 
 
@@ -63,25 +63,25 @@ def stack(error: BaseException) -> list[Frame]:
 
 
 def torch_file(frame: Frame) -> str:
-    """Return a file of torch by its path within it, "nn/modules/linear.py"; "" for any other."""
+    """Return the path of a PyTorch file within torch, "nn/modules/linear.py"; "" for any other file."""
     folder = os.path.dirname(sys.modules["torch"].__file__ or "") + os.sep  # noqa: PTH120
     name = frame.code.co_filename
     return name.removeprefix(folder).replace(os.sep, "/") if name.startswith(folder) else ""
 
 
-def look(expression: ast.expr, frame: Frame) -> Any:
-    """Return what a name or an attribute stands for in a frame; None where that would take a call."""
-    return _look(expression, frame, _DEEP)[0]
+def resolve_expression(expression: ast.expr, frame: Frame) -> Any:
+    """Return the value of a name or an attribute in a frame; None if that would take a call."""
+    return _resolve(expression, frame, _MAX_DEPTH)[0]
 
 
 def operands(frame: Frame) -> list[tuple[str, Tensor, Any]]:
-    """Return the tensors that the running expression of a frame takes: its text, it, and the module that holds it.
+    """Return the tensor arguments of a frame's running expression: text, tensor, and the module that owns it.
 
-    The text of the expression is read as names and attributes, which are looked up without running anything.
+    The names and attributes in the expression are looked up without running any code.
     """
     found: list[tuple[str, Tensor, Any]] = []
-    for expression in _parts(_running(frame)):
-        value, holder = _look(expression, frame, _DEEP)
+    for expression in _argument_expressions(_running_expression(frame)):
+        value, holder = _resolve(expression, frame, _MAX_DEPTH)
         text = ast.unparse(expression)
         if isinstance(value, Tensor):
             found.append((text, value, holder))
@@ -90,13 +90,13 @@ def operands(frame: Frame) -> list[tuple[str, Tensor, Any]]:
     return found
 
 
-def _running(frame: Frame) -> ast.expr | ast.stmt | None:
+def _running_expression(frame: Frame) -> ast.expr | ast.stmt | None:
     """Parse the part of the source that the frame's instruction was compiled from."""
     code = frame.code
     first, last, start, end = list(code.co_positions())[frame.instruction // 2]
     if first is None or last is None or start is None or end is None:
         return None
-    lines = [line.encode() for line in linecache.getlines(code.co_filename)[first - 1 : last]]  # columns are of bytes
+    lines = [line.encode() for line in linecache.getlines(code.co_filename)[first - 1 : last]]  # columns count bytes
     if not lines:
         return None
     lines[-1] = lines[-1][:end]
@@ -112,7 +112,7 @@ def _running(frame: Frame) -> ast.expr | ast.stmt | None:
         return None
 
 
-def _parts(expression: ast.expr | ast.stmt | None) -> list[ast.expr]:
+def _argument_expressions(expression: ast.expr | ast.stmt | None) -> list[ast.expr]:
     if isinstance(expression, ast.AugAssign):
         return [expression.target, expression.value]
     if isinstance(expression, ast.Call):
@@ -128,19 +128,19 @@ def _parts(expression: ast.expr | ast.stmt | None) -> list[ast.expr]:
     return [expression] if isinstance(expression, ast.Name | ast.Attribute) else []
 
 
-def _look(expression: ast.expr, frame: Frame, deep: int) -> tuple[Any, Any]:
-    """Return what an expression stands for, and the module it is an attribute of; None where that would take a call."""
+def _resolve(expression: ast.expr, frame: Frame, depth: int) -> tuple[Any, Any]:
+    """Return the value of an expression and the object it is an attribute of; None if that would take a call."""
     if isinstance(expression, ast.Name):
         name = expression.id
         return (frame.locals[name] if name in frame.locals else frame.globals.get(name)), None
-    if isinstance(expression, ast.Attribute) and deep:
-        owner, _ = _look(expression.value, frame, deep - 1)
-        return held(owner, expression.attr), owner
+    if isinstance(expression, ast.Attribute) and depth:
+        owner, _ = _resolve(expression.value, frame, depth - 1)
+        return stored_attribute(owner, expression.attr), owner
     return None, None
 
 
-def held(owner: Any, name: str) -> Any:
-    """Return an attribute as it is stored, without asking any method of the object for it."""
+def stored_attribute(owner: Any, name: str) -> Any:
+    """Return an attribute from the object's storage, without calling any method of the object."""
     try:
         stored: Any = object.__getattribute__(owner, "__dict__")
     except AttributeError:

@@ -1,4 +1,4 @@
-"""Remembers the latest forward, backward and step, for when an error has to be explained."""
+"""Records the latest forward, backward and step, for the explanation of an error."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from trueloop.tracing.events import BackwardEnded, Event, ModelCalled, Ref, Step
 
 
 class RecentCalls:
-    """Hears the events of a run; keeps the latest of a few of them, as places and numbers."""
+    """The latest model call, backward and step of a run, as positions and flags."""
 
     def __init__(self) -> None:
         self.models: weakref.WeakSet[Ref] = weakref.WeakSet()
-        """Those that were called."""
+        """Models that were called."""
         self._latest: Ref | None = None
-        self.take: Mapping[type[Event], Callable[[Any], None]] = {
-            ModelCalled: self._model,
-            BackwardEnded: self._ended,
-            StepTaken: self._step_taken,
-            TracingGap: self._gap,
+        self.handlers: Mapping[type[Event], Callable[[Any], None]] = {
+            ModelCalled: self._on_model,
+            BackwardEnded: self._on_backward,
+            StepTaken: self._on_step,
+            TracingGap: self._on_gap,
         }
-        """What takes in an event of each kind; others are not remembered."""
+        """Event type -> its handler; other events are ignored."""
         self._forget()
 
-    def past(self, **more: Any) -> RecentEvents:
-        """Return what is remembered, with what else is known."""
+    def summary(self, **more: Any) -> RecentEvents:
+        """Return the recent events, with further fields of the record."""
         return RecentEvents(
-            last_backward=_site(self._backward),
-            last_step=_site(self._step),
-            step_after_forward=self._stepped,
-            forward_after_backward=self._forward_since,
+            last_backward=_source_location(self._backward),
+            last_step=_source_location(self._step),
+            step_after_forward=self._step_after_forward,
+            forward_after_backward=self._forward_after_backward,
             grad_mode=self._grad_mode,
-            inference_mode=self._inference,
-            last_forward=_site(self._call),
+            inference_mode=self._inference_mode,
+            last_forward=_source_location(self._call),
             **more,
         )
 
-    def _model(self, event: ModelCalled) -> None:
+    def _on_model(self, event: ModelCalled) -> None:
         if event.model is not self._latest:
             self._latest = event.model
             self.models.add(event.model)
-        self._call, self._stepped, self._forward_since = event.location, False, True
-        self._grad_mode, self._inference = event.grad_mode or bool(self._grad_mode), event.inference_mode
+        self._call, self._step_after_forward, self._forward_after_backward = event.location, False, True
+        self._grad_mode, self._inference_mode = event.grad_mode or bool(self._grad_mode), event.inference_mode
 
-    def _ended(self, event: BackwardEnded) -> None:
-        self._backward, self.order, self._forward_since = event.location, event.graph_order, False
+    def _on_backward(self, event: BackwardEnded) -> None:
+        self._backward, self.backward_order, self._forward_after_backward = event.location, event.graph_order, False
         self._grad_mode = None
 
-    def _step_taken(self, event: StepTaken) -> None:
-        self._step, self._stepped = event.location, True
+    def _on_step(self, event: StepTaken) -> None:
+        self._step, self._step_after_forward = event.location, True
 
-    def _gap(self, event: TracingGap) -> None:
+    def _on_gap(self, event: TracingGap) -> None:
         self._forget()
 
     def _forget(self) -> None:
@@ -62,10 +62,10 @@ class RecentCalls:
         self._backward: CodePosition | None = None
         self._step: CodePosition | None = None
         self._grad_mode: bool | None = None
-        self._stepped = self._inference = self._forward_since = False
-        self.order: int | None = None
-        """The number of the latest backward's root among all operations of its thread."""
+        self._step_after_forward = self._inference_mode = self._forward_after_backward = False
+        self.backward_order: int | None = None
+        """Sequence number of the latest backward's root in its thread."""
 
 
-def _site(place: CodePosition | None) -> SourceLocation | None:
-    return place.source_location if place is not None else None
+def _source_location(position: CodePosition | None) -> SourceLocation | None:
+    return position.source_location if position is not None else None

@@ -1,4 +1,4 @@
-"""Tensors and modules of a failed call as words and numbers, with the lines that made them."""
+"""Describes the tensors and modules of a failed call, with the lines that created them."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torch import Tensor, nn
 from trueloop.core.findings import SourceLocation
 from trueloop.failures.pytorch_error import ModuleDescription, TensorDescription
 from trueloop.sanitizer.pytorch_errors.bindings import attribute, binding
-from trueloop.sanitizer.pytorch_errors.frames import Frame, held
+from trueloop.sanitizer.pytorch_errors.frames import Frame, stored_attribute
 from trueloop.tracing.user_location import is_user_code
 
-MOST: Final = 10_000  # modules that are looked at
+MAX_MODULES: Final = 10_000  # modules of a model that are searched
 
 
 class Describer:
-    """Describes what is alive as long as the traceback is; nothing of it is kept.
+    """Describes objects of a traceback; keeps none of them alive.
 
     Args:
         frames: of the traceback, outermost first.
-        models: that were called in this run.
+        models: the models that were called in this run.
     """
 
     def __init__(self, frames: Sequence[Frame], models: Iterable[nn.Module]) -> None:
-        self._users = [frame for frame in frames if frame.users]
+        self._user_frames = [frame for frame in frames if frame.is_users]
         self.chain = [(frame, own) for frame in frames if (own := own_module(frame)) is not None]
         running = [self.chain[0][1]] if self.chain else []
         self.models = [*running, *(model for model in models if all(model is not each for each in running))]
@@ -35,24 +35,24 @@ class Describer:
         """Describe a tensor.
 
         Args:
-            tensor: it.
-            text: what the user's line calls it.
-            role: what torch calls it there.
-            holder: the module whose attribute it is, as far as known.
+            tensor: the tensor.
+            text: its expression in the user's line.
+            role: the argument's name in PyTorch.
+            holder: the module that owns it, if known.
         """
-        model, path = self._path(tensor)
-        name = ".".join(part for part in (self._called(model), path) if part) if model is not None else ""
+        model, path = self._model_and_name(tensor)
+        name = ".".join(part for part in (self._variable_name(model), path) if part) if model is not None else ""
         attribute_of = role.rpartition(".")[2] or text.rpartition(".")[2]
-        site, by = self._made(tensor)
-        if site is None and model is not None:
-            site = self._line_of(path, model)
-        elif site is None and holder is not None:
-            site = self._attribute(holder, attribute_of)
+        location, by = self._find_origin(tensor)
+        if location is None and model is not None:
+            location = self._find_line(path, model)
+        elif location is None and holder is not None:
+            location = self._find_assignment(holder, attribute_of)
         return TensorDescription(
-            expression=text, name=name, argument_name=role, shape=tuple(map(int, tensor.shape)), created_at=site, created_by=by,
+            expression=text, name=name, argument_name=role, shape=tuple(map(int, tensor.shape)), created_at=location, created_by=by,
             dtype=str(tensor.dtype).removeprefix("torch."), device=str(tensor.device),
             requires_grad=tensor.requires_grad, grad_fn=tensor.grad_fn.name() if tensor.grad_fn is not None else "",
-            module_role=_held(holder, attribute_of), version=0 if tensor.is_inference() else tensor._version,  # noqa: SLF001
+            module_role=_storage_kind(holder, attribute_of), version=0 if tensor.is_inference() else tensor._version,  # noqa: SLF001
         )  # fmt: skip
 
     def module(self) -> ModuleDescription | None:
@@ -63,51 +63,51 @@ class Describer:
         for _, model in self.chain:
             path = next((path for path, module in modules(model) if module is innermost), None)
             if path is not None:
-                torchs = type(innermost).__module__.startswith("torch.")
+                is_pytorch = type(innermost).__module__.startswith("torch.")
                 numbers = {
                     name: value for name, value in vars(innermost).items() if type(value) is int and name[0] != "_"
                 }
                 return ModuleDescription(
                     class_name=type(innermost).__name__, path=path, model_class=type(model).__name__,
-                    int_attributes=numbers if torchs else {}, created_at=self._line_of(path, model),
+                    int_attributes=numbers if is_pytorch else {}, created_at=self._find_line(path, model),
                 )  # fmt: skip
         return None
 
-    def _made(self, tensor: Any) -> tuple[SourceLocation | None, str]:
-        """Find the name that an object was first given by the user's functions that are running."""
-        for frame in reversed(self._users):
-            line = frame.site.line
+    def _find_origin(self, tensor: Any) -> tuple[SourceLocation | None, str]:
+        """Find the line where a running user function created an object."""
+        for frame in reversed(self._user_frames):
+            line = frame.location.line
             for name, value in frame.locals.items():
                 found = binding(frame.code, line, name) if value is tensor else None
                 if found is not None and not found.alias:
-                    return frame.site._replace(line=found.line), found.made_by
+                    return frame.location._replace(line=found.line), found.made_by
         return None, ""
 
-    def _line_of(self, path: str, model: nn.Module) -> SourceLocation | None:
-        """Return the line that made what lies at a path of a model, or the nearest thing around it."""
+    def _find_line(self, path: str, model: nn.Module) -> SourceLocation | None:
+        """Return the line that created a part of a model, or its nearest enclosing module."""
         names, holders = path.split(".") if path else [], [model]
         for name in names[:-1]:
-            holders.append(held(holders[-1], name))
+            holders.append(stored_attribute(holders[-1], name))
         for holder, name in zip(reversed(holders), reversed(names), strict=True) if names else ():
-            if (site := self._attribute(holder, name)) is not None:
-                return site
-        return self._made(model)[0]
+            if (location := self._find_assignment(holder, name)) is not None:
+                return location
+        return self._find_origin(model)[0]
 
-    def _attribute(self, holder: Any, name: str) -> SourceLocation | None:
+    def _find_assignment(self, holder: Any, name: str) -> SourceLocation | None:
         for kind in type(holder).__mro__:
             code = getattr(vars(kind).get("__init__"), "__code__", None)
-            if code is not None and is_user_code(code) and (site := attribute(code, name)) is not None:
-                return site
+            if code is not None and is_user_code(code) and (location := attribute(code, name)) is not None:
+                return location
         return None
 
-    def _path(self, tensor: Tensor) -> tuple[nn.Module | None, str]:
-        """Return the model whose parameter or buffer a tensor is, and what that calls it."""
+    def _model_and_name(self, tensor: Tensor) -> tuple[nn.Module | None, str]:
+        """Return the model that owns a parameter or buffer, and its name there."""
         return self._paths.get(id(tensor), (None, ""))
 
-    def _called(self, model: nn.Module) -> str:
-        """Return the name the user's functions have for a model, where there are several."""
+    def _variable_name(self, model: nn.Module) -> str:
+        """Return the user's variable name of a model, if there are several models."""
         if len(self.models) > 1:
-            for frame in self._users:
+            for frame in self._user_frames:
                 for name, value in frame.locals.items():
                     if value is model and name != "self":
                         return name
@@ -115,23 +115,23 @@ class Describer:
 
 
 def own_module(frame: Frame) -> nn.Module | None:
-    """Return the module a frame is a method of."""
+    """Return the module whose method a frame is."""
     code = frame.code
     first = frame.locals.get(code.co_varnames[0]) if code.co_argcount else None
     return first if issubclass(type(first), nn.Module) else None
 
 
 def modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield a module and all within it, with their paths, without calling a method of theirs."""
-    waiting, seen = [("", model)], set[int]()
-    while waiting and len(seen) < MOST:
-        path, module = waiting.pop()
+    """Yield a module and its submodules with their paths, without calling any of their methods."""
+    pending, seen = [("", model)], set[int]()
+    while pending and len(seen) < MAX_MODULES:
+        path, module = pending.pop()
         if id(module) in seen:
             continue
         seen.add(id(module))
         yield path, module
         children = vars(module).get("_modules", {})
-        waiting += [
+        pending += [
             (f"{path}.{name}" if path else name, child)
             for name, child in reversed(children.items())
             if issubclass(type(child), nn.Module)
@@ -148,7 +148,7 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
                     yield f"{path}.{name}" if path else name, tensor
 
 
-def _held(holder: Any, name: str) -> str:
+def _storage_kind(holder: Any, name: str) -> str:
     if not issubclass(type(holder), nn.Module):
         return ""
     stored = vars(holder)

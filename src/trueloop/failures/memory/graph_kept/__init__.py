@@ -99,7 +99,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         for loop in reversed(kept.loops):
             if (
                 loop.runs_at_most_once()
-                or not any(each.within(loop) for each in passes)
+                or not any(each.is_inside(loop) for each in passes)
                 or not growing(source, kept, loop)
             ):
                 continue
@@ -126,7 +126,7 @@ def _used_up(source: SourceFile, kept: Op, loop: Loop) -> Op | None:
     for each in backwards:
         asked = [each.options.get(name) for name in ("retain_graph", "create_graph", "1", "2")]
         retains = any(one is not None and one.constant(default=True) is not False for one in asked)
-        if each.within(loop) and not retains and any(holds(one, _ways(source, each, loop)) for one in kept.inputs):
+        if each.is_inside(loop) and not retains and any(holds(one, _ways(source, each, loop)) for one in kept.inputs):
             return each
     return None
 
@@ -140,7 +140,7 @@ def _ways(source: SourceFile, backward: Op, loop: Loop) -> set[int]:
             made is not None
             and made.kind in (OpKind.MODEL_CALL, OpKind.LOSS)
             and made.grad is True
-            and made.within(loop)
+            and made.is_inside(loop)
         ):
             found.add(id(each))
     return found

@@ -93,7 +93,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _retains_graph(source: SourceFile, backward: Op) -> bool:
-    place = "2" if source.name(backward.node.func) == "torch.autograd.backward" else "1"
+    place = "2" if source.qualified_name(backward.node.func) == "torch.autograd.backward" else "1"
     options = backward.options
     retain = options.get("retain_graph") or (options.get(place) if len(backward.node.args) > 1 else None)
     create = options.get("create_graph") or options.get(str(int(place) + 1))

@@ -51,7 +51,7 @@ def called_functions(source: SourceFile, root: int, loop: Loop) -> list[Any]:
     """Return the functions of the file that a loop calls."""
     found: dict[int, Any] = {}
     for each in source.operations:
-        if each.entry_point == root and each.within(loop):
+        if each.entry_point == root and each.is_inside(loop):
             inner = {id(node) for node in found.values()}
             found.update({id(one): one for one in each.functions if id(one) not in inner})
     return [one for one in found.values() if not encloses(one, loop.node)]
@@ -61,7 +61,7 @@ def _is_data(value: AbstractValue, loop: Loop, source: SourceFile) -> bool:
     """Return True for what the loop iterates over and for the result of ``next``."""
     node = value.node
     if isinstance(node, ast.Call):
-        return source.name(node.func) in ("builtins.next", "builtins.enumerate", "builtins.zip")
+        return source.qualified_name(node.func) in ("builtins.next", "builtins.enumerate", "builtins.zip")
     return node is loop.node or node is getattr(loop.node, "iter", None)
 
 
@@ -135,5 +135,5 @@ def share_graph(one: AbstractValue, others: Iterable[AbstractValue], source: Sou
         for each in one.autograd_graph()
         if each.kind in (ValueKind.TENSOR, ValueKind.UNKNOWN, ValueKind.SEQUENCE)
     }
-    data = {id(each.over) for operation in source.ops(OpKind.BACKWARD) for each in operation.loops}
+    data = {id(each.iterable) for operation in source.ops(OpKind.BACKWARD) for each in operation.loops}
     return any(id(each) in mine - data for other in others for each in other.autograd_graph())

@@ -92,7 +92,7 @@ class _MetricSearch:
 
 def _operation_name(source: SourceFile, node: object) -> str:
     if isinstance(node, ast.Call):
-        return source.name(node.func)
+        return source.qualified_name(node.func)
     return f"binary {type(node.op).__name__}" if isinstance(node, ast.BinOp) else ""
 
 

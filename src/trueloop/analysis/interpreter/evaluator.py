@@ -35,18 +35,18 @@ class Evaluator:
     def __init__(self, interpreter: Interpreter) -> None:
         self.interpreter = interpreter
 
-    def of(self, node: ast.expr) -> AbstractValue:
+    def evaluate(self, node: ast.expr) -> AbstractValue:
         """Return what an expression stands for, and write down what evaluating it does."""
         run = getattr(self, f"_{type(node).__name__.lower()}", None)
         if run is not None:
-            thing: AbstractValue = run(node)
-            if thing.loops is None and thing.kind in OBJECT_KINDS and not thing.union:
-                thing.loops = tuple(each.node for each in self.interpreter.recording.loops)
-            return thing
-        parts = [self.of(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+            value: AbstractValue = run(node)
+            if value.loops is None and value.kind in OBJECT_KINDS and not value.union:
+                value.loops = tuple(each.node for each in self.interpreter.recording.loops)
+            return value
+        parts = [self.evaluate(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
         return unknown_value(node, *parts)
 
-    def name_of(self, node: ast.expr) -> str:
+    def qualified_name(self, node: ast.expr) -> str:
         """Return the qualified name of what an expression stands for, "" where nobody knows; does nothing."""
         return self.interpreter.recording.names.get(id(node), "")
 
@@ -66,7 +66,7 @@ class Evaluator:
         return found
 
     def _attribute(self, node: ast.Attribute) -> AbstractValue:
-        return self.attribute(self.of(node.value), node)
+        return self.attribute(self.evaluate(node.value), node)
 
     def attribute(self, owner: AbstractValue, node: ast.Attribute) -> AbstractValue:
         """Return what an attribute of something stands for."""
@@ -90,15 +90,15 @@ class Evaluator:
                 )
             case _:
                 pass
-        thing = unknown_value(node, owner)
+        value = unknown_value(node, owner)
         if owner.kind in (ValueKind.UNKNOWN, ValueKind.INSTANCE):
-            owner.attributes[name] = self.interpreter.used(thing, dotted_name(node), self.around())
-        return thing
+            owner.attributes[name] = self.interpreter.infer_kind(value, dotted_name(node), self.enclosing_definition())
+        return value
 
-    def around(self) -> Any:
+    def enclosing_definition(self) -> Any:
         """Return the class or function whose statements are being run."""
         functions = self.interpreter.recording.functions
-        return self.interpreter.calls.class_around(functions[-1]) if functions else None
+        return self.interpreter.calls.enclosing_class(functions[-1]) if functions else None
 
     def _model_attribute(self, owner: AbstractValue, node: ast.Attribute) -> AbstractValue:
         if WRAPPER in owner.facts and node.attr == "module" and owner.sources:
@@ -109,7 +109,7 @@ class Evaluator:
             if each is not owner and node.attr in each.attributes:
                 return each.attributes[node.attr]
         part = AbstractValue(kind=ValueKind.MODEL, node=node, sources=(owner,), facts={SUBMODULE})
-        if self.interpreter.calls.method_of(owner, node.attr) is not None:
+        if self.interpreter.calls.find_method(owner, node.attr) is not None:
             return part  # a property or a method: not kept, it is looked up for each call
         owner.attributes[node.attr] = part
         return part
@@ -128,30 +128,30 @@ class Evaluator:
         return AbstractValue(kind=ValueKind.CONSTANT, node=node, value=node.value)
 
     def _call(self, node: ast.Call) -> AbstractValue:
-        return self.interpreter.calls.run(node)
+        return self.interpreter.calls.evaluate(node)
 
     def _await(self, node: ast.Await) -> AbstractValue:
-        return self.of(node.value)
+        return self.evaluate(node.value)
 
     def _starred(self, node: ast.Starred) -> AbstractValue:
-        return self.of(node.value)
+        return self.evaluate(node.value)
 
     def _namedexpr(self, node: ast.NamedExpr) -> AbstractValue:
-        thing = self.of(node.value)
-        self.interpreter.targets.assign(node.target, thing)
-        return thing
+        value = self.evaluate(node.value)
+        self.interpreter.assignments.assign(node.target, value)
+        return value
 
     def _ifexp(self, node: ast.IfExp) -> AbstractValue:
-        decided = self.decided(node.test)
-        self.of(node.test)
+        decided = self.static_truth(node.test)
+        self.evaluate(node.test)
         if decided is not None:
-            return self.of(node.body if decided else node.orelse)
-        return join_values(self.of(node.body), self.of(node.orelse))
+            return self.evaluate(node.body if decided else node.orelse)
+        return join_values(self.evaluate(node.body), self.evaluate(node.orelse))
 
     def _boolop(self, node: ast.BoolOp) -> AbstractValue:
-        things = [self.of(value) for value in node.values]
-        result = things[0]
-        for each in things[1:]:
+        values = [self.evaluate(value) for value in node.values]
+        result = values[0]
+        for each in values[1:]:
             result = join_values(result, each)
         return result
 
@@ -159,17 +159,17 @@ class Evaluator:
         return AbstractValue(kind=ValueKind.FUNCTION, name="<lambda>", node=node, scope=self.interpreter.scope)
 
     def _unaryop(self, node: ast.UnaryOp) -> AbstractValue:
-        thing = self.of(node.operand)
-        if thing.kind is ValueKind.CONSTANT:
-            value = thing.value
+        operand = self.evaluate(node.operand)
+        if operand.kind is ValueKind.CONSTANT:
+            value = operand.value
             if isinstance(node.op, ast.Not):
                 return AbstractValue(kind=ValueKind.CONSTANT, node=node, value=not value)
             if isinstance(node.op, ast.USub) and isinstance(value, int | float):
                 return AbstractValue(kind=ValueKind.CONSTANT, node=node, value=-value)
-        return self.computed(node, f"unary {type(node.op).__name__}", thing)
+        return self.tensor_result(node, f"unary {type(node.op).__name__}", operand)
 
     def _binop(self, node: ast.BinOp) -> AbstractValue:
-        left, right = self.of(node.left), self.of(node.right)
+        left, right = self.evaluate(node.left), self.evaluate(node.right)
         if ValueKind.PARAMETERS in (left.kind, right.kind):  # list(a.parameters()) + list(b.parameters())
             return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=(*left.sources, *right.sources))
         if left.kind is right.kind is ValueKind.SEQUENCE:
@@ -179,10 +179,10 @@ class Evaluator:
             return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=left.sources)
         if left.kind is right.kind is ValueKind.CONSTANT:
             return AbstractValue(kind=ValueKind.CONSTANT, node=node, value=_fold_constants(node.op, left.value, right.value))
-        return self.computed(node, f"binary {type(node.op).__name__}", left, right)
+        return self.tensor_result(node, f"binary {type(node.op).__name__}", left, right)
 
     def _compare(self, node: ast.Compare) -> AbstractValue:
-        parts = [self.of(each) for each in (node.left, *node.comparators)]
+        parts = [self.evaluate(each) for each in (node.left, *node.comparators)]
         plain = any(isinstance(each, ast.Is | ast.IsNot | ast.In | ast.NotIn) for each in node.ops)
         kind = (
             ValueKind.TENSOR
@@ -191,7 +191,7 @@ class Evaluator:
         )
         return AbstractValue(kind=kind, name="compare", node=node, sources=tuple(parts), facts={NO_GRAPH})
 
-    def computed(self, node: ast.expr, name: str, *inputs: AbstractValue) -> AbstractValue:
+    def tensor_result(self, node: ast.expr, name: str, *inputs: AbstractValue) -> AbstractValue:
         """Return the result of an operation on tensors, if any of its inputs is one."""
         if not any(each.kind in (ValueKind.TENSOR, ValueKind.PARAMETERS) for each in inputs):
             return unknown_value(node, *inputs)
@@ -203,7 +203,7 @@ class Evaluator:
     def _joinedstr(self, node: ast.JoinedStr) -> AbstractValue:
         for each in node.values:
             if isinstance(each, ast.FormattedValue):
-                self.of(each.value)
+                self.evaluate(each.value)
         return AbstractValue(kind=ValueKind.UNKNOWN, node=node, facts={NO_GRAPH})
 
     # Sequences -------------------------------------------------------------------------------------------------------
@@ -211,26 +211,26 @@ class Evaluator:
     def _tuple(self, node: ast.Tuple | ast.List | ast.Set) -> AbstractValue:
         if len(node.elts) > MAX_ITEMS:
             return unknown_value(node)
-        return self._sequence(node, [self.of(each) for each in node.elts])
+        return self._sequence(node, [self.evaluate(each) for each in node.elts])
 
     _list = _set = _tuple
 
-    def _sequence(self, node: ast.expr, things: list[AbstractValue]) -> AbstractValue:
-        if things and all(each.kind is ValueKind.PARAMETERS for each in things):
+    def _sequence(self, node: ast.expr, values: list[AbstractValue]) -> AbstractValue:
+        if values and all(each.kind is ValueKind.PARAMETERS for each in values):
             return AbstractValue(
-                kind=ValueKind.PARAMETERS, node=node, sources=_unique(each.sources for each in things)
+                kind=ValueKind.PARAMETERS, node=node, sources=_unique(each.sources for each in values)
             )
-        held = {f"[{number}]": each for number, each in enumerate(things)}
-        return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(things), attributes=held)
+        held = {f"[{number}]": each for number, each in enumerate(values)}
+        return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(values), attributes=held)
 
     def _dict(self, node: ast.Dict) -> AbstractValue:
         if len(node.values) > MAX_ITEMS:
             return unknown_value(node)
         held: dict[str, AbstractValue] = {}
         for key, value in zip(node.keys, node.values, strict=True):
-            thing = self.of(value)
-            word = self.of(key).constant() if key is not None else None
-            held[f"[{word!r}]" if isinstance(word, str | int) else f"[?{len(held)}]"] = thing
+            item = self.evaluate(value)
+            word = self.evaluate(key).constant() if key is not None else None
+            held[f"[{word!r}]" if isinstance(word, str | int) else f"[?{len(held)}]"] = item
         parameters = held.get("['params']")
         if parameters is not None and parameters.kind is ValueKind.PARAMETERS:
             return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=parameters.sources)
@@ -248,14 +248,14 @@ class Evaluator:
 
     def _comprehension(self, node: ast.expr, generators: list[ast.comprehension], value: ast.expr) -> AbstractValue:
         first, *rest = generators
-        over = self.of(first.iter)
+        over = self.evaluate(first.iter)
         self.interpreter.recording.add(OpKind.ITERATE, node, over)
-        before = self.interpreter.scope.copied()
+        before = self.interpreter.scope.copy_names()
         with self.interpreter.recording.loop(first, over):
-            self.interpreter.targets.assign(first.target, element(over, first.iter))
+            self.interpreter.assignments.assign(first.target, element(over, first.iter))
             for test in first.ifs:
-                self.of(test)
-            result = self._comprehension(node, rest, value) if rest else self.of(value)
+                self.evaluate(test)
+            result = self._comprehension(node, rest, value) if rest else self.evaluate(value)
         self.interpreter.scope.names = before
         if rest:
             return result
@@ -266,19 +266,19 @@ class Evaluator:
         )
 
     def _subscript(self, node: ast.Subscript) -> AbstractValue:
-        owner, word = self.of(node.value), self.of(node.slice).constant()
+        owner, word = self.evaluate(node.value), self.evaluate(node.slice).constant()
         key = f"[{word!r}]"
         if isinstance(word, str | int) and key in owner.attributes:
             return owner.attributes[key]
         if owner.kind in (ValueKind.SEQUENCE, ValueKind.UNKNOWN, ValueKind.LOADER) and not isinstance(
             node.slice, ast.Slice
         ):
-            thing = element(owner, node) if owner.kind is not ValueKind.UNKNOWN else unknown_value(node, owner)
+            value = element(owner, node) if owner.kind is not ValueKind.UNKNOWN else unknown_value(node, owner)
             if isinstance(word, str | int):
-                owner.attributes[key] = thing
-            return thing
+                owner.attributes[key] = value
+            return value
         if owner.kind is ValueKind.TENSOR:
-            return self.computed(node, owner.name, owner)
+            return self.tensor_result(node, owner.name, owner)
         if owner.kind is ValueKind.MODEL:  # a layer of Sequential or ModuleList
             layer = owner.attributes.get(key)
             return layer or AbstractValue(kind=ValueKind.MODEL, node=node, sources=(owner,), facts={SUBMODULE})
@@ -288,10 +288,10 @@ class Evaluator:
 
     # What the text decides -------------------------------------------------------------------------------------------
 
-    def decided(self, test: ast.expr) -> bool | None:
+    def static_truth(self, test: ast.expr) -> bool | None:
         """Return the truth of a test that the text decides; None where the run does."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            inner = self.decided(test.operand)
+            inner = self.static_truth(test.operand)
             return None if inner is None else not inner
         if isinstance(test, ast.Constant):
             return bool(test.value)
@@ -321,31 +321,31 @@ class Evaluator:
             return None  # a default, or a word of the function's own, is not all that it may be
         return (told == asked) is isinstance(test.ops[0], ast.Eq)
 
-    def annotated(self, node: ast.expr) -> ValueKind | None:
+    def annotated_kind(self, node: ast.expr) -> ValueKind | None:
         """Return the kind of thing an annotation promises."""
         if isinstance(node, ast.BinOp):  # optimizer: Optimizer | None
-            return self.annotated(node.left) or self.annotated(node.right)
+            return self.annotated_kind(node.left) or self.annotated_kind(node.right)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             try:
-                return self.annotated(ast.parse(node.value, mode="eval").body)
+                return self.annotated_kind(ast.parse(node.value, mode="eval").body)
             except (SyntaxError, ValueError):
                 return None
         if isinstance(node, ast.Subscript):  # Optional[Optimizer], DataLoader[Batch]
             return (
-                self.annotated(node.slice)
+                self.annotated_kind(node.slice)
                 if dotted_name(node.value).endswith("Optional")
-                else self.annotated(node.value)
+                else self.annotated_kind(node.value)
             )
         if not isinstance(node, ast.Name | ast.Attribute):
             return None
-        thing = self.of(node)
-        if thing.kind is ValueKind.CLASS:
-            return ValueKind.MODEL if self.interpreter.calls.is_module(thing) else None
-        if thing.name in ("torch.Tensor", "torch.FloatTensor", "torch.LongTensor"):
+        value = self.evaluate(node)
+        if value.kind is ValueKind.CLASS:
+            return ValueKind.MODEL if self.interpreter.calls.is_module(value) else None
+        if value.name in ("torch.Tensor", "torch.FloatTensor", "torch.LongTensor"):
             return ValueKind.TENSOR
-        if thing.name.endswith((".LRScheduler", "._LRScheduler")):
+        if value.name.endswith((".LRScheduler", "._LRScheduler")):
             return ValueKind.SCHEDULER
-        return created_kind(thing.name) if thing.kind is ValueKind.NAME else None
+        return created_kind(value.name) if value.kind is ValueKind.NAME else None
 
 
 def element(over: AbstractValue, node: Any) -> AbstractValue:
@@ -370,8 +370,8 @@ def element(over: AbstractValue, node: Any) -> AbstractValue:
             return unknown_value(node, over)
 
 
-def _first_of_kind(things: tuple[AbstractValue, ...], kind: ValueKind) -> AbstractValue | None:
-    return next((each for each in things if each.kind is kind), None)
+def _first_of_kind(values: tuple[AbstractValue, ...], kind: ValueKind) -> AbstractValue | None:
+    return next((each for each in values if each.kind is kind), None)
 
 
 def _unique(groups: Any) -> tuple[AbstractValue, ...]:

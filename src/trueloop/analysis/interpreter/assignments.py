@@ -15,7 +15,7 @@ from trueloop.analysis.abstract_value import (
     join_values,
     unknown_value,
 )
-from trueloop.analysis.interpreter.values import element
+from trueloop.analysis.interpreter.evaluator import element
 from trueloop.analysis.operations import OpKind
 from trueloop.core.source_text import dotted_name
 
@@ -29,62 +29,62 @@ class Assignments:
     def __init__(self, interpreter: Interpreter) -> None:
         self.interpreter = interpreter
 
-    def assign(self, target: ast.expr, thing: AbstractValue) -> None:
+    def assign(self, target: ast.expr, value: AbstractValue) -> None:
         """Let a target stand for a thing."""
         match target:
             case ast.Name():
                 functions = self.interpreter.recording.functions
                 within = functions[-1] if functions else self.interpreter.tree
-                self.interpreter.scope.put(target.id, self.interpreter.used(thing, target.id, within))
+                self.interpreter.scope.assign(target.id, self.interpreter.infer_kind(value, target.id, within))
             case ast.Attribute():
-                self._assign_attribute(target, thing)
+                self._assign_attribute(target, value)
             case ast.Subscript():
-                owner, word = self.interpreter.values.of(target.value), self.interpreter.values.of(target.slice).constant()
+                owner, word = self.interpreter.evaluator.evaluate(target.value), self.interpreter.evaluator.evaluate(target.slice).constant()
                 if isinstance(word, str | int):
-                    owner.attributes[f"[{word!r}]"] = thing
-                self.interpreter.recording.add(OpKind.STORE_ITEM, target, owner, thing)
+                    owner.attributes[f"[{word!r}]"] = value
+                self.interpreter.recording.add(OpKind.STORE_ITEM, target, owner, value)
             case ast.Tuple() | ast.List():
                 for number, each in enumerate(target.elts):
                     if isinstance(each, ast.Starred):
-                        self.assign(each.value, unknown_value(each, thing))
+                        self.assign(each.value, unknown_value(each, value))
                     else:
-                        self.assign(each, self._unpacked_item(thing, number, each))
+                        self.assign(each, self._unpacked_item(value, number, each))
             case _:
                 pass
 
-    def _unpacked_item(self, thing: AbstractValue, number: int, node: ast.expr) -> AbstractValue:
+    def _unpacked_item(self, value: AbstractValue, number: int, node: ast.expr) -> AbstractValue:
         """Return an item of what is taken apart."""
-        found = thing.attributes.get(f"[{number}]")
+        found = value.attributes.get(f"[{number}]")
         if found is not None:
             return found
-        if thing.kind is ValueKind.TENSOR:  # a batch, the outputs of a model
+        if value.kind is ValueKind.TENSOR:  # a batch, the outputs of a model
             return AbstractValue(
-                kind=ValueKind.TENSOR, name=thing.name, node=node, sources=(thing,), facts=thing.facts & {NO_GRAPH}
+                kind=ValueKind.TENSOR, name=value.name, node=node, sources=(value,), facts=value.facts & {NO_GRAPH}
             )
-        if thing.kind is ValueKind.PARAMETERS:  # (name, parameter)
-            return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=thing.sources)
-        return element(thing, node) if thing.kind is ValueKind.SEQUENCE else unknown_value(node, thing)
+        if value.kind is ValueKind.PARAMETERS:  # (name, parameter)
+            return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=value.sources)
+        return element(value, node) if value.kind is ValueKind.SEQUENCE else unknown_value(node, value)
 
-    def _assign_attribute(self, target: ast.Attribute, thing: AbstractValue) -> None:
-        owner, name = self.interpreter.values.of(target.value), target.attr
+    def _assign_attribute(self, target: ast.Attribute, value: AbstractValue) -> None:
+        owner, name = self.interpreter.evaluator.evaluate(target.value), target.attr
         recording = self.interpreter.recording
         if name == GRAD:
-            recording.add(OpKind.CLEAR_GRADIENTS, target, owner, thing, name=GRAD)
+            recording.add(OpKind.CLEAR_GRADIENTS, target, owner, value, name=GRAD)
             return
         if name == "requires_grad":
-            self.freeze(target, owner, thing.constant())
+            self.set_requires_grad(target, owner, value.constant())
             return
-        thing = self.interpreter.used(thing, dotted_name(target), self.interpreter.values.around())
+        value = self.interpreter.infer_kind(value, dotted_name(target), self.interpreter.evaluator.enclosing_definition())
         before = owner.attributes.get(name)
         inside = recording.branches and before is not None and SUBMODULE not in before.facts
-        owner.attributes[name] = join_values(before, thing) if inside and before is not None else thing
+        owner.attributes[name] = join_values(before, value) if inside and before is not None else value
         if owner.kind is ValueKind.MODEL:
-            thing.owners = (*thing.owners, owner)
+            value.owners = (*value.owners, owner)
         if name == "data" and owner.kind in (ValueKind.PARAMETERS, ValueKind.TENSOR):
             return
-        recording.add(OpKind.SET_ATTRIBUTE, target, owner, thing, name=name)
+        recording.add(OpKind.SET_ATTRIBUTE, target, owner, value, name=name)
 
-    def freeze(self, node: ast.AST, owner: AbstractValue, value: Any) -> None:
+    def set_requires_grad(self, node: ast.AST, owner: AbstractValue, value: Any) -> None:
         """Take note that something wants gradients, or does not."""
         wants = value if isinstance(value, bool) else None
         self.interpreter.recording.add(OpKind.SET_REQUIRES_GRAD, node, owner, value=wants)
@@ -93,16 +93,16 @@ class Assignments:
             for each in owner.sources if owner.kind is ValueKind.PARAMETERS else ():
                 each.facts = each.facts | {FROZEN}
 
-    def augmented(self, node: ast.AugAssign) -> None:
+    def assign_augmented(self, node: ast.AugAssign) -> None:
         """Run ``total += loss``."""
         target: Any = node.target
         reading = ast.copy_location(_as_load(target), target)
-        before, thing = self.interpreter.values.of(reading), self.interpreter.values.of(node.value)
+        before, value = self.interpreter.evaluator.evaluate(reading), self.interpreter.evaluator.evaluate(node.value)
         if before.kind is ValueKind.TENSOR and before.name == GRAD:
-            self.interpreter.recording.add(OpKind.ACCESS_GRADIENTS, node, before, thing)
+            self.interpreter.recording.add(OpKind.ACCESS_GRADIENTS, node, before, value)
             return
-        result = self.interpreter.values.computed(node.value, f"binary {type(node.op).__name__}", before, thing)
-        self.interpreter.recording.add(OpKind.STORE_ITEM, node, before, thing, result=result, name="+=")
+        result = self.interpreter.evaluator.tensor_result(node.value, f"binary {type(node.op).__name__}", before, value)
+        self.interpreter.recording.add(OpKind.STORE_ITEM, node, before, value, result=result, name="+=")
         if before.kind is not ValueKind.SEQUENCE:
             self.assign(target, result)
 
