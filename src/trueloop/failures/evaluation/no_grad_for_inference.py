@@ -63,7 +63,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
 
 
 def _is_no_grad(source: SourceFile, call: ast.Call) -> bool:
-    return source.qualified_name(call.func) == "torch.no_grad" and not call.args and isinstance(call.func, ast.Attribute)
+    return (
+        source.qualified_name(call.func) == "torch.no_grad" and not call.args and isinstance(call.func, ast.Attribute)
+    )
 
 
 def _enclosing_scope(source: SourceFile, node: ast.With) -> ast.AST:

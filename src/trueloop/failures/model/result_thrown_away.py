@@ -135,7 +135,9 @@ def _is_guarded(function: Any, node: ast.Call, source: SourceFile) -> bool:
         guards = isinstance(each, ast.Try | ast.TryStar)
         if isinstance(each, ast.With | ast.AsyncWith):
             names = [
-                source.qualified_name(item.context_expr.func) for item in each.items if isinstance(item.context_expr, ast.Call)
+                source.qualified_name(item.context_expr.func)
+                for item in each.items
+                if isinstance(item.context_expr, ast.Call)
             ]
             guards = len(names) < len(each.items) or not all(name.endswith("autocast") for name in names)
         if guards and is_inside(node, each):

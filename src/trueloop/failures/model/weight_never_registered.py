@@ -99,7 +99,11 @@ def _requires_gradients(source: SourceFile, call: ast.Call) -> bool:
     if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
         inner = call.func.value
         arguments = [*call.args, *(each.value for each in call.keywords)]
-        return isinstance(inner, ast.Call) and source.qualified_name(inner.func) in FACTORIES and all(map(_is_true, arguments))
+        return (
+            isinstance(inner, ast.Call)
+            and source.qualified_name(inner.func) in FACTORIES
+            and all(map(_is_true, arguments))
+        )
     return source.qualified_name(call.func) in FACTORIES and any(
         each.arg == "requires_grad" and _is_true(each.value) for each in call.keywords
     )
