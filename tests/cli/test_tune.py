@@ -25,9 +25,9 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Recipe]:
     """Stand for the attempts themselves; tells what was asked for."""
     asked: list[Recipe] = []
     trials = [
-        Trial(setting="", value=None, pace=pace(1000)),
-        Trial(setting="threads", value=2, pace=pace(2500)),
-        Trial(setting="micro_batch", value=64, pace=None, problem="does not fit into the memory"),
+        Trial(setting="", value=None, throughput=pace(1000)),
+        Trial(setting="threads", value=2, throughput=pace(2500)),
+        Trial(setting="micro_batch", value=64, throughput=None, problem="does not fit into the memory"),
     ]
 
     def tune(recipe: Recipe, *, seconds: float, compiled: bool, told: Any) -> TuningResult:

@@ -200,7 +200,12 @@ def test_impossible_sizes_are_refused(size):
 
 @pytest.mark.parametrize(
     ("weights", "message"),
-    [([1.0, -2.0], "sample 1 is -2"), ([math.nan], "sample 0 is nan"), ([0.0, 0.0], "sum of the weights is 0"), ([], "0 samples")],
+    [
+        ([1.0, -2.0], "sample 1 is -2"),
+        ([math.nan], "sample 0 is nan"),
+        ([0.0, 0.0], "sum of the weights is 0"),
+        ([], "0 samples"),
+    ],
 )
 def test_weights_that_cannot_be_drawn_from_are_refused(weights, message):
     with pytest.raises(InvalidData, match=message):

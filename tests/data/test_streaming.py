@@ -193,7 +193,7 @@ def test_a_resumed_epoch_reads_only_the_shards_in_hand(known):
 
 
 def first_lanes(loader):
-    return loader._at(0).lanes
+    return loader._shard_epoch(0).lanes
 
 
 @given(lengths_of, st.integers(1, 9), st.integers(1, 9), widths, st.booleans())

@@ -35,7 +35,9 @@ def stranger_sends(number: int, pid: int) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_strangers_signal_is_nothing_and_the_parents_sigterm_the_end(number: signal.Signals):
-    with block_stop_signals():  # NumPy, which SCRIPT imports first, may start threads that hold nothing back by themselves
+    with (
+        block_stop_signals()
+    ):  # NumPy, which SCRIPT imports first, may start threads that hold nothing back by themselves
         worker = subprocess.Popen([sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True)
     with worker:
         assert worker.stdout is not None

@@ -136,9 +136,9 @@ def test_torchrun_shows_the_error_of_the_process_that_failed(place):
 
 
 def test_a_process_that_never_comes_is_named(place):
-    started = place.fork("--parallel.patience-s", "1", processes=3, come=2)
+    started = place.fork("--parallel.timeout-s", "1", processes=3, come=2)
     assert started.wait() == [1, 1]
-    assert "1 process of 3 did not come to 127.0.0.1" in started.words()
+    assert "1 process of 3 did not connect to 127.0.0.1" in started.words()
     assert "rank 2." in started.words()
 
 

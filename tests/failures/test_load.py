@@ -56,7 +56,7 @@ def test_an_external_failure_is_listed_in_its_family(load_with_external):
 @pytest.mark.parametrize(
     ("text", "location", "message"),
     [
-        ("x = 1\n", {}, r"^theirs\.gradient\.external has no FAILURE\.$"),
+        ("x = 1\n", {}, r"^external_package\.gradient\.external has no FAILURE\.$"),
         (FILE.format(code="OPT777"), {}, "has the code 'OPT777'; codes of gradient start with GRD"),
         (FILE.format(code="GRD77"), {}, "has the code 'GRD77'; codes of gradient start with GRD"),
         (FILE.format(code="GRD001"), {}, "Two failures have the code GRD001 or the name external"),

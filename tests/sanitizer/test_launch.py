@@ -38,7 +38,7 @@ def test_what_is_found_is_told_at_once_and_in_the_report(
     def found(finding: Finding) -> None:
         heard.append((finding.code, capsys.readouterr().out))
 
-    ended = go(path, found=found)
+    ended = go(path, on_finding=found)
     assert ended.code == 0
     assert not ended.nothing
     assert heard == [("GRD901", ""), ("MEM901", "after\n")]
@@ -138,7 +138,7 @@ def test_who_hears_of_findings_and_breaks_does_not_break_the_program(program: Ca
     def broken(finding: Finding) -> None:
         raise RuntimeError("cannot print")
 
-    ended = go(program(MODEL + "optimizer.zero_grad()\n"), found=broken)
+    ended = go(program(MODEL + "optimizer.zero_grad()\n"), on_finding=broken)
     assert ended.code == 0
     assert codes(ended) == ["GRD901"]
     assert ended.report.problems

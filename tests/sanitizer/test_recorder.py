@@ -37,7 +37,7 @@ def made(kind: type[Any], update: int, time_s: float, **fields: Any) -> Any:
         empty = () if str(field.type).startswith("tuple[") else None
         if field.default is dataclasses.MISSING:
             fields.setdefault(field.name, neutral.get(str(field.type), empty))
-    return kind(**fields | {"update": update, "micro": update, "time_s": time_s})
+    return kind(**fields | {"update": update, "backward_count": update, "time_s": time_s})
 
 
 def hear(recorder: Recorder, event: Any) -> None:
@@ -66,7 +66,7 @@ def backward(update: int, time_s: float, seconds: float = 0.0, value: float | No
 
 
 def step(update: int, time_s: float, seconds: float = 0.0, **fields: Any) -> StepTaken:
-    given: dict[str, Any] = {"optimizer": ADAM, "rates": (0.1,), "backwards": 1, "norm": 2.0}
+    given: dict[str, Any] = {"optimizer": ADAM, "learning_rates": (0.1,), "backwards": 1, "grad_norm": 2.0}
     return made(StepTaken, update, time_s, seconds=seconds, **(given | fields))
 
 
@@ -209,7 +209,7 @@ def test_every_series_is_told_by_its_update():
     recorder = Recorder()
     for update in range(3):
         hear(recorder, backward(update, update, value=None if update == 1 else math.nan if update else 0.5))
-        hear(recorder, step(update, update, norm=None if update else 3.0, rates=(0.1 * update, 7.0)))
+        hear(recorder, step(update, update, grad_norm=None if update else 3.0, learning_rates=(0.1 * update, 7.0)))
     hear(recorder, made(GraphsAlive, 2, 2.0, count=40))
     series = recorder.series()
     assert list(series) == ["loss", "grad_norm", "lr", "live_graphs"]

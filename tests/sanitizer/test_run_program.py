@@ -47,7 +47,8 @@ def python(*words: str, stdin: str = "") -> Seen:
 
 def under_us(program: str, *, stdin: str = "") -> Seen:
     script = (
-        f"import sys\nfrom trueloop.sanitizer.run_program import Program, run\nsys.exit(run(Program({program})).code)\n"
+        f"import sys\nfrom trueloop.sanitizer.run_program import ProgramCommand, run_program\n"
+        f"sys.exit(run_program(ProgramCommand({program})).code)\n"
     )
     return python("-c", script, stdin=stdin)
 

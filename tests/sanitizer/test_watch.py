@@ -57,6 +57,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class Detector:
     subscribes_to: tuple[type[Event], ...] = (GraphsAlive, ErrorRaised)
+    activated_by: tuple[type[Event], ...] = ()
 
     def observe(self, event: Any) -> Evidence | None:
         if isinstance(event, ErrorRaised):

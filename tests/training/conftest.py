@@ -73,6 +73,13 @@ def build():
     def make(
         model: nn.Module, objective: Any, config: TrainConfig, updates_per_epoch: int = 4, **given: Any
     ) -> Assembly:
-        return assemble(model, objective, config, device=CPU, updates_per_epoch=updates_per_epoch, components=UserComponents(**given))
+        return assemble(
+            model,
+            objective,
+            config,
+            device=CPU,
+            updates_per_epoch=updates_per_epoch,
+            components=UserComponents(**given),
+        )
 
     return make

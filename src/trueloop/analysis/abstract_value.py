@@ -1,4 +1,4 @@
-"""What the names of a program stand for, as far as its text tells."""
+"""Abstract values: what the names and expressions of a program evaluate to, as far as its source shows."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Final
 
 
 class ValueKind(StrEnum):
-    """Kinds of things."""
+    """Kinds of abstract values."""
 
     MODEL = "model"
-    """A module of torch's, a layer as well as a whole network."""
+    """An instance of ``torch.nn.Module``: a layer or a network."""
     OPTIMIZER = "optimizer"
     SCHEDULER = "scheduler"
     SCALER = "scaler"
@@ -26,22 +26,22 @@ class ValueKind(StrEnum):
     PARAMETERS = "parameters"
     """Some or all parameters of models."""
     STATE = "state"
-    """What ``state_dict()`` returned; its tensors are the live ones."""
+    """The result of ``state_dict()``, which shares its tensors with the model."""
     TENSOR = "tensor"
-    """A value that was computed, or a batch."""
+    """A computed value or a batch."""
     ACCELERATOR = "accelerator"
-    """Hugging Face's Accelerator or Lightning's Fabric: it takes part in backward and in steps."""
+    """Hugging Face's Accelerator or Lightning's Fabric, which take part in backward and in steps."""
     SEQUENCE = "sequence"
-    """A tuple, list, set or dictionary written out."""
+    """A tuple, list, set or dictionary."""
     CONSTANT = "constant"
     FUNCTION = "function"
-    """Defined in this file; ``node`` is its definition."""
+    """A function that the file defines; ``node`` is its definition."""
     CLASS = "class"
-    """Defined in this file."""
+    """A class that the file defines."""
     INSTANCE = "instance"
-    """Of a class of this file that is none of the kinds above."""
+    """An instance of a class that the file defines, unless it has one of the kinds above."""
     NAME = "name"
-    """Something imported or built in: ``name`` says what."""
+    """An imported or built-in object; ``name`` is its qualified name."""
     UNKNOWN = "unknown"
 
 
@@ -54,53 +54,53 @@ class AbstractValue:
 
     kind: ValueKind
     name: str = ""
-    """The qualified name of what made it: "torch.optim.AdamW", of a tensor the last operation: "torch.softmax"."""
+    """Qualified name of the callable that created the value, for a tensor of its last operation: "torch.optim.AdamW"."""
     node: Any = None
-    """The expression that made it, or the definition of a function or class."""
+    """The expression that created the value, or the definition of a function or class."""
     sources: tuple[AbstractValue, ...] = ()
-    """What it was made from: the model of parameters, the parameters of an optimizer, the optimizer of a scheduler, the
-    dataset of a loader, the inputs of an operation on tensors."""
+    """Values that this one was created from: the model of parameters, the parameters of an optimizer, the optimizer of a
+    scheduler, the dataset of a loader, the inputs of an operation on tensors."""
     arguments: Mapping[str, AbstractValue] = field(default_factory=lambda: NO_ARGUMENTS)
-    """The arguments it was made with, by keyword, or by "0", "1" ... for their positions."""
+    """Arguments of the call that created the value, by keyword or by position as "0", "1" ..."""
     value: Any = None
-    """Of a constant."""
+    """Value of a constant."""
     attributes: dict[str, AbstractValue] = field(default_factory=dict[str, "AbstractValue"])
-    """Of an instance or a module defined in this file, and of a sequence by "[key]"."""
+    """Attributes of an instance or module defined in the file; items of a sequence by "[key]"."""
     owners: tuple[AbstractValue, ...] = ()
-    """Of a module: the modules that it is an attribute or a layer of."""
+    """Modules that have this module as an attribute or a layer."""
     union: tuple[AbstractValue, ...] = ()
-    """Where the program's branches made it in different ways: all of them."""
+    """All alternatives, where branches of the program create the value in different ways."""
     facts: Set[str] = frozenset()
-    """Words about it, see `MAYBE_NONE` and those that follow."""
+    """Properties of the value: `MAYBE_NONE` and the constants that follow it."""
     loops: tuple[Any, ...] | None = None
-    """Of a sequence, an instance or a module: the syntax nodes of the loops that ran while it was made, so that each of
-    their turns makes another one; None where that is not known."""
+    """Syntax nodes of the loops around the creation of a sequence, instance or module: each iteration creates another one;
+    None if not known."""
     scope: Any = None
-    """Of a function: where it was defined, for whoever reads the program."""
+    """The scope a function was defined in, or the class of an instance."""
 
     def constant(self, default: Any = None) -> Any:
-        """Return its value, where it is written out in the text."""
+        """Return the value of a constant; the default for other kinds."""
         return self.value if self.kind is ValueKind.CONSTANT else default
 
     def alternatives(self) -> Iterator[AbstractValue]:
-        """Yield what it can be: itself, or each way it was made."""
+        """Yield the members of the union, or the value itself if it has none."""
         if not self.union:
             yield self
         for each in self.union:
             yield from each.alternatives()
 
     def may_alias(self, other: AbstractValue) -> bool:
-        """True where both can be one object, or one wraps the other as DistributedDataParallel does."""
+        """Return True if both may be one object, or one wraps the other as DistributedDataParallel does."""
         mine = {id(each) for each in _unwrap(self)}
         return any(id(each) in mine for each in _unwrap(other))
 
     def models(self) -> list[AbstractValue]:
-        """Return the models whose parameters a thing has: of an optimizer those given to it, of a wrapper the inner."""
+        """Return the models whose parameters the value holds; for a wrapper, the wrapped model."""
         found, queue = list[AbstractValue](), list(_unwrap(self))
         while queue:
             each = queue.pop()
             if each.kind is ValueKind.MODEL:
-                if all(each is not known for known in found):
+                if all(each is not other for other in found):
                     found.append(each)
             elif each.kind in (
                 ValueKind.OPTIMIZER,
@@ -113,49 +113,49 @@ class AbstractValue:
         return found
 
     def with_enclosing_modules(self) -> list[AbstractValue]:
-        """Return a module and all that it is a part of."""
+        """Return the module and all modules that contain it."""
         found: list[AbstractValue] = [self]
         for each in found:
             above = [*each.owners, *(each.sources if SUBMODULE in each.facts else ())]
-            found += [inner for part in above for inner in _unwrap(part) if all(inner is not k for k in found)]
+            found += [inner for part in above for inner in _unwrap(part) if all(inner is not other for other in found)]
         return found
 
     def covers(self, other: AbstractValue) -> bool:
-        """True where a model, parameters or an optimizer hold some parameters of another, as far as the text tells.
+        """Return True if a model, parameters or an optimizer hold parameters of another value.
 
-        A part of a model is held by the model; a whole model is not held by one that holds a part of it.
+        A model covers its submodules; a submodule does not cover the model.
         """
         mine = {id(each) for each in self.models()}
         return any(id(above) in mine for model in other.models() for above in model.with_enclosing_modules())
 
     def last_layer(self) -> AbstractValue:
-        """Return the last layer of a chain of layers that the text writes out; the module itself, if it is none."""
+        """Return the last layer of a ``Sequential`` whose layers are written out; otherwise the module itself."""
         layer = self
         while layer.name == SEQUENTIAL and layer.sources:
-            held = {key: each for key, each in layer.attributes.items() if SUBMODULE not in each.facts}
-            written = getattr(layer.node, "args", ())
-            if len(written) != len(layer.sources) or any(isinstance(each, ast.Starred) for each in written):
-                break  # some were added later or elsewhere, perhaps on a condition
-            if held != {f"[{number}]": each for number, each in enumerate(layer.sources)}:
-                break  # one was put in another's place
+            layers = {key: each for key, each in layer.attributes.items() if SUBMODULE not in each.facts}
+            arguments = getattr(layer.node, "args", ())
+            if len(arguments) != len(layer.sources) or any(isinstance(each, ast.Starred) for each in arguments):
+                break  # layers were added later or elsewhere, perhaps conditionally
+            if layers != {f"[{number}]": each for number, each in enumerate(layer.sources)}:
+                break  # a layer was replaced
             layer = layer.sources[-1]
         return layer
 
     def origin(self, views: Container[str] = (), *, items: bool = False) -> AbstractValue | None:
-        """Return what computed a tensor, through models of this file; None if it is not certain.
+        """Return what computed a tensor, also through models of the file; None if it is not certain.
 
-        That is the result of an operation or of a layer, or the last layer of a chain of them.
+        The origin is the result of an operation or a layer, or the last layer of a ``Sequential``.
 
         Args:
-            views: names of operations to look through.
-            items: look through what is taken out of a tensor by an index, too.
+            views: names of operations to skip.
+            items: whether to skip indexing as well.
         """
-        ways = list(self.alternatives())
-        if len(ways) > 1:
-            found = [each.origin(views, items=items) for each in ways]
+        alternatives = list(self.alternatives())
+        if len(alternatives) > 1:
+            found = [each.origin(views, items=items) for each in alternatives]
             same = {"" if each is None else each.name for each in found}
             return found[0] if len(same) == 1 else None
-        value = ways[0]
+        value = alternatives[0]
         inner = value.attributes.get(FORWARD_RESULT)
         if inner is not None and inner.kind is not ValueKind.TENSOR:
             last = inner.last_layer()
@@ -168,7 +168,7 @@ class AbstractValue:
         return value if value.name and isinstance(value.node, ast.Call) else None
 
     def autograd_graph(self, limit: int = 2000) -> Iterator[AbstractValue]:
-        """Yield it and all a backward from it goes through, each once: nothing behind ``detach()`` or ``no_grad``."""
+        """Yield the value and all values a backward from it reaches, each once; stop at ``detach()`` and ``no_grad``."""
         seen: set[int] = {id(self)}
         queue: list[AbstractValue] = [self]
         while queue and len(seen) <= limit:
@@ -182,7 +182,7 @@ class AbstractValue:
                     queue.append(each)
 
     def ancestors(self, limit: int = 200) -> Iterator[AbstractValue]:
-        """Yield it and everything it was computed from, each once."""
+        """Yield the value and all values it was computed from, each once."""
         seen: set[int] = {id(self)}
         queue: list[AbstractValue] = [self]
         while queue and len(seen) <= limit:
@@ -196,65 +196,65 @@ class AbstractValue:
 
 SEQUENTIAL: Final = "torch.nn.Sequential"
 FORWARD_RESULT: Final = "()"
-"""The attribute of a model's output that says what its forward returned, or which module computed it."""
+"""The attribute of a model's output that holds what its forward returned, or the module that computed it."""
 GRAD: Final = "grad"
-"""The name of the gradient of the parameters in ``sources``."""
-MAYBE_NONE: Final = "maybe"
-"""None in some branch."""
+"""Name of a value that is the gradient of the parameters in its ``sources``."""
+MAYBE_NONE: Final = "maybe none"
+"""Fact: the value is None in some branch."""
 MANAGED: Final = "managed"
-"""Handed to an Accelerator or the like, which takes part in what happens to it."""
+"""Fact: the value was passed to an Accelerator or Fabric, which takes part in backward and steps."""
 WRAPPER: Final = "wrapper"
-"""Stands around the model in ``sources``: DistributedDataParallel."""
-SUBMODULE: Final = "part"
-"""A module within the model in ``sources``, of which the text tells no more."""
+"""Fact: a module that wraps the model in its ``sources``, such as DistributedDataParallel."""
+SUBMODULE: Final = "submodule"
+"""Fact: an unspecified submodule of the model in its ``sources``."""
 NO_GRAPH: Final = "no graph"
-"""A tensor computed without gradients, detached, or read out as a number."""
+"""Fact: a tensor computed without gradients, detached, or converted to a number."""
 LEAF: Final = "leaf"
-"""A tensor that wants gradients, made from values alone: nothing behind it gets any."""
+"""Fact: a leaf tensor that requires gradients; gradients do not flow beyond it."""
 FROZEN: Final = "frozen"
-"""Its ``requires_grad`` was turned off."""
-COPY: Final = "copied"
-"""A copy, that does not follow what it was made from."""
-EXTERNAL: Final = "given"
-"""Came from outside, as an argument of a function that this file does not call."""
+"""Fact: ``requires_grad`` was turned off."""
+COPY: Final = "copy"
+"""Fact: a copy, independent of its original."""
+EXTERNAL: Final = "external"
+"""Fact: an argument of a function that the file does not call."""
 
 
-def unknown_value(node: ast.AST | None = None, *of: AbstractValue) -> AbstractValue:
-    """Make a thing of which nothing is known but what it came from."""
-    return AbstractValue(kind=ValueKind.UNKNOWN, node=node, sources=of)
+def unknown_value(node: ast.AST | None = None, *sources: AbstractValue) -> AbstractValue:
+    """Create a value of unknown kind with its sources."""
+    return AbstractValue(kind=ValueKind.UNKNOWN, node=node, sources=sources)
 
 
 def parameters_of_gradient(gradient: AbstractValue) -> AbstractValue:
-    """Return the parameters a gradient is of."""
+    """Return the parameters that a gradient belongs to."""
     while gradient.name == GRAD and gradient.sources:
         gradient = gradient.sources[0]
     return gradient
 
 
 def join_values(one: AbstractValue, other: AbstractValue) -> AbstractValue:
-    """Return what something is after two branches have each made it in their own way."""
+    """Return the union of the values that two branches assign to one name."""
     if one is other:
         return one
-    kept: list[AbstractValue] = [
+    present: list[AbstractValue] = [
         each for each in (one, other) if not (each.kind is ValueKind.CONSTANT and each.value is None)
     ]
-    if len(kept) == 1:
-        if MAYBE_NONE in kept[0].facts:
-            return kept[0]
-        only = AbstractValue(kind=kept[0].kind, name=kept[0].name, node=kept[0].node, union=(kept[0],))
-        only.sources, only.arguments, only.attributes = kept[0].sources, kept[0].arguments, kept[0].attributes
-        only.scope = kept[0].scope
-        only.facts = {*kept[0].facts, MAYBE_NONE}
+    if len(present) == 1:
+        if MAYBE_NONE in present[0].facts:
+            return present[0]
+        only = AbstractValue(kind=present[0].kind, name=present[0].name, node=present[0].node, union=(present[0],))
+        only.sources, only.arguments, only.attributes = present[0].sources, present[0].arguments, present[0].attributes
+        only.scope = present[0].scope
+        only.facts = {*present[0].facts, MAYBE_NONE}
         return only
-    if not kept:
+    if not present:
         return one
-    ways = tuple({id(way): way for each in kept for way in each.alternatives()}.values())
-    if len(ways) == 1:
-        return kept[0]
+    union = tuple({id(way): way for each in present for way in each.alternatives()}.values())
+    if len(union) == 1:
+        return present[0]
     kind = one.kind if one.kind is other.kind else ValueKind.UNKNOWN
     name = one.name if one.name == other.name else ""
-    both = AbstractValue(kind=kind, name=name, node=one.node, union=ways, facts=one.facts & other.facts)
-    both.sources = tuple({id(each): each for way in ways for each in way.sources}.values())
+    both = AbstractValue(kind=kind, name=name, node=one.node, union=union, facts=one.facts & other.facts)
+    both.sources = tuple({id(each): each for way in union for each in way.sources}.values())
     return both
 
 

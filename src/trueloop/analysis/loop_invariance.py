@@ -60,7 +60,9 @@ def varies_per_iteration(start: Op, loop: Loop) -> bool:
 
 def names_in(node: ast.AST) -> set[str]:
     """Return the names and attributes in a piece of a program."""
-    return {each.id if isinstance(each, ast.Name) else each.attr for each in ast.walk(node) if isinstance(each, _NAME_NODES)}
+    return {
+        each.id if isinstance(each, ast.Name) else each.attr for each in ast.walk(node) if isinstance(each, _NAME_NODES)
+    }
 
 
 def assigned_names(node: ast.AST) -> set[str]:

@@ -1,4 +1,4 @@
-"""What a program does, in the order in which it does it, as far as its text tells."""
+"""Operations: what a program does, in the order in which it does it, as far as its source shows."""
 
 from __future__ import annotations
 
@@ -11,59 +11,59 @@ from trueloop.analysis.abstract_value import AbstractValue
 
 
 class OpKind(StrEnum):
-    """Kinds of operations, and what ``subject`` and ``inputs`` of each are."""
+    """Kinds of operations, with the meaning of their ``subject``, ``inputs``, ``result`` and ``value``."""
 
-    CREATE = "made"
+    CREATE = "create"
     """subject: a model, optimizer, scheduler, scaler, loader, sampler or loss."""
-    MODEL_CALL = "called"
-    """subject: the model; things: its inputs; result: its output."""
-    FORWARD_CALL = "forward"
-    """The same through ``model.forward(x)``."""
+    MODEL_CALL = "model call"
+    """subject: the model; inputs: its inputs; result: its output."""
+    FORWARD_CALL = "forward call"
+    """A call of ``model.forward(x)``; fields as for `MODEL_CALL`."""
     LOSS = "loss"
-    """subject: the loss module or function; things: prediction and target; result: the loss."""
+    """subject: the loss module or function; inputs: prediction and target; result: the loss."""
     BACKWARD = "backward"
-    """subject: the root; things: the scaler whose ``scale`` it went through, or the accelerator, if any."""
-    STEP = "stepped"
-    """subject: the optimizer; things: the scaler that steps it, if any."""
-    CLEAR_GRADIENTS = "cleared"
-    """subject: an optimizer, a model, parameters, or unknown; gradients are set to None, zeroed or written by hand."""
-    ACCESS_GRADIENTS = "gradients"
+    """subject: the root; inputs: the scaler that scaled it, or the accelerator, if any."""
+    STEP = "step"
+    """subject: the optimizer; inputs: the scaler that steps it, if any."""
+    CLEAR_GRADIENTS = "clear gradients"
+    """subject: an optimizer, a model, parameters, or unknown; gradients are set to None, zeroed or overwritten."""
+    ACCESS_GRADIENTS = "access gradients"
     """subject: parameters; their gradients are read or changed by hand."""
-    CLIP_GRADIENTS = "clipped"
+    CLIP_GRADIENTS = "clip gradients"
     """subject: parameters."""
-    UNSCALE = "unscaled"
+    UNSCALE = "unscale"
     """subject: the optimizer."""
-    SCALE_LOSS = "scaled"
-    """subject: the scaler; things: what is scaled."""
-    SCALER_UPDATE = "scaler updated"
-    SCHEDULER_STEP = "scheduled"
+    SCALE_LOSS = "scale loss"
+    """subject: the scaler; inputs: the scaled value."""
+    SCALER_UPDATE = "scaler update"
+    SCHEDULER_STEP = "scheduler step"
     """subject: the scheduler."""
-    SET_MODE = "mode"
-    """subject: the model; value: True = train mode, False = eval mode, None = the text does not tell."""
-    SET_REQUIRES_GRAD = "frozen"
-    """subject: a model, parameters or a tensor; value: what ``requires_grad`` becomes."""
-    STATE_DICT = "state taken"
-    """subject: of whom; result: the state."""
-    LOAD_STATE_DICT = "state loaded"
-    """subject: into whom; things: the state."""
-    SAVE = "saved"
-    """things: what is written."""
-    LOAD = "read"
-    """result: what ``torch.load`` returned."""
-    SEED = "seeded"
-    """things: the seed."""
-    SET_EPOCH = "epoch set"
+    SET_MODE = "set mode"
+    """subject: the model; value: True = train mode, False = eval mode, None = unknown."""
+    SET_REQUIRES_GRAD = "set requires_grad"
+    """subject: a model, parameters or a tensor; value: the new ``requires_grad``."""
+    STATE_DICT = "state_dict"
+    """subject: the owner of the state; result: the state."""
+    LOAD_STATE_DICT = "load_state_dict"
+    """subject: the receiver of the state; inputs: the state."""
+    SAVE = "save"
+    """inputs: the saved values."""
+    LOAD = "load"
+    """result: the return value of ``torch.load``."""
+    SEED = "seed"
+    """inputs: the seed."""
+    SET_EPOCH = "set epoch"
     """subject: the sampler."""
-    ITERATE = "iterated"
-    """subject: what a loop goes through."""
-    STORE_ITEM = "kept"
-    """subject: the list, dictionary or total; things: what is put or added into it."""
-    SET_ATTRIBUTE = "bound"
-    """subject: an instance or module; things: what an attribute of it, ``name``, becomes."""
-    TORCH_CALL = "torch"
-    """Any other function of torch's: ``name`` is its qualified name."""
-    ESCAPE = "escaped"
-    """things: what was handed to code that this file does not show; it may do anything to them."""
+    ITERATE = "iterate"
+    """subject: the iterable of a loop."""
+    STORE_ITEM = "store item"
+    """subject: the list, dictionary or running total; inputs: the stored or added values."""
+    SET_ATTRIBUTE = "set attribute"
+    """subject: an instance or module; inputs: the new value of its attribute ``name``."""
+    TORCH_CALL = "torch call"
+    """A call of any other PyTorch function; ``name`` is its qualified name."""
+    ESCAPE = "escape"
+    """inputs: values passed to code outside the file, which may do anything to them."""
 
 
 class Loop(NamedTuple):
@@ -73,10 +73,10 @@ class Loop(NamedTuple):
     """``ast.For``, ``ast.While`` or ``ast.comprehension``."""
     iterable: AbstractValue | None
     conditions_outside: int = 0
-    """How many conditions stand around it."""
+    """Number of conditions around the loop."""
 
     def trip_count(self) -> int | None:
-        """Return how many it takes, where it goes through ``range(3)``; None where the text does not tell."""
+        """Return the number of iterations of a loop over ``range(3)``; None if unknown."""
         call = self.iterable.node if self.iterable is not None else None
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "range":
             return None
@@ -85,22 +85,22 @@ class Loop(NamedTuple):
         return len(range(*limits)) if 0 < len(limits) < 4 and known else None
 
     def runs_at_most_once(self) -> bool:
-        """True where the text tells that it takes one turn at most: by its ``range``, or its body ends by leaving."""
+        """Return True if the loop certainly has at most one iteration: by its ``range``, or because its body leaves it."""
         body: list[ast.stmt] = getattr(self.node, "body", [])
         return self.trip_count() in (0, 1) or (_exits_loop(body) and not any(_may_continue(each) for each in body))
 
 
 class Branch(NamedTuple):
-    """A part of the program that runs on a condition only: one arm of it."""
+    """One arm of a condition around an operation."""
 
     node: Any
     arm: int
-    """0 = the test holds; of ``try``, 0 = the body and 1 ... the handlers."""
+    """0 = the test is true; for ``try``, 0 = the body and 1 ... = the handlers."""
     test: AbstractValue | None = None
-    """What the condition of an ``if`` was computed from."""
+    """Value of the condition of an ``if``."""
 
     def condition_key(self) -> tuple[str, int]:
-        """Return its condition and arm, equal for two that ask the same; ``x is not None`` asks the same as ``x``."""
+        """Return the condition and arm, equal for equal conditions; ``x is not None`` equals ``x``."""
         test = self.node.test if isinstance(self.node, ast.If) else None
         if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot):
             test = test.left
@@ -113,52 +113,52 @@ class Op:
 
     kind: OpKind
     node: Any
-    """The expression or statement, for its place."""
+    """The expression or statement, for its location."""
     index: int
-    """Its place in the order of the program."""
+    """Position in the order of the program."""
     entry_point: int
-    """What is reached from one starting point (the module, a function nobody calls) happens in one run."""
+    """Number of the starting point (the module, or a function that is not called) that leads to the operation."""
     subject: AbstractValue
     inputs: tuple[AbstractValue, ...] = ()
     result: AbstractValue | None = None
     value: Any = None
     name: str = ""
     options: dict[str, AbstractValue] = field(default_factory=dict[str, AbstractValue])
-    """Arguments, by keyword, or by "0", "1" ... for their positions."""
+    """Arguments by keyword, or by position as "0", "1" ..."""
     loops: tuple[Loop, ...] = ()
-    """Outermost first, through calls of functions in this file."""
+    """Loops around the operation, outermost first, also those around calls of functions in the file."""
     branches: tuple[Branch, ...] = ()
     calls: tuple[Any, ...] = ()
-    """Calls of functions in this file that led here, outermost first."""
+    """Calls of functions in the file that lead to the operation, outermost first."""
     function: Any = None
-    """The definition it stands in; None at module level."""
+    """Definition that contains the operation; None at module level."""
     functions: tuple[Any, ...] = ()
-    """The definitions that ``calls`` call."""
+    """Definitions of the functions in ``calls``."""
     statement: ast.stmt | None = None
     grad: bool | None = True
-    """Gradients are on; None = the text does not tell."""
+    """Whether gradients are enabled; None = unknown."""
     autocast: str | None = None
-    """The type of the autocast around it: "torch.bfloat16"; "" = on, of a type the text does not tell."""
+    """Dtype of the autocast around the operation: "torch.bfloat16"; "" = on with unknown dtype."""
     autocasts: tuple[tuple[AbstractValue, int], ...] = ()
-    """All autocasts around it, outermost first, each with the number of ``loops`` that stand around it."""
+    """All autocasts around the operation, outermost first, each with the number of ``loops`` around it."""
     contexts: tuple[str, ...] = ()
-    """Qualified names of the context managers around it that are none of the above: "accelerator.accumulate"."""
+    """Qualified names of the other context managers around the operation: "accelerator.accumulate"."""
 
     def is_inside(self, loop: Loop) -> bool:
-        """True where it happens in each or some turn of a loop."""
+        """Return True if the operation runs in iterations of a loop."""
         return any(each.node is loop.node for each in self.loops)
 
     def conditions(self, loop: Loop) -> tuple[Branch, ...]:
-        """Return the conditions around it within a loop, those in functions called from the loop among them."""
+        """Return the conditions around the operation within a loop, including those in functions called from it."""
         outer = next((each.conditions_outside for each in self.loops if each.node is loop.node), 0)
         return self.branches[outer:]
 
     def is_unconditional_in(self, loop: Loop | None) -> bool:
-        """True where no condition within a loop, or None = within the run, stands before it."""
+        """Return True if the operation runs in every iteration of a loop; None = in every run of the program."""
         return not (self.branches if loop is None else self.conditions(loop))
 
     def same_iteration_as(self, other: Op) -> bool:
-        """True where both happen in the same turn of the same loops, or both in none."""
+        """Return True if both run in the same iteration of the same loops, or both in no loop."""
         return (
             self.entry_point == other.entry_point
             and len(self.loops) == len(other.loops)
@@ -166,19 +166,19 @@ class Op:
         )
 
     def implied_by(self, other: Op) -> bool:
-        """True where no condition stands before it that does not stand before another one."""
+        """Return True if the operation runs whenever another one does: all its conditions are among those of the other."""
         return {(id(each.node), each.arm) for each in self.branches} <= {
             (id(each.node), each.arm) for each in other.branches
         }
 
     def excludes(self, other: Op) -> bool:
-        """True where both stand in different arms of one condition."""
+        """Return True if the operations are in different arms of one condition."""
         arms = {id(each.node): each.arm for each in other.branches}
         return any(arms.get(id(each.node), each.arm) != each.arm for each in self.branches)
 
 
 def _exits_loop(block: list[ast.stmt]) -> bool:
-    """True where a body of a loop surely ends by leaving the loop."""
+    """Return True if the body of a loop certainly ends by leaving the loop."""
     last = block[-1] if block else None
     match last:
         case ast.Break() | ast.Return() | ast.Raise():
@@ -194,7 +194,7 @@ def _exits_loop(block: list[ast.stmt]) -> bool:
 
 
 def _may_continue(node: ast.AST) -> bool:
-    """True where a part of a loop's body goes on with the loop's next turn; that of an inner loop is its own."""
+    """Return True if a part of a loop body may ``continue`` that loop; inner loops do not count."""
     if isinstance(node, ast.For | ast.AsyncFor | ast.While):
         return any(_may_continue(each) for each in node.orelse)
     inner = () if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Lambda) else ast.iter_child_nodes(node)

@@ -1,4 +1,4 @@
-"""One file, as a rule sees it."""
+"""A parsed file with its text, syntax tree and operations: the input of the lint rules."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ REMOVING_METHODS: Final = frozenset(("clear", "pop", "popleft", "popitem", "remo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """What a rule has found."""
+    """A match of a lint rule."""
 
     message: str
-    """One sentence: what the text does, with its own names."""
+    """One sentence that says what the code does, with the names in the code."""
     node: Any
-    """The operation at fault; reported at its first line."""
+    """Syntax node that the finding points to; its first line is reported."""
     related: tuple[tuple[Any, str], ...] = ()
-    """Other nodes that matter, each with what it does: (node, "cleared here")."""
+    """Related nodes, each with what it does: (node, "cleared here")."""
     fix: Fix | None = None
     severity: Severity | None = None
-    """Where this case is less grave than the failure is in general; None = as it is."""
+    """Severity of this match, if lower than that of the failure; None = that of the failure."""
 
 
 class SourceFile:
-    """A file that was read: its text, its tree, and what it does.
+    """A parsed file: its text, syntax tree and operations.
 
     Args:
-        text: of the file.
-        tree: of the whole file.
-        operations: in the order of the program.
-        names: expressions -> the qualified names of what they stand for: "torch.nn.functional.dropout".
-        notebook: the text is that of the cells of a notebook, one after the other.
+        text: text of the file.
+        tree: syntax tree of the file.
+        operations: operations in the order of the program.
+        names: qualified names of expressions, by node id: "torch.nn.functional.dropout".
+        notebook: whether the text consists of the cells of a notebook.
     """
 
     def __init__(
@@ -58,44 +58,44 @@ class SourceFile:
         self._names = names
 
     def qualified_name(self, node: ast.expr) -> str:
-        """Return the qualified name an expression stands for; "" where the text does not tell."""
+        """Return the qualified name of the object that an expression refers to; "" if unknown."""
         return self._names.get(id(node), "")
 
     def calls_of(self, *names: str) -> Iterator[ast.Call]:
-        """Yield every call of functions with these qualified names, also where nothing leads to it."""
+        """Yield every call of functions with these qualified names, also in unreachable code."""
         for node in self.all_calls:
             if self.qualified_name(node.func) in names:
                 yield node
 
     @cached_property
     def all_calls(self) -> list[ast.Call]:
-        """Every call in the text."""
+        """Every call in the file."""
         return [node for node in self.nodes if isinstance(node, ast.Call)]
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """The whole tree, walked through once for all rules."""
+        """All nodes of the tree, cached for all rules."""
         return list(ast.walk(self.tree))
 
     @cached_property
     def parents(self) -> dict[int, ast.AST]:
-        """Each node of the tree, by its id -> the one it is a part of."""
+        """Parent of each node, by the id of the child."""
         return {id(child): node for node in self.nodes for child in ast.iter_child_nodes(node)}
 
-    def ops(self, *acts: OpKind) -> list[Op]:
+    def ops(self, *kinds: OpKind) -> list[Op]:
         """Return the operations of these kinds, in order."""
-        return [each for each in self.operations if each.kind in acts]
+        return [each for each in self.operations if each.kind in kinds]
 
-    def ops_in_loop(self, loop: Loop, *acts: OpKind, root: int | None = None) -> list[Op]:
-        """Return the operations in a loop, those of inner loops and of functions called from it among them."""
+    def ops_in_loop(self, loop: Loop, *kinds: OpKind, root: int | None = None) -> list[Op]:
+        """Return the operations in a loop, including inner loops and functions called from it."""
         return [
             each
             for each in self.operations
-            if (not acts or each.kind in acts) and (root is None or each.entry_point == root) and each.is_inside(loop)
+            if (not kinds or each.kind in kinds) and (root is None or each.entry_point == root) and each.is_inside(loop)
         ]
 
     def assigned_in(self, loop: Loop) -> Mapping[str, list[ast.expr]]:
-        """Return what is assigned to in a loop, as it is written, but for sums: path -> the targets it is a part of."""
+        """Return the assignments in a loop except ``+=``: source of a target -> the full targets that contain it."""
         if id(loop.node) not in self._assignments_by_loop:
             self._assignments_by_loop[id(loop.node)] = _assignment_targets(loop.node)
         return self._assignments_by_loop[id(loop.node)]
@@ -105,7 +105,7 @@ class SourceFile:
         return {}
 
     def ops_of_run(self, operation: Op) -> list[Op]:
-        """Return all operations of the run that one is a part of, in order."""
+        """Return all operations with the same entry point, in order."""
         return self._ops_by_entry_point[operation.entry_point]
 
     @cached_property
@@ -117,12 +117,12 @@ class SourceFile:
 
     @cached_property
     def created_by(self) -> dict[int, Op]:
-        """The operation that each thing is the result of, by the thing's id."""
+        """The operation that created each value, by the id of the value."""
         return {id(each.result): each for each in self.operations if each.result is not None}
 
     @cached_property
     def emptied_containers(self) -> frozenset[str]:
-        """The names and attributes of what something in the text takes items out of, and their aliases."""
+        """Names and attributes of containers that the file removes items from, and their aliases."""
         calls = [each.func for each in self.all_calls if isinstance(each.func, ast.Attribute)]
         deleted = [target for each in self.nodes if isinstance(each, ast.Delete) for target in each.targets]
         assigned = [each for each in self.nodes if isinstance(each, ast.Assign)]
@@ -132,7 +132,9 @@ class SourceFile:
             for target in each.targets
             if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Slice)
         ]
-        found = {last_name(each) for each in (*(e.value for e in calls if e.attr in REMOVING_METHODS), *deleted, *slices)}
+        found = {
+            last_name(each) for each in (*(e.value for e in calls if e.attr in REMOVING_METHODS), *deleted, *slices)
+        }
         for each in assigned:  # mine = self.kept
             words = {last_name(one) for one in (*each.targets, each.value) if isinstance(one, ast.Name | ast.Attribute)}
             if isinstance(each.value, ast.Name | ast.Attribute) and words & found:
@@ -140,7 +142,7 @@ class SourceFile:
         return frozenset(found)
 
     def is_loop_invariant(self, expression: ast.expr, operation: Op, loop: Loop) -> bool:
-        """Return True where an argument of an operation surely is the same in every turn of a loop around it."""
+        """Return True if an argument of an operation certainly has the same value in every iteration of a loop."""
         bound = {each.name for each in self.ops_in_loop(loop, OpKind.SET_ATTRIBUTE, root=operation.entry_point)}
         return is_loop_invariant(expression, operation, loop, bound)
 
@@ -155,7 +157,7 @@ class SourceFile:
         return found
 
     def remove_statement(self, operation: Op) -> Edit | None:
-        """Take out the line of an operation; None where something else would go with it, be it a comment."""
+        """Return the edit that removes the line of an operation; None if the line holds anything else, even a comment."""
         statement = operation.statement
         if not isinstance(statement, ast.Expr) or statement.value is not operation.node:
             return None
@@ -168,7 +170,7 @@ class SourceFile:
         return Edit(start - len(indent.encode()), rest.end, "")
 
     def block(self, statement: ast.stmt | None) -> list[ast.stmt]:
-        """Return the statements that a statement is one of: a body."""
+        """Return the block that contains a statement."""
         return self._blocks.get(id(statement), [])
 
     @staticmethod
@@ -180,15 +182,15 @@ class SourceFile:
             operations: where to look.
         """
         return any(
-            given.may_alias(value) or given.covers(value)
+            passed.may_alias(value) or passed.covers(value)
             for operation in operations
             if operation.kind is OpKind.ESCAPE
-            for given in operation.inputs
+            for passed in operation.inputs
         )
 
     @staticmethod
     def may_clear(operation: Op, value: AbstractValue) -> bool:
-        """True where an operation clears or changes gradients by hand, and those of a thing may be among them."""
+        """Return True if an operation may clear or modify gradients of the parameters that a value holds."""
         if operation.kind not in (OpKind.CLEAR_GRADIENTS, OpKind.ACCESS_GRADIENTS):
             return False
         known = operation.subject.models() and value.models()
@@ -196,25 +198,27 @@ class SourceFile:
 
     @staticmethod
     def clears_all(operation: Op, optimizer: AbstractValue) -> bool:
-        """True where an operation is the ``zero_grad()`` of an optimizer, or of models with all its parameters."""
+        """Return True for ``zero_grad()`` of an optimizer, or of models with all its parameters."""
         if operation.kind is not OpKind.CLEAR_GRADIENTS or operation.name:
             return False
         models = optimizer.models()
-        whole = bool(models) and all(part.kind is ValueKind.PARAMETERS for part in optimizer.sources)
-        return operation.subject is optimizer or (whole and all(operation.subject.covers(each) for each in models))
+        all_parameters = bool(models) and all(part.kind is ValueKind.PARAMETERS for part in optimizer.sources)
+        return operation.subject is optimizer or (
+            all_parameters and all(operation.subject.covers(each) for each in models)
+        )
 
     @staticmethod
     def reaches(backward: Op, value: AbstractValue) -> bool:
-        """True where a backward's root was computed by a model whose parameters a thing has, or may have."""
+        """Return True if a backward starts from the output of a model whose parameters a value holds, or may hold."""
         models = [each for each in backward.subject.autograd_graph() if each.kind is ValueKind.MODEL]
         return bool(models) and (not value.models() or any(each.covers(value) or value.covers(each) for each in models))
 
 
-def last_name(place: ast.expr) -> str:
-    """Return the name or attribute that an expression gets something from: of ``self.log["loss"]`` it is "log"."""
-    while isinstance(place, ast.Subscript):
-        place = place.value
-    return place.attr if isinstance(place, ast.Attribute) else place.id if isinstance(place, ast.Name) else ""
+def last_name(node: ast.expr) -> str:
+    """Return the last name or attribute of an expression: "log" for ``self.log["loss"]``."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def _assignment_targets(loop: ast.AST) -> dict[str, list[ast.expr]]:

@@ -30,14 +30,14 @@ class Page:
     def tell(self, trial: Trial) -> None:
         """Print a line."""
         what = f"{trial.setting} {_word(trial.value)}" if trial.setting else "as it is"
-        if trial.pace is None:
+        if trial.throughput is None:
             self._console.print(Text.assemble(f"{what:18}", (replace_unprintable(trial.problem), "yellow")))
             return
-        self._first = self._first or trial.pace.examples_per_s
-        ratio = trial.pace.examples_per_s / self._first
+        self._first = self._first or trial.throughput.examples_per_s
+        ratio = trial.throughput.examples_per_s / self._first
         self._console.print(
-            f"{what:18}{trial.pace.examples_per_s:>12,.0f} examples/s  {ratio:5.2f} x  "
-            f"{format_duration(trial.pace.update_s)} per update, waiting {100 * trial.pace.waiting:.0f} %",
+            f"{what:18}{trial.throughput.examples_per_s:>12,.0f} examples/s  {ratio:5.2f} x  "
+            f"{format_duration(trial.throughput.update_s)} per update, waiting {100 * trial.throughput.waiting:.0f} %",
             soft_wrap=True,
         )
 

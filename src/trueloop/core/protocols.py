@@ -75,7 +75,7 @@ class StatefulPosition(Protocol):
 
 
 class UpdateRow(NamedTuple):
-    """One optimizer update as it is written to the journal."""
+    """One optimizer update as written to the journal."""
 
     update: int
     """Counted from 1 over the whole run."""

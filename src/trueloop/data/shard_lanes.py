@@ -54,7 +54,7 @@ class WorkerLanes:
     """
 
     def __init__(self, shard_epoch: ShardEpoch, starts: Mapping[int, LanePosition], *, workers: int) -> None:
-        # Its own generator, so that the workers' seed is not sample from the global one.
+        # Its own generator, so that the workers' seed is not drawn from the global one.
         generator = torch.Generator().manual_seed(
             int(derive_keys("workers", shard_epoch.seed, shard_epoch.epoch, 1)[0] >> 1)
         )

@@ -42,10 +42,10 @@ def render_markdown(doc: str) -> str:
     """Return a page as Markdown, for tools that show help next to a finding."""
     parts: list[str] = []
     for heading, text in split_sections(doc):
-        words = join_wrapped_lines(text)
+        body = join_wrapped_lines(text)
         if heading == "References":
-            words = "\n".join(f"- {line}" for line in words.splitlines() if line)
-        parts.append(f"### {heading}\n\n{words}" if heading else words)
+            body = "\n".join(f"- {line}" for line in body.splitlines() if line)
+        parts.append(f"### {heading}\n\n{body}" if heading else body)
     return "\n\n".join(parts)
 
 

@@ -72,7 +72,7 @@ class ModuleDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentEvents:
-    """What happened before the error, as far as it was traced; None = unknown."""
+    """Traced events before the error; None = unknown."""
 
     update: int = 0
     last_backward: SourceLocation | None = None

@@ -89,23 +89,23 @@ def read_config_list(folder: Path, key: str) -> list[str]:
     return _config_list(table, key, path)
 
 
-def _resolve_codes(words: Iterable[str], where: str) -> Iterable[str]:
-    for word in (part.strip() for some in words for part in some.split(",")):
-        if word.upper() in FAMILIES.values():
-            yield word.upper()
-        elif word.lower() in FAMILIES:
-            yield FAMILIES[word.lower()]
-        elif entry := find_failure(word.replace("_", "-")):
+def _resolve_codes(names: Iterable[str], origin: str) -> Iterable[str]:
+    for name in (part.strip() for each in names for part in each.split(",")):
+        if name.upper() in FAMILIES.values():
+            yield name.upper()
+        elif name.lower() in FAMILIES:
+            yield FAMILIES[name.lower()]
+        elif entry := find_failure(name.replace("_", "-")):
             yield entry.code
-        elif word:
-            raise _unknown_failure_error(word, f"({where}) is neither a failure nor a family")
+        elif name:
+            raise _unknown_failure_error(name, f"({origin}) is neither a failure nor a family")
 
 
-def _unknown_failure_error(word: str, what: str) -> InvalidConfig:
-    words = [name for entry in catalogue().values() for name in (entry.code, entry.slug)]
-    close = difflib.get_close_matches(word.upper(), words, n=1) or difflib.get_close_matches(word.lower(), words, n=1)
+def _unknown_failure_error(name: str, problem: str) -> InvalidConfig:
+    names = [each for entry in catalogue().values() for each in (entry.code, entry.slug)]
+    close = difflib.get_close_matches(name.upper(), names, n=1) or difflib.get_close_matches(name.lower(), names, n=1)
     hint = f"Did you mean {close[0]}? " if close else ""
-    return InvalidConfig(f"{word!r} {what}.", fix=f"{hint}`trueloop failures` lists them all.")
+    return InvalidConfig(f"{name!r} {problem}.", fix=f"{hint}`trueloop failures` lists them all.")
 
 
 def _read_config(folder: Path) -> tuple[Mapping[str, Any], Path]:
@@ -130,7 +130,9 @@ def _read_config(folder: Path) -> tuple[Mapping[str, Any], Path]:
 
 
 def _config_list(table: Mapping[str, Any], key: str, path: Path) -> list[str]:
-    words = table.get(key, [])
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in cast("list[Any]", words)):
-        raise InvalidConfig(f"{path} sets {key} = {words!r}.", fix=f'Write a list of codes: {key} = ["GRD001", "MEM"].')
-    return cast("list[str]", words)
+    values = table.get(key, [])
+    if not isinstance(values, list) or not all(isinstance(each, str) for each in cast("list[Any]", values)):
+        raise InvalidConfig(
+            f"{path} sets {key} = {values!r}.", fix=f'Write a list of codes: {key} = ["GRD001", "MEM"].'
+        )
+    return cast("list[str]", values)

@@ -30,12 +30,12 @@ def merge(reports: Mapping[int, Report], *, missing: Sequence[int] = ()) -> Repo
     return replace(
         every[0],
         findings=_findings(reports, of=len(reports) + len(missing)),
-        judged=_judged(judged for each in every for judged in each.verdicts),
-        silenced=max(each.suppressed for each in every),
+        verdicts=_merge_verdicts(verdict for each in every for verdict in each.verdicts),
+        suppressed=max(each.suppressed for each in every),
         updates=max(each.updates for each in every),
-        watched=max(each.updates_traced for each in every),
+        updates_traced=max(each.updates_traced for each in every),
         seconds=max(each.seconds for each in every),
-        cost_s=max(each.overhead_s for each in every),
+        overhead_s=max(each.overhead_s for each in every),
         error=_error(reports, several=several),
         problems=(*problems, *(f"rank {rank} ended without a report" for rank in missing)),
     )
@@ -82,7 +82,7 @@ def _together(by_rank: Mapping[int, Finding], *, of: int) -> Finding:
     )
 
 
-def _judged(verdicts: Iterable[FailureVerdict]) -> tuple[FailureVerdict, ...]:
+def _merge_verdicts(verdicts: Iterable[FailureVerdict]) -> tuple[FailureVerdict, ...]:
     """Return one verdict for each failure: what fired anywhere has fired, what one could not judge is not judged."""
     order = (Verdict.FIRED, Verdict.NOT_JUDGED, Verdict.PASSED, Verdict.NOT_APPLICABLE)
     gravest: dict[str, FailureVerdict] = {}

@@ -38,7 +38,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
     for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(module, "address", lambda environment: "http://127.0.0.1:8765")
+    monkeypatch.setattr(module, "read_address", lambda environment: "http://127.0.0.1:8765")
     return folder
 
 
@@ -124,8 +124,8 @@ def test_a_lab_that_cannot_be_started_is_said(
     def fails(environment: object, runs: object) -> str:
         raise OSError("no more processes")
 
-    monkeypatch.setattr(module, "address", lambda environment: "")
-    monkeypatch.setattr(module, "started", fails)
+    monkeypatch.setattr(module, "read_address", lambda environment: "")
+    monkeypatch.setattr(module, "start_lab", fails)
     assert sanitize(ProgramCommand(target=str(program(SCRIPT))), RunOptions(lab=True)) == 0
     assert "no lab could be started: no more processes" in capsys.readouterr().err
     assert feed(session).status().state == "finished"

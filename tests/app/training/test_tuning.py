@@ -30,7 +30,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, rate: Rate, waiting: Rate = lambda
             updates=3, update_s=1 / per_s, examples_per_s=per_s, waiting=waiting(trainer.config), peak_memory_mib=None
         )
 
-    monkeypatch.setattr("trueloop.app.training.trainer.Trainer.pace", pace)
+    monkeypatch.setattr("trueloop.app.training.trainer.Trainer.measure_throughput", pace)
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     return asked
 
@@ -155,7 +155,7 @@ def test_a_real_attempt_trains_and_nothing_is_written(tmp_path: Any, monkeypatch
     recipe = replace(recipe, train=replace(recipe.train, workers=0, threads=None))
     threads = torch.get_num_threads()
     tuned = tune_recipe(recipe, seconds=0.01, compiled=False)
-    assert all(each.pace and each.pace.examples_per_s > 0 for each in tuned.trials)
+    assert all(each.throughput and each.throughput.examples_per_s > 0 for each in tuned.trials)
     settings = [each.setting for each in tuned.trials]
     assert settings == ["", "threads", "micro_batch", "workers"]
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""DAT001: which sharing of samples is a mistake, and which is meant."""
+"""DAT001: training and held-out samples that overlap."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def accuracy(loader, model=model):
         return sum((model(a).argmax(1) == b).sum().item() for a, b in loader)
 """
 
-GUILTY = {
+FAULTY = {
     "split twice": """
 train_set, _ = random_split(data, [300, 100])
 _, held_out = random_split(data, [300, 100])
@@ -99,7 +99,7 @@ for epoch in range(2):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "one split": """
 train_set, held_out = random_split(data, [300, 100])
 train_loader, val_loader = DataLoader(train_set, 50, shuffle=True), DataLoader(held_out, 50)
@@ -208,11 +208,11 @@ for round in range(3):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)

@@ -1,4 +1,4 @@
-"""DAT009: a return that stands in the loop by mistake, and those that are meant."""
+"""DAT009: a return inside the batch loop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def update(x, y):
     return loss.item()
 """
 
-GUILTY = {
+FAULTY = {
     "what a global loader gives": """
 def train():
     for x, y in loader:
@@ -98,7 +98,7 @@ epoch()
 """,
 }
 
-QUIET = {
+CORRECT = {
     "behind the loop": """
 def train():
     for x, y in loader:
@@ -270,17 +270,17 @@ train()
 }
 
 
-@pytest.mark.parametrize("name", GUILTY)
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + GUILTY[name])
+@pytest.mark.parametrize("name", FAULTY)
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    lint_reports(HEAD + FAULTY[name])
 
 
-@pytest.mark.parametrize("name", QUIET)
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + QUIET[name])
+@pytest.mark.parametrize("name", CORRECT)
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(HEAD + CORRECT[name])
 
 
-def test_the_return_goes_behind_the_loop(lint_reports):
-    (found,) = lint_reports(HEAD + GUILTY["a step in a helper"], fixes=True)
-    assert found.autofix.words == "Move the return after the loop"
-    (found,) = lint_reports(HEAD + GUILTY["a class, epochs within"], fixes=False)
+def test_the_fix_moves_the_return_after_the_loop(lint_reports):
+    (found,) = lint_reports(HEAD + FAULTY["a step in a helper"], fixes=True)
+    assert found.autofix.description == "Move the return after the loop"
+    (found,) = lint_reports(HEAD + FAULTY["a class, epochs within"], fixes=False)

@@ -1,4 +1,4 @@
-"""DAT003: sorted by class, or in an order that is meant."""
+"""DAT003: training samples sorted by class."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def fit(loader, epochs=3, loss=F.cross_entropy, net=model, opt=optimizer):
             opt.step()
 """
 
-GUILTY = {
+FAULTY = {
     "a table": """
 loader = DataLoader(TensorDataset(inputs, labels), batch_size=16)  # <- DAT003
 fit(loader)
@@ -72,7 +72,7 @@ for epoch in range(2):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "shuffled": "fit(DataLoader(TensorDataset(inputs, labels), batch_size=16, shuffle=True))",
     "shuffled before": """
 order = torch.randperm(320)
@@ -155,22 +155,22 @@ fit(DataLoader(TensorDataset(inputs, labels), batch_size=16, sampler=ByLength())
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-SILENT = {"a folder of classes", "two classes, dictionaries, a loop of one's own"}
+RUN_ONLY = {"a folder of classes", "two classes, dictionaries, a loop of one's own"}
 """What a dataset of one's own gives the text does not tell."""
 
-WRITTEN = {
+LINT_FAULTY = {
     "a folder of images": """
 from torchvision import datasets, transforms
 train_data = datasets.ImageFolder("data/train", transform=transforms.ToTensor())
@@ -235,7 +235,7 @@ from torchvision.datasets import ImageFolder
 from torchvision import transforms
 folder = ImageFolder("train", transforms.ToTensor())
 """
-UNWRITTEN = {
+LINT_CORRECT = {
     "a folder, shuffled": FOLDER + "fit(DataLoader(folder, 16, shuffle=True))",
     "a folder, with a sampler": FOLDER + "fit(DataLoader(folder, 16, sampler=torch.utils.data.RandomSampler(folder)))",
     "a folder, split at random": FOLDER
@@ -279,11 +279,11 @@ for epoch in range(3):
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - RUN_ONLY), *LINT_FAULTY])
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_FAULTY}[name], fixes=True)
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*RUN_ONLY, *CORRECT, *LINT_CORRECT])
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_CORRECT}[name])

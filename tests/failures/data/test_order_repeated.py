@@ -1,4 +1,4 @@
-"""DAT004: an order that comes again by accident, or on purpose."""
+"""DAT004: a shuffled order that repeats in every epoch."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def one_epoch(loader, net=model, opt=optimizer):
         opt.step()
 """
 
-GUILTY = {
+FAULTY = {
     "seeded in each epoch": """
 loader = DataLoader(data, 16, shuffle=True)
 for epoch in range(3):
@@ -60,7 +60,7 @@ for _ in range(2):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "seeded once": """
 torch.manual_seed(0)
 loader = DataLoader(data, 16, shuffle=True)
@@ -129,19 +129,19 @@ for epoch in range(5):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-WRITTEN = {
+LINT_FAULTY = {
     "a function that seeds everything": """
 import random
 import numpy as np
@@ -199,7 +199,7 @@ for fit in range(3):
 """,
 }
 
-UNWRITTEN = {
+LINT_CORRECT = {
     "seeded by the epoch, in a function": """
 def begin(number, seed=7):
     torch.manual_seed(seed + number)
@@ -293,11 +293,11 @@ for trial in range(3):
 }
 
 
-@pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*FAULTY, *LINT_FAULTY])
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_FAULTY}[name])
 
 
-@pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*CORRECT, *LINT_CORRECT])
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_CORRECT}[name])

@@ -1,4 +1,4 @@
-"""DAT005: randomness that is the same each time by accident, or by design."""
+"""DAT005: augmentation that repeats the same random numbers."""
 
 import pytest
 
@@ -27,7 +27,7 @@ class Rows(Dataset):
         return table[i] + self.noise(i)
 """
 
-GUILTY = {
+FAULTY = {
     "seeded for every sample": """
 class Noisy(Rows):
     def noise(self, i):
@@ -83,7 +83,7 @@ main()
 """,
 }
 
-QUIET = {
+CORRECT = {
     "global generators": """
 class Noisy(Rows):
     def noise(self, i):
@@ -168,11 +168,11 @@ fit(DataLoader(table, 40, sampler=Fixed()), epochs=20)
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)

@@ -1,4 +1,4 @@
-"""DAT002: whose mean was taken away."""
+"""DAT002: features scaled with statistics of held-out samples."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def fit(train_loader, val_loader, epochs=1):
             print(sum(nn.functional.mse_loss(model(a), b).item() for a, b in val_loader))
 """
 
-GUILTY = {
+FAULTY = {
     "scaled, then sliced": """
 x = (x - x.mean(0)) / x.std(0)
 train_loader = DataLoader(TensorDataset(x[:400], y[:400]), 50, shuffle=True)  # <- DAT002
@@ -68,7 +68,7 @@ fit(train_loader, test_loader)
 """,
 }
 
-QUIET = {
+CORRECT = {
     "statistics of the training part": """
 m, s = x[:400].mean(0), x[:400].std(0)
 x = (x - m) / s
@@ -112,11 +112,11 @@ fit(DataLoader(train_set, 50, shuffle=True), DataLoader(held_out, 50))
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)

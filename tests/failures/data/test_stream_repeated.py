@@ -1,4 +1,4 @@
-"""DAT007: streams that every worker goes through, and everything that only looks like it."""
+"""DAT007: an IterableDataset that every worker loads completely."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ for a, b in loader:
     optimizer.step()
 """
 
-QUIET = {
+CORRECT = {
     "one worker": "loader = DataLoader(Stream(), batch_size=4, num_workers=1)\n" + TRAIN,
     "parts by get_worker_info": """
 class Parts(IterableDataset):
@@ -61,7 +61,7 @@ for stream in (DataLoader(Given(), batch_size=4, num_workers=2, worker_init_fn=s
 """,
 }
 
-GUILTY = {
+FAULTY = {
     "one loop": "loader = DataLoader(Stream(), batch_size=4, num_workers=2)  # <- DAT007\n" + TRAIN,
     "a function, accumulated": """
 def make(**options):
@@ -103,12 +103,12 @@ for (a, b), (c, d) in zip(right, wrong):
 }
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found_where_the_loader_is_made(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_loaders(run_reports, script):
     (found,) = run_reports(HEAD + script).findings
     assert "began with the same batch" in found.message

@@ -1,4 +1,4 @@
-"""DAT008: what is set through one part of a dataset, and everything that only looks like a mistake."""
+"""DAT008: a transform that is set through one part of a dataset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ train_loader = DataLoader(train, batch_size=64, shuffle=True)
 val_loader = DataLoader(val, batch_size=64)
 """
 
-GUILTY = {
+FAULTY = {
     "one value for each part": """
 data = datasets.ImageFolder("data")
 train, val = random_split(data, [0.8, 0.2])
@@ -83,7 +83,7 @@ for fold, (a, b) in enumerate(folds(data)):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "a copy of the dataset": """
 data = datasets.ImageFolder("data", transform=augment)
 train, val = random_split(data, [0.8, 0.2])
@@ -200,20 +200,20 @@ val.dataset.transform = plain
 }
 
 
-@pytest.mark.parametrize("name", GUILTY)
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + GUILTY[name])
+@pytest.mark.parametrize("name", FAULTY)
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    lint_reports(HEAD + FAULTY[name])
 
 
-@pytest.mark.parametrize("name", QUIET)
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + QUIET[name])
+@pytest.mark.parametrize("name", CORRECT)
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(HEAD + CORRECT[name])
 
 
-def test_both_values_are_named(lint_reports):
-    first, second = (lint_reports(HEAD + GUILTY[name])[0] for name in list(GUILTY)[:2])
+def test_the_message_names_both_values(lint_reports):
+    first, second = (lint_reports(HEAD + FAULTY[name])[0] for name in list(FAULTY)[:2])
     assert first.message == (
-        "train.dataset and val.dataset are one dataset: transform becomes plain for all of them, and augment is used "
-        "for none."
+        "`train.dataset` and `val.dataset` are one object: its transform becomes `plain` for all of them, and `augment` "
+        "is never used."
     )
     assert second.message == first.message

@@ -140,7 +140,10 @@ def _run(path: Path, script: str, *, watched: bool) -> dict[str, Any]:
         report = watch.stop() if watched else watch.report()
     grave = [found for found in report.findings if found.severity != Severity.NOTE]
     return {
-        "found": [(each.code, each.location.line if each.location and each.location.path == str(path) else -1) for each in grave],
+        "found": [
+            (each.code, each.location.line if each.location and each.location.path == str(path) else -1)
+            for each in grave
+        ],
         "messages": [each.message for each in grave],
         "problems": list(report.problems),
         "judged": {each.code: (str(each.verdict), each.reason) for each in report.verdicts},

@@ -1,4 +1,4 @@
-"""DST005: ranks that all do the same work, and those that share it in ways that look alike."""
+"""DST005: ranks that train on the same batches."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def train(model, loader, epochs=2):
             optimizer.step()
 """
 
-GUILTY = {
+FAULTY = {
     "shuffled by one seed": """
 loader = DataLoader(data, batch_size=16, shuffle=True)  # <- DST005
 train(DDP(net()), loader)
@@ -111,7 +111,7 @@ for a, b in DataLoader(data, batch_size=16):
     optimizer.step()
 """
 
-QUIET = {
+CORRECT = {
     "a DistributedSampler": """
 sampler = DistributedSampler(data)
 loader = DataLoader(data, batch_size=16, sampler=sampler)
@@ -207,24 +207,24 @@ for real, _ in DataLoader(data, 16, sampler=DistributedSampler(data)):
 """,
 }
 
-JUDGED = QUIET.keys() - {"groups of one", "evaluated on all ranks", "gradients that are zero"}
+JUDGED = CORRECT.keys() - {"groups of one", "evaluated on all ranks", "gradients that are zero"}
 
 
 @pytest.fixture(scope="module")
 def ran(on_ranks):
-    return on_ranks({name: HEAD + script for name, script in {**GUILTY, **QUIET}.items()})
+    return on_ranks({name: HEAD + script for name, script in {**FAULTY, **CORRECT}.items()})
 
 
-@pytest.mark.parametrize("name", GUILTY)
-def test_found(ran, name):
+@pytest.mark.parametrize("name", FAULTY)
+def test_run_reports_faulty_scripts(ran, name):
     for result in ran[name]:
         assert not result.problems
-        assert result.found == expected(HEAD + GUILTY[name]), result.messages
+        assert result.found == expected(HEAD + FAULTY[name]), result.messages
         assert result.messages[0].startswith("Ranks 0 and 1 train on the same batches: in all 4 updates that were ")
 
 
-@pytest.mark.parametrize("name", QUIET)
-def test_look_alikes(ran, name):
+@pytest.mark.parametrize("name", CORRECT)
+def test_run_accepts_correct_scripts(ran, name):
     for result in ran[name]:
         assert not result.problems
         assert not result.found, result.messages
@@ -232,7 +232,7 @@ def test_look_alikes(ran, name):
     assert verdicts == ({"passed"} if name in JUDGED else {"not judged"})
 
 
-def test_of_three_ranks_the_two_that_are_equal_are_named(on_ranks):
+def test_the_two_equal_ranks_of_three_are_named(on_ranks):
     script = (
         HEAD
         + """
@@ -248,13 +248,13 @@ train(DDP(net()), loader)
     assert not first.found, "rank 0 asks one after the other, and one of them does other work"
 
 
-def test_a_rank_that_nobody_watches_is_not_waited_for(on_ranks):
-    result = on_ranks({"one": HEAD + GUILTY["in order"]}, unwatched=(1,))["one"][0]
+def test_an_untraced_rank_does_not_block(on_ranks):
+    result = on_ranks({"one": HEAD + FAULTY["in order"]}, unwatched=(1,))["one"][0]
     assert not result.found
     assert result.judged["DST005"] == ("not judged", "no two ranks could be compared")
 
 
-def test_no_hook_is_left_on_a_parameter_and_nothing_changes(on_ranks):
+def test_no_hook_remains_and_results_are_equal(on_ranks):
     script = (
         HEAD
         + """

@@ -1,4 +1,4 @@
-"""DST004, a note: held-out samples that a DistributedSampler repeats, and everything that only looks like it."""
+"""DST004: held-out samples that a DistributedSampler repeats."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def measure(loader):
         return torch.cat([model(a) - b for a, b in loader])
 """
 
-QUIET = {
+CORRECT = {
     "a multiple of the processes": "held_out = shared(held_out_set, 3, shuffle=False)\n",
     "shared out without repeats": "held_out = DataLoader(Subset(held_out_set, range(0, 21, 2)), batch_size=8)\n",
     "one process": "held_out = DataLoader(held_out_set, batch_size=8)\n",
@@ -50,7 +50,7 @@ for epoch in range(2):
         optimizer.step()
 """
 
-GUILTY = {
+FAULTY = {
     "in order": ("held_out = shared(held_out_set, shuffle=False)" + LOOP, "22 samples of 21, 1 of them twice"),
     "four processes, a subset": (
         "held_out = shared(Subset(held_out_set, range(9)), 4, shuffle=False)" + LOOP,
@@ -91,14 +91,14 @@ Test(held_out_set).run()
 }
 
 
-@pytest.mark.parametrize("script", [*(each + LOOP for each in QUIET.values()), TRAINED], ids=[*QUIET, "trained on"])
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", [*(each + LOOP for each in CORRECT.values()), TRAINED], ids=[*CORRECT, "trained on"])
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-@pytest.mark.parametrize("name", GUILTY)
-def test_it_is_noted_where_the_loader_is_made(run_is_clean, name):
-    script, words = GUILTY[name]
+@pytest.mark.parametrize("name", FAULTY)
+def test_run_notes_the_loader(run_is_clean, name):
+    script, words = FAULTY[name]
     (found,) = run_is_clean(HEAD + script, note="DST004").findings
     assert words in found.message
     assert (HEAD + script).splitlines()[found.location.line - 1].endswith("# here")

@@ -1,4 +1,4 @@
-"""DST001: copies that part, and models that were never meant to be equal."""
+"""DST001: ranks that hold different parameters."""
 
 import re
 
@@ -26,7 +26,7 @@ def loss_of(model):
     return nn.functional.mse_loss(model(x), y)
 """
 
-GUILTY = {
+FAULTY = {
     "a rate for each rank": """
 model = DistributedDataParallel(net)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3 * (1 + rank))
@@ -102,7 +102,7 @@ for step in range(8):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "statistics of its own on each rank": """
 model = DistributedDataParallel(net, broadcast_buffers=False)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -261,19 +261,19 @@ JUDGED = {"wrapped after the first update, which was averaged by hand",
 
 @pytest.fixture(scope="module")
 def ran(on_ranks):
-    return on_ranks({name: HEAD + script for name, script in {**GUILTY, **QUIET}.items()})
+    return on_ranks({name: HEAD + script for name, script in {**FAULTY, **CORRECT}.items()})
 
 
-@pytest.mark.parametrize("name", GUILTY)
-def test_found(ran, name):
+@pytest.mark.parametrize("name", FAULTY)
+def test_run_reports_faulty_scripts(ran, name):
     for result in ran[name]:
         assert not result.problems
-        assert result.found == expected(HEAD + GUILTY[name]), result.messages
+        assert result.found == expected(HEAD + FAULTY[name]), result.messages
         assert "ranks 0 and 1 hold different values of " in result.messages[0]
 
 
-@pytest.mark.parametrize("name", QUIET)
-def test_look_alikes(ran, name):
+@pytest.mark.parametrize("name", CORRECT)
+def test_run_accepts_correct_scripts(ran, name):
     for result in ran[name]:
         assert not result.problems
         assert not result.found, result.messages
@@ -281,13 +281,13 @@ def test_look_alikes(ran, name):
     assert verdicts == {"passed"} if name in JUDGED else verdicts <= {"passed", "not judged", "not applicable"}
 
 
-def test_the_update_at_which_they_parted_is_told(ran):
+def test_the_message_names_the_last_equal_update(ran):
     result = ran["a step that one rank leaves out"][0]
     assert result.messages[0].endswith("; after 4 updates they were equal.")
     assert re.search(r"\(\d of 6 parameters, by up to \d", result.messages[0])
 
 
-def test_of_three_ranks_the_one_that_parts_is_named(on_ranks):
+def test_the_diverging_rank_of_three_is_named(on_ranks):
     script = (
         HEAD
         + """
@@ -305,7 +305,7 @@ for step in range(20):
     assert all("ranks 0 and 2 hold different values" in result.messages[0] for result in (first, third))
 
 
-def test_a_rank_that_nobody_watches_is_not_waited_for(on_ranks):
-    result = on_ranks({"one": HEAD + GUILTY["a rate for each rank"]}, unwatched=(1,))["one"][0]
+def test_an_untraced_rank_does_not_block(on_ranks):
+    result = on_ranks({"one": HEAD + FAULTY["a rate for each rank"]}, unwatched=(1,))["one"][0]
     assert not result.found
     assert result.judged["DST001"] == ("not judged", "no two ranks could be compared")

@@ -1,4 +1,4 @@
-"""DST003: a frozen epoch, at run time and in the text."""
+"""DST003: set_epoch is never called."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def one_epoch(loader, net=model, opt=optimizer):
         opt.step()
 """
 
-GUILTY = {
+FAULTY = {
     "forgotten": """
 sampler = DistributedSampler(data, num_replicas=2, rank=0, shuffle=True)
 loader = DataLoader(data, 8, sampler=sampler)
@@ -83,7 +83,7 @@ for epoch in range(3):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "told by the sampler": """
 sampler = DistributedSampler(data, num_replicas=2, rank=0)
 loader = DataLoader(data, 8, sampler=sampler)
@@ -168,23 +168,23 @@ for epoch in range(4):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
     found = run_reports(HEAD + script).findings
     assert {each.change.text for each in found if each.code == "DST003"} == {"loader.sampler.set_epoch(epoch)"}
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-SILENT = {"a sampler within a batch sampler", "told the same epoch each time"}
-UNREAD = {"one batch"}  # the text does not tell how many samples there are
+RUN_ONLY = {"a sampler within a batch sampler", "told the same epoch each time"}
+NOT_LINTED = {"one batch"}  # the text does not tell how many samples there are
 
-WRITTEN = {
+LINT_FAULTY = {
     "the usual script": """
 import os
 import torch.distributed as dist
@@ -218,7 +218,7 @@ def train(args):
 """,
 }
 
-UNWRITTEN = {
+LINT_CORRECT = {
     "the ImageNet example": """
 def main(args):
     if args.distributed:
@@ -273,11 +273,11 @@ for trial in range(3):
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - RUN_ONLY), *LINT_FAULTY])
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_FAULTY}[name])
 
 
-@pytest.mark.parametrize("name", [*SILENT, *(QUIET.keys() - UNREAD), *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*RUN_ONLY, *(CORRECT.keys() - NOT_LINTED), *LINT_CORRECT])
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_CORRECT}[name])

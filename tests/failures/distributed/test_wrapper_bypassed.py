@@ -1,4 +1,4 @@
-"""DST002: training past the wrapper, and everything else one may do with ``model.module``."""
+"""DST002: training that calls ``model.module`` instead of the wrapper."""
 
 import pytest
 import torch.distributed as dist
@@ -40,7 +40,7 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 """
 )
 
-GUILTY = {
+FAULTY = {
     "the module of the wrapper": """
 model = DDP(Net())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -98,7 +98,7 @@ for step in range(12):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "the wrapper": """
 model = DDP(Net())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -213,28 +213,28 @@ def no_group_is_left():
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", GUILTY.keys() - {"a method of the module, in a class"})
-def test_found(run_reports, name):
-    ran = run_reports(HEAD + GUILTY[name])
+@pytest.mark.parametrize("name", FAULTY.keys() - {"a method of the module, in a class"})
+def test_run_reports_faulty_scripts(run_reports, name):
+    ran = run_reports(HEAD + FAULTY[name])
     assert "with one process that makes no difference yet" in ran.findings[0].message
 
 
-def test_a_method_of_the_module_is_found_where_it_calls_its_layers(run):
-    ran = run(HEAD + GUILTY["a method of the module, in a class"])
+def test_a_method_of_the_module_is_reported_at_its_call(run):
+    ran = run(HEAD + FAULTY["a method of the module, in a class"])
     line = next(n for n, text in enumerate(HEAD.splitlines(), 1) if "return nn.functional.mse_loss" in text)
     assert ran.places == {("DST002", line)}
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     ran = run_is_clean(HEAD + script)
     assert {str(each.verdict) for each in ran.report.verdicts if each.code == "DST002"} == {"passed"}
 
 
-def test_two_ranks_say_the_same(on_ranks):
+def test_two_ranks_report_the_same(on_ranks):
     names = ["the module of the wrapper", "accumulated and scaled"], ["gradients reduced by hand", "the wrapper"]
     head = BODY + "torch.manual_seed(dist.get_rank())\n"
-    scripts = {name: head + {**GUILTY, **QUIET}[name] for name in (*names[0], *names[1])}
+    scripts = {name: head + {**FAULTY, **CORRECT}[name] for name in (*names[0], *names[1])}
     ran = on_ranks(scripts)
     for name, script in scripts.items():
         for result in ran[name]:

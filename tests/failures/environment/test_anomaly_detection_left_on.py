@@ -1,4 +1,4 @@
-"""ENV006: debugging that never ends."""
+"""ENV006: anomaly detection that is left on."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def update(optimizer=optimizer, scaler=torch.amp.GradScaler("cpu", enabled=False
     scaler.update()
 """
 
-QUIET = {
+CORRECT = {
     "never on": """
 for _ in range(48):
     update()
@@ -48,7 +48,7 @@ for _ in range(48):
 """,
 }
 
-GUILTY = {
+FAULTY = {
     "for the whole program": """
 torch.autograd.set_detect_anomaly(True)  # <- ENV006
 for _ in range(48):
@@ -93,13 +93,13 @@ def noted(ran):
     return {found.location.line for found in ran.findings if found.code == "ENV006"}
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_noted_at_its_line(run, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_notes_the_line(run, script):
     ran = run(HEAD + script)
     assert noted(ran) == {(HEAD + script).splitlines().index(line) + 1 for line in script.splitlines() if "<-" in line}
     assert not ran.places
@@ -107,7 +107,7 @@ def test_it_is_noted_at_its_line(run, script):
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-WRITTEN = {
+LINT_FAULTY = {
     "only from here": """
 if __name__ == "__main__":
     with torch.autograd.detect_anomaly():  # <- ENV006
@@ -119,7 +119,7 @@ trainer = L.Trainer(max_epochs=3, detect_anomaly=True)  # <- ENV006
 """,
 }
 
-UNWRITTEN = {
+LINT_CORRECT = {
     "by a setting": "torch.autograd.set_detect_anomaly(args.debug)\n",
     "only where something went wrong": """
 try:
@@ -151,11 +151,11 @@ def test_gradients():
 }
 
 
-@pytest.mark.parametrize("name", [*GUILTY, *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name], fixes=True)
+@pytest.mark.parametrize("name", [*FAULTY, *LINT_FAULTY])
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_FAULTY}[name], fixes=True)
 
 
-@pytest.mark.parametrize("name", [*QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**QUIET, **UNWRITTEN}[name], "ENV006")
+@pytest.mark.parametrize("name", [*CORRECT, *LINT_CORRECT])
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(HEAD + {**CORRECT, **LINT_CORRECT}[name], "ENV006")

@@ -1,4 +1,4 @@
-"""ENV005: requests that are answered with gradients on; a note, in the text only."""
+"""ENV005: requests that run with gradients enabled."""
 
 import pytest
 
@@ -22,7 +22,7 @@ model.load_state_dict(torch.load("model.pt"))
 model.eval()
 """
 
-GUILTY = {
+FAULTY = {
     "a route": """
 @app.post("/predict")
 def predict(values: list):
@@ -72,7 +72,7 @@ def predict(values: list):
 """,
 }
 
-LOOK_ALIKES = {
+CORRECT = {
     "inference mode": """
 @app.post("/predict")
 def predict(values: list):
@@ -170,16 +170,16 @@ def predict(values: list):
 }
 
 
-@pytest.mark.parametrize("name", GUILTY)
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + GUILTY[name])
+@pytest.mark.parametrize("name", FAULTY)
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    lint_reports(HEAD + FAULTY[name])
 
 
 def test_the_fix_is_inference_mode(lint_reports):
-    (found,) = lint_reports(HEAD + GUILTY["asynchronous, in a branch"], fixes=True)
+    (found,) = lint_reports(HEAD + FAULTY["asynchronous, in a branch"], fixes=True)
     assert "inference_mode" in str(found.autofix)
 
 
-@pytest.mark.parametrize("name", LOOK_ALIKES)
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + LOOK_ALIKES[name], "ENV005")
+@pytest.mark.parametrize("name", CORRECT)
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(HEAD + CORRECT[name], "ENV005")

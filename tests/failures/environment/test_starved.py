@@ -1,4 +1,4 @@
-"""ENV001: a note, which the marks of guilty scripts leave out."""
+"""ENV001: training that waits for data; a note, so scripts have no marks."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def fit(loader, work_s=0.0, batches=1000):
             break
 """
 
-GUILTY = {
+FAULTY = {
     "no workers": "fit(DataLoader(Files(), 8))  # here",
     "a slow collate function": """
 def collate(rows):
@@ -54,7 +54,7 @@ Run().go()
 """,
 }
 
-QUIET = {
+CORRECT = {
     "in memory": "fit(DataLoader(torch.randn(1600, 6), 8))",
     "the model takes longer": "fit(DataLoader(Files(0.001), 8), work_s=0.03)",
     "a slow start of few batches": "fit(DataLoader(Files(0.02), 40))",
@@ -67,13 +67,13 @@ with torch.no_grad():
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_found(run, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run, script):
     ran = run(HEAD + script)
     line = next(n for n, text in enumerate(ran.path.read_text().splitlines(), 1) if text.endswith("# here"))
     assert [(found.code, found.location.line) for found in ran.findings] == [("ENV001", line)]
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes(run, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run, script):
     assert not [found for found in run(HEAD + script).findings if found.code == "ENV001"]

@@ -1,4 +1,4 @@
-"""MEM004: memory that is given back to be asked for again."""
+"""MEM004: empty_cache after every batch."""
 
 import pytest
 
@@ -14,7 +14,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 mse = nn.functional.mse_loss
 """
 
-QUIET = {
+CORRECT = {
     "once in an epoch": """
 for epoch in range(3):
     for _ in range(4):
@@ -52,7 +52,7 @@ with torch.no_grad():
 """,
 }
 
-GUILTY = {
+FAULTY = {
     "at the end of the turn": """
 for _ in range(3):
     optimizer.zero_grad()
@@ -96,11 +96,11 @@ for epoch in range(2):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_the_rule_finds_it(lint_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_faulty_scripts(lint_reports, script):
     lint_reports(HEAD + script, fixes=False)  # the mark is a comment, which would go with the line
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(lint_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script, "MEM004")

@@ -1,4 +1,4 @@
-"""MEM001: graphs of past updates that stay in memory, and who holds them."""
+"""MEM001: graphs of past updates that stay in memory."""
 
 import pytest
 
@@ -33,7 +33,7 @@ AVERAGED = """
         old.mul_(0.9).add_(new, alpha=0.1)
 """
 
-GUILTY = {
+FAULTY = {
     "a teacher's average": ("0.weight of Sequential is computed from 13 of its earlier values", TEACHER + AVERAGED),
     "a list": (
         "losses[*] (global, train.py)",
@@ -106,7 +106,7 @@ for step in range(80):
     ),
 }
 
-QUIET = {
+CORRECT = {
     "a teacher that is averaged without gradients": TEACHER
     + "    with torch.no_grad():"
     + AVERAGED.replace("    ", "        "),
@@ -192,8 +192,8 @@ losses = [update(mse(model(x), y)) for step in range(15)]
 }
 
 
-@pytest.mark.parametrize(("holder", "script"), GUILTY.values(), ids=GUILTY)
-def test_it_is_found_and_who_holds_them(run, holder, script):
+@pytest.mark.parametrize(("holder", "script"), FAULTY.values(), ids=FAULTY)
+def test_run_reports_the_holder(run, holder, script):
     ran = run(HEAD + script)
     (found,) = (each for each in ran.findings if each.code == "MEM001")
     assert holder in found.message
@@ -202,17 +202,17 @@ def test_it_is_found_and_who_holds_them(run, holder, script):
     assert (found.location.path, found.location.line) == (str(ran.path), marked)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(run_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-SILENT = {"a teacher's average"}
+RUN_ONLY = {"a teacher's average"}
 """Of these the text cannot tell."""
 
-WRITTEN = {
+LINT_FAULTY = {
     "a total over an epoch": """
 def train(net: nn.Module, loader, criterion, opt: torch.optim.Optimizer, device):
     net.train()
@@ -294,7 +294,7 @@ for step in range(80):
 """,
 }
 
-UNWRITTEN = {
+LINT_CORRECT = {
     "a total that goes backward": """
 for step in range(80):
     total = 0
@@ -400,14 +400,14 @@ for step in range(80):
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + (GUILTY[name][1] if name in GUILTY else WRITTEN[name]))
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - RUN_ONLY), *LINT_FAULTY])
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    lint_reports(HEAD + (FAULTY[name][1] if name in FAULTY else LINT_FAULTY[name]))
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + (GUILTY[name][1] if name in GUILTY else {**QUIET, **UNWRITTEN}[name]))
+@pytest.mark.parametrize("name", [*RUN_ONLY, *CORRECT, *LINT_CORRECT])
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(HEAD + (FAULTY[name][1] if name in FAULTY else {**CORRECT, **LINT_CORRECT}[name]))
 
 
 # What a call makes itself does not outlive it ---------------------------------------------------------------------
@@ -634,6 +634,6 @@ def _net(body: str) -> str:
 
 
 def test_what_is_kept_leaves_its_graph_behind(lint_reports):
-    (found,) = lint_reports(HEAD + GUILTY["an attribute of a class"][1], fixes=True)
+    (found,) = lint_reports(HEAD + FAULTY["an attribute of a class"][1], fixes=True)
     assert not found.autofix.safe, "a cut graph is never safe"
     assert [edit.text for edit in found.autofix.edits] == ["loss.detach()"]

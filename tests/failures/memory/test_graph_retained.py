@@ -1,4 +1,4 @@
-"""MEM002: graphs that are retained and never used again."""
+"""MEM002: retain_graph=True without a second backward."""
 
 import pytest
 
@@ -13,7 +13,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 mse = nn.functional.mse_loss
 """
 
-GUILTY = {
+FAULTY = {
     "a plain loop": """
 for step in range(16):
     optimizer.zero_grad()
@@ -72,7 +72,7 @@ for step in range(16):
 """,
 }
 
-QUIET = {
+CORRECT = {
     "all losses but the last": """
 second = nn.Linear(8, 1)
 both = torch.optim.SGD([*model.parameters(), *second.parameters()], lr=0.01)
@@ -153,18 +153,18 @@ for step in range(30):
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_it_is_found(run_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_run_reports_faulty_scripts(run_reports, script):
     run_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
-def test_look_alikes_are_left_alone(run_is_clean, script):
+def test_run_accepts_correct_scripts(run_is_clean, script):
     run_is_clean(HEAD + script)
 
 
-def test_the_graphs_go_when_they_would(run):
+def test_graphs_are_freed_at_the_same_time(run):
     ran = run(f"""{HEAD}
 import gc, weakref
 gc.disable()
@@ -191,10 +191,10 @@ gc.enable()
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-SILENT: set[str] = set()
+RUN_ONLY: set[str] = set()
 """Of these the text cannot tell."""
 
-WRITTEN = {
+LINT_FAULTY = {
     "a trainer with a net of its own": """
 class Net(nn.Module):
     def __init__(self):
@@ -228,7 +228,7 @@ for step in range(16):
 """,
 }
 
-UNWRITTEN = {
+LINT_CORRECT = {
     "a recurrent net that goes on": """
 cell, out = nn.GRUCell(6, 8), nn.Linear(8, 1)
 adam = torch.optim.Adam([*cell.parameters(), *out.parameters()], lr=0.01)
@@ -321,11 +321,11 @@ def step(a, b):
 }
 
 
-@pytest.mark.parametrize("name", [*(GUILTY.keys() - SILENT), *WRITTEN])
-def test_the_rule_finds_it(lint_reports, name):
-    lint_reports(HEAD + {**GUILTY, **WRITTEN}[name])
+@pytest.mark.parametrize("name", [*(FAULTY.keys() - RUN_ONLY), *LINT_FAULTY])
+def test_lint_reports_faulty_scripts(lint_reports, name):
+    lint_reports(HEAD + {**FAULTY, **LINT_FAULTY}[name])
 
 
-@pytest.mark.parametrize("name", [*SILENT, *QUIET, *UNWRITTEN])
-def test_the_rule_leaves_others_alone(lint_is_clean, name):
-    lint_is_clean(HEAD + {**GUILTY, **QUIET, **UNWRITTEN}[name])
+@pytest.mark.parametrize("name", [*RUN_ONLY, *CORRECT, *LINT_CORRECT])
+def test_lint_accepts_correct_scripts(lint_is_clean, name):
+    lint_is_clean(HEAD + {**FAULTY, **CORRECT, **LINT_CORRECT}[name])

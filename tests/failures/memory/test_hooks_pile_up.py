@@ -1,4 +1,4 @@
-"""MEM005: hooks that nobody takes off."""
+"""MEM005: hooks that accumulate in a loop."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def update():
     optimizer.step()
 """
 
-QUIET = {
+CORRECT = {
     "once": """
 model[1].register_forward_hook(keep)
 for _ in range(4):
@@ -101,7 +101,7 @@ for net in nets:
 """,
 }
 
-GUILTY = {
+FAULTY = {
     "in the loop": """
 for _ in range(4):
     model[1].register_forward_hook(keep)  # <- MEM005
@@ -147,11 +147,11 @@ while len(kept) < 3:
 }
 
 
-@pytest.mark.parametrize("script", GUILTY.values(), ids=GUILTY)
-def test_the_rule_finds_it(lint_reports, script):
+@pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
+def test_lint_reports_faulty_scripts(lint_reports, script):
     lint_reports(HEAD + script)
 
 
-@pytest.mark.parametrize("script", QUIET.values(), ids=QUIET)
-def test_look_alikes_are_left_alone(lint_is_clean, script):
+@pytest.mark.parametrize("script", CORRECT.values(), ids=CORRECT)
+def test_run_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script, "MEM005")

@@ -1,4 +1,4 @@
-"""MEM003: checkpointing that re-enters autograd."""
+"""MEM003: the reentrant variant of checkpointing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 """
 
-WRITTEN = {
+LINT_FAULTY = {
     "in a forward": """
 class Block(nn.Module):
     def __init__(self):
@@ -46,7 +46,7 @@ class Net(nn.Module):
         return checkpoint(half, x, use_reentrant=True) if self.saves and self.training else half(x)  # <- MEM003
 """,
 }
-UNWRITTEN = {
+LINT_CORRECT = {
     "told not to": "y = checkpoint(nn.Linear(8, 8), x, use_reentrant=False)",
     "told by a variable": "y = checkpoint(nn.Linear(8, 8), x, use_reentrant=old)",
     "handed on": "y = checkpoint(nn.Linear(8, 8), x, **options)",
@@ -58,11 +58,11 @@ UNWRITTEN = {
 }
 
 
-@pytest.mark.parametrize("script", WRITTEN.values(), ids=WRITTEN)
-def test_the_rule_finds_it(lint_reports, script):
+@pytest.mark.parametrize("script", LINT_FAULTY.values(), ids=LINT_FAULTY)
+def test_lint_reports_faulty_scripts(lint_reports, script):
     lint_reports(HEAD + script, fixes=True)
 
 
-@pytest.mark.parametrize("script", UNWRITTEN.values(), ids=UNWRITTEN)
-def test_the_rule_leaves_others_alone(lint_is_clean, script):
+@pytest.mark.parametrize("script", LINT_CORRECT.values(), ids=LINT_CORRECT)
+def test_lint_accepts_correct_scripts(lint_is_clean, script):
     lint_is_clean(HEAD + script, "MEM003")

@@ -189,14 +189,14 @@ _SCRIPT = """
 import sys, time
 sys.path.insert(0, {folder!r})
 from pathlib import Path
-import test_follower
+import test_sync_client
 
 def after(epoch):
     if epoch == 3:
         print("there", flush=True)
         time.sleep(60)
 
-test_follower.train(Path({run_dir!r}), {store!r}, after, config=test_follower.{config})
+test_sync_client.train(Path({run_dir!r}), {store!r}, after, config=test_sync_client.{config})
 """
 
 

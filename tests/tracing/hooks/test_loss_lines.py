@@ -58,7 +58,7 @@ def test_two_losses_of_one_kind_keep_their_own_lines(placed: EventStream):
 
 
 def test_lightly_watched_nothing_is_noted(placed: EventStream):
-    placed.full = False
+    placed.full_tracing = False
     assert line_of(F.cross_entropy(X.clone().requires_grad_(), Y)) is None
 
 

@@ -80,6 +80,8 @@ def test_another_type_is_not_converted(tmp_path: Path):
         }
 
     write_folder(tmp_path, {}, Checkpoint(path=tmp_path, update=1, epoch=1, metrics={}), beside)
-    assert read_full_tensors(tmp_path, {"w": ShardReference(name="w", shape=(2,), dtype=torch.float32)})["w"].tolist() == [1, 1]
+    assert read_full_tensors(tmp_path, {"w": ShardReference(name="w", shape=(2,), dtype=torch.float32)})[
+        "w"
+    ].tolist() == [1, 1]
     with pytest.raises(CheckpointError, match=r"float32 instead of torch\.float64"):
         read_full_tensors(tmp_path, {"w": ShardReference(name="w", shape=(2,), dtype=torch.float64)})

@@ -33,7 +33,10 @@ WEIGHT = torch.arange(15.0, dtype=torch.float64).reshape(5, 3)
 NAMED = ShardReference(name="model.w", shape=(5, 3), dtype=torch.float64)
 STATE: dict[str, Any] = {
     "model": OrderedDict(w=NAMED, tied=NAMED, b=torch.ones(2)),
-    "optimizer": {"state": {0: {"exp_avg": ShardReference(name="optimizer.m", shape=(2,), dtype=torch.float32)}}, "lr": (1,)},
+    "optimizer": {
+        "state": {0: {"exp_avg": ShardReference(name="optimizer.m", shape=(2,), dtype=torch.float32)}},
+        "lr": (1,),
+    },
 }
 
 
@@ -89,7 +92,10 @@ def test_one_process_reads_all_shards(tmp_path: Path):
     checkpoint, state = found
     assert state["model"]["w"] == NAMED
     assert sorted(path.name for path in checkpoint.path.glob("shard-*")) == [name_of(number) for number in (1, 2, 3)]
-    for read in (load_full_state(checkpoint, state), load_on_all_ranks(found, SingleProcess(torch.nn.Linear(1, 1), as_objective(len)))):
+    for read in (
+        load_full_state(checkpoint, state),
+        load_on_all_ranks(found, SingleProcess(torch.nn.Linear(1, 1), as_objective(len))),
+    ):
         assert read is not None
         assert torch.equal(read["model"]["w"], WEIGHT)
         assert read["model"]["tied"] is read["model"]["w"]

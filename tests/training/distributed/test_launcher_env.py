@@ -61,8 +61,8 @@ def test_torchrun_inside_srun_is_torchrun():
 @pytest.mark.slow(reason="starts torchrun")
 def test_what_torchrun_really_sets():
     script = (
-        "import json, dataclasses; from trueloop.training.distributed.launcher_env import launched;"
-        "print(json.dumps(dataclasses.asdict(launched())))"
+        "import json, dataclasses; from trueloop.training.distributed.launcher_env import read_launch_info;"
+        "print(json.dumps(dataclasses.asdict(read_launch_info())))"
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
@@ -73,7 +73,7 @@ def test_what_torchrun_really_sets():
     said = sorted(map(json.loads, told), key=lambda one: one["rank"])
     assert [(one["rank"], one["local_rank"]) for one in said] == [(0, 0), (1, 1)]
     assert all((one["size"], one["local_size"], one["node"], one["nodes"]) == (2, 2, 0, 1) for one in said)
-    assert {one["by"] for one in said} == {"torchrun"}
+    assert {one["launcher"] for one in said} == {"torchrun"}
     assert said[0]["port"] == said[1]["port"] > 0
 
 
@@ -193,7 +193,15 @@ def test_an_indexed_job_gives_the_rank_by_its_index():
 def test_by_hand_on_one_machine_the_rank_is_the_local_one():
     found = read_launch_info({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"})
     assert found == LaunchInfo(
-        rank=1, size=2, local_rank=1, local_size=2, node=0, nodes=1, address="localhost", port=29500, launcher="environment"
+        rank=1,
+        size=2,
+        local_rank=1,
+        local_size=2,
+        node=0,
+        nodes=1,
+        address="localhost",
+        port=29500,
+        launcher="environment",
     )
 
 

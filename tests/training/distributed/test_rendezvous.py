@@ -63,7 +63,7 @@ def test_all_share_one_part_and_no_attempt_sees_an_earlier_one(store: dist.Store
 
 def test_who_does_not_come_is_named_although_an_earlier_one_of_that_rank_did(store: dist.Store):
     meet(store, 2)
-    with pytest.raises(ProcessLost, match=r"2 processes of 3 did not come to localhost:1: rank 1, 2\.") as lost:
+    with pytest.raises(ProcessLost, match=r"2 processes of 3 did not connect to localhost:1: rank 1, 2\.") as lost:
         _fresh_store(store, place(0, 3), 0.1)
     assert "timeout_s" in lost.value.why
 

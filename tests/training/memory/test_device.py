@@ -97,7 +97,11 @@ def test_what_does_not_move_is_shared():
 
 
 def test_named_tuples_and_dataclasses_keep_their_type():
-    pair, frozen, opened = move_to_device(Pair(one(), "n"), META), move_to_device(Frozen(one(), "n"), META), move_to_device(Open([one()]), META)
+    pair, frozen, opened = (
+        move_to_device(Pair(one(), "n"), META),
+        move_to_device(Frozen(one(), "n"), META),
+        move_to_device(Open([one()]), META),
+    )
     assert (type(pair), pair.inputs.device, pair.name) == (Pair, META, "n")
     assert (type(frozen), frozen.inputs.device, frozen.total.device, frozen.name) == (Frozen, META, META, "n")
     assert (type(opened), opened.inputs[0].device) == (Open, META)

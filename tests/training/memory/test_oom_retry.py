@@ -245,7 +245,7 @@ def test_the_limit_is_saved_and_a_resumed_run_is_bitwise_the_undisturbed_one(
     whole = fitted(build, cut, Narrow(6, drop=0.5), tmp_path / "whole", heard, epochs=2)
     noted = [event for event in heard.of(Notice) if event.kind == "out_of_memory"]
     assert [(note.update, note.details["before"], note.details["after"]) for note in noted] == [(1, 12, 6)]
-    assert "12 examples at a time; from here on they go through 6" in noted[0].message
+    assert "with a micro-batch of 12; from here on the micro-batch is 6" in noted[0].message
     assert sum(row.examples for event in heard.of(UpdatesDone) for row in event.rows) == 60
 
     fitted(build, cut, Narrow(6, drop=0.5), tmp_path / "parts", heard, epochs=1)

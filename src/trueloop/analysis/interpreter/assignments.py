@@ -39,7 +39,10 @@ class Assignments:
             case ast.Attribute():
                 self._assign_attribute(target, value)
             case ast.Subscript():
-                owner, word = self.interpreter.evaluator.evaluate(target.value), self.interpreter.evaluator.evaluate(target.slice).constant()
+                owner, word = (
+                    self.interpreter.evaluator.evaluate(target.value),
+                    self.interpreter.evaluator.evaluate(target.slice).constant(),
+                )
                 if isinstance(word, str | int):
                     owner.attributes[f"[{word!r}]"] = value
                 self.interpreter.recording.add(OpKind.STORE_ITEM, target, owner, value)
@@ -74,7 +77,9 @@ class Assignments:
         if name == "requires_grad":
             self.set_requires_grad(target, owner, value.constant())
             return
-        value = self.interpreter.infer_kind(value, dotted_name(target), self.interpreter.evaluator.enclosing_definition())
+        value = self.interpreter.infer_kind(
+            value, dotted_name(target), self.interpreter.evaluator.enclosing_definition()
+        )
         before = owner.attributes.get(name)
         inside = recording.branches and before is not None and SUBMODULE not in before.facts
         owner.attributes[name] = join_values(before, value) if inside and before is not None else value

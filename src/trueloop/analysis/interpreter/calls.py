@@ -6,10 +6,26 @@ import ast
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from trueloop.analysis.abstract_value import LEAF, NO_GRAPH, SUBMODULE, FORWARD_RESULT, WRAPPER, AbstractValue, ValueKind, unknown_value
+from trueloop.analysis.abstract_value import (
+    LEAF,
+    NO_GRAPH,
+    SUBMODULE,
+    FORWARD_RESULT,
+    WRAPPER,
+    AbstractValue,
+    ValueKind,
+    unknown_value,
+)
 from trueloop.analysis.interpreter.functions import Functions
 from trueloop.analysis.interpreter.methods import Methods
-from trueloop.analysis.interpreter.qualified_names import LEAF_CONSTRUCTORS, PARAMETERS, WRAPPERS, is_harmless, is_loss, created_kind
+from trueloop.analysis.interpreter.qualified_names import (
+    LEAF_CONSTRUCTORS,
+    PARAMETERS,
+    WRAPPERS,
+    is_harmless,
+    is_loss,
+    created_kind,
+)
 from trueloop.analysis.operations import OpKind
 
 if TYPE_CHECKING:
@@ -72,7 +88,12 @@ class Calls:
                 return found
         if owner.kind is not ValueKind.NAME:
             method = self.find_method(owner, name)
-            if method is not None and name == "forward" and owner.kind is ValueKind.MODEL and owner is not self._current_self():
+            if (
+                method is not None
+                and name == "forward"
+                and owner.kind is ValueKind.MODEL
+                and owner is not self._current_self()
+            ):
                 return self.call_model(owner, node, arguments, OpKind.FORWARD_CALL)
             if method is not None:
                 return self.interpreter.run_function(method, node, arguments.positional, arguments.keyword)
@@ -81,7 +102,9 @@ class Calls:
                 return self.methods.evaluate(owner, name, node, arguments)
         return self.call_value(values.attribute(owner, node.func), node, arguments)
 
-    def _call_unbound(self, kind: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
+    def _call_unbound(
+        self, kind: AbstractValue, name: str, node: ast.Call, arguments: Arguments
+    ) -> AbstractValue | None:
         """Run ``Net.forward(model, x)``: a method that is asked of its class; None where this file has none."""
         for base in (kind, *_base_classes(kind)):
             method = self._find_definition(base, name)
@@ -89,7 +112,9 @@ class Calls:
                 continue
             first = arguments.positional[0]
             if name == "forward" and first.kind is ValueKind.MODEL and first is not self._current_self():
-                return self.call_model(first, node, Arguments(arguments.positional[1:], arguments.keyword), OpKind.FORWARD_CALL)
+                return self.call_model(
+                    first, node, Arguments(arguments.positional[1:], arguments.keyword), OpKind.FORWARD_CALL
+                )
             to = (kind,) if "classmethod" in _decorator_names(method) else ()
             bound = AbstractValue(kind=ValueKind.FUNCTION, name=name, node=method, scope=base.scope, sources=to)
             return self.interpreter.run_function(bound, node, arguments.positional, arguments.keyword)
@@ -185,7 +210,9 @@ class Calls:
         first = arguments.get(0, FIRST_ARGUMENT.get(kind, ""))
         if kind in (ValueKind.OPTIMIZER, ValueKind.SCHEDULER, ValueKind.LOADER) and first is not None:
             sampler = [each for word in ("sampler", "batch_sampler") if (each := arguments.keyword.get(word))]
-            value.sources = (*_flatten_parameters(first), *sampler) if kind is ValueKind.OPTIMIZER else (first, *sampler)
+            value.sources = (
+                (*_flatten_parameters(first), *sampler) if kind is ValueKind.OPTIMIZER else (first, *sampler)
+            )
         if kind is ValueKind.MODEL:
             last = name.rpartition(".")[2]
             if last in WRAPPERS:
@@ -200,7 +227,9 @@ class Calls:
                 value.attributes = {f"[{number}]": each for number, each in enumerate(value.sources)}
                 for each in value.sources:
                     each.owners = (*each.owners, value)
-        self.interpreter.recording.add(OpKind.CREATE, node, value, *arguments.all(), name=name, options=arguments.by_name())
+        self.interpreter.recording.add(
+            OpKind.CREATE, node, value, *arguments.all(), name=name, options=arguments.by_name()
+        )
         return value
 
     def _call_loss(self, criterion: AbstractValue, name: str, node: ast.AST, arguments: Arguments) -> AbstractValue:
@@ -259,7 +288,9 @@ class Calls:
     def define_class(self, node: ast.ClassDef) -> AbstractValue:
         """Return the class a definition makes."""
         bases = tuple(self.interpreter.evaluator.evaluate(each) for each in node.bases)
-        value = AbstractValue(kind=ValueKind.CLASS, name=node.name, node=node, sources=bases, scope=self.interpreter.scope)
+        value = AbstractValue(
+            kind=ValueKind.CLASS, name=node.name, node=node, sources=bases, scope=self.interpreter.scope
+        )
         for each in node.body:
             if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
                 self._class_by_method[each] = value
@@ -284,7 +315,12 @@ class Calls:
         """Return a new object of a class of this file, with what its constructor gives it."""
         module = self.is_module(kind)
         known = next(
-            (found for base in _base_classes(kind) if (found := created_kind(base.name)) and base.kind is ValueKind.NAME), None
+            (
+                found
+                for base in _base_classes(kind)
+                if (found := created_kind(base.name)) and base.kind is ValueKind.NAME
+            ),
+            None,
         )
         what = ValueKind.MODEL if module else known or ValueKind.INSTANCE
         value = AbstractValue(kind=what, name=kind.name, node=node, arguments=Arguments(given, named).by_name())
@@ -313,7 +349,11 @@ class Calls:
                 value.attributes[each.targets[0].id] = self.interpreter.evaluator.evaluate(each.value)
 
     def _set_fields(
-        self, kind: AbstractValue, instance: AbstractValue, given: Sequence[AbstractValue], named: dict[str, AbstractValue]
+        self,
+        kind: AbstractValue,
+        instance: AbstractValue,
+        given: Sequence[AbstractValue],
+        named: dict[str, AbstractValue],
     ) -> None:
         fields = [
             (each, each.target.id)
@@ -370,7 +410,11 @@ class Calls:
         """Return the object whose method is being run."""
         functions = self.interpreter.recording.functions
         function: Any = functions[-1] if functions else None
-        if function not in self._class_by_method or _decorator_names(function) & {"staticmethod"} or not function.args.args:
+        if (
+            function not in self._class_by_method
+            or _decorator_names(function) & {"staticmethod"}
+            or not function.args.args
+        ):
             return None
         return self.interpreter.scope.get(function.args.args[0].arg)
 

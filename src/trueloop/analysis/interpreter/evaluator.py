@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 BUILTINS: Final = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
 MAX_ITEMS: Final = 200  # of a list written out: longer ones are tables
 OBJECT_KINDS: Final = frozenset((ValueKind.SEQUENCE, ValueKind.INSTANCE, ValueKind.MODEL))
-METADATA_ATTRIBUTES: Final = frozenset(("shape", "dtype", "device", "ndim", "grad_fn", "requires_grad", "is_cuda", "itemsize"))
+METADATA_ATTRIBUTES: Final = frozenset(
+    ("shape", "dtype", "device", "ndim", "grad_fn", "requires_grad", "is_cuda", "itemsize")
+)
 """Attributes of a tensor that say something about it."""
 
 
@@ -85,9 +87,9 @@ class Evaluator:
             case ValueKind.SCHEDULER if name == "optimizer" and owner.sources:
                 return owner.sources[0]
             case ValueKind.LOADER if name in ("dataset", "sampler"):
-                return _first_of_kind(owner.sources, ValueKind.DATASET if name == "dataset" else ValueKind.SAMPLER) or unknown_value(
-                    node, owner
-                )
+                return _first_of_kind(
+                    owner.sources, ValueKind.DATASET if name == "dataset" else ValueKind.SAMPLER
+                ) or unknown_value(node, owner)
             case _:
                 pass
         value = unknown_value(node, owner)
@@ -178,7 +180,9 @@ class Evaluator:
         if again and all(each.kind is ValueKind.MODEL for each in left.sources):
             return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=left.sources)
         if left.kind is right.kind is ValueKind.CONSTANT:
-            return AbstractValue(kind=ValueKind.CONSTANT, node=node, value=_fold_constants(node.op, left.value, right.value))
+            return AbstractValue(
+                kind=ValueKind.CONSTANT, node=node, value=_fold_constants(node.op, left.value, right.value)
+            )
         return self.tensor_result(node, f"binary {type(node.op).__name__}", left, right)
 
     def _compare(self, node: ast.Compare) -> AbstractValue:
@@ -217,9 +221,7 @@ class Evaluator:
 
     def _sequence(self, node: ast.expr, values: list[AbstractValue]) -> AbstractValue:
         if values and all(each.kind is ValueKind.PARAMETERS for each in values):
-            return AbstractValue(
-                kind=ValueKind.PARAMETERS, node=node, sources=_unique(each.sources for each in values)
-            )
+            return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=_unique(each.sources for each in values))
         held = {f"[{number}]": each for number, each in enumerate(values)}
         return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(values), attributes=held)
 

@@ -206,12 +206,16 @@ class Functions:
         return self.interpreter.calls.record_escape(node, *arguments.all())
 
     def _save(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        self.interpreter.recording.add(OpKind.SAVE, node, unknown_value(node), *arguments.positional[:1], options=arguments.by_name())
+        self.interpreter.recording.add(
+            OpKind.SAVE, node, unknown_value(node), *arguments.positional[:1], options=arguments.by_name()
+        )
         return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _load(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         result = AbstractValue(kind=ValueKind.UNKNOWN, name="torch.load", node=node, arguments=arguments.by_name())
-        self.interpreter.recording.add(OpKind.LOAD, node, unknown_value(node), result=result, options=arguments.by_name())
+        self.interpreter.recording.add(
+            OpKind.LOAD, node, unknown_value(node), result=result, options=arguments.by_name()
+        )
         return result
 
     def _backward(self, node: ast.Call, arguments: Arguments) -> AbstractValue:

@@ -215,7 +215,9 @@ class Interpreter:
                 self.evaluator.evaluate(target)
 
     def _functiondef(self, node: Function) -> None:
-        self.scope.assign(node.name, AbstractValue(kind=ValueKind.FUNCTION, name=node.name, node=node, scope=self.scope))
+        self.scope.assign(
+            node.name, AbstractValue(kind=ValueKind.FUNCTION, name=node.name, node=node, scope=self.scope)
+        )
 
     _asyncfunctiondef = _functiondef
 
@@ -262,7 +264,9 @@ class Interpreter:
         self.assignments.assign_augmented(node)
 
     def _return(self, node: ast.Return) -> None:
-        self.add_return(self.evaluator.evaluate(node.value) if node.value else AbstractValue(kind=ValueKind.CONSTANT, node=node))
+        self.add_return(
+            self.evaluator.evaluate(node.value) if node.value else AbstractValue(kind=ValueKind.CONSTANT, node=node)
+        )
 
     def _if(self, node: ast.If) -> None:
         decided = self.evaluator.static_truth(node.test)

@@ -159,7 +159,9 @@ class Methods:
     def _model_apply(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         function = arguments.get(0, "fn")
         if function is not None and function.kind is ValueKind.FUNCTION:
-            self.interpreter.run_function(function, node, [owner], {})  # with one part after the other, and so with all of it
+            self.interpreter.run_function(
+                function, node, [owner], {}
+            )  # with one part after the other, and so with all of it
         return owner
 
     def _model(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
@@ -189,7 +191,9 @@ class Methods:
         return self._record(OpKind.SET_ATTRIBUTE, node, owner, *arguments.all(), name="add_param_group")
 
     def _optimizer(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
-        return unknown_value(node, owner) if name in ("train", "eval", "get_lr") or name.startswith("register_") else None
+        return (
+            unknown_value(node, owner) if name in ("train", "eval", "get_lr") or name.startswith("register_") else None
+        )
 
     def _scheduler_step(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         return self._record(OpKind.SCHEDULER_STEP, node, owner, *arguments.all())
@@ -256,7 +260,11 @@ class Methods:
             )
             return owner
         statement = self.interpreter.recording.statement
-        if isinstance(statement, ast.Expr) and statement.value is node and (name in CONVERTING_METHODS or name == "detach"):
+        if (
+            isinstance(statement, ast.Expr)
+            and statement.value is node
+            and (name in CONVERTING_METHODS or name == "detach")
+        ):
             return self._record(OpKind.TORCH_CALL, node, owner, name=f"torch.Tensor.{name}")  # for nobody
         if name in CONVERTING_METHODS:
             return owner

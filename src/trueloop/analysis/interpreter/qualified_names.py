@@ -11,7 +11,9 @@ from trueloop.analysis.abstract_value import ValueKind
 WRAPPERS: Final = frozenset((
     "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DistributedDataParallelCPU",
 ))  # fmt: skip
-FUNCTIONAL_LOSSES: Final = frozenset(("cross_entropy", "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits"))
+FUNCTIONAL_LOSSES: Final = frozenset(
+    ("cross_entropy", "kl_div", "binary_cross_entropy", "binary_cross_entropy_with_logits")
+)
 PARAMETERS: Final = frozenset(("torch.nn.Parameter", "torch.nn.parameter.Parameter"))
 LEAF_CONSTRUCTORS: Final = PARAMETERS | {
     "torch.autograd.Variable",

@@ -58,9 +58,13 @@ def _is_mean_over_loop(source: SourceFile, quotient: ast.BinOp, loop: Any, loss:
     of = dotted_name(len_argument(source, quotient.right))
     if isinstance(loop, ast.comprehension):
         dividend, statement = quotient.left, loss.statement
-        summed = isinstance(dividend, ast.Call) and source.qualified_name(dividend.func) == "builtins.sum" and dividend.args
+        summed = (
+            isinstance(dividend, ast.Call) and source.qualified_name(dividend.func) == "builtins.sum" and dividend.args
+        )
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-        return bool(of and summed and dotted_name(summed[0]) == of == dotted_name(target)) and _is_list_item(statement, loss)
+        return bool(of and summed and dotted_name(summed[0]) == of == dotted_name(target)) and _is_list_item(
+            statement, loss
+        )
     through = {dotted_name(each) for each in ast.walk(loop.iter)} - {""} if isinstance(loop, ast.For) else set[str]()
     added = [
         dotted_name(each.target) for each in ast.walk(loop)

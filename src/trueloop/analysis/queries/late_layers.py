@@ -69,7 +69,11 @@ def late_layers(source: SourceFile, made: Op) -> Iterator[LateLayer]:
         parts = [
             part for each in change.inputs for part in (each.sources if each.kind is ValueKind.SEQUENCE else (each,))
         ]
-        fresh = any(_is_trainable_parameter(part) or (id(part) in built and has_trainable_weights(part) and _contains_only_new(part, built)) for part in parts)
+        fresh = any(
+            _is_trainable_parameter(part)
+            or (id(part) in built and has_trainable_weights(part) and _contains_only_new(part, built))
+            for part in parts
+        )
         frozen = any(FROZEN in each.facts for each in change.subject.with_enclosing_modules())
         if fresh and not frozen and optimizer.covers(change.subject):
             step = _first_step(run, change, optimizer)
@@ -164,7 +168,9 @@ def unoptimized_layers(source: SourceFile, made: Op) -> Iterator[UnoptimizedLaye
     run = [each for each in source.operations if each.entry_point == made.entry_point]
     for whole in wholes.values():
         layers = [
-            each for each in whole.attributes.values() if each.name.rpartition(".")[2] in LAYERS_WITH_WEIGHTS and has_trainable_weights(each)
+            each
+            for each in whole.attributes.values()
+            if each.name.rpartition(".")[2] in LAYERS_WITH_WEIGHTS and has_trainable_weights(each)
         ]
         left = [each for each in layers if not any(_may_contain(one, each) for one in optimizers)]
         if not left or source.escapes(whole, run) or any(_accesses_weights(each, whole) for each in run):
@@ -196,13 +202,17 @@ def _accesses_weights(operation: Op, whole: AbstractValue) -> bool:
     return any(each.kind is ValueKind.PARAMETERS and whole.covers(each) for each in looked)
 
 
-def _step_after_backward(run: list[Op], layer: AbstractValue, optimizer: AbstractValue, held: list[AbstractValue]) -> Op | None:
+def _step_after_backward(
+    run: list[Op], layer: AbstractValue, optimizer: AbstractValue, held: list[AbstractValue]
+) -> Op | None:
     """Return the optimizer's first step behind a backward through a layer, and through others before it."""
     called = [
         each for each in run if each.kind is OpKind.MODEL_CALL and each.subject is layer and each.result is not None
     ]
     after = [
-        each for each in called if any(one is part for given in each.inputs for one in _gradient_path(given) for part in held)
+        each
+        for each in called
+        if any(one is part for given in each.inputs for one in _gradient_path(given) for part in held)
     ]
     for backward in (each for each in run if each.kind is OpKind.BACKWARD and after):
         through = {id(one) for one in _gradient_path(backward.subject)}

@@ -73,7 +73,9 @@ def is_left_in_train_mode(source: SourceFile, call: Op) -> bool:
         if mode.index > call.index or not mode.implied_by(call) or any(one is not other for one, other in around):
             continue
         turn = [each for each in run if all(each.is_inside(loop) for loop in mode.loops)]
-        trained = any(is_training_step(source, each, call.subject, run) for each in turn if mode.index < each.index < call.index)
+        trained = any(
+            is_training_step(source, each, call.subject, run) for each in turn if mode.index < each.index < call.index
+        )
         if trained and not any(each.value is not True and each.index > mode.index for each in modes if each in turn):
             return True
     return False
@@ -83,7 +85,9 @@ def is_in_eval_mode(source: SourceFile, call: Op) -> bool:
     """True where a model as a whole is in eval mode when it is called."""
     model = call.subject
     modes = [
-        each for each in source.ops(OpKind.SET_MODE) if each.entry_point == call.entry_point and may_set_mode_of(each, model)
+        each
+        for each in source.ops(OpKind.SET_MODE)
+        if each.entry_point == call.entry_point and may_set_mode_of(each, model)
     ]
     if any(each.value is not False and not sets_mode_of(each, model) for each in modes):
         return False  # a part of it is switched by itself
@@ -197,7 +201,8 @@ def _torch_layer_depends(source: SourceFile, model: AbstractValue, name: str, se
     written = len(getattr(model.node, "args", ())) + len(getattr(model.node, "keywords", ()))
     if name in ("Sequential", "ModuleList", "ModuleDict"):
         return _any_true(
-            [None] * (written > 0 and not model.sources), (_depends_on_mode(source, each, seen) for each in model.sources)
+            [None] * (written > 0 and not model.sources),
+            (_depends_on_mode(source, each, seen) for each in model.sources),
         )
     return False
 

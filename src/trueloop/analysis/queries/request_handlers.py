@@ -118,7 +118,9 @@ def _calls_in(function: Function, known: ModuleNames, way: CallPath) -> Iterator
     if way.depth >= known.visited.get((id(function), way.grad_may_be_off), _MAX_DEPTH + 1):
         return
     known.visited[id(function), way.grad_may_be_off] = way.depth
-    off = way.grad_may_be_off or any(qualified_name(each, known.imported_names) in NO_GRAD_CONTEXTS for each in function.decorator_list)
+    off = way.grad_may_be_off or any(
+        qualified_name(each, known.imported_names) in NO_GRAD_CONTEXTS for each in function.decorator_list
+    )
     local = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
     for statement, guarded in _statements(function.body, known.imported_names, guarded=False):
         for call in _own_calls(statement):
@@ -126,7 +128,9 @@ def _calls_in(function: Function, known: ModuleNames, way: CallPath) -> Iterator
             if name in local:
                 continue
             if name in known.models:
-                yield HandlerCall(model=known.models[name], call=call, statement=statement, grad=not off and not guarded)
+                yield HandlerCall(
+                    model=known.models[name], call=call, statement=statement, grad=not off and not guarded
+                )
             elif name in known.functions and known.functions[name] is not function:
                 yield from _calls_in(known.functions[name], known, CallPath(way.depth + 1, off or guarded))
 

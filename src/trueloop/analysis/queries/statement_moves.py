@@ -46,7 +46,12 @@ def move_into_loop_fix(source: SourceFile, one: Op, other: Op, words: str) -> Fi
 def move_out_of_loop_fix(source: SourceFile, one: Op, loop: Loop, words: str) -> Fix | None:
     """Return the fix that moves a statement in front of the loop whose body it is a part of; else None."""
     body = source.block(one.statement)
-    if one.statement is None or not _is_sole_operation(one) or body is not getattr(loop.node, "body", None) or len(body) < 2:
+    if (
+        one.statement is None
+        or not _is_sole_operation(one)
+        or body is not getattr(loop.node, "body", None)
+        or len(body) < 2
+    ):
         return None
     edits = source.text.move_statement(one.statement, before=loop.node)
     return Fix(edits, safe=False, description=words) if edits else None

@@ -55,7 +55,9 @@ def unit_exponent(number: AbstractValue, unit: AbstractValue, depth: int = 0) ->
     if number is unit or number.union or depth > MAX_DEPTH:
         return 1 if number is unit else None
     parts = [
-        unit_exponent(each, unit, depth + 1) for each in number.sources if each.kind in (ValueKind.UNKNOWN, ValueKind.CONSTANT)
+        unit_exponent(each, unit, depth + 1)
+        for each in number.sources
+        if each.kind in (ValueKind.UNKNOWN, ValueKind.CONSTANT)
     ]
     known = [each for each in parts if each is not None]
     if len(known) < len(parts):

@@ -40,7 +40,9 @@ def unregistered_layers(source: SourceFile) -> Iterator[UnregisteredLayers]:
         plain = kept is not None and kept.kind is ValueKind.SEQUENCE and kept.name != "iterations"
         if model.kind is not ValueKind.MODEL or kind is None or not plain or kept is None or id(bound.node) in seen:
             continue
-        layers = [each for each in _layers(kept) if _is_created_for(source, each, bound, kind) and _is_untracked(source, each)]
+        layers = [
+            each for each in _layers(kept) if _is_created_for(source, each, bound, kind) and _is_untracked(source, each)
+        ]
         used = [each for each in calls if any(each.subject.may_alias(layer) for layer in layers)]
         if not used or not layers or not _only_called(source, bound.name, kind, used):
             continue
@@ -98,7 +100,8 @@ def _is_untracked(source: SourceFile, layer: AbstractValue) -> bool:
 def has_weights(layer: AbstractValue) -> bool:
     """True for a layer of torch's that has weights, and for a module of this file that holds one, or a parameter."""
     return any(
-        each.name.removeprefix("torch.nn.").startswith(_WITH_WEIGHTS) or any(map(_is_trainable_parameter, each.attributes.values()))
+        each.name.removeprefix("torch.nn.").startswith(_WITH_WEIGHTS)
+        or any(map(_is_trainable_parameter, each.attributes.values()))
         for each in _submodules(layer)
     )
 

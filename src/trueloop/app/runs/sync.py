@@ -61,4 +61,6 @@ def _sync_each(runs: Sequence[Path], store: str, *, rewrite: bool) -> Iterator[S
         except TrueloopError as error:
             if isinstance(error, StoreUnavailable) and not isinstance(error, StoreRejected):
                 raise
-            yield SyncedRun(run=run, store=target.display, result=None, problem=" ".join((error.what, error.fix)).strip())
+            yield SyncedRun(
+                run=run, store=target.display, result=None, problem=" ".join((error.what, error.fix)).strip()
+            )

@@ -109,7 +109,9 @@ class DataFeed:
     def facts(self) -> dict[str, Any]:
         """Return sizes, fingerprints and the plan, JSON-ready."""
         return {
-            "sizes": {split: _dataset_size(data) for split, data in self._datasets.items() if _dataset_size(data) is not None},
+            "sizes": {
+                split: _dataset_size(data) for split, data in self._datasets.items() if _dataset_size(data) is not None
+            },
             "data": self._fingerprints,
             "plan": self._plan,
         }

@@ -21,28 +21,28 @@ from trueloop.version import __version__
 MAX_SOURCE_CHARS: Final = 200_000  # characters of a recipe's file that are kept
 
 
-def describe_run(parts: Assembly, config: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, Any]:
+def describe_run(assembly: Assembly, config: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, Any]:
     """Describe an assembled run, JSON-ready.
 
     Args:
-        parts: what the loop turns.
+        assembly: what the loop turns.
         config: the settings, as nested mappings.
         code: fingerprint of each of the user's files.
     """
     place = read_launch_info()
-    trainable = sum(p.numel() for p in parts.model.parameters() if p.requires_grad)
+    trainable = sum(p.numel() for p in assembly.model.parameters() if p.requires_grad)
     return {
         "config": config,
         "parameters": trainable,
-        "parameters_frozen": sum(p.numel() for p in parts.model.parameters()) - trainable,
-        "device": str(parts.device),
-        "optimizer": type(parts.optimizer).__name__,
+        "parameters_frozen": sum(p.numel() for p in assembly.model.parameters()) - trainable,
+        "device": str(assembly.device),
+        "optimizer": type(assembly.optimizer).__name__,
         "threads": torch.get_num_threads(),
-        "processes": parts.parallel.processes.size,
+        "processes": assembly.parallel.processes.size,
         "restart": place.restarts if place else 0,  # by the launcher, after a process was lost
         "code": dict(code),
         "git": git_state(),
-        "environment": _environment(parts.device),
+        "environment": _environment(assembly.device),
         "versions": {"trueloop": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
         "packages": _packages(),
     }

@@ -33,7 +33,9 @@ RUN_FILES = ("journal.jsonl", "config.json", "checkpoints", "final", "curves.png
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
-_OPEN_LOCKS = handles_closed_after_fork()  # open lock files: a forked loader process that kept one would outlive the run with it
+_OPEN_LOCKS = (
+    handles_closed_after_fork()
+)  # open lock files: a forked loader process that kept one would outlive the run with it
 
 
 class RunFolder:

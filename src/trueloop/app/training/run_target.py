@@ -33,7 +33,9 @@ class RunFolderChooser:
         root: where the folders lie.
     """
 
-    def __init__(self, name: str, report: Callable[[str], None], *, fresh: bool = False, root: Path = DEFAULT_ROOT) -> None:
+    def __init__(
+        self, name: str, report: Callable[[str], None], *, fresh: bool = False, root: Path = DEFAULT_ROOT
+    ) -> None:
         self._name, self._report, self._fresh, self._root = name, report, fresh, root
 
     def __call__(self, identity: Identity) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from trueloop.app.training.resource_needs import settings_need, checkpoint_size_bytes
+from trueloop.app.training.resource_needs import checkpoint_size_bytes, settings_need
 from trueloop.core.errors import InvalidConfig
 from trueloop.doctor.machine import REQUIRE_GPU, gpu_required
 from trueloop.doctor.probe import read_machine
@@ -18,11 +18,11 @@ from trueloop.training.config import TrainConfig
 from trueloop.training.loop import Assembly
 
 
-def inspect_machine(parts: Assembly, config: TrainConfig, folder: Path | None) -> dict[str, Any]:
+def inspect_machine(assembly: Assembly, config: TrainConfig, folder: Path | None) -> dict[str, Any]:
     """Examine the machine a run starts on, as facts for its journal.
 
     Args:
-        parts: what the loop turns.
+        assembly: what the loop turns.
         config: its settings.
         folder: where the run lies; None = nothing is written.
 
@@ -34,9 +34,9 @@ def inspect_machine(parts: Assembly, config: TrainConfig, folder: Path | None) -
     machine = read_machine(folder or Path())
     need = replace(
         settings_need(config),
-        device=str(parts.device),
-        processes=parts.parallel.processes.size,
-        checkpoint_bytes=checkpoint_size_bytes(parts.model, config) if folder else None,
+        device=str(assembly.device),
+        processes=assembly.parallel.processes.size,
+        checkpoint_bytes=checkpoint_size_bytes(assembly.model, config) if folder else None,
     )
     found = examine(machine if folder else replace(machine, folder=None), need)
     grave = [each.as_json() for each in found if each.diagnosis.level in BAD]

@@ -1,4 +1,4 @@
-"""`Trainer`: model, loss and data in, a finished run out. Here the engines meet; each part of the work is theirs."""
+"""Train any PyTorch module with `Trainer`: model, loss and data in, a finished run out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trueloop.app.training.data_feed import DataFeed, Sampler, evaluation_batche
 from trueloop.app.training.run_facts import describe_run
 from trueloop.app.training.run_folder import RunFolder
 from trueloop.app.training.startup_checks import inspect_machine, refuse_cpu_fallback
-from trueloop.app.training.tracking import validate_store, reporters_with_sync
+from trueloop.app.training.tracking import reporters_with_sync, validate_store
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import Finding
 from trueloop.core.protocols import BatchSource, Notice, Reporter
@@ -24,7 +24,7 @@ from trueloop.reporting.json_report import finding_to_json
 from trueloop.runs import Journal, read_journal, save_curves, write_report
 from trueloop.runs.tracking import parse_target
 from trueloop.sanitizer.finding_bus import subscribed
-from trueloop.training.assemble import UserComponents, MakeOptimizer, MakeScheduler, assemble
+from trueloop.training.assemble import MakeOptimizer, MakeScheduler, UserComponents, assemble
 from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 from trueloop.training.checkpoint.mirror import Mirror
 from trueloop.training.checkpoint.run_identity import Identity, identify
@@ -32,7 +32,13 @@ from trueloop.training.checkpoint.sharded import gather_full_tensors
 from trueloop.training.checkpoint.weights import save_weights
 from trueloop.training.code_version import fingerprint_sources
 from trueloop.training.config import ScheduleConfig, TrainConfig
-from trueloop.training.distributed.processes import SINGLE_PROCESS, Processes, join_processes, local_device, require_single_process
+from trueloop.training.distributed.processes import (
+    SINGLE_PROCESS,
+    Processes,
+    join_processes,
+    local_device,
+    require_single_process,
+)
 from trueloop.training.evaluation.evaluate import Evaluation, MetricFactories, evaluate, evaluation_processes
 from trueloop.training.fit import Fit
 from trueloop.training.loop import Assembly
@@ -49,48 +55,49 @@ from trueloop.training.window import Counts
 
 @dataclass(kw_only=True)
 class Trainer:
-    """Trains any ``nn.Module``, correct by construction.
+    """Trains any ``nn.Module``.
 
-    The update after K micro-batches is that of the one big batch; nothing that is not finite is stepped; with a
-    ``run_dir`` the whole state is saved, and the same call continues a run that was stopped.
+    Accumulating K micro-batches gives the update of the one big batch. Non-finite gradients are never applied. With a
+    ``run_dir`` the complete state is saved, and the same call resumes a run that was stopped.
 
     Example:
         ``Trainer(model=net, objective=nn.CrossEntropyLoss(), run_dir="runs/mine").fit(train_set, val=val_set)``
     """
 
     model: nn.Module
-    """Trained in place; ends with the weights that `TrainConfig.checkpoint.final` asks for."""
+    """The model, trained in place; it ends with the weights that `TrainConfig.checkpoint.final` selects."""
     objective: Any
     """A ``torch.nn`` loss over ``(inputs, target)`` batches, or a function ``(model, batch)`` that returns a mean, a
     ``(sum, count)`` pair, a `Loss` or a list of `Loss`."""
     config: TrainConfig = field(default_factory=TrainConfig)
-    """Every setting of the loop."""
+    """All settings of the training loop."""
     run_dir: Path | str | Callable[[Identity], Path] | None = None
-    """Where everything is written; None = nothing is. A function chooses it once the run's identity is known."""
+    """The run folder; None = write nothing. A function receives the identity of the run and returns the folder."""
     metrics: MetricFactories = field(default_factory=dict[str, Any])
-    """Name -> factory, measured on val and test beside the loss."""
+    """Name -> factory of a metric, evaluated on val and test in addition to the loss."""
     optimizer: MakeOptimizer | None = None
     """Trainable parameters -> optimizer; None = `TrainConfig.optim`."""
     scheduler: MakeScheduler | None = None
-    """Optimizer -> torch scheduler, advanced once per update; None = `TrainConfig.schedule`."""
+    """Optimizer -> PyTorch scheduler, stepped once per update; None = `TrainConfig.schedule`."""
     counts: Counts | None = None
-    """Batch -> count of each term; only needed by several losses that count different things."""
+    """Batch -> count of each loss term; only needed if several losses count different items."""
     reporters: Sequence[Reporter] = ()
-    """Told what happens, beside the journal."""
+    """Receivers of all run events, in addition to the journal."""
     name: str = "run"
-    """What the run is called in its report and in lists of runs."""
+    """Name of the run in its report and in lists of runs."""
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """JSON-ready facts to journal with the run."""
+    """Further JSON-ready facts to record in the journal."""
     fresh: bool = False
-    """Start over, removing what an earlier run left in `run_dir` and in the mirror."""
+    """Start over: remove an earlier run from `run_dir` and from the mirror."""
     identity: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What else makes the run what it is, JSON-ready: ``{"options": vars(args)}``. Saved with every checkpoint, like
-    the settings, the model, the data and your code; a run folder of another identity is refused."""
+    """Further JSON-ready parts of the run's identity: ``{"options": vars(args)}``. The identity, which includes settings,
+    model, data and code, is saved with every checkpoint; a run folder with another identity is refused."""
     store: str | None = None
-    """Where a process of its own copies the journal to, so that training never waits: "sqlite" (MLflow's file beside
-    the run), "postgresql+psycopg://user@host/runs", "http://host:5000" (its server), "tensorboard:DIR", "wandb:DIR"."""
+    """Experiment tracker that a separate process syncs the journal to, so that training never waits: "sqlite" (an MLflow
+    file next to the run), "postgresql+psycopg://user@host/runs", "http://host:5000" (an MLflow server),
+    "tensorboard:DIR", "wandb:DIR"."""
     allow_change: bool = False
-    """Continue the run in `run_dir` although its identity has changed; what changed is noted."""
+    """Resume the run in `run_dir` even if its identity has changed; the changes are recorded in the journal."""
 
     def fit(
         self,
@@ -103,55 +110,62 @@ class Trainer:
         labels: Any = None,
         accumulate: int = 1,
     ) -> FitResult:
-        """Train, evaluate, save; continue where the run folder says so.
+        """Train, evaluate and save; resume the run in the run folder if there is one.
 
         Args:
-            train: a map-style dataset or `Shards`, cut into windows of ``config.effective_batch``; or ready batches
-                (a DataLoader, a list), of which ``accumulate`` make a window.
-            val: evaluated after epochs; a dataset or an iterable of batches.
-            test: evaluated once, at the end, with the final weights.
+            train: a map-style dataset or `Shards`, split into windows of ``config.effective_batch``; or ready batches
+                (a DataLoader, a list), ``accumulate`` of which form a window.
+            val: a dataset or an iterable of batches, evaluated after epochs.
+            test: a dataset or an iterable of batches, evaluated once, at the end, with the final weights.
             collate: samples -> batch, for datasets.
             sampler: order of a training dataset: "random", "sequential", or "weighted" by ``labels``.
             labels: one class index per training sample, for the weighted sampler.
-            accumulate: batches per window, where ``train`` is an iterable of batches.
+            accumulate: batches per window, if ``train`` is an iterable of batches.
 
         Raises:
-            InvalidConfig, InvalidData, InvalidModel: what cannot work, named with its value, before training.
-            NotFinite: too many updates in a row were not finite.
-            OutOfMemory: an update does not fit, however it is cut up.
-            RunFolderError: it cannot be written, or another process is training in it.
-            CheckpointError: what cannot be written or trusted.
+            InvalidConfig, InvalidData, InvalidModel: an invalid argument or setting, before training starts.
+            NotFinite: too many consecutive updates had a NaN or infinite loss or gradient.
+            OutOfMemory: an update does not fit into device memory, even split into the smallest micro-batches.
+            RunFolderError: the run folder cannot be written, or another process is training in it.
+            CheckpointError: a checkpoint cannot be written, read or trusted.
         """
         validate_store(self.store, self.run_dir)
         device = self._prepare()
         processes = self._join_processes(device)
+
         feed = DataFeed(self.config, collate=collate, pin_memory=device.type == "cuda", processes=processes)
         source = feed.training_source(train, sampler=sampler, labels=labels, accumulate=accumulate)
-        shared = evaluation_processes(self.metrics, processes)
-        held_out = {"val": feed.evaluation_batches("val", val, shared)} if val is not None else {}
-        tested = feed.evaluation_batches("test", test, shared) if test is not None else None
-        parts = self._assemble(device, source.updates_per_epoch, processes=processes)
-        identity = self._make_identity(parts, feed, made_by=(train, val, collate, *feed.shard_readers))
-        folder = self._make_folder(identity) if processes.is_first else None
-        held = folder.lock(fresh=self.fresh) if folder else nullcontext()
-        with held, self._reporting(folder, processes) as (reporters, journal):
+        sharing = evaluation_processes(self.metrics, processes)
+        val_batches = feed.evaluation_batches("val", val, sharing) if val is not None else None
+        test_batches = feed.evaluation_batches("test", test, sharing) if test is not None else None
+
+        assembly = self._assemble(device, source.updates_per_epoch, processes=processes)
+        identity = self._make_identity(assembly, feed, code_from=(train, val, collate, *feed.shard_readers))
+        with self._open_session(identity, processes) as session:
             fit = Fit(
-                parts, self.config, source, held_out=held_out, metrics=self.metrics,
-                checkpoints=self._make_checkpoints(folder), reporters=reporters,
-            )  # fmt: skip
+                assembly,
+                self.config,
+                source,
+                held_out={} if val_batches is None else {"val": val_batches},
+                metrics=self.metrics,
+                checkpoints=self._make_checkpoints(session.folder),
+                reporters=session.reporters,
+            )
             fit.resume(identity, allow_change=self.allow_change)
-            if folder:
-                folder.write_config(asdict(self.config))
-            facts = self._make_facts(parts, feed, identity, folder)
-            with subscribed(lambda finding: _journal_finding(finding, fit, journal)):
+            if session.folder:
+                session.folder.write_config(asdict(self.config))
+            facts = self._make_facts(assembly, feed, identity, session.folder)
+            with subscribed(lambda finding: session.record_finding(finding, fit.position.update)):
                 result = fit.run(name=self.name, facts=facts)
-                result = self._finish(fit, result, folder, tested)
-            if folder:
-                _write_curves_and_report(folder)
+                result = self._finish(fit, result, session.folder, test_batches)
+            if session.folder:
+                _write_curves_and_report(session.folder)
             return result
 
-    def smoke(self, train: Any, *, collate: Callable[[list[Any]], Any] | None = None, accumulate: int = 1) -> SmokeResult:
-        """Train on five batches twice and see whether the loss falls; nothing is written, the weights change.
+    def smoke(
+        self, train: Any, *, collate: Callable[[list[Any]], Any] | None = None, accumulate: int = 1
+    ) -> SmokeResult:
+        """Train on five batches twice and check that the loss falls; writes nothing, but changes the weights.
 
         Args:
             train: as for `fit`.
@@ -163,52 +177,44 @@ class Trainer:
         """
         device = self._prepare()
         processes = self._join_processes(device)
-        source = DataFeed(self.config, collate=collate, pin_memory=False, processes=processes).training_source(
-            train, accumulate=accumulate
-        )
-        steady = replace(self.config, schedule=ScheduleConfig(name="constant"))
-        parts = self._assemble(device, source.updates_per_epoch, config=steady, processes=processes)
-        return run_smoke_test(parts, source)
+        feed = DataFeed(self.config, collate=collate, pin_memory=False, processes=processes)
+        source = feed.training_source(train, accumulate=accumulate)
+        constant_rate = replace(self.config, schedule=ScheduleConfig(name="constant"))
+        assembly = self._assemble(device, source.updates_per_epoch, config=constant_rate, processes=processes)
+        return run_smoke_test(assembly, source)
 
     def profile(self, train: Any, *, updates: int = 20, trace: Path | None = None, **data: Any) -> Profile:
-        """Train a few updates under torch's profiler; nothing is written but a trace, and the weights change.
+        """Profile a few updates with the PyTorch profiler; writes only the trace, but changes the weights.
 
         Args:
-            train: as for `fit`, and so are ``collate``, ``sampler``, ``labels`` and ``accumulate``.
-            updates: that are looked at.
-            trace: where to write a trace for Chrome or Perfetto.
-            data: those of `fit` named above.
+            train: as for `fit`.
+            updates: number of updates to profile.
+            trace: file for a trace that Chrome and Perfetto can open; None = no trace.
+            data: ``collate``, ``sampler``, ``labels`` and ``accumulate``, as for `fit`.
         """
-        parts, source = self._prepare_measurement(train, **data)
-        return profile_updates(parts, source, updates=updates, trace=trace)
+        assembly, source = self._prepare_measurement(train, **data)
+        return profile_updates(assembly, source, updates=updates, trace=trace)
 
-    def pace(self, train: Any, *, seconds: float = 2.0, **data: Any) -> Throughput:
-        """Train for a few seconds and say how fast it went; nothing is written, and the weights change.
+    def measure_throughput(self, train: Any, *, seconds: float = 2.0, **data: Any) -> Throughput:
+        """Train for a few seconds and measure the throughput; writes nothing, but changes the weights.
 
         Args:
-            train: as for `fit`, and so are ``collate``, ``sampler``, ``labels`` and ``accumulate``.
-            seconds: to measure for, after a few updates that warm up.
-            data: those of `fit` named above.
+            train: as for `fit`.
+            seconds: length of the measurement, after a few warm-up updates.
+            data: ``collate``, ``sampler``, ``labels`` and ``accumulate``, as for `fit`.
         """
-        parts, source = self._prepare_measurement(train, **data)
-        return measure_throughput(parts, source, seconds=seconds)
-
-    def _prepare_measurement(self, train: Any, *, collate: Any = None, **order: Any) -> tuple[Assembly, BatchSource]:
-        require_single_process("What is measured here")
-        device = self._prepare()
-        feed = DataFeed(self.config, collate=collate, pin_memory=device.type == "cuda")
-        source = feed.training_source(train, **order)
-        as_given = replace(self.config, out_of_memory="stop")  # or another micro-batch would be measured than asked for
-        return self._assemble(device, source.updates_per_epoch, config=as_given), source
+        assembly, source = self._prepare_measurement(train, **data)
+        return measure_throughput(assembly, source, seconds=seconds)
 
     def evaluate(self, data: Any, *, collate: Callable[[list[Any]], Any] | None = None) -> Evaluation:
-        """Measure the model as it is now, on the run's device and in its precision; see `trueloop.evaluate`.
+        """Evaluate the current model on the device and in the precision of the config; see `trueloop.evaluate`.
 
         Args:
             data: a dataset or an iterable of batches.
             collate: samples -> batch, for a dataset.
         """
-        batches = evaluation_batches(data, batch=self.config.micro_batch or self.config.effective_batch, collate=collate)
+        batch_size = self.config.micro_batch or self.config.effective_batch
+        batches = evaluation_batches(data, batch=batch_size, collate=collate)
         device = resolve_device(self.config.device)
         return evaluate(
             self.model.to(device),
@@ -220,6 +226,7 @@ class Trainer:
         )
 
     def _prepare(self) -> torch.device:
+        """Validate the settings, apply those of the process, and return the device."""
         validate(self.config)
         if self.config.threads is not None:
             torch.set_num_threads(self.config.threads)
@@ -229,8 +236,8 @@ class Trainer:
         return device
 
     def _join_processes(self, device: torch.device) -> Processes:
-        waiting = self.config.parallel
-        return join_processes(device, timeout_s=waiting.timeout_s, keepalive_timeout_s=waiting.keepalive_timeout_s)
+        parallel = self.config.parallel
+        return join_processes(device, timeout_s=parallel.timeout_s, keepalive_timeout_s=parallel.keepalive_timeout_s)
 
     def _assemble(
         self,
@@ -239,33 +246,42 @@ class Trainer:
         config: TrainConfig | None = None,
         processes: Processes = SINGLE_PROCESS,
     ) -> Assembly:
-        given = UserComponents(optimizer=self.optimizer, scheduler=self.scheduler, counts=self.counts)
-        parts = assemble(
+        assembly = assemble(
             self.model,
             self.objective,
             config or self.config,
             device=device,
             updates_per_epoch=updates_per_epoch,
-            components=given,
+            components=UserComponents(optimizer=self.optimizer, scheduler=self.scheduler, counts=self.counts),
             processes=processes,
         )
         if self.config.seeding:
-            seed_process(self.config.seed, processes.rank)  # after the model, which is the same everywhere
-        return parts
+            seed_process(self.config.seed, processes.rank)  # after the model, whose weights are equal on all ranks
+        return assembly
 
-    def _make_identity(self, parts: Assembly, feed: DataFeed, *, made_by: Sequence[object]) -> Identity:
-        users = (self.model, self.objective, self.optimizer, self.scheduler, self.counts, *made_by)
-        given = {**self.identity, "data": feed.identity()}
-        given["code"] = {**given.get("code", {}), **fingerprint_sources(users)}
+    def _prepare_measurement(self, train: Any, *, collate: Any = None, **order: Any) -> tuple[Assembly, BatchSource]:
+        require_single_process("What is measured here")
+        device = self._prepare()
+        feed = DataFeed(self.config, collate=collate, pin_memory=device.type == "cuda")
+        source = feed.training_source(train, **order)
+        config = replace(self.config, out_of_memory="stop")  # a retry would measure another micro-batch
+        return self._assemble(device, source.updates_per_epoch, config=config), source
+
+    def _make_identity(self, assembly: Assembly, feed: DataFeed, *, code_from: Sequence[object]) -> Identity:
+        user_objects = (self.model, self.objective, self.optimizer, self.scheduler, self.counts, *code_from)
+        extra = {**self.identity, "data": feed.identity()}
+        extra["code"] = {**extra.get("code", {}), **fingerprint_sources(user_objects)}
         own_optimizer = self.optimizer is not None
-        return identify(self.config, parts, objective=self.objective, extra=given, own_optimizer=own_optimizer)
+        return identify(self.config, assembly, objective=self.objective, extra=extra, own_optimizer=own_optimizer)
 
-    def _make_facts(self, parts: Assembly, feed: DataFeed, identity: Identity, folder: RunFolder | None) -> dict[str, Any]:
-        code = {key.removeprefix("code."): word for key, word in identity.items() if key.startswith("code.")}
-        number: dict[str, Any] = {"run_id": folder.run_id()} if folder else {}
-        if parts.parallel.processes.is_first:
-            number["doctor"] = inspect_machine(parts, self.config, folder.path if folder else None)
-        return {**number, **describe_run(parts, asdict(self.config), code), **feed.facts(), **self.facts}
+    def _make_facts(
+        self, assembly: Assembly, feed: DataFeed, identity: Identity, folder: RunFolder | None
+    ) -> dict[str, Any]:
+        code = {key.removeprefix("code."): value for key, value in identity.items() if key.startswith("code.")}
+        facts: dict[str, Any] = {"run_id": folder.run_id()} if folder else {}
+        if assembly.parallel.processes.is_first:
+            facts["doctor"] = inspect_machine(assembly, self.config, folder.path if folder else None)
+        return {**facts, **describe_run(assembly, asdict(self.config), code), **feed.facts(), **self.facts}
 
     def _make_folder(self, identity: Identity) -> RunFolder | None:
         if self.run_dir is None:
@@ -273,64 +289,74 @@ class Trainer:
         return RunFolder(self.run_dir(identity) if callable(self.run_dir) else self.run_dir)
 
     @contextmanager
-    def _reporting(
-        self, folder: RunFolder | None, processes: Processes
-    ) -> Generator[tuple[list[Reporter], Journal | None]]:
-        """Open journal and store, and close every reporter at the end; of several processes only the first is heard."""
-        target = parse_target(self.store, folder.path.parent) if folder and self.store else None
-        journal = Journal(folder.journal) if folder else None
-        watchers = self.reporters if processes.is_first else ()
-        with reporters_with_sync(journal, target, observers=watchers) as reporters:
-            try:
-                yield reporters, journal
-            finally:
-                for reporter in reporters:
-                    reporter.close()
+    def _open_session(self, identity: Identity, processes: Processes) -> Generator[_RunSession]:
+        """Lock the run folder and open journal and store; only the first process has any of them."""
+        folder = self._make_folder(identity) if processes.is_first else None
+        with folder.lock(fresh=self.fresh) if folder else nullcontext():
+            target = parse_target(self.store, folder.path.parent) if folder and self.store else None
+            journal = Journal(folder.journal) if folder else None
+            observers = self.reporters if processes.is_first else ()
+            with reporters_with_sync(journal, target, observers=observers) as reporters:
+                try:
+                    yield _RunSession(folder=folder, journal=journal, reporters=reporters)
+                finally:
+                    for reporter in reporters:
+                        reporter.close()
 
     def _make_checkpoints(self, folder: RunFolder | None) -> CheckpointFolder | None:
-        kept, monitor = self.config.checkpoint, self.config.monitor
-        if self.run_dir is None and kept.mirror:
+        checkpoint, monitor = self.config.checkpoint, self.config.monitor
+        if self.run_dir is None and checkpoint.mirror:
             raise InvalidConfig(
-                f"checkpoint.mirror is {kept.mirror!r}, but there is no run folder.",
-                why="A checkpoint is whole on this machine before it is copied anywhere.",
+                f"checkpoint.mirror is {checkpoint.mirror!r}, but there is no run folder.",
+                why="A checkpoint is saved in the run folder before it is copied to the mirror.",
                 fix="Give a run_dir, or set checkpoint.mirror to none.",
             )
         if folder is None:
             return None
-        if self.fresh and kept.mirror:
-            Mirror(kept.mirror).clear()  # or the next start would find the run that was to be forgotten
+        if self.fresh and checkpoint.mirror:
+            Mirror(checkpoint.mirror).clear()  # or the next start would resume the removed run
         return CheckpointFolder(
             folder.checkpoints,
-            keep_last=kept.keep_last,
-            keep_best=kept.keep_best,
+            keep_last=checkpoint.keep_last,
+            keep_best=checkpoint.keep_best,
             metric=monitor.metric,
             mode=monitor.mode,
         )
 
     def _finish(self, fit: Fit, result: FitResult, folder: RunFolder | None, test: Iterable[Any] | None) -> FitResult:
-        """Choose the final weights, test them, write what is left to look at."""
+        """Load, test and save the final weights, and end the run."""
+        processes = fit.parts.parallel.processes
         if not result.unfinished:
             weights = fit.final_weights()
             self.model.load_state_dict(weights)
             if test is not None:
                 result = replace(result, metrics={**result.metrics, **fit.test(test)})
-            gathered = gather_full_tensors(weights, fit.parts.parallel.processes)
+            full_weights = gather_full_tensors(weights, processes)
             if folder:
-                save_weights(gathered, folder.weights)
+                save_weights(full_weights, folder.weights)
         fit.end(result.reason)
-        return replace(result, run_dir=fit.parts.parallel.processes.broadcast_object(folder.path if folder else None))
+        return replace(result, run_dir=processes.broadcast_object(folder.path if folder else None))
 
 
-def _journal_finding(finding: Finding, fit: Fit, journal: Journal | None) -> None:
-    """Note what the sanitizer has found, where this run is watched."""
-    if journal is not None:
-        message = f"{finding.code} {finding.title}: {finding.message}"
-        details = finding_to_json(finding)
-        journal.report(Notice(update=fit.position.update, kind="finding", message=message, details=details))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RunSession:
+    """The open outputs of one run in this process."""
+
+    folder: RunFolder | None
+    journal: Journal | None
+    reporters: list[Reporter]
+
+    def record_finding(self, finding: Finding, update: int) -> None:
+        """Record a finding of the sanitizer in the journal."""
+        if self.journal is not None:
+            message = f"{finding.code} {finding.title}: {finding.message}"
+            self.journal.report(
+                Notice(update=update, kind="finding", message=message, details=finding_to_json(finding))
+            )
 
 
 def _write_curves_and_report(folder: RunFolder) -> None:
-    """Draw curves and report from the journal."""
+    """Write the curves and the report of a run from its journal."""
     history = read_journal(folder.journal)
     save_curves(history, folder.curves)
     write_report(folder.path, history)

@@ -21,7 +21,9 @@ from trueloop.training.validate import validate
 
 OUT_OF_MEMORY_PROBLEM: Final = "does not fit into the memory"
 MIN_SPEEDUP: Final = 1.05  # times as fast, for a setting other than the one there is: less is noise on most machines
-MIN_WAITING_SHARE: Final = 0.01  # share of the time spent waiting for data that no further loader process could win back
+MIN_WAITING_SHARE: Final = (
+    0.01  # share of the time spent waiting for data that no further loader process could win back
+)
 MICRO_BATCHES_PER_WINDOW: Final = (1, 2, 4, 8, 16, 32, 64)  # micro-batches that a window is cut into
 
 
@@ -32,7 +34,7 @@ class Trial:
     setting: str
     """The one that is being tried; "" for the settings as they are."""
     value: Any
-    pace: Throughput | None
+    throughput: Throughput | None
     """None where it could not be trained so."""
     problem: str = ""
 
@@ -122,7 +124,9 @@ class _Tuner:
             if not _is_out_of_memory(error):
                 raise
             self._fits, self._memory_error = False, _to_lesson(error)
-        self._record(Trial(setting="", value=None, pace=self.best, problem="" if self.best else OUT_OF_MEMORY_PROBLEM))
+        self._record(
+            Trial(setting="", value=None, throughput=self.best, problem="" if self.best else OUT_OF_MEMORY_PROBLEM)
+        )
         return self.best is not None
 
     def shrink_micro_batch(self) -> None:
@@ -151,14 +155,16 @@ class _Tuner:
             return
         self.try_values("workers", _worker_counts(), is_enough=lambda pace: pace.waiting < MIN_WAITING_SHARE)
 
-    def try_values(self, setting: str, values: Sequence[Any], is_enough: Callable[[Throughput], bool] = lambda pace: False) -> None:
+    def try_values(
+        self, setting: str, values: Sequence[Any], is_enough: Callable[[Throughput], bool] = lambda pace: False
+    ) -> None:
         """Try some values of a setting; keep one that is worth it, and stop where one is good enough."""
         current = self._micro_batch if setting == "micro_batch" else getattr(self.config, setting)
         for value in values:
             if value == current:
                 continue
             config = replace(self.config, **{setting: value})
-            pace = self._try(setting, value, config).pace
+            pace = self._try(setting, value, config).throughput
             if pace and (self.best is None or pace.examples_per_s > MIN_SPEEDUP * self.best.examples_per_s):
                 self.best, self.config, self.chosen[setting] = pace, config, value
             if pace and is_enough(pace):
@@ -182,7 +188,7 @@ class _Tuner:
         )
 
     def _largest(self) -> int | None:
-        tried = [each.value for each in self.trials if each.setting == "micro_batch" and each.pace]
+        tried = [each.value for each in self.trials if each.setting == "micro_batch" and each.throughput]
         own = [self._own_config.micro_batch or self._own_config.effective_batch] if self._fits else []
         return max([*tried, *own], default=None)
 
@@ -200,12 +206,12 @@ class _Tuner:
 
     def _try(self, setting: str, value: Any, config: TrainConfig) -> Trial:
         try:
-            trial = Trial(setting=setting, value=value, pace=self._measure(config))
+            trial = Trial(setting=setting, value=value, throughput=self._measure(config))
         except (TrueloopError, RuntimeError) as error:  # what compiles here may lack a compiler there
             problem = f"{error}".partition("\n")[0]
             if _is_out_of_memory(error):
                 problem, self._memory_error = OUT_OF_MEMORY_PROBLEM, _to_lesson(error)
-            trial = Trial(setting=setting, value=value, pace=None, problem=problem)
+            trial = Trial(setting=setting, value=value, throughput=None, problem=problem)
         self._record(trial)
         return trial
 
@@ -219,7 +225,7 @@ class _Tuner:
         parts, threads = self.parts, torch.get_num_threads()
         trainer = Trainer(model=copy.deepcopy(parts.model), objective=parts.objective, config=config)
         try:
-            return trainer.pace(
+            return trainer.measure_throughput(
                 parts.train, collate=parts.collate, sampler=parts.sampler, labels=parts.labels, seconds=self._seconds
             )
         finally:

@@ -112,7 +112,7 @@ class Detector(failure.Detector):
             f"{format_count(model.compared, 'update')} that were compared, the latest being number "
             f"{event.compared_update}, their inputs and their gradients before averaging were equal.",
             location=location,
-            related=tuple((where, words) for where, words in related if where is not None and where != location),
+            related=tuple((line, label) for line, label in related if line is not None and line != location),
             dedup_key=event.wrapper,
             first_update=max(0, event.compared_update - 1),
         )

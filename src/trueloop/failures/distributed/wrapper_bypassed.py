@@ -107,7 +107,7 @@ class Detector(failure.Detector):
             f"gradients of {format_count(used, 'parameter')} were not averaged over "
             f"{format_count(wrapped.group_size, 'process')} before the step{note}.",
             location=location,
-            related=tuple((where, words) for where, words in related if where is not None and where != location),
+            related=tuple((line, label) for line, label in related if line is not None and line != location),
             dedup_key=event.wrapper,
         )
 

@@ -14,7 +14,7 @@ Fix
 
 When this is fine
     - Once per epoch, before an evaluation, or after an out-of-memory error, where it costs next to nothing.
-    - Against fragmentation, or for another program on the same device, as long as it is rare.
+    - Against fragmentation, or for another program on the same device, if it is rare.
 
 How it is detected
     From the text only: the call has no condition and is in the same iteration of the same loop as a backward. It is

@@ -68,8 +68,8 @@ def _fix(wrong: TensorDescription, wanted: str) -> str:
 
 
 def _name(tensor: TensorDescription | None) -> str:
-    words = (tensor.expression, tensor.argument_name) if tensor else ()
-    return next((word for word in words if word.isidentifier()), "x")
+    names = (tensor.expression, tensor.argument_name) if tensor else ()
+    return next((name for name in names if name.isidentifier()), "x")
 
 
 ERROR = KnownError(

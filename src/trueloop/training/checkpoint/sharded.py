@@ -162,7 +162,7 @@ def load_full_state(checkpoint: Checkpoint, state: Mapping[str, Any]) -> Mapping
 def gather_full_tensors(tensors: Mapping[str, Tensor], processes: Processes) -> dict[str, Tensor]:
     """Gather sharded tensors on the first process's CPU; called on all processes, and the others get empty ones.
 
-    Tensors that are not sharded are returned as they are. Tied ones are tied.
+    Other tensors are returned unchanged. Tied ones stay tied.
 
     Cost: one gathered tensor at a time on every device, all of them on the first one's host.
     """

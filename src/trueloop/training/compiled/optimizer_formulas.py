@@ -1,4 +1,4 @@
-"""The arithmetic of torch's optimizers for one parameter, as pure functions that a compiler can fuse.
+"""The arithmetic of PyTorch's optimizers for one parameter, as pure functions that a compiler can fuse.
 
 Inductor cannot see into a fused kernel: gradients would be written to memory only to be read again. These functions
 return the same numbers except for rounding, from the same state, so that a checkpoint of either continues in the other.

@@ -102,7 +102,7 @@ def _forward_with_checkpoint(block: nn.Module, *args: Any, **kwargs: Any) -> Any
     def run(*flat: Any) -> Any:
         return forward(*flat[: len(args)], **dict(zip(kwargs, flat[len(args) :], strict=True)))
 
-    # Keywords go in by position: checkpoint looks there for the devices whose random state it has to keep.
+    # Keywords are passed by position, where checkpoint finds the devices whose random state it saves.
     again = partial(checkpoint, run, *args, *kwargs.values(), use_reentrant=False)
     if not any(True for _ in block.buffers()):
         return again()

@@ -23,8 +23,8 @@ class WeightAverage:
     construction. (``torch.optim.swa_utils.AveragedModel`` instead copies the weights at its first update; called once
     before training, it is the same.) In a run much shorter than ``1 / (1 - decay)`` updates the initial weights still
     count. Integer and boolean buffers, which have no mean, are copied. Tied weights are averaged once. Buffers that are
-    not persistent are constants of the architecture and stay in the model. Of a sharded model, every process averages its
-    own part.
+    not persistent are constants of the architecture and stay in the model. Of a sharded model, every process averages
+    its own part.
 
     Args:
         model: on its final device; its parameters must stay the same objects.

@@ -176,7 +176,7 @@ class Detector(failure.Detector):
 
 
 def _columns(batch: Any) -> Any:
-    """Yield the columns of a batch with one whole number for each sample, by the names `LabelsInBlocks` gives them."""
+    """Yield the columns of a batch with one number per sample, with their names in `SortedLabels`."""
     from torch import Tensor
 
     if isinstance(batch, dict):

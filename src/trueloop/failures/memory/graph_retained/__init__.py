@@ -117,13 +117,13 @@ def _is_used_again(source: SourceFile, backward: Op) -> bool:
 def _remove_retain_graph(source: SourceFile, backward: Op) -> Fix | None:
     """Return the fix that removes ``retain_graph`` from the call."""
     call = backward.node
-    words = "Remove retain_graph"
+    label = "Remove retain_graph"
     if not isinstance(call, ast.Call):
         return None
     text, content = source.text, source.text.content
     if not call.keywords and [getattr(each, "value", "") for each in call.args] == [None, True]:
         start, end = text.span(call.args[0])[0], text.span(call.args[1])[1]
-        return Fix((Edit(start, end, ""),), safe=True, description=words) if content[end : end + 1] == b")" else None
+        return Fix((Edit(start, end, ""),), safe=True, description=label) if content[end : end + 1] == b")" else None
     retain = next((each for each in call.keywords if each.arg == "retain_graph"), None)
     if retain is None:
         return None
@@ -131,9 +131,9 @@ def _remove_retain_graph(source: SourceFile, backward: Op) -> Fix | None:
     before = [end for each in (*call.args, *call.keywords) if (end := text.span(each)[1]) <= start]
     after = content[end : end + 1] == b")"
     if before and after and b"#" not in content[max(before) : start]:
-        return Fix((Edit(max(before), end, ""),), safe=True, description=words)
+        return Fix((Edit(max(before), end, ""),), safe=True, description=label)
     alone = not before and after and content[start - 1 : start] == b"("
-    return Fix((Edit(start, end, ""),), safe=True, description=words) if alone else None
+    return Fix((Edit(start, end, ""),), safe=True, description=label) if alone else None
 
 
 RULE = Rule(required_words=(".backward(", "retain_graph|None, True"), find=find)
