@@ -40,7 +40,7 @@ def test_at_most_one_batch_is_read_ahead_and_none_of_a_closed_window(n, k):
         assert len(read) == micro.data + 1 + ahead
 
 
-class Heard:
+class EpochRecorder:
     def __init__(self):
         self.epochs = []
 
@@ -49,12 +49,12 @@ class Heard:
 
 
 def test_whatever_shuffles_is_told_the_epoch_once():
-    class HeardData(Heard, TensorDataset):
+    class RecordingData(EpochRecorder, TensorDataset):
         def __init__(self):
-            Heard.__init__(self)
+            EpochRecorder.__init__(self)
             TensorDataset.__init__(self, torch.arange(10))
 
-    data = HeardData()
+    data = RecordingData()
     sampler = OrderSampler(data, seed=1)
     loader = DataLoader(data, batch_size=5, sampler=sampler)
     source = IterableSource(loader)
@@ -62,10 +62,10 @@ def test_whatever_shuffles_is_told_the_epoch_once():
     assert orders[0] == orders[2] != orders[1]
     assert data.epochs == [0, 1, 0]
 
-    class HeardList(Heard, list):
+    class EpochRecorderList(EpochRecorder, list):
         pass
 
-    own = HeardList()
+    own = EpochRecorderList()
     own.append(1)
     list(IterableSource(own).epoch(3))
     assert own.epochs == [3]
@@ -117,7 +117,7 @@ def test_settings_that_cannot_work_are_refused():
 
 
 class Walk(IterableDataset):
-    """A stream that cannot be drawn twice alike unless its state is loaded; counts what it gave."""
+    """A stream that differs each time unless its state is loaded; counts its items."""
 
     def __init__(self, n):
         self.n, self.at, self.seen, self.given, self.resumes = n, 0, 0, 0, False
@@ -227,6 +227,6 @@ def test_torchdatas_loader_is_honoured(shuffle, workers):
         torch.set_rng_state(generator)
         skip = state["updates"] if state["epoch"] == epoch else 0
         assert numbers(resumed, epoch, skip) == whole[epoch][skip * 3 :]
-        if state["epoch"] != epoch:  # at an epoch's end the generators are those of the undisturbed run
+        if state["epoch"] != epoch:  # at an epoch's end the generators are those of the uninterrupted run
             for later in range(epoch + 1, 3):
                 assert numbers(resumed, later) == whole[later]

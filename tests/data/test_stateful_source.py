@@ -5,7 +5,7 @@ from trueloop.data.stateful_source import iterate_next_epoch, stateful_part
 
 
 class Counts(IterableDataset):
-    """Knows where it is; after its end it has nothing left once, and then begins anew."""
+    """Saves its position; after its end it is exhausted once, and then restarts."""
 
     def __init__(self, n=5):
         self.n, self.at, self.loaded = n, 0, False
@@ -24,7 +24,7 @@ class Counts(IterableDataset):
         self.at, self.loaded = state["at"], True
 
 
-class BeginsAnew(Counts):
+class Restarts(Counts):
     """As torchdata's StatefulDataLoader: a state taken at the end begins the next epoch at once."""
 
     def load_state_dict(self, state):
@@ -42,7 +42,7 @@ def test_what_knows_the_position_is_the_iterable_or_the_dataset_behind_it():
 
 
 def test_the_epoch_after_an_end_is_whole_either_way():
-    for kind in (Counts, BeginsAnew):
+    for kind in (Counts, Restarts):
         data = kind()
         assert list(data) == [1, 2, 3, 4, 5]
         state, other = data.state_dict(), kind()
@@ -56,7 +56,7 @@ def test_opening_twice_draws_from_the_generators_once():
     loader = DataLoader(data, batch_size=2)
     torch.manual_seed(1)
     list(loader)  # draws a base seed
-    undisturbed = torch.get_rng_state()
+    uninterrupted = torch.get_rng_state()
     torch.manual_seed(1)
     list(iterate_next_epoch(loader, data, {"at": 5}))
-    assert torch.equal(torch.get_rng_state(), undisturbed)
+    assert torch.equal(torch.get_rng_state(), uninterrupted)

@@ -1,4 +1,4 @@
-"""A loader process outlives a stranger's signal and obeys its parent's."""
+"""A loader process ignores signals except those of its parent."""
 
 from __future__ import annotations
 

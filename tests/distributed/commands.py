@@ -106,7 +106,7 @@ class Place:
         return started
 
     def fork_launcher(self, *words, **variables):
-        """Do the same without importing torch once more; the processes themselves are started anew."""
+        """Do the same without importing torch once more; the processes themselves are new."""
         started, environment = self._start(variables)
         if pid := os.fork():
             started.pids.append(pid)

@@ -31,10 +31,10 @@ def _life(function, arguments, rank, size, port, pipe: Connection):
     torch.set_num_threads(1)
     launch(rank, size, port)
     try:
-        told = pickle.dumps((True, function(*arguments)))  # plain: a tensor sent by a pipe lives in its sender's memory
-    except BaseException as error:  # noqa: BLE001 - told to the test
-        told = pickle.dumps((False, f"{traceback.format_exc()}\n{getattr(error, '__notes__', '')}"))
-    pipe.send_bytes(told)
+        collected = pickle.dumps((True, function(*arguments)))  # plain: a tensor sent by a pipe lives in its sender's memory
+    except BaseException as error:  # noqa: BLE001 - reported to the test
+        collected = pickle.dumps((False, f"{traceback.format_exc()}\n{getattr(error, '__notes__', '')}"))
+    pipe.send_bytes(collected)
     os._exit(0)
 
 
@@ -57,9 +57,9 @@ def _together(function, *arguments, processes):
         for life in lives:
             life.kill()
             life.join()
-    failed = [f"process {rank}:\n{told}" for rank, (well, told) in enumerate(results) if not well]
+    failed = [f"process {rank}:\n{collected}" for rank, (well, collected) in enumerate(results) if not well]
     assert not failed, "\n".join(failed)
-    return [told for _, told in results]
+    return [collected for _, collected in results]
 
 
 @pytest.fixture(scope="session")
@@ -88,8 +88,8 @@ def place(commands, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def undisturbed(commands, tmp_path_factory):
+def uninterrupted(commands, tmp_path_factory):
     """What is left of the run of two processes to which nothing happens."""
-    place = commands.Place(path=tmp_path_factory.mktemp("undisturbed"))
+    place = commands.Place(path=tmp_path_factory.mktemp("uninterrupted"))
     assert place.fork().wait() == [0, 0]
     return place.result()

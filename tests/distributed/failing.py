@@ -4,7 +4,7 @@ FAULTS in the environment says what happens where, a word for each: "1/0/forward
 in rank 0, at the ninth training forward pass of that process, SIGKILL.
 
 places: assemble, sample (a training sample is read), forward, evaluate (forward passes), sync (of a file to the disk)
-deeds:  kill (this process), launcher (kill it), both, term, int (signals to the launcher), stop (SIGTERM to this
+actions:  kill (this process), launcher (kill it), both, term, int (signals to the launcher), stop (SIGTERM to this
         process), raise, full (no space left), nan, hang
 
 SLOW_S is how many seconds a training forward pass takes at least.
@@ -32,7 +32,7 @@ _seen = {}
 
 
 def at(place):
-    """Do what is to be done here; return the deed."""
+    """Perform this process's action; return it."""
     _seen[place] = count = _seen.get(place, 0) + 1
     here = (str(ATTEMPT), str(RANK), place)
     for *where, when, deed in FAULTS:

@@ -71,7 +71,7 @@ def test_gradients_travel_once_per_window_and_counts_with_them(together):
 
 def another_branch():
     """The second window uses what the first one did not, once without and once with the setting for it."""
-    told = []
+    results = []
     for setting in ("auto", "always"):
         model = Fork()
         seen = []
@@ -83,10 +83,10 @@ def another_branch():
 
         try:
             trainer(model, objective, parallel=ParallelConfig(find_unused_parameters=setting)).fit(DATA)
-            told.append(model.right.weight.detach().clone())
+            results.append(model.right.weight.detach().clone())
         except InvalidModel as error:
-            told.append(str(error))
-    return told
+            results.append(str(error))
+    return results
 
 
 def test_a_parameter_that_is_used_later_only_is_trained(together):
@@ -165,16 +165,16 @@ def odd_label(engine):
     ],
 )
 def test_an_error_in_one_process_s_share_is_its_own_and_ends_the_others_at_once(together, engine, said):
-    told = sorted(together(odd_label, engine, processes=2))
-    assert told[0] == "Another process of this run is gone, or cannot be reached."
-    assert told[1].startswith(said)
+    results = sorted(together(odd_label, engine, processes=2))
+    assert results[0] == "Another process of this run is gone, or cannot be reached."
+    assert results[1].startswith(said)
 
 
 def run_together():
-    here, told = join_processes(CPU), []
+    here, results = join_processes(CPU), []
     for model in (nn.BatchNorm1d(3), nn.Sequential(nn.Linear(3, 3), nn.SyncBatchNorm(3))):
-        told.append(DdpParallel(model, model, as_objective(squared), here).collective_forward)
-    return told
+        results.append(DdpParallel(model, model, as_objective(squared), here).collective_forward)
+    return results
 
 
 def test_a_model_with_synchronised_statistics_is_run_by_all_or_none(together):
@@ -183,7 +183,7 @@ def test_a_model_with_synchronised_statistics_is_run_by_all_or_none(together):
 
 def words():
     here = join_processes(CPU)
-    told = {
+    results = {
         "total": here.all_reduce_sum([here.rank + 1.0, torch.tensor(2.0), 2.0**24 + 1]),  # which float32 does not hold
         "gather": here.all_gather_object({"rank": here.rank}),
         "share": here.broadcast_object(f"from {here.rank}"),
@@ -205,7 +205,7 @@ def words():
     here.stop_requested = here.rank == 1
     after = (here.all_reduce_sum([0.0]), here.stop_agreed)
     return {
-        **told,
+        **results,
         "spread": [t.tolist() for t in tensors],
         "both": both,
         "along": [little[0].tolist(), little[1].item(), large[0].sum().item()],
@@ -215,17 +215,17 @@ def words():
 
 
 def test_the_words_they_exchange(together):
-    told = together(words, processes=3)
-    assert told[0] == told[1] == told[2]
-    assert told[0]["total"] == [6.0, 6.0, 3 * 2.0**24 + 3]
-    assert told[0]["gather"] == [{"rank": rank} for rank in range(3)]
-    assert told[0]["share"] == "from 0"
-    assert told[0]["stop"] is True
-    assert told[0]["spread"] == [[0.0, 0.0], True, [], 7, [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]]
-    assert told[0]["both"] == [[3.0, 3.0]] * 3
-    assert told[0]["along"] == [[0.5] * 3, 0, 0.0]
-    assert told[0]["before"] == ([0.0], False)
-    assert told[0]["after"] == ([0.0], True)
+    results = together(words, processes=3)
+    assert results[0] == results[1] == results[2]
+    assert results[0]["total"] == [6.0, 6.0, 3 * 2.0**24 + 3]
+    assert results[0]["gather"] == [{"rank": rank} for rank in range(3)]
+    assert results[0]["share"] == "from 0"
+    assert results[0]["stop"] is True
+    assert results[0]["spread"] == [[0.0, 0.0], True, [], 7, [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]]
+    assert results[0]["both"] == [[3.0, 3.0]] * 3
+    assert results[0]["along"] == [[0.5] * 3, 0, 0.0]
+    assert results[0]["before"] == ([0.0], False)
+    assert results[0]["after"] == ([0.0], True)
 
 
 def different_models():

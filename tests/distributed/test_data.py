@@ -23,7 +23,7 @@ def net():
     return nn.Linear(5, 3).double()
 
 
-class Heard:
+class RecordingReporter:
     def __init__(self):
         self.metrics, self.tables = [], []
 
@@ -50,12 +50,12 @@ class Share:
 
 
 def train(train_set, *, metrics=None, val=None, epochs=2, **arguments):
-    model, heard = net(), Heard()
+    model, reporter = net(), RecordingReporter()
     config = TrainConfig(epochs=epochs, effective_batch=8, micro_batch=3, device="cpu", workers=0, seed=9)
-    Trainer(model=model, objective=nn.CrossEntropyLoss(), config=config, metrics=metrics or {}, reporters=[heard]).fit(
+    Trainer(model=model, objective=nn.CrossEntropyLoss(), config=config, metrics=metrics or {}, reporters=[reporter]).fit(
         train_set, val=dataset(10) if val is None else val, **arguments
     )
-    return torch.cat([p.detach().flatten() for p in model.parameters()]), heard.metrics, heard.tables
+    return torch.cat([p.detach().flatten() for p in model.parameters()]), reporter.metrics, reporter.tables
 
 
 def shuffled_loader():
@@ -64,7 +64,7 @@ def shuffled_loader():
 
 
 def everything():
-    """One run of each kind; as told by this process."""
+    """Train one run of each kind; return the results of this process."""
     counted = {"accuracy": Accuracy, "confusion": lambda: Confusion(3)}
     ready = [(dataset()[i : i + 3]) for i in range(0, 22, 3)]
     return {
@@ -85,15 +85,15 @@ def sharded(shard):
 @pytest.mark.parametrize("processes", [2, 3])
 def test_what_is_trained_on_and_measured_is_the_same(together, processes):
     alone = everything()
-    told = together(everything, processes=processes)
+    reported = together(everything, processes=processes)
     for kind, (weights, metrics, tables) in alone.items():
-        for rank, of in enumerate(told):
-            assert torch.equal(of[kind][0], told[0][kind][0]), (kind, rank)
-        assert float((told[0][kind][0] - weights).norm() / weights.norm()) < EXACT, kind
-        assert len(told[0][kind][1]) == 2
-        for here, there in zip(told[0][kind][1], metrics, strict=True):
+        for rank, of in enumerate(reported):
+            assert torch.equal(of[kind][0], reported[0][kind][0]), (kind, rank)
+        assert float((reported[0][kind][0] - weights).norm() / weights.norm()) < EXACT, kind
+        assert len(reported[0][kind][1]) == 2
+        for here, there in zip(reported[0][kind][1], metrics, strict=True):
             assert here == pytest.approx(there, rel=1e-9), kind
-        assert told[0][kind][2] == tables
+        assert reported[0][kind][2] == tables
 
 
 def samplers():

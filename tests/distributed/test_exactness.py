@@ -68,7 +68,7 @@ def counts(batch):
 
 
 class Weights:
-    """Hears every update and keeps the weights after it."""
+    """Reporter that records every update and the weights after it."""
 
     def __init__(self, model):
         self.model, self.weights, self.rows, self.evaluated = model, [], [], []
@@ -85,7 +85,7 @@ class Weights:
 def train(case, micro=None, parallel="ddp", optimizer="adamw"):
     """Train as many processes as there are; return the weights after every epoch, and what was reported."""
     model = Net()
-    heard = Weights(model)
+    reporter = Weights(model)
     config = TrainConfig(
         epochs=EPOCHS, effective_batch=EFFECTIVE, micro_batch=micro, seed=5, device="cpu", workers=0, clip=0.5,
         optim=OptimConfig(name=optimizer, lr=3e-2), schedule=ScheduleConfig(warmup=0.2),
@@ -93,10 +93,10 @@ def train(case, micro=None, parallel="ddp", optimizer="adamw"):
     )  # fmt: skip
     objective = {"mean": nn.CrossEntropyLoss(), "terms": two_terms}[case]
     trainer = Trainer(
-        model=model, objective=objective, config=config, reporters=[heard], counts=counts if case == "terms" else None
+        model=model, objective=objective, config=config, reporters=[reporter], counts=counts if case == "terms" else None
     )
     trainer.fit(Tokens(), val=Tokens(7))
-    return flat(model), heard.rows, heard.evaluated
+    return flat(model), reporter.rows, reporter.evaluated
 
 
 def flat(model):
@@ -121,16 +121,16 @@ def far(a, b):
 )
 def test_the_run_is_the_same_on_any_number_of_processes(together, case, processes, micro, parallel):
     weights, rows, evaluated = train(case)
-    told = together(train, case, micro, parallel, processes=processes)
-    for own, _, _ in told:
-        assert torch.equal(own, told[0][0])
+    results = together(train, case, micro, parallel, processes=processes)
+    for own, _, _ in results:
+        assert torch.equal(own, results[0][0])
         assert far(own, weights) < EXACT
-    assert len(told[0][1]) == len(rows) == 9
-    for here, alone in zip(told[0][1], rows, strict=True):
+    assert len(results[0][1]) == len(rows) == 9
+    for here, alone in zip(results[0][1], rows, strict=True):
         assert here == pytest.approx(alone, rel=1e-9)  # loss and norm of all processes, examples of all
-    for here, alone in zip(told[0][2], evaluated, strict=True):
+    for here, alone in zip(results[0][2], evaluated, strict=True):
         assert here == pytest.approx(alone, rel=1e-9)
-    assert told[1][1] == []
+    assert results[1][1] == []
     assert not math.isnan(rows[0][2])
 
 
@@ -143,6 +143,6 @@ def sharded_optimizers():
 
 @pytest.mark.shards_on_cpu
 def test_every_optimizer_steps_sharded_weights(together):
-    told, _ = together(sharded_optimizers, processes=2)
-    for name, weights in zip(OPTIMIZERS, told, strict=True):
+    results, _ = together(sharded_optimizers, processes=2)
+    for name, weights in zip(OPTIMIZERS, results, strict=True):
         assert far(weights, train("mean", optimizer=name)[0]) < EXACT, name

@@ -19,17 +19,17 @@ TWO = ("--processes", "2")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals to processes, found in /proc")
 
 
-def test_killed_at_any_moment_torchrun_starts_all_again(place, undisturbed):
+def test_killed_at_any_moment_torchrun_starts_all_again(place, uninterrupted):
     """In an update the second process, in a save the first, in an evaluation the second again."""
     started = place.launch(*TWO, faults="0/1/forward/9/kill 1/0/sync/9/kill 2/1/evaluate/2/kill")
     assert started.wait() == [0], started.words()
-    assert place.result() == undisturbed
+    assert place.result() == uninterrupted
     assert [f"Restart {number}:" in started.words() for number in (1, 2, 3, 4)] == [True, True, True, False]
     assert "gone" in place.notes()["process_lost"]
     assert [line["facts"]["restart"] for line in place.journaled("run_started")] == [0, 1, 2, 3]
 
 
-def test_the_launcher_is_killed_or_told_to_stop(place, undisturbed):
+def test_the_launcher_is_killed_or_told_to_stop(place, uninterrupted):
     """The same command five times: none of its processes lives on, and at the end nothing was lost."""
     slow = 0.2
     for fault, code, reason in (
@@ -43,7 +43,7 @@ def test_the_launcher_is_killed_or_told_to_stop(place, undisturbed):
         started.wait_until(lambda started=started: not started.family())
         assert reason in (None, place.ended())
     assert place.fork().wait() == [0, 0]
-    assert place.result() == undisturbed
+    assert place.result() == uninterrupted
     assert "Stopped by Ctrl-C" in place.notes()["interrupted"]
 
 

@@ -42,7 +42,7 @@ def machines():
         ip("netns", "del", name)
 
 
-def test_a_machine_that_is_cut_off_is_noticed_and_the_run_goes_on(machines, place, undisturbed):
+def test_a_machine_that_is_cut_off_is_noticed_and_the_run_goes_on(machines, place, uninterrupted):
     words = ("--processes", "1", "--nodes", "2", "--rendezvous", f"{NET}.1:{PORT}", "--parallel.silence-s", "2")
     both = [place.launch(*words, within=("ip", "netns", "exec", name), slow_s=0.2) for name in machines]
     both[0].wait_until((place.run_dir / "checkpoints" / "update-000000004").exists)
@@ -55,5 +55,5 @@ def test_a_machine_that_is_cut_off_is_noticed_and_the_run_goes_on(machines, plac
         )
     ip("-n", machines[1], "link", "set", "cable", "up")
     assert [each.wait() for each in both] == [[0], [0]], [each.words() for each in both]
-    assert place.result() == undisturbed
+    assert place.result() == uninterrupted
     assert "cannot be reached" in place.notes()["process_lost"]

@@ -88,7 +88,7 @@ class Scalar(nn.Linear):
         self.scale = nn.Parameter(torch.ones(()))
 
 
-class Heard:
+class RecordingReporter:
     def __init__(self):
         self.notes = []
 
@@ -102,11 +102,11 @@ class Heard:
 
 def train(run_dir, epochs=EPOCHS, data=None, model=None, **settings):
     """Train in a folder until ``epochs``; return what was noted."""
-    heard, model = Heard(), model or Tied()
+    reporter, model = RecordingReporter(), model or Tied()
     config = replace(CONFIG, epochs=epochs, **settings)
-    trainer = Trainer(model=model, objective=nn.CrossEntropyLoss(), config=config, run_dir=run_dir, reporters=[heard])
+    trainer = Trainer(model=model, objective=nn.CrossEntropyLoss(), config=config, run_dir=run_dir, reporters=[reporter])
     trainer.fit(data or Samples(), val=None if data else Samples(5))
-    return heard.notes
+    return reporter.notes
 
 
 def shipped(run_dir):
@@ -124,37 +124,37 @@ def pair(root):
     """Live through everything that two processes can; return what each run noted."""
     first = int(os.environ["RANK"]) == 0
     mirrored = CheckpointConfig(keep_last=9, final="last", mirror=f"file://{root}/mirror")
-    told = {"whole": train(root / "whole", checkpoint=mirrored)}
-    told["mirrored"] = train(root / "mirrored", checkpoint=mirrored)
-    told["cut"] = train(root / "cut", epochs=1)
+    results = {"whole": train(root / "whole", checkpoint=mirrored)}
+    results["mirrored"] = train(root / "mirrored", checkpoint=mirrored)
+    results["cut"] = train(root / "cut", epochs=1)
     if first:
         shutil.copytree(root / "cut", root / "three")
         shutil.copytree(root / "cut", root / "to-ddp")
         shutil.copytree(root / "whole", root / "torn")
         newest = root / "torn" / "checkpoints" / "update-000000012" / "shard-00002-model-00001-of-00001.safetensors"
         newest.write_bytes(newest.read_bytes()[:-8] + bytes(8))
-    told["resumed"] = train(root / "cut")
-    told["torn"] = train(root / "torn")
-    told["to ddp"] = train(root / "to-ddp", parallel=ParallelConfig())
-    told["from alone"] = train(root / "from-alone")
-    told["best"] = train(
+    results["resumed"] = train(root / "cut")
+    results["torn"] = train(root / "torn")
+    results["to ddp"] = train(root / "to-ddp", parallel=ParallelConfig())
+    results["from alone"] = train(root / "from-alone")
+    results["best"] = train(
         root / "best", monitor=MonitorConfig(mode="max"), checkpoint=CheckpointConfig(keep_last=1, final="best")
     )
     rarely = CheckpointConfig(every_epochs=99, final="last")  # evaluates without saving, which would reshard the model
-    told["rarely"] = train(root / "rarely", monitor=MonitorConfig(mode="max"), checkpoint=rarely, recompute=True)
+    results["rarely"] = train(root / "rarely", monitor=MonitorConfig(mode="max"), checkpoint=rarely, recompute=True)
     for name, trap in ("log", -2000.0), ("batch", math.nan):
-        told[name] = train(None, epochs=1, data=Samples(trap=trap))
-    told["fp16"] = train(root / "fp16", epochs=1, **float16())
+        results[name] = train(None, epochs=1, data=Samples(trap=trap))
+    results["fp16"] = train(root / "fp16", epochs=1, **float16())
     with pytest.raises(InvalidModel) as caught:
         train(None, model=Scalar())
-    told["scalar"] = str(caught.value)
+    results["scalar"] = str(caught.value)
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Dynamo looks at what it should not, and torch tells it
-        patch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # traced alike, built in no time
-        told["compile"] = train(root / "compile", epochs=1, compile=True)
-    told["disk"] = _refused(root / "whole", first, shard_files._HashingFile, "write", _full)
-    told["blind"] = _refused(root / "whole", first, Path, "is_dir", lambda *_: False)
-    return told
+        patch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # traced in the same way, without compile time
+        results["compile"] = train(root / "compile", epochs=1, compile=True)
+    results["disk"] = _refused(root / "whole", first, shard_files._HashingFile, "write", _full)
+    results["blind"] = _refused(root / "whole", first, Path, "is_dir", lambda *_: False)
+    return results
 
 
 def float16():
@@ -192,11 +192,11 @@ def lived(together, tmp_path_factory):
 
 
 def test_two_processes_end_where_one_does_and_a_resumed_run_to_the_bit(lived):
-    root, (told, _) = lived
+    root, (results, _) = lived
     whole, alone = shipped(root / "whole"), shipped(root / "alone")
-    assert told["whole"] == told["cut"] == []
+    assert results["whole"] == results["cut"] == []
     assert far(whole, alone) < EXACT  # averages, tied weights and buffers included
-    assert kinds(told["resumed"]) == ["resumed"]
+    assert kinds(results["resumed"]) == ["resumed"]
     assert far(shipped(root / "cut"), whole) == 0
     assert far(shipped(root / "rarely"), whole) < EXACT
     assert far(shipped(root / "best"), shipped(root / "one-epoch")) < EXACT  # where more is better, the first was best
@@ -204,11 +204,11 @@ def test_two_processes_end_where_one_does_and_a_resumed_run_to_the_bit(lived):
 
 
 def test_float16_and_compiled_models_are_sharded_and_what_cannot_be_is_refused(lived):
-    root, (told, _) = lived
+    root, (results, _) = lived
     assert far(shipped(root / "fp16"), shipped(root / "fp16-alone")) < 1e-2
     assert far(shipped(root / "fp16"), shipped(root / "one-epoch")) > 1e-7  # it was float16
     assert far(shipped(root / "compile"), shipped(root / "one-epoch")) < EXACT
-    assert "Scalar cannot be sharded" in told["scalar"]
+    assert "Scalar cannot be sharded" in results["scalar"]
 
 
 def test_every_process_has_written_its_part_and_one_reads_them_all(lived):
@@ -224,8 +224,8 @@ def test_every_process_has_written_its_part_and_one_reads_them_all(lived):
 
 
 def test_shards_travel_with_their_checkpoint(lived):
-    root, (told, _) = lived
-    assert kinds(told["mirrored"]) == ["resumed"]  # what lies in the mirror was brought home by the first process
+    root, (results, _) = lived
+    assert kinds(results["mirrored"]) == ["resumed"]  # what lies in the mirror was brought home by the first process
     assert far(shipped(root / "mirrored"), shipped(root / "whole")) == 0
     copied = roll_back(root / "whole", "last", root / "rolled-back").checkpoint
     (_, state), (_, expected) = (
@@ -236,20 +236,20 @@ def test_shards_travel_with_their_checkpoint(lived):
 
 
 def test_a_damaged_shard_is_named_and_all_take_the_checkpoint_before(lived):
-    root, (told, _) = lived
-    assert kinds(told["torn"]) == ["checkpoint_passed_over", "resumed"]
-    assert "shard-00002-model-00001-of-00001.safetensors does not match" in told["torn"][0][1]
-    assert "after update 8" in told["torn"][1][1]
+    root, (results, _) = lived
+    assert kinds(results["torn"]) == ["checkpoint_passed_over", "resumed"]
+    assert "shard-00002-model-00001-of-00001.safetensors does not match" in results["torn"][0][1]
+    assert "after update 8" in results["torn"][1][1]
     assert far(shipped(root / "torn"), shipped(root / "whole")) == 0
 
 
 def test_a_run_goes_on_as_two_as_three_and_as_one(lived, together):
-    root, (told, _) = lived
+    root, (results, _) = lived
     alone = shipped(root / "alone")
-    assert kinds(told["from alone"]) == ["resumed", "resumed_inexact"]  # the same run, nothing had to be allowed
-    assert "on.processes: was 1, is 2" in told["from alone"][1][1]
+    assert kinds(results["from alone"]) == ["resumed", "resumed_inexact"]  # the same run, nothing had to be allowed
+    assert "on.processes: was 1, is 2" in results["from alone"][1][1]
     assert far(shipped(root / "from-alone"), alone) < EXACT
-    assert "parallel.engine: was fsdp, is ddp" in told["to ddp"][1][1]
+    assert "parallel.engine: was fsdp, is ddp" in results["to ddp"][1][1]
     assert far(shipped(root / "to-ddp"), alone) < EXACT
 
     three = together(train, root / "three", 2, processes=3)[0]
@@ -260,20 +260,20 @@ def test_a_run_goes_on_as_two_as_three_and_as_one(lived, together):
 
 
 def test_what_is_not_finite_is_located_by_all_together(lived):
-    told = lived[1][0]
-    assert "aten.log in module 'nothing'" in told["log"][0][1]
-    assert "in process" in told["log"][0][1]
-    assert "the batch itself" in told["batch"][0][1]
-    assert "dataset indices 3" in told["batch"][0][1]
+    results = lived[1][0]
+    assert "aten.log in module 'nothing'" in results["log"][0][1]
+    assert "in process" in results["log"][0][1]
+    assert "the batch itself" in results["batch"][0][1]
+    assert "dataset indices 3" in results["batch"][0][1]
 
 
 def test_what_one_process_cannot_write_stops_all_and_nothing_is_lost(lived):
     root, both = lived
-    for told in both:
-        assert told["disk"][0] == "CheckpointError"
-        assert "No space left" in told["disk"][1]
-        assert told["blind"][0] == "RunFolderError"
-        assert "is not seen by process 1" in told["blind"][1]
+    for results in both:
+        assert results["disk"][0] == "CheckpointError"
+        assert "No space left" in results["disk"][1]
+        assert results["blind"][0] == "RunFolderError"
+        assert "is not seen by process 1" in results["blind"][1]
     folder = CheckpointFolder(root / "whole" / "checkpoints", writing=False)
     assert [checkpoint.update for checkpoint in folder.checkpoints()] == [4, 8, 12]
     assert folder.leftovers() == []

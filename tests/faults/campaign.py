@@ -2,7 +2,7 @@
 
 Each case starts a run, does one thing to it (a kill, a flipped bit, a full disk ...), and starts the same command
 again until it finishes. Then the trained weights, the journal of every update and the best evaluation must be bitwise
-those of the undisturbed run; or there was one clear error, and they are once its cause is gone.
+those of the uninterrupted run; or there was one clear error, and they are once its cause is gone.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from rich.table import Table
 from runs import Place, difference, preload, result_of
 
 ROOT = Path(__file__).parents[2]
-HOWS = ("equal", "told", "failed", "not run")
+HOWS = ("equal", "reported", "failed", "not run")
 
 
 def prepare(scratch: Path) -> Known:
-    """Run undisturbed: once as a user does, and once for each number of workers in a fork; all must agree."""
-    as_user = Place(path=scratch / "undisturbed")
+    """Run uninterrupted: once as a user does, and once for each number of workers in a fork; all must agree."""
+    as_user = Place(path=scratch / "uninterrupted")
     child = as_user.start_anew()
     forked = {
         workers: Place(path=scratch / f"{workers} workers", words=("--workers", str(workers))) for workers in (0, 2)
@@ -45,15 +45,15 @@ def prepare(scratch: Path) -> Known:
     for workers, place in forked.items():
         began = time.monotonic()
         if (ended := place.run()).code:
-            sys.exit(f"The undisturbed run with {workers} workers fails:\n{ended.err}")
+            sys.exit(f"The uninterrupted run with {workers} workers fails:\n{ended.err}")
         seconds[workers] = time.monotonic() - began
     if (ended := child.wait()).code:
-        sys.exit(f"The undisturbed run fails:\n{ended.err}")
-    undisturbed = result_of(as_user.run_dir)
+        sys.exit(f"The uninterrupted run fails:\n{ended.err}")
+    uninterrupted = result_of(as_user.run_dir)
     for workers, place in forked.items():
-        if wrong := difference(undisturbed, result_of(place.run_dir)):
-            sys.exit(f"The undisturbed run with {workers} workers: {wrong}")
-    return Known(undisturbed=undisturbed, seconds=seconds, stopped=stopped_late(scratch, undisturbed.rows[-1][0]))
+        if wrong := difference(uninterrupted, result_of(place.run_dir)):
+            sys.exit(f"The uninterrupted run with {workers} workers: {wrong}")
+    return Known(uninterrupted=uninterrupted, seconds=seconds, stopped=stopped_late(scratch, uninterrupted.rows[-1][0]))
 
 
 def stopped_late(scratch: Path, updates: int) -> Path:

@@ -29,8 +29,8 @@ MARKER = "unpickled"  # the file that a hostile pickle makes
 class Verdict(NamedTuple):
     """How one case went."""
 
-    how: Literal["equal", "told", "failed", "not run"]
-    """equal: bitwise, at once. told: one clear error, and bitwise equal once its cause was gone."""
+    how: Literal["equal", "reported", "failed", "not run"]
+    """equal: bitwise, at once. reported: one clear error, and bitwise equal after its cause was removed."""
     detail: str = ""
 
 
@@ -38,9 +38,9 @@ class Verdict(NamedTuple):
 class Known:
     """What the cases start from and are compared with."""
 
-    undisturbed: Result
+    uninterrupted: Result
     seconds: Mapping[int, float]
-    """How long the undisturbed run takes, by number of loader workers."""
+    """How long the uninterrupted run takes, by number of loader workers."""
     stopped: Path
     """A run folder whose process was killed late, with the best checkpoint and the two newest ones."""
 
@@ -84,7 +84,7 @@ def signalled(place: Place, known: Known, *, number: int, instant: float, worker
     ended = child.wait()
     if "Traceback" in ended.err:
         return Verdict("failed", ended.trouble())
-    if ended.code == 0 and difference(known.undisturbed, result_of(place.run_dir)):
+    if ended.code == 0 and difference(known.uninterrupted, result_of(place.run_dir)):
         return Verdict("failed", "exit code 0 with another result")
     return finished(place, known)
 
@@ -97,7 +97,7 @@ def newest(place: Place) -> Path:
 
 
 def best(place: Place, known: Known) -> Path:
-    return max(place.checkpoints.glob(f"update-{known.undisturbed.best[0]:09d}*"))
+    return max(place.checkpoints.glob(f"update-{known.uninterrupted.best[0]:09d}*"))
 
 
 def truncate(path: Path, sixty_fourths: int) -> None:
@@ -138,13 +138,13 @@ def best_damaged(place: Place, known: Known, *, file: str, harm: Harm) -> Verdic
     harm(victim / file)
     ended = place.run()
     cure = partial(restore, known.stopped, victim)
-    if ended.code or weights_of(place.run_dir) == known.undisturbed.weights:
+    if ended.code or weights_of(place.run_dir) == known.uninterrupted.weights:
         return judged(place, known, ended, cure)
     if not passed_over(place, victim.name[: len("update-000000000")]):  # it may be the second save of its update
         return Verdict("failed", f"other weights are shipped, and nothing is said of {victim.name}")
     cure()
     after = finished(place, known)
-    return Verdict("told") if after.how == "equal" else after
+    return Verdict("reported") if after.how == "equal" else after
 
 
 def all_damaged(place: Place, known: Known, *, harm: Harm) -> Verdict:
@@ -160,15 +160,15 @@ def journal_damaged(place: Place, known: Known, *, harm: Harm) -> Verdict:
     shutil.copytree(known.stopped, place.run_dir)
     harm(place.run_dir / "journal.jsonl")
     ended = place.run()
-    if weights_of(place.run_dir) != known.undisturbed.weights:
+    if weights_of(place.run_dir) != known.uninterrupted.weights:
         return Verdict("failed", "other final weights")
     if ended.code == 0:
         return Verdict("equal")
-    return Verdict("failed", ended.trouble()) if ended.trouble() else Verdict("told")
+    return Verdict("failed", ended.trouble()) if ended.trouble() else Verdict("reported")
 
 
 def restore(source: Path, target: Path) -> None:
-    """Put a folder back as it was."""
+    """Restore a folder."""
     original = source if source.name == target.name else source / "checkpoints" / target.name
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(original, target)
@@ -190,7 +190,7 @@ class Hostile:
 
 
 def pickle_planted(place: Place, known: Known, *, file: str) -> Verdict:
-    """A hostile pickle lies in the newest checkpoint, beside what belongs there or in its place."""
+    """A hostile pickle lies in the newest checkpoint, next to the regular files or instead of one."""
     shutil.copytree(known.stopped, place.run_dir)
     marker = place.path / MARKER
     planted = (place.run_dir / file[1:]) if file.startswith("/") else newest(place) / file
@@ -203,7 +203,7 @@ def pickle_planted(place: Place, known: Known, *, file: str) -> Verdict:
 
 
 def disk_full(place: Place, known: Known, *, kib: int) -> Verdict:
-    """The run lies on a disk of this size; when it was told so, the disk grows."""
+    """The run is on a disk of this size; after the error the disk grows."""
     disk = place.path / "disk"
     disk.mkdir()
     if not mounted("-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(disk)):
@@ -269,11 +269,11 @@ def two_processes(place: Place, known: Known, *, word: str) -> Verdict:
     ended = first.wait()
     if ended.code:
         return Verdict("failed", f"the first process was disturbed: {ended.trouble()}")
-    if wrong := difference(known.undisturbed, result_of(place.run_dir)):
+    if wrong := difference(known.uninterrupted, result_of(place.run_dir)):
         return Verdict("failed", f"the first process was disturbed: {wrong}")
     if second.trouble():
         return Verdict("failed", f"the second process: {second.trouble()}")
-    return Verdict("told")
+    return Verdict("reported")
 
 
 def clock_jumps(place: Place, known: Known, *, seed: int, kill: bool) -> Verdict:
@@ -296,7 +296,7 @@ def clock_jumps(place: Place, known: Known, *, seed: int, kill: bool) -> Verdict
         return Verdict("failed", f"durations are off: {max(spans)} s, {min(spans)} s")
     if re.search(r"(?<![\w/])-\d[\d.]* (?:s|min|h)\b", ended.out):
         return Verdict("failed", "a negative time is shown")
-    wrong = difference(known.undisturbed, result_of(place.run_dir))
+    wrong = difference(known.uninterrupted, result_of(place.run_dir))
     return Verdict("failed", wrong) if wrong else Verdict("equal")
 
 
@@ -304,11 +304,11 @@ def clock_jumps(place: Place, known: Known, *, seed: int, kill: bool) -> Verdict
 
 
 def finished(place: Place, known: Known, *, faults: Mapping[str, str] | None = None) -> Verdict:
-    """Run the same command: it must finish, bitwise as the undisturbed run."""
+    """Run the same command: it must finish, bitwise as the uninterrupted run."""
     ended = place.run(faults=faults)
     if ended.code:
         return Verdict("failed", ended.trouble() or f"it refused: {ended.err.strip()[:300]}")
-    wrong = difference(known.undisturbed, result_of(place.run_dir)) or leftovers(place)
+    wrong = difference(known.uninterrupted, result_of(place.run_dir)) or leftovers(place)
     return Verdict("failed", wrong) if wrong else Verdict("equal")
 
 
@@ -333,12 +333,12 @@ def judged(
         trouble = leftovers(place)
     cure()
     if ended.code == 0:
-        wrong = difference(known.undisturbed, result_of(place.run_dir))
+        wrong = difference(known.uninterrupted, result_of(place.run_dir))
         return Verdict("failed", f"exit code 0, but {wrong}") if wrong else Verdict("equal")
     after = finished(place, known)
     if trouble or after.how == "failed":
         return Verdict("failed", "; ".join(filter(None, (trouble, after.detail and f"once cured: {after.detail}"))))
-    return Verdict("told")
+    return Verdict("reported")
 
 
 def leftovers(place: Place) -> str:

@@ -1,8 +1,8 @@
-"""One run of the command line: start it, hurt it, wait for it, and compare what it left with the undisturbed run.
+"""One run of the command line: start it, hurt it, wait for it, and compare its results with the uninterrupted run.
 
 Importing torch takes longer than the whole run. So the campaign imports everything once and forks: a child runs
 `trueloop.cli.app.main` in this process image, exactly as the console script does, with its own standard streams
-and environment. The undisturbed run and the clock's jumps use `python -m trueloop` instead, and must give the same
+and environment. The uninterrupted run and the clock's jumps use `python -m trueloop` instead, and must give the same
 bits. The parent never computes with torch, so that no thread pool is lost in the fork.
 """
 
@@ -103,7 +103,7 @@ class Child:
 
 @dataclass(kw_only=True)
 class Place:
-    """One case's own folder: the run folder, and beside it what its processes said."""
+    """Folder of one case: the run folder, and the output of its processes."""
 
     path: Path
     words: tuple[str, ...] = ()
@@ -254,7 +254,7 @@ def result_of(run_dir: Path) -> Result:
 
 
 def difference(expected: Result, found: Result) -> str:
-    """The first thing that is not as in the undisturbed run; empty where all is."""
+    """Return the first difference from the uninterrupted run; empty where there is none."""
     if found.weights != expected.weights:
         return "other final weights"
     for mine, theirs in zip(found.rows, expected.rows, strict=False):

@@ -39,7 +39,7 @@ class Cut:
                 yield MicroBatch(tuple(t[low:high] for t in self.tensors), high == end, tuple(range(low, high)))
 
 
-class Heard:
+class RecordingReporter:
     """A reporter that remembers."""
 
     def __init__(self) -> None:
@@ -62,8 +62,8 @@ def cut() -> type[Cut]:
 
 
 @pytest.fixture
-def heard() -> Heard:
-    return Heard()
+def reporter() -> RecordingReporter:
+    return RecordingReporter()
 
 
 @pytest.fixture(scope="session")

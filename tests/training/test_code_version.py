@@ -34,7 +34,7 @@ def objective(model, batch):
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A folder of three files, as modules; gives a function that loads one of them anew."""
+    """A folder of three files, as modules; returns a function that reloads one of them."""
     for name, text in {"project_layers": LAYERS, "project_ops": OPS, "project_mine": MINE}.items():
         (tmp_path / f"{name}.py").write_text(text)
 

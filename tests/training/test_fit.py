@@ -103,41 +103,41 @@ def test_resuming_is_going_on(cut, build, tmp_path, draws, precision):
     assert ours["monitor"] == theirs["monitor"]
 
 
-def test_what_is_reported(cut, build, tmp_path, heard):
-    fit = make(cut, build, CONFIG, tmp_path, heard)
+def test_what_is_reported(cut, build, tmp_path, reporter):
+    fit = make(cut, build, CONFIG, tmp_path, reporter)
     result = fit.run(name="digits", facts={"device": "cpu"})
-    (start,) = heard.of(RunStarted)
+    (start,) = reporter.of(RunStarted)
     assert (start.name, start.epochs, start.updates, start.start_update) == ("digits", 4, 24, 0)
-    rows = [row for event in heard.of(UpdatesDone) for row in event.rows]
+    rows = [row for event in reporter.of(UpdatesDone) for row in event.rows]
     assert [row.update for row in rows] == list(range(1, 25))
     assert [row.epoch for row in rows] == [1] * 6 + [2] * 6 + [3] * 6 + [4] * 6
     assert [row.examples for row in rows[:6]] == [8, 8, 8, 8, 8, 6]
-    evaluated = heard.of(Evaluated)
+    evaluated = reporter.of(Evaluated)
     assert [(event.update, event.split) for event in evaluated] == [(n, "val") for n in (6, 12, 18, 24)]
     assert result.metrics["val/loss"] == evaluated[-1].metrics["loss"]
     assert result.best_value == min(event.metrics["loss"] for event in evaluated)
-    saved = heard.of(CheckpointSaved)
+    saved = reporter.of(CheckpointSaved)
     assert [event.update for event in saved if event.epoch == 4] == [24]
     assert saved[-1].metrics == result.metrics
-    # every update is told before the evaluation and the checkpoint that follow it
+    # every update is reported before the evaluation and the checkpoint that follow it
     for event in (*evaluated, *saved):
-        told = [e for e in heard.events[: heard.events.index(event)] if isinstance(e, UpdatesDone)]
+        results = [e for e in reporter.events[: reporter.events.index(event)] if isinstance(e, UpdatesDone)]
         if isinstance(event, Evaluated):
-            assert told[-1].rows[-1].update == event.update
-        assert told[-1].rows[-1].update >= event.update
+            assert results[-1].rows[-1].update == event.update
+        assert results[-1].rows[-1].update >= event.update
 
 
-def test_it_stops_early_at_the_best(cut, build, tmp_path, heard):
+def test_it_stops_early_at_the_best(cut, build, tmp_path, reporter):
     from dataclasses import replace
 
     config = replace(
         CONFIG, epochs=50, ema=None, optim=OptimConfig(lr=1e-9), monitor=MonitorConfig(patience=3, min_delta=0.5)
     )
-    result = make(cut, build, config, tmp_path, heard).run(name="x", facts={})
+    result = make(cut, build, config, tmp_path, reporter).run(name="x", facts={})
     assert result.reason == "early_stop"
     assert result.epochs == 4
     assert result.best_update == 6
-    assert [note.kind for note in heard.of(Notice)] == ["early_stop"]
+    assert [note.kind for note in reporter.of(Notice)] == ["early_stop"]
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_it_stops_early_at_the_best(cut, build, tmp_path, heard):
         (signal.SIGUSR1, "preempted", "SIGUSR1"),
     ],
 )
-def test_told_to_stop_it_finishes_the_update_and_saves(cut, build, tmp_path, heard, sent, reason, who):
+def test_told_to_stop_it_finishes_the_update_and_saves(cut, build, tmp_path, reporter, sent, reason, who):
     class Pressing:
         def __init__(self, inner):
             self.inner = inner
@@ -164,12 +164,12 @@ def test_told_to_stop_it_finishes_the_update_and_saves(cut, build, tmp_path, hea
                 yield micro
 
     before = signal.getsignal(sent)
-    fit = make(cut, build, CONFIG, tmp_path, heard, source=Pressing(cut(X, Y, effective=8, micro=3)))
+    fit = make(cut, build, CONFIG, tmp_path, reporter, source=Pressing(cut(X, Y, effective=8, micro=3)))
     result = fit.run(name="x", facts={})
     assert (result.reason, result.update, result.unfinished) == (reason, 8, True)
     assert signal.getsignal(sent) is before
     assert CheckpointFolder(tmp_path).latest().update == 8
-    (note,) = heard.of(Notice)
+    (note,) = reporter.of(Notice)
     assert (note.kind, note.message) == (reason, f"Stopped by {who} after update 8; everything is saved.")
 
     whole = make(cut, build, CONFIG, None)
@@ -266,17 +266,17 @@ def test_averaged_weights_are_what_is_evaluated_and_shipped(cut, build):
         (MonitorConfig(patience=2), {}, "no data at all"),
     ],
 )
-def test_a_metric_that_nothing_measures_is_named_before_training(cut, build, monitor, held_out, words, heard):
+def test_a_metric_that_nothing_measures_is_named_before_training(cut, build, monitor, held_out, words, reporter):
     config = TrainConfig(effective_batch=8, monitor=monitor)
     parts = build(network(), nn.CrossEntropyLoss(), config)
     fit = Fit(
         parts, config, cut(X, Y, effective=8), held_out=held_out, metrics={"accuracy": Accuracy}, checkpoints=None,
-        reporters=[heard],
+        reporters=[reporter],
     )  # fmt: skip
     with pytest.raises(InvalidConfig) as caught:
         fit.run(name="x", facts={})
     assert words in str(caught.value)
-    assert heard.events == []
+    assert reporter.events == []
 
 
 class SlowFolder(CheckpointFolder):
@@ -288,10 +288,10 @@ class SlowFolder(CheckpointFolder):
 
 
 def test_a_slow_disk_changes_no_checkpoint(cut, build, tmp_path):
-    """Every checkpoint written beside the training is, to the byte, the one that training waited for."""
+    """Every checkpoint written in the background equals, byte for byte, the one that training waited for."""
     from dataclasses import replace
 
-    for name, folder, blocking in (("beside", SlowFolder, False), ("waited", CheckpointFolder, True)):
+    for name, folder, blocking in (("background", SlowFolder, False), ("waited", CheckpointFolder, True)):
         seed_everything(0)
         kept = replace(CONFIG.checkpoint, blocking=blocking, every_updates=1)
         config = replace(CONFIG, epochs=2, checkpoint=kept)
@@ -300,7 +300,7 @@ def test_a_slow_disk_changes_no_checkpoint(cut, build, tmp_path):
             parts, config, cut(X, Y, effective=8, micro=3), held_out={"val": VAL}, metrics={},
             checkpoints=folder(tmp_path / name, keep_last=99), reporters=(),
         ).run(name="x", facts={})  # fmt: skip
-    beside, waited = (sorted((tmp_path / name).rglob("*.*")) for name in ("beside", "waited"))
+    beside, waited = (sorted((tmp_path / name).rglob("*.*")) for name in ("background", "waited"))
     assert len(beside) == len(waited) > 4 * 13
     assert [path.read_bytes() for path in beside] == [path.read_bytes() for path in waited]
 
@@ -313,7 +313,7 @@ class FullDisk(CheckpointFolder):
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_a_save_that_failed_ends_the_run_or_is_told_beside_what_did(cut, build, tmp_path, heard, dies):
+def test_a_save_that_failed_ends_the_run_or_is_told_beside_what_did(cut, build, tmp_path, reporter, dies):
     from dataclasses import replace
 
     config = replace(CONFIG, checkpoint=replace(CONFIG.checkpoint, every_epochs=99), monitor=MonitorConfig())
@@ -321,14 +321,14 @@ def test_a_save_that_failed_ends_the_run_or_is_told_beside_what_did(cut, build, 
     parts = build(network(), nn.CrossEntropyLoss(), config, updates_per_epoch=6)
     fit = Fit(
         parts, config, DiesAt(source, 20) if dies else source, held_out={}, metrics={},
-        checkpoints=FullDisk(tmp_path), reporters=(heard,),
+        checkpoints=FullDisk(tmp_path), reporters=(reporter,),
     )  # fmt: skip
     with pytest.raises(Kill if dies else CheckpointError) as caught:
         fit.run(name="x", facts={})
     assert "The disk is full." in "".join([*getattr(caught.value, "__notes__", ()), str(caught.value)])
-    assert [event.update for event in heard.of(CheckpointSaved)] == [2, 4]
+    assert [event.update for event in reporter.of(CheckpointSaved)] == [2, 4]
     assert CheckpointFolder(tmp_path).latest().update == 4
-    assert heard.events[-1].reason == "failed"
+    assert reporter.events[-1].reason == "failed"
 
 
 def judged_by(values):
@@ -358,11 +358,11 @@ def test_the_best_checkpoint_holds_the_weights_that_were_measured(cut, build, tm
     assert (result.best_update, result.best_value) == (best.update, best.metrics["val/loss"]) == (18, 0.4)
 
 
-def test_a_damaged_best_is_passed_over_for_the_next(cut, build, tmp_path, heard):
+def test_a_damaged_best_is_passed_over_for_the_next(cut, build, tmp_path, reporter):
     from dataclasses import replace
 
     config = replace(CONFIG, ema=None, checkpoint=CheckpointConfig(keep_best=2, keep_last=1))
-    fit = make(cut, build, config, tmp_path, heard)
+    fit = make(cut, build, config, tmp_path, reporter)
     fit.evaluate = judged_by([0.3, 0.5, 0.8, 0.9])
     fit.run(name="x", facts={})
     file = CheckpointFolder(tmp_path).best().path / "model.safetensors"
@@ -371,33 +371,33 @@ def test_a_damaged_best_is_passed_over_for_the_next(cut, build, tmp_path, heard)
     assert second.update == 12
     expected = CheckpointFolder(tmp_path).load(second)["model"]
     assert all(torch.equal(expected[name], value) for name, value in fit.final_weights().items())
-    assert [note.kind for note in heard.of(Notice)] == ["checkpoint_passed_over"]
+    assert [note.kind for note in reporter.of(Notice)] == ["checkpoint_passed_over"]
 
 
-def test_a_best_that_was_removed_is_missed_aloud(cut, build, tmp_path, heard):
+def test_a_best_that_was_removed_is_missed_aloud(cut, build, tmp_path, reporter):
     from dataclasses import replace
     from shutil import rmtree
 
     config = replace(CONFIG, ema=None, checkpoint=CheckpointConfig(keep_best=2, keep_last=1))
-    fit = make(cut, build, config, tmp_path, heard)
+    fit = make(cut, build, config, tmp_path, reporter)
     fit.evaluate = judged_by([0.3, 0.5, 0.8, 0.9])
     fit.run(name="x", facts={})
     fit.final_weights()
-    assert not heard.of(Notice)
+    assert not reporter.of(Notice)
     rmtree(CheckpointFolder(tmp_path).best().path)
     fit.final_weights()
-    (note,) = heard.of(Notice)
+    (note,) = reporter.of(Notice)
     assert note.kind == "best_missing"
     assert "update-000000006 is missing; update 12 is shipped" in note.message
 
 
-def test_a_metric_that_is_never_finite_stops_in_words(cut, build, tmp_path, heard):
+def test_a_metric_that_is_never_finite_stops_in_words(cut, build, tmp_path, reporter):
     from dataclasses import replace
 
-    fit = make(cut, build, replace(CONFIG, monitor=MonitorConfig(patience=2)), tmp_path, heard)
+    fit = make(cut, build, replace(CONFIG, monitor=MonitorConfig(patience=2)), tmp_path, reporter)
     fit.evaluate = judged_by([float("nan")] * 4)
     assert fit.run(name="x", facts={}).reason == "early_stop"
-    assert "never finite" in heard.of(Notice)[0].message
+    assert "never finite" in reporter.of(Notice)[0].message
     assert CheckpointFolder(tmp_path).latest().update == 12
 
 

@@ -1,4 +1,4 @@
-"""The first signal asks, the second insists; whoever has a handler keeps it."""
+"""The first signal requests a stop, the second exits; other handlers stay installed."""
 
 from __future__ import annotations
 

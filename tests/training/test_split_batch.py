@@ -36,7 +36,7 @@ def micro(data: Any, size: int | None = 7, closes: bool = True) -> MicroBatch:
     return MicroBatch(data, closes, None if size is None else tuple(range(100, 100 + size)))
 
 
-@pytest.mark.parametrize("told", [7, None])
+@pytest.mark.parametrize("results", [7, None])
 @pytest.mark.parametrize(
     "data",
     [
@@ -50,12 +50,12 @@ def micro(data: Any, size: int | None = 7, closes: bool = True) -> MicroBatch:
         OrderedDict(images=[torch.zeros(3, 4, 4)] * 7, boxes=[{"n": 1}] * 7),
     ],
 )
-def test_the_pieces_laid_together_are_the_batch(data: Any, told: int | None):
-    pieces = split_micro_batch(micro(data, told), 3)
+def test_the_pieces_laid_together_are_the_batch(data: Any, results: int | None):
+    pieces = split_micro_batch(micro(data, results), 3)
     assert [count_examples(piece) for piece in pieces] == [3, 3, 1]
     assert [piece.closes_window for piece in pieces] == [False, False, True]
     assert [type(piece.data) for piece in pieces] == [type(data)] * 3
-    if told:
+    if results:
         assert [index for piece in pieces for index in piece.indices or ()] == list(range(100, 107))
     for leaves in zip(*(leaves_of(piece.data) for piece in pieces), strict=True):
         whole = next(leaf for leaf in leaves_of(data) if together(leaves, leaf))

@@ -50,7 +50,7 @@ NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class AbstractValue:
-    """One thing of a program; two are the same thing only if they are the same object, see `may_alias`."""
+    """A value of the program; two values are the same only if they are the same object, see `may_alias`."""
 
     kind: ValueKind
     name: str = ""

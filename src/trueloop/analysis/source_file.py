@@ -175,11 +175,11 @@ class SourceFile:
 
     @staticmethod
     def escapes(value: AbstractValue, operations: Iterable[Op]) -> bool:
-        """True where code that this file does not show got hold of a thing, or of the models whose parameters it has.
+        """Return True if a value, or a model whose parameters it holds, was passed to code outside the file.
 
         Args:
             thing: a model, optimizer, scaler ...
-            operations: where to look.
+            operations: the operations to search.
         """
         return any(
             passed.may_alias(value) or passed.covers(value)

@@ -1,4 +1,4 @@
-"""Saving beside training: the state of the moment, in order, whole, and with every error told."""
+"""Background saving writes the current state, in order and completely, and reports every error."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ def test_the_state_saved_is_that_of_the_moment_though_training_goes_on(tmp_path:
     CheckpointFolder(tmp_path / "then").save(state, update=1, epoch=0, metrics={})
     expected = CheckpointFolder(tmp_path / "then").load_latest()[1]  # type: ignore[index]
 
-    folder = SlowFolder(tmp_path / "beside")
+    folder = SlowFolder(tmp_path / "background")
     saver = Saver(folder)
     save(saver, 1, state)
     for _ in range(3):
         state = step()
     folder.go.set()
     saver.close()
-    ((found, loaded),) = [CheckpointFolder(tmp_path / "beside").load_latest()]
+    ((found, loaded),) = [CheckpointFolder(tmp_path / "background").load_latest()]
     assert found.update == 1
     assert is_same(loaded, expected)
     assert loaded["model"]["head.weight"] is loaded["model"]["embed.weight"]
@@ -138,7 +138,7 @@ def test_metrics_and_lists_are_copied_too(tmp_path: Path):
     assert (found.metrics, loaded["position"]["history"]) == ({"val/loss": 1.0}, [1])
 
 
-# Order and what is told -------------------------------------------------------------------------------------------
+# Order and events ----------------------------------------------------------------------------------------------
 
 
 def test_what_is_whole_is_told_once_and_in_order(tmp_path: Path):
@@ -245,7 +245,7 @@ def test_where_a_copy_does_not_fit_training_waits_and_is_told_once(tmp_path: Pat
 
 
 class Storage:
-    """Stands for a mirror; what it is told to do, it remembers."""
+    """A mirror double that records its calls."""
 
     url = "memory://x"
 

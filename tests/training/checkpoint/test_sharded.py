@@ -101,7 +101,7 @@ def test_one_process_reads_all_shards(tmp_path: Path):
         assert read["model"]["tied"] is read["model"]["w"]
         assert read["optimizer"]["state"][0]["exp_avg"].tolist() == [7.0, 8.0]
         assert read["optimizer"]["lr"] == (1,)
-    assert state["model"]["w"] == NAMED  # what was found is left as it is
+    assert state["model"]["w"] == NAMED  # the loaded state is not changed
 
 
 def test_only_what_is_asked_for_is_read(tmp_path: Path):

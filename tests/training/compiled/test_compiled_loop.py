@@ -67,20 +67,20 @@ def weights(run: Fit) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in run.parts.model.parameters()])
 
 
-def notes(heard) -> list[tuple[str, str]]:
-    return [(note.kind, note.message) for note in heard.of(Notice)]
+def notes(reporter) -> list[tuple[str, str]]:
+    return [(note.kind, note.message) for note in reporter.of(Notice)]
 
 
-def test_a_run_takes_the_same_way_and_compiles_once(build, cut, heard, traced):
-    plain, whole = (fit(build, cut, TrainConfig(epochs=3, compile=on), heard) for on in (False, True))
+def test_a_run_takes_the_same_way_and_compiles_once(build, cut, reporter, traced):
+    plain, whole = (fit(build, cut, TrainConfig(epochs=3, compile=on), reporter) for on in (False, True))
     for run in (plain, whole):
         assert run.run(name="run", facts={}).update == 18
     torch.testing.assert_close(weights(whole), weights(plain), rtol=1e-12, atol=1e-12)
     assert traced == [[(8, 6)]]  # the last window of an epoch holds 6 examples, and is not worth it
-    ((kind, message),) = notes(heard)
+    ((kind, message),) = notes(reporter)
     assert kind == "compiled"
     assert "[8, 6] float64" in message
-    rows = [row for event in heard.of(UpdatesDone) for row in event.rows]
+    rows = [row for event in reporter.of(UpdatesDone) for row in event.rows]
     torch.testing.assert_close(
         [[row.loss, row.grad_norm, row.lr] for row in rows[18:]],
         [[row.loss, row.grad_norm, row.lr] for row in rows[:18]], rtol=1e-12, atol=1e-12,
@@ -96,7 +96,7 @@ def test_many_windows_of_other_shapes_share_one_program(build, cut, traced, monk
             update += 1
     assert not parts.compiled_step.disabled, parts.compiled_step.drain_notices()
     assert len(traced) == 2
-    assert [told.kind for told in parts.compiled_step.drain_notices()] == ["compiled", "compiled"]
+    assert [results.kind for results in parts.compiled_step.drain_notices()] == ["compiled", "compiled"]
 
 
 def test_a_resumed_run_compiles_the_same_windows_and_ends_bit_for_bit_the_same(build, cut, traced, tmp_path):
@@ -120,7 +120,7 @@ def reads(model, batch):
     return nn.functional.cross_entropy(output, batch[1])
 
 
-def test_what_cannot_be_compiled_is_said_and_trained_all_the_same(build, cut, heard, traced):
+def test_what_cannot_be_compiled_is_said_and_trained_all_the_same(build, cut, reporter, traced):
     refused = {
         "NAdam": {"optimizer": torch.optim.NAdam},
         "fp16": {"config": TrainConfig(compile=True, precision="fp16")},
@@ -137,11 +137,11 @@ def test_what_cannot_be_compiled_is_said_and_trained_all_the_same(build, cut, he
         assert word in message
 
 
-def test_an_objective_that_reads_a_value_is_trained_by_the_loop(build, cut, heard, traced):
-    plain, whole = (fit(build, cut, TrainConfig(epochs=1, compile=on), heard, objective=reads) for on in (False, True))
+def test_an_objective_that_reads_a_value_is_trained_by_the_loop(build, cut, reporter, traced):
+    plain, whole = (fit(build, cut, TrainConfig(epochs=1, compile=on), reporter, objective=reads) for on in (False, True))
     for run in (plain, whole):
         run.run(name="run", facts={})
-    ((kind, message),) = notes(heard)
+    ((kind, message),) = notes(reporter)
     assert kind == "compiled_in_part"
     assert "value of a tensor" in message
     assert "test_compiled_loop.py:" in message
@@ -149,12 +149,12 @@ def test_an_objective_that_reads_a_value_is_trained_by_the_loop(build, cut, hear
     torch.testing.assert_close(weights(whole), weights(plain), rtol=1e-12, atol=1e-12)
 
 
-def test_windows_of_several_micro_batches_are_the_loops_with_a_compiled_gradient(build, cut, heard, traced):
+def test_windows_of_several_micro_batches_are_the_loops_with_a_compiled_gradient(build, cut, reporter, traced):
     config = TrainConfig(epochs=1, compile=True, effective_batch=8, micro_batch=3)
-    run = fit(build, cut, config, heard)
+    run = fit(build, cut, config, reporter)
     run.run(name="run", facts={})
-    assert traced == [[(3, 6)]]  # those of 2 are left over from windows of 8, and run as they are written
-    assert [message.partition(" is compiled")[0] for _, message in notes(heard)] == ["The gradient of a micro-batch"]
+    assert traced == [[(3, 6)]]  # those of 2 are left over from windows of 8, and run uncompiled
+    assert [message.partition(" is compiled")[0] for _, message in notes(reporter)] == ["The gradient of a micro-batch"]
     plain = fit(build, cut, TrainConfig(epochs=1, effective_batch=8, micro_batch=3))
     plain.run(name="run", facts={})
     torch.testing.assert_close(weights(run), weights(plain), rtol=1e-12, atol=1e-12)
@@ -199,12 +199,12 @@ def test_inductor_compiles_it_or_a_missing_compiler_is_named(build, cut, compile
 
 
 def trained_by_inductor(build, cut):
-    """Train without compiling and with it; return what was told, and the weights of both."""
+    """Train without compiling and with it; return the notice, and the weights of both."""
     seen, last = [], None
     for on in (False, True):
         torch.manual_seed(0)
         last = fit(build, cut, TrainConfig(compile=on, optim=OptimConfig(lr=0.05)), model=network(dropout=0.3))
         list(train_epoch(last.parts, cut(X[:40], Y[:40], effective=8).epoch(0), update=0))
         seen.append(weights(last))
-    (told,) = last.parts.compiled_step.drain_notices()
-    return told, seen
+    (results,) = last.parts.compiled_step.drain_notices()
+    return results, seen

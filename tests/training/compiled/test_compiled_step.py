@@ -1,4 +1,4 @@
-"""What the compiled update is refused, and how windows are told apart."""
+"""Which runs are not compiled, and which windows use which program."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def test_hooks_are_refused_in_words(build, how, said):
     model = nn.Sequential(nn.Linear(3, 2))
     hook(model, how)
     whole = build(model, nn.CrossEntropyLoss(), TrainConfig(compile=True)).compiled_step
-    told = [message for _, message in whole.drain_notices()]
+    results = [message for _, message in whole.drain_notices()]
     assert whole.disabled == bool(said)
-    assert [said in message for message in told] == ([True] if said else [])
+    assert [said in message for message in results] == ([True] if said else [])
     assert not whole.drain_notices()
 
 

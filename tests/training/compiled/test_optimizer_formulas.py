@@ -1,4 +1,4 @@
-"""Every formula takes the steps of torch's own class, from the same state."""
+"""Every formula equals the step of torch's class, from the same state."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def trained(build, cut, objective, *, whole: bool, x=X, model=network, given=Non
             rows.append([float(n) for n in (done.loss, outcome.norm, outcome.skipped, done.divisor, *done.rates)])
     if whole:
         assert not parts.compiled_step.disabled, parts.compiled_step.drain_notices()
-        assert [told.kind for told in parts.compiled_step.drain_notices()] == ["compiled"]
+        assert [results.kind for results in parts.compiled_step.drain_notices()] == ["compiled"]
     state = [*parts.model.state_dict().values()]
     for kept in parts.optimizer.state.values():
         state += kept.values()

@@ -69,8 +69,8 @@ def test_what_torchrun_really_sets():
         [*command, "--no-python", sys.executable, "-c", script],
         env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    told = re.findall(r"{.*?}", done.stdout)  # two processes may write on one line
-    said = sorted(map(json.loads, told), key=lambda one: one["rank"])
+    results = re.findall(r"{.*?}", done.stdout)  # two processes may write on one line
+    said = sorted(map(json.loads, results), key=lambda one: one["rank"])
     assert [(one["rank"], one["local_rank"]) for one in said] == [(0, 0), (1, 1)]
     assert all((one["size"], one["local_size"], one["node"], one["nodes"]) == (2, 2, 0, 1) for one in said)
     assert {one["launcher"] for one in said} == {"torchrun"}

@@ -11,13 +11,13 @@ from torch import nn
 from trueloop.training.distributed.piggyback_reduce import MAX_NUMBERS, PiggybackReduce, piggyback_dtype
 
 
-def travelled(told, dtype):
+def travelled(results, dtype):
     """Do to each process's numbers what DDP does: multiply by 1 / processes, and add up."""
-    carriers = [PiggybackReduce(dtype, len(told)) for _ in told]
-    averaged = sum(carrier.encode(each) * (1.0 / len(told)) for carrier, each in zip(carriers, told, strict=True))
+    carriers = [PiggybackReduce(dtype, len(results)) for _ in results]
+    averaged = sum(carrier.encode(each) * (1.0 / len(results)) for carrier, each in zip(carriers, results, strict=True))
     for carrier in carriers:
         carrier.parameter.grad = averaged.clone()
-    first, *others = [carrier.decode(len(told[0])) for carrier in carriers]
+    first, *others = [carrier.decode(len(results[0])) for carrier in carriers]
     assert all(each == pytest.approx(first, nan_ok=True) for each in others)
     return first
 
@@ -32,8 +32,8 @@ def test_whole_numbers_stay_whole_in_float32(numbers):
 
 
 def test_a_thousand_processes_count_exactly():
-    told = [[1023.0, 1.0, float(rank)] for rank in range(1001)]
-    assert travelled(told, torch.float32) == [1001 * 1023, 1001, 1001 * 500]
+    results = [[1023.0, 1.0, float(rank)] for rank in range(1001)]
+    assert travelled(results, torch.float32) == [1001 * 1023, 1001, 1001 * 500]
 
 
 @example([0.0, -1 / 3])

@@ -1,4 +1,4 @@
-"""How processes find one another in a store where others have been before, and what the kernel is told."""
+"""Processes connect through a store with keys of earlier attempts, and enable keepalive."""
 
 from __future__ import annotations
 

@@ -91,8 +91,8 @@ def test_it_is_bitwise_the_run_with_the_smaller_micro_batch(
     assert model.calls[:3] == [12, 6, 3]  # what did not fit is done again from its start, until it fits
     assert model.calls.count(12) == 1  # and the limit stays
     assert torch.equal(parts.model.seen, other.model.seen)  # buffers know nothing of the failures
-    (told,) = parts.oom_retry.drain_notices()
-    assert (told.update, told.before, told.after) == (1, 12, 3)
+    (results,) = parts.oom_retry.drain_notices()
+    assert (results.update, results.before, results.after) == (1, 12, 3)
     assert parts.oom_retry.drain_notices() == []
 
 
@@ -213,11 +213,11 @@ def test_it_works_with_the_guard_switched_off(build: Any, cut: Any):
     assert int(parts.model.seen) == 30
 
 
-def fitted(build: Any, cut: Any, model: nn.Module, path: Any, heard: Any, *, epochs: int, config: TrainConfig = CONFIG):
+def fitted(build: Any, cut: Any, model: nn.Module, path: Any, reporter: Any, *, epochs: int, config: TrainConfig = CONFIG):
     config = replace(config, epochs=epochs, schedule=replace(config.schedule, horizon_epochs=2))
     fit = Fit(
         build(model, nn.CrossEntropyLoss(), config, updates_per_epoch=3), config, cut(*data(), effective=12),
-        held_out={"val": [data(4)]}, metrics={}, reporters=[heard],
+        held_out={"val": [data(4)]}, metrics={}, reporters=[reporter],
         checkpoints=CheckpointFolder(path, keep_last=2, keep_best=1, metric="val/loss", mode="min"),
     )  # fmt: skip
     torch.manual_seed(1)
@@ -239,22 +239,22 @@ def test_evaluation_is_cut_likewise_and_measures_the_same(build: Any, cut: Any):
     assert cut_up["loss"] == pytest.approx(whole["loss"], rel=1e-14)
 
 
-def test_the_limit_is_saved_and_a_resumed_run_is_bitwise_the_undisturbed_one(
-    build: Any, cut: Any, tmp_path: Any, heard: Any
+def test_the_limit_is_saved_and_a_resumed_run_is_bitwise_the_uninterrupted_one(
+    build: Any, cut: Any, tmp_path: Any, reporter: Any
 ):
-    whole = fitted(build, cut, Narrow(6, drop=0.5), tmp_path / "whole", heard, epochs=2)
-    noted = [event for event in heard.of(Notice) if event.kind == "out_of_memory"]
+    whole = fitted(build, cut, Narrow(6, drop=0.5), tmp_path / "whole", reporter, epochs=2)
+    noted = [event for event in reporter.of(Notice) if event.kind == "out_of_memory"]
     assert [(note.update, note.details["before"], note.details["after"]) for note in noted] == [(1, 12, 6)]
     assert "with a micro-batch of 12; from here on the micro-batch is 6" in noted[0].message
-    assert sum(row.examples for event in heard.of(UpdatesDone) for row in event.rows) == 60
+    assert sum(row.examples for event in reporter.of(UpdatesDone) for row in event.rows) == 60
 
-    fitted(build, cut, Narrow(6, drop=0.5), tmp_path / "parts", heard, epochs=1)
+    fitted(build, cut, Narrow(6, drop=0.5), tmp_path / "parts", reporter, epochs=1)
     roomy = Narrow(99, drop=0.5)  # there would be room again, but the cuts are part of the run
-    resumed = fitted(build, cut, roomy, tmp_path / "parts", heard, epochs=2)
+    resumed = fitted(build, cut, roomy, tmp_path / "parts", reporter, epochs=2)
     assert max(roomy.calls[:4]) <= 6
     assert torch.equal(whole.model.layer.weight, resumed.model.layer.weight)
     assert {size for size in whole.model.calls if size not in (6, 12)} == {4}  # of the evaluation
-    chosen = fitted(build, cut, Narrow(99), tmp_path / "parts", heard, epochs=2, config=replace(CONFIG, micro_batch=12))
+    chosen = fitted(build, cut, Narrow(99), tmp_path / "parts", reporter, epochs=2, config=replace(CONFIG, micro_batch=12))
     assert chosen.oom_retry.max_micro_batch == 6
-    anew = fitted(build, cut, Narrow(99), tmp_path / "parts", heard, epochs=2, config=replace(CONFIG, micro_batch=4))
+    anew = fitted(build, cut, Narrow(99), tmp_path / "parts", reporter, epochs=2, config=replace(CONFIG, micro_batch=4))
     assert anew.oom_retry.max_micro_batch is None  # a micro-batch that was chosen meanwhile holds instead

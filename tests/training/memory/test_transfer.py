@@ -1,4 +1,4 @@
-"""Batches are copied beside the work: the order of what is queued, told by stand-ins for CUDA's streams."""
+"""Batches are copied on a stream of their own; doubles of CUDA's streams record the order of queued work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 class Streams:
-    """`torch.cuda`, as far as it is used; writes down what is queued where."""
+    """The used part of `torch.cuda`; records what is queued on which stream."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -42,12 +42,12 @@ class Streams:
         self.current = before
 
 
-class Told(torch.Tensor):
+class TrackedTensor(torch.Tensor):
     """A tensor that tells where it is copied and who uses it."""
 
     streams: Streams
 
-    def to(self, device: torch.device) -> Told:  # type: ignore[override]
+    def to(self, device: torch.device) -> TrackedTensor:  # type: ignore[override]
         self.streams.log.append(f"copied on {self.streams.current.name}")
         return self
 
@@ -58,13 +58,13 @@ class Told(torch.Tensor):
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
     made = Streams()
-    monkeypatch.setattr(Told, "streams", made, raising=False)
+    monkeypatch.setattr(TrackedTensor, "streams", made, raising=False)
     return made
 
 
 def test_the_copy_is_queued_aside_and_the_work_waits_for_it(streams: Streams):
     bring = PrefetchStream(CPU, streams)
-    x, y = torch.zeros(2).as_subclass(Told), torch.ones(2).as_subclass(Told)
+    x, y = torch.zeros(2).as_subclass(TrackedTensor), torch.ones(2).as_subclass(TrackedTensor)
     for batch in ((x, y), {"x": x, "deep": [y, "text"]}):
         streams.log.clear()
         assert bring(batch) is batch

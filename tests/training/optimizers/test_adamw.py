@@ -138,15 +138,15 @@ def test_what_it_serves():
 
 @pytest.mark.skipif(bool(adamw.AMSGRAD), reason="this torch is an older one")
 def test_an_older_torch_is_told_what_it_wants(monkeypatch: pytest.MonkeyPatch):
-    told: list[object] = []
+    results: list[object] = []
 
     def older(self, group, parameters, gradients, amsgrad, *lists):
-        told.append(amsgrad)
+        results.append(amsgrad)
         return torch.optim.AdamW._init_group(self, group, parameters, gradients, *lists)
 
     monkeypatch.setattr(adamw, "AMSGRAD", (False,))
     monkeypatch.setattr(LeanAdamW, "_init_group", older, raising=False)
     models, optimizers = pair()
     step(models, optimizers, seed=0)
-    assert told == [False]
+    assert results == [False]
     assert all(torch.equal(a, b) for a, b in zip(*(m.parameters() for m in models), strict=True))

@@ -1,4 +1,4 @@
-"""The average follows its recurrence to the bit, stands still when told, and leaves the model as it was."""
+"""The average follows its recurrence bitwise, skips skipped updates, and leaves the model unchanged."""
 
 import copy
 
@@ -66,13 +66,13 @@ def test_follows_the_written_recurrence_in_float64():
 @given(skips=st.lists(st.booleans(), max_size=6), dtype=st.sampled_from([torch.float32, torch.bool]))
 def test_a_skipped_update_moves_nothing_and_the_others_move_alike(skips, dtype):
     model = network()
-    told, quiet = WeightAverage(model, 0.9), WeightAverage(model, 0.9)
+    results, quiet = WeightAverage(model, 0.9), WeightAverage(model, 0.9)
     for update, skipped in enumerate(skips):
         move(model, update)
-        told.update(torch.tensor(skipped, dtype=dtype))
+        results.update(torch.tensor(skipped, dtype=dtype))
         if not skipped:
             quiet.update()
-    assert same(told.state_dict(), quiet.state_dict())
+    assert same(results.state_dict(), quiet.state_dict())
 
 
 @pytest.mark.parametrize(("skipped", "moved"), [(1.0, False), (0.0, True)])

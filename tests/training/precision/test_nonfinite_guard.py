@@ -60,46 +60,46 @@ def test_buffers_are_put_back_on_the_device_too():
         assert same == bool(skipped)
 
 
-def run(cut, build, heard, config, bad) -> Fit:
+def run(cut, build, reporter, config, bad) -> Fit:
     parts = build(network(), nn.CrossEntropyLoss(), config)
     source = cut(*data(bad), effective=config.effective_batch, micro=4)
-    return Fit(parts, config, source, held_out={}, metrics={}, checkpoints=None, reporters=[heard])
+    return Fit(parts, config, source, held_out={}, metrics={}, checkpoints=None, reporters=[reporter])
 
 
-def test_the_run_goes_on_and_says_which_sample(cut, build, heard):
-    fit = run(cut, build, heard, TrainConfig(epochs=2, effective_batch=8), {13: math.nan})
+def test_the_run_goes_on_and_says_which_sample(cut, build, reporter):
+    fit = run(cut, build, reporter, TrainConfig(epochs=2, effective_batch=8), {13: math.nan})
     result = fit.run(name="x", facts={})
-    rows = [row for event in heard.of(UpdatesDone) for row in event.rows]
+    rows = [row for event in reporter.of(UpdatesDone) for row in event.rows]
     assert [row.skipped for row in rows] == [False, True, False, False] * 2
     assert result.skipped == 2
-    notes = [note for note in heard.of(Notice) if note.kind == "not_finite"]
+    notes = [note for note in reporter.of(Notice) if note.kind == "not_finite"]
     assert [note.update for note in notes] == [2, 6]
     assert notes[0].details["indices"] == [13]
     assert notes[0].details["stage"] == "batch"
     assert "dataset indices 13" in notes[0].message
 
 
-def test_it_stops_with_the_evidence_when_there_is_no_end(cut, build, heard):
+def test_it_stops_with_the_evidence_when_there_is_no_end(cut, build, reporter):
     config = TrainConfig(epochs=5, effective_batch=8, guard=GuardConfig(max_in_a_row=3))
-    fit = run(cut, build, heard, config, dict.fromkeys(range(32), math.nan))
+    fit = run(cut, build, reporter, config, dict.fromkeys(range(32), math.nan))
     with pytest.raises(NotFinite, match="3 updates in a row") as caught:
         fit.run(name="x", facts={})
     assert "batch itself" in str(caught.value)
 
 
-def test_it_stops_at_the_first_when_asked(cut, build, heard):
+def test_it_stops_at_the_first_when_asked(cut, build, reporter):
     config = TrainConfig(effective_batch=8, guard=GuardConfig(max_in_a_row=1))
     with pytest.raises(NotFinite, match="update 2"):
-        run(cut, build, heard, config, {13: math.nan}).run(name="x", facts={})
+        run(cut, build, reporter, config, {13: math.nan}).run(name="x", facts={})
 
 
-def test_good_updates_between_bad_ones_reset_the_count(cut, build, heard):
+def test_good_updates_between_bad_ones_reset_the_count(cut, build, reporter):
     config = TrainConfig(epochs=3, effective_batch=8, guard=GuardConfig(max_in_a_row=2, locate=False))
-    result = run(cut, build, heard, config, {1: math.nan, 17: math.nan}).run(name="x", facts={})
+    result = run(cut, build, reporter, config, {1: math.nan, 17: math.nan}).run(name="x", facts={})
     assert result.skipped == 6
 
 
-def test_float16_finding_its_scale_is_no_fault(cut, build, heard):
+def test_float16_finding_its_scale_is_no_fault(cut, build, reporter):
     """A huge loss overflows float16 until the scale is small enough; that is the scale's own work."""
 
     class Loud(nn.Module):
@@ -113,9 +113,9 @@ def test_float16_finding_its_scale_is_no_fault(cut, build, heard):
     config = TrainConfig(epochs=8, effective_batch=8, precision="fp16", guard=GuardConfig(max_in_a_row=2))
     torch.manual_seed(0)
     parts = build(Loud(), nn.CrossEntropyLoss(), config)
-    fit = Fit(parts, config, cut(*data({}), effective=8), held_out={}, metrics={}, checkpoints=None, reporters=[heard])
+    fit = Fit(parts, config, cut(*data({}), effective=8), held_out={}, metrics={}, checkpoints=None, reporters=[reporter])
     result = fit.run(name="x", facts={})
-    kinds = {note.kind for note in heard.of(Notice)}
+    kinds = {note.kind for note in reporter.of(Notice)}
     assert result.skipped > 2
     assert kinds == {"loss_scale"}
     assert float(parts.scale.scale) < 65536
@@ -148,14 +148,14 @@ def test_a_buffer_that_is_replaced_is_put_back_too(cut, build):
     assert parts.model.mean.isfinite().all()
 
 
-def test_targets_that_count_nothing_are_said_to_be_and_stop_nothing(cut, build, heard):
+def test_targets_that_count_nothing_are_said_to_be_and_stop_nothing(cut, build, reporter):
     config = TrainConfig(epochs=3, effective_batch=8, guard=GuardConfig(max_in_a_row=1))
     x, y = data({})
     y[8:16] = -100
     parts = build(network(), nn.CrossEntropyLoss(), config)
-    fit = Fit(parts, config, cut(x, y, effective=8), held_out={}, metrics={}, checkpoints=None, reporters=[heard])
+    fit = Fit(parts, config, cut(x, y, effective=8), held_out={}, metrics={}, checkpoints=None, reporters=[reporter])
     assert fit.run(name="x", facts={}).skipped == 3
-    assert [note.kind for note in heard.of(Notice)] == ["nothing_counted"] * 3
+    assert [note.kind for note in reporter.of(Notice)] == ["nothing_counted"] * 3
 
 
 def test_off_is_a_bare_loop(cut, build):

@@ -50,10 +50,10 @@ def test_a_layer_that_is_not_finite_is_named_and_the_others_keep_their_size(mode
     whole = math.hypot(layer_norm(model[0]), layer_norm(model[2])) / 2
     norms.read_if_due(whole)
     model[0].weight.grad[0, 0] = math.nan
-    told = norms.read_if_due(math.nan)
-    assert told is not None
-    assert math.isnan(told["0"])
-    assert told["2"] == pytest.approx(layer_norm(model[2]) / 2)
+    results = norms.read_if_due(math.nan)
+    assert results is not None
+    assert math.isnan(results["0"])
+    assert results["2"] == pytest.approx(layer_norm(model[2]) / 2)
 
 
 def test_frozen_layers_and_those_without_a_gradient_are_left_out(model):

@@ -1,4 +1,4 @@
-"""Runs assignments: what names, attributes and items stand for afterwards."""
+"""Runs assignments to names, attributes and items."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class Assignments:
-    """Assigns for a `Interpreter`."""
+    """Runs assignments for an `Interpreter`."""
 
     def __init__(self, interpreter: Interpreter) -> None:
         self.interpreter = interpreter
 
     def assign(self, target: ast.expr, value: AbstractValue) -> None:
-        """Let a target stand for a thing."""
+        """Assign a value to a target."""
         match target:
             case ast.Name():
                 functions = self.interpreter.recording.functions
-                within = functions[-1] if functions else self.interpreter.tree
-                self.interpreter.scope.assign(target.id, self.interpreter.infer_kind(value, target.id, within))
+                user = functions[-1] if functions else self.interpreter.tree
+                self.interpreter.scope.assign(target.id, self.interpreter.infer_kind(value, target.id, user))
             case ast.Attribute():
                 self._assign_attribute(target, value)
             case ast.Subscript():
@@ -56,7 +56,7 @@ class Assignments:
                 pass
 
     def _unpacked_item(self, value: AbstractValue, number: int, node: ast.expr) -> AbstractValue:
-        """Return an item of what is taken apart."""
+        """Return an item of an unpacked value."""
         found = value.attributes.get(f"[{number}]")
         if found is not None:
             return found
@@ -81,8 +81,8 @@ class Assignments:
             value, dotted_name(target), self.interpreter.evaluator.enclosing_definition()
         )
         before = owner.attributes.get(name)
-        inside = recording.branches and before is not None and SUBMODULE not in before.facts
-        owner.attributes[name] = join_values(before, value) if inside and before is not None else value
+        conditional = recording.branches and before is not None and SUBMODULE not in before.facts
+        owner.attributes[name] = join_values(before, value) if conditional and before is not None else value
         if owner.kind is ValueKind.MODEL:
             value.owners = (*value.owners, owner)
         if name == "data" and owner.kind in (ValueKind.PARAMETERS, ValueKind.TENSOR):
@@ -90,10 +90,10 @@ class Assignments:
         recording.add(OpKind.SET_ATTRIBUTE, target, owner, value, name=name)
 
     def set_requires_grad(self, node: ast.AST, owner: AbstractValue, value: Any) -> None:
-        """Take note that something wants gradients, or does not."""
-        wants = value if isinstance(value, bool) else None
-        self.interpreter.recording.add(OpKind.SET_REQUIRES_GRAD, node, owner, value=wants)
-        if wants is not True:
+        """Record a change of ``requires_grad``."""
+        requires_grad = value if isinstance(value, bool) else None
+        self.interpreter.recording.add(OpKind.SET_REQUIRES_GRAD, node, owner, value=requires_grad)
+        if requires_grad is not True:
             owner.facts = owner.facts | {FROZEN}
             for each in owner.sources if owner.kind is ValueKind.PARAMETERS else ():
                 each.facts = each.facts | {FROZEN}
@@ -101,8 +101,8 @@ class Assignments:
     def assign_augmented(self, node: ast.AugAssign) -> None:
         """Run ``total += loss``."""
         target: Any = node.target
-        reading = ast.copy_location(_as_load(target), target)
-        before, value = self.interpreter.evaluator.evaluate(reading), self.interpreter.evaluator.evaluate(node.value)
+        load = ast.copy_location(_as_load(target), target)
+        before, value = self.interpreter.evaluator.evaluate(load), self.interpreter.evaluator.evaluate(node.value)
         if before.kind is ValueKind.TENSOR and before.name == GRAD:
             self.interpreter.recording.add(OpKind.ACCESS_GRADIENTS, node, before, value)
             return
@@ -113,7 +113,7 @@ class Assignments:
 
 
 def _as_load(target: Any) -> Any:
-    """Return the same expression, to be read instead of written."""
+    """Return the same expression in load context."""
     match target:
         case ast.Name():
             return ast.Name(id=target.id, ctx=ast.Load())

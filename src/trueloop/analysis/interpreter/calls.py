@@ -1,4 +1,4 @@
-"""Runs calls: of functions and classes of the file by going into them, of torch's by what they mean."""
+"""Evaluates calls: runs functions and classes of the file, and models the effect of PyTorch functions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.analysis.abstract_value import (
+    FORWARD_RESULT,
     LEAF,
     NO_GRAPH,
     SUBMODULE,
-    FORWARD_RESULT,
     WRAPPER,
     AbstractValue,
     ValueKind,
@@ -22,9 +22,9 @@ from trueloop.analysis.interpreter.qualified_names import (
     LEAF_CONSTRUCTORS,
     PARAMETERS,
     WRAPPERS,
+    created_kind,
     is_harmless,
     is_loss,
-    created_kind,
 )
 from trueloop.analysis.operations import OpKind
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 MODULE_BASES: Final = frozenset(("Module", "LightningModule", "PreTrainedModel"))
 FIRST_ARGUMENT: Final = {ValueKind.OPTIMIZER: "params", ValueKind.SCHEDULER: "optimizer", ValueKind.LOADER: "dataset"}
-"""What their constructors call the first argument."""
+"""Name of the first argument of the constructors."""
 SEQUENTIALS: Final = frozenset(("torch.nn.Sequential",))
 
 
 class Arguments:
-    """What a call is given.
+    """Arguments of a call.
 
     Args:
-        given: by position.
-        named: by keyword.
+        positional: positional arguments.
+        keyword: keyword arguments.
     """
 
     __slots__ = ("keyword", "positional")
@@ -50,37 +50,36 @@ class Arguments:
     def __init__(self, positional: Sequence[AbstractValue], keyword: dict[str, AbstractValue]) -> None:
         self.positional, self.keyword = list(positional), keyword
 
-    def get(self, place: int, name: str) -> AbstractValue | None:
-        """Return one argument by its position or name."""
-        return self.positional[place] if place < len(self.positional) else self.keyword.get(name)
+    def get(self, position: int, name: str) -> AbstractValue | None:
+        """Return an argument by its position or name."""
+        return self.positional[position] if position < len(self.positional) else self.keyword.get(name)
 
     def all(self) -> list[AbstractValue]:
-        """Return them all."""
+        """Return all arguments."""
         return [*self.positional, *self.keyword.values()]
 
     def by_name(self) -> dict[str, AbstractValue]:
-        """Return them by name or position."""
+        """Return all arguments by name, positional ones by "0", "1" ..."""
         return {**{str(number): each for number, each in enumerate(self.positional)}, **self.keyword}
 
 
 class Calls:
-    """Evaluates calls for a `Interpreter`."""
+    """Evaluates calls for an `Interpreter`."""
 
     def __init__(self, interpreter: Interpreter) -> None:
         self.interpreter = interpreter
         self.functions, self.methods = Functions(interpreter), Methods(interpreter)
         self._class_by_method: dict[Any, AbstractValue] = {}
         """Definitions of methods -> their class."""
-        self._instances: dict[int, AbstractValue] = {}
 
     def evaluate(self, node: ast.Call) -> AbstractValue:
-        """Return what a call returns, and write down what it does."""
-        values = self.interpreter.evaluator
+        """Return what a call returns, and record its operations."""
+        evaluator = self.interpreter.evaluator
         if not isinstance(node.func, ast.Attribute):
-            return self.call_value(values.evaluate(node.func), node, self._evaluate_arguments(node))
+            return self.call_value(evaluator.evaluate(node.func), node, self._evaluate_arguments(node))
         if _is_super(node.func.value) and self.interpreter.recording.functions:
             return self._call_super(node)
-        owner, name = values.evaluate(node.func.value), node.func.attr
+        owner, name = evaluator.evaluate(node.func.value), node.func.attr
         arguments = self._evaluate_arguments(node)
         if owner.kind is ValueKind.CLASS and arguments.positional:
             found = self._call_unbound(owner, name, node, arguments)
@@ -97,15 +96,15 @@ class Calls:
                 return self.call_model(owner, node, arguments, OpKind.FORWARD_CALL)
             if method is not None:
                 return self.interpreter.run_function(method, node, arguments.positional, arguments.keyword)
-            held = owner.attributes.get(name)
-            if held is None or held.kind is ValueKind.UNKNOWN:
+            attribute = owner.attributes.get(name)
+            if attribute is None or attribute.kind is ValueKind.UNKNOWN:
                 return self.methods.evaluate(owner, name, node, arguments)
-        return self.call_value(values.attribute(owner, node.func), node, arguments)
+        return self.call_value(evaluator.attribute(owner, node.func), node, arguments)
 
     def _call_unbound(
         self, kind: AbstractValue, name: str, node: ast.Call, arguments: Arguments
     ) -> AbstractValue | None:
-        """Run ``Net.forward(model, x)``: a method that is asked of its class; None where this file has none."""
+        """Run a method called on its class: ``Net.forward(model, x)``; None if the file does not define it."""
         for base in (kind, *_base_classes(kind)):
             method = self._find_definition(base, name)
             if method is None:
@@ -115,25 +114,25 @@ class Calls:
                 return self.call_model(
                     first, node, Arguments(arguments.positional[1:], arguments.keyword), OpKind.FORWARD_CALL
                 )
-            to = (kind,) if "classmethod" in _decorator_names(method) else ()
-            bound = AbstractValue(kind=ValueKind.FUNCTION, name=name, node=method, scope=base.scope, sources=to)
+            receiver = (kind,) if "classmethod" in _decorator_names(method) else ()
+            bound = AbstractValue(kind=ValueKind.FUNCTION, name=name, node=method, scope=base.scope, sources=receiver)
             return self.interpreter.run_function(bound, node, arguments.positional, arguments.keyword)
         return None
 
     def _evaluate_arguments(self, node: ast.Call) -> Arguments:
-        values = self.interpreter.evaluator
-        given = list[AbstractValue]()
+        evaluator = self.interpreter.evaluator
+        positional = list[AbstractValue]()
         for each in node.args:
-            value = values.evaluate(each)
-            apart = (
+            value = evaluator.evaluate(each)
+            unpacked = (
                 isinstance(each, ast.Starred) and isinstance(value.node, ast.Tuple) and value.kind is ValueKind.SEQUENCE
             )
-            given += value.sources if apart else (value,)
-        named = {each.arg or "**": values.evaluate(each.value) for each in node.keywords}
-        return Arguments(given, named)
+            positional += value.sources if unpacked else (value,)
+        keyword = {each.arg or "**": evaluator.evaluate(each.value) for each in node.keywords}
+        return Arguments(positional, keyword)
 
     def call_value(self, callee: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        """Return what a call of a thing returns."""
+        """Return what a call of a value returns."""
         match callee.kind:
             case ValueKind.NAME:
                 return self._call_by_name(callee.name, node, arguments)
@@ -154,11 +153,11 @@ class Calls:
         return self.record_escape(node, callee, *arguments.all())
 
     def record_escape(self, node: ast.AST, *values: AbstractValue) -> AbstractValue:
-        """Take note of what is handed to code that is not shown; return what it returns."""
-        given = [each for each in values if each.kind is not ValueKind.CONSTANT]
-        if any(_may_be_changed(each) for each in given):
-            self.interpreter.recording.add(OpKind.ESCAPE, node, unknown_value(node), *_flatten(given))
-        return unknown_value(node, *given)
+        """Record values passed to code outside the file; return an unknown value."""
+        escaping = [each for each in values if each.kind is not ValueKind.CONSTANT]
+        if any(_may_be_changed(each) for each in escaping):
+            self.interpreter.recording.add(OpKind.ESCAPE, node, unknown_value(node), *_flatten(escaping))
+        return unknown_value(node, *escaping)
 
     # By name ---------------------------------------------------------------------------------------------------------
 
@@ -177,14 +176,16 @@ class Calls:
             return self.torch_result(name, node, arguments)
         return unknown_value(node, *arguments.all())
 
-    def torch_result(self, name: str, node: ast.AST, arguments: Arguments, *more: AbstractValue) -> AbstractValue:
-        """Return the result of a function of torch's on tensors."""
-        inputs = (*more, *arguments.all())
+    def torch_result(self, name: str, node: ast.AST, arguments: Arguments, *tensors: AbstractValue) -> AbstractValue:
+        """Return the result of a PyTorch function on tensors."""
+        inputs = (*tensors, *arguments.all())
         recording = self.interpreter.recording
         if name in LEAF_CONSTRUCTORS:
-            wanted = arguments.get(1, "requires_grad") if name in PARAMETERS else arguments.keyword.get("requires_grad")
-            wants = name in PARAMETERS if wanted is None else wanted.constant()
-            facts = {NO_GRAPH} if wants is False else {LEAF} if wants else set[str]()
+            argument = (
+                arguments.get(1, "requires_grad") if name in PARAMETERS else arguments.keyword.get("requires_grad")
+            )
+            requires_grad = name in PARAMETERS if argument is None else argument.constant()
+            facts = {NO_GRAPH} if requires_grad is False else {LEAF} if requires_grad else set[str]()
         else:
             plain = (ValueKind.CONSTANT, ValueKind.NAME)
             graphs = [each for each in _flatten(inputs) if each.kind not in plain and NO_GRAPH not in each.facts]
@@ -203,7 +204,7 @@ class Calls:
         return result
 
     def create(self, kind: ValueKind, name: str, node: ast.AST, arguments: Arguments) -> AbstractValue:
-        """Return a new thing of a known kind."""
+        """Return a new value of a known kind."""
         value = AbstractValue(
             kind=kind, name=name, node=node, sources=tuple(arguments.positional), arguments=arguments.by_name()
         )
@@ -256,13 +257,13 @@ class Calls:
 
     # Models ----------------------------------------------------------------------------------------------------------
 
-    def call_model(self, model: AbstractValue, node: ast.AST, arguments: Arguments, act: OpKind) -> AbstractValue:
-        """Return the output of a model: of one defined in this file by going through its forward."""
+    def call_model(self, model: AbstractValue, node: ast.AST, arguments: Arguments, kind: OpKind) -> AbstractValue:
+        """Return the output of a model; run the forward of a model defined in the file."""
         recording = self.interpreter.recording
         result = AbstractValue(
             kind=ValueKind.TENSOR, name=model.name or "model", node=node, sources=(model, *arguments.all())
         )
-        operation = recording.add(act, node, model, *arguments.all(), result=result, options=arguments.by_name())
+        operation = recording.add(kind, node, model, *arguments.all(), result=result, options=arguments.by_name())
         wrapped = model
         while WRAPPER in wrapped.facts and wrapped.sources:
             wrapped = wrapped.sources[0]
@@ -286,7 +287,7 @@ class Calls:
     # Classes of this file --------------------------------------------------------------------------------------------
 
     def define_class(self, node: ast.ClassDef) -> AbstractValue:
-        """Return the class a definition makes."""
+        """Return the class that a definition creates."""
         bases = tuple(self.interpreter.evaluator.evaluate(each) for each in node.bases)
         value = AbstractValue(
             kind=ValueKind.CLASS, name=node.name, node=node, sources=bases, scope=self.interpreter.scope
@@ -297,12 +298,12 @@ class Calls:
         return value
 
     def enclosing_class(self, function: Any) -> Any:
-        """Return the definition of the class a method belongs to, or the function itself."""
+        """Return the definition of the class of a method; for a plain function the function itself."""
         found = self._class_by_method.get(function)
         return function if found is None else found.node
 
     def is_module(self, kind: AbstractValue) -> bool:
-        """True for a class that derives from a module of torch's."""
+        """Return True for a class that derives from ``torch.nn.Module``."""
         return any(
             self.is_module(base) if base.kind is ValueKind.CLASS
             else base.name.rpartition(".")[2] in MODULE_BASES or created_kind(base.name) in (ValueKind.MODEL, ValueKind.LOSS)
@@ -310,9 +311,9 @@ class Calls:
         )  # fmt: skip
 
     def create_instance(
-        self, kind: AbstractValue, node: ast.AST, given: Sequence[AbstractValue], named: dict[str, AbstractValue]
+        self, kind: AbstractValue, node: ast.AST, positional: Sequence[AbstractValue], keyword: dict[str, AbstractValue]
     ) -> AbstractValue:
-        """Return a new object of a class of this file, with what its constructor gives it."""
+        """Return a new instance of a class of the file, after running its constructor."""
         module = self.is_module(kind)
         known = next(
             (
@@ -322,22 +323,24 @@ class Calls:
             ),
             None,
         )
-        what = ValueKind.MODEL if module else known or ValueKind.INSTANCE
-        value = AbstractValue(kind=what, name=kind.name, node=node, arguments=Arguments(given, named).by_name())
+        value_kind = ValueKind.MODEL if module else known or ValueKind.INSTANCE
+        value = AbstractValue(
+            kind=value_kind, name=kind.name, node=node, arguments=Arguments(positional, keyword).by_name()
+        )
         value.scope = kind
-        if what is ValueKind.OPTIMIZER:
-            value.sources = tuple(each for first in given[:1] for each in _flatten_parameters(first))
-        elif what in (ValueKind.LOADER, ValueKind.SCHEDULER):
-            value.sources = tuple(given[:1])
+        if value_kind is ValueKind.OPTIMIZER:
+            value.sources = tuple(each for first in positional[:1] for each in _flatten_parameters(first))
+        elif value_kind in (ValueKind.LOADER, ValueKind.SCHEDULER):
+            value.sources = tuple(positional[:1])
         for each in reversed([kind, *_base_classes(kind)]):
             self._set_class_attributes(each, value)
         method = self.find_method(value, "__init__")
         if method is not None:
-            self.interpreter.run_function(method, node, given, named)
+            self.interpreter.run_function(method, node, positional, keyword)
         elif kind.node.decorator_list:  # a dataclass
-            self._set_fields(kind, value, given, named)
+            self._set_fields(kind, value, positional, keyword)
         self.interpreter.recording.add(
-            OpKind.CREATE, node, value, *given, *named.values(), name=kind.name, options=dict(value.arguments)
+            OpKind.CREATE, node, value, *positional, *keyword.values(), name=kind.name, options=dict(value.arguments)
         )
         return value
 
@@ -361,14 +364,14 @@ class Calls:
             if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
         ]
         for number, (each, name) in enumerate(fields):
-            value = given[number] if number < len(given) else named.get(name)
+            value = positional[number] if number < len(positional) else keyword.get(name)
             if value is None:
                 value = unknown_value(each)
                 value.kind = self.interpreter.evaluator.annotated_kind(each.annotation) or value.kind
             instance.attributes[name] = self.interpreter.infer_kind(value, f"self.{name}", kind.node)
 
     def find_method(self, owner: AbstractValue, name: str) -> AbstractValue | None:
-        """Return a method that this file defines for an object, bound to it."""
+        """Return a method that the file defines for an object, bound to it."""
         for each in owner.alternatives():
             kind = each.scope
             if each.kind is ValueKind.FUNCTION or not isinstance(kind, AbstractValue):
@@ -407,7 +410,7 @@ class Calls:
         return unknown_value(node, *arguments.all())
 
     def _current_self(self) -> AbstractValue | None:
-        """Return the object whose method is being run."""
+        """Return the ``self`` of the running method."""
         functions = self.interpreter.recording.functions
         function: Any = functions[-1] if functions else None
         if (
@@ -420,7 +423,7 @@ class Calls:
 
 
 def _decorator_names(function: Any) -> set[str]:
-    """Return the plain decorators of a method."""
+    """Return the names of the plain decorators of a method."""
     return {getattr(each, "id", "") for each in function.decorator_list}
 
 
@@ -438,14 +441,14 @@ def _base_classes(kind: AbstractValue) -> list[AbstractValue]:
 
 
 def _flatten_parameters(value: AbstractValue) -> list[AbstractValue]:
-    """Return the parameters in what an optimizer was given."""
+    """Return the parameters in the first argument of an optimizer."""
     if value.kind is ValueKind.SEQUENCE:
         return [inner for each in value.sources for inner in _flatten_parameters(each)]
     return [value]
 
 
 def _flatten(values: Sequence[AbstractValue]) -> list[AbstractValue]:
-    """Return things with what lists of them hold, and what a method is bound to."""
+    """Return values with the items of sequences, the attributes of instances and the owners of bound methods."""
     found: list[AbstractValue] = []
     queue = list(values)
     while queue and len(found) < 100:

@@ -1,4 +1,4 @@
-"""What `with` and decorators change for the operations within: gradients, autocast."""
+"""Context managers and decorators: whether gradients and autocast are on for the operations inside."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ AUTOCASTS: Final = frozenset((
 ))  # fmt: skip
 
 REUSABLE: Final = GRAD_DISABLING | GRAD_ENABLING | AUTOCASTS
-"""Can be kept under a name, and entered later."""
+"""Context managers that can be created first and entered later."""
 
 
 def enter_context(interpreter: Interpreter, node: ast.expr) -> AbstractValue:
-    """Enter what an expression after `with` or `@` makes; return what it is bound to."""
+    """Enter the context manager of a `with` or decorator expression; return its value."""
     recording = interpreter.recording
     value = interpreter.evaluator.evaluate(node)
     name = interpreter.evaluator.qualified_name(node.func if isinstance(node, ast.Call) else node)
@@ -50,13 +50,13 @@ def enter_context(interpreter: Interpreter, node: ast.expr) -> AbstractValue:
     elif name:
         recording.contexts = (*recording.contexts, name)
     else:
-        recording.grad = None  # made elsewhere: perhaps one of the above
+        recording.grad = None  # created elsewhere: perhaps one of the above
         recording.contexts = (*recording.contexts, "")
     return value
 
 
 def _switch_value(switch: AbstractValue) -> bool | None:
-    """Return the one argument of a switch: ``set_grad_enabled(False)``; None where it is not written out."""
+    """Return the argument of a switch: ``set_grad_enabled(False)``; None if it is not a constant."""
     argument = switch.arguments.get("0") or switch.arguments.get("mode") or switch.arguments.get("enabled")
     value = None if argument is None else argument.constant()
     return value if isinstance(value, bool) else None

@@ -1,4 +1,4 @@
-"""Runs expressions: what each one stands for."""
+"""Evaluates expressions to abstract values."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from trueloop.analysis.interpreter.interpreter import Interpreter
 
 BUILTINS: Final = frozenset(dir(__builtins__) if not isinstance(__builtins__, dict) else __builtins__)
-MAX_ITEMS: Final = 200  # of a list written out: longer ones are tables
+MAX_ITEMS: Final = 200  # of a literal list: longer ones are tables
 OBJECT_KINDS: Final = frozenset((ValueKind.SEQUENCE, ValueKind.INSTANCE, ValueKind.MODEL))
 METADATA_ATTRIBUTES: Final = frozenset(
     ("shape", "dtype", "device", "ndim", "grad_fn", "requires_grad", "is_cuda", "itemsize")
 )
-"""Attributes of a tensor that say something about it."""
+"""Attributes of a tensor that are not tensors."""
 
 
 class Evaluator:
-    """Evaluates expressions for a `Interpreter`."""
+    """Evaluates expressions for an `Interpreter`."""
 
     def __init__(self, interpreter: Interpreter) -> None:
         self.interpreter = interpreter
 
     def evaluate(self, node: ast.expr) -> AbstractValue:
-        """Return what an expression stands for, and write down what evaluating it does."""
+        """Return the value of an expression, and record the operations of evaluating it."""
         run = getattr(self, f"_{type(node).__name__.lower()}", None)
         if run is not None:
             value: AbstractValue = run(node)
@@ -49,7 +49,7 @@ class Evaluator:
         return unknown_value(node, *parts)
 
     def qualified_name(self, node: ast.expr) -> str:
-        """Return the qualified name of what an expression stands for, "" where nobody knows; does nothing."""
+        """Return the qualified name of an evaluated expression; "" if unknown."""
         return self.interpreter.recording.names.get(id(node), "")
 
     def _imported_value(self, node: ast.expr, name: str) -> AbstractValue:
@@ -57,7 +57,7 @@ class Evaluator:
         self.interpreter.recording.names[id(node)] = name
         return AbstractValue(kind=ValueKind.NAME, name=name, node=node)
 
-    # Names and what belongs to them ----------------------------------------------------------------------------------
+    # Names and attributes ----------------------------------------------------------------------------------
 
     def _name(self, node: ast.Name) -> AbstractValue:
         found = self.interpreter.scope.get(node.id)
@@ -71,7 +71,7 @@ class Evaluator:
         return self.attribute(self.evaluate(node.value), node)
 
     def attribute(self, owner: AbstractValue, node: ast.Attribute) -> AbstractValue:
-        """Return what an attribute of something stands for."""
+        """Return the value of an attribute."""
         name = node.attr
         if name in owner.attributes:
             return owner.attributes[name]
@@ -98,7 +98,7 @@ class Evaluator:
         return value
 
     def enclosing_definition(self) -> Any:
-        """Return the class or function whose statements are being run."""
+        """Return the class or function that is running."""
         functions = self.interpreter.recording.functions
         return self.interpreter.calls.enclosing_class(functions[-1]) if functions else None
 
@@ -112,7 +112,7 @@ class Evaluator:
                 return each.attributes[node.attr]
         part = AbstractValue(kind=ValueKind.MODEL, node=node, sources=(owner,), facts={SUBMODULE})
         if self.interpreter.calls.find_method(owner, node.attr) is not None:
-            return part  # a property or a method: not kept, it is looked up for each call
+            return part  # a property or a method: not cached, it is looked up for each call
         owner.attributes[node.attr] = part
         return part
 
@@ -176,8 +176,8 @@ class Evaluator:
             return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=(*left.sources, *right.sources))
         if left.kind is right.kind is ValueKind.SEQUENCE:
             return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=(*left.sources, *right.sources))
-        again = isinstance(node.op, ast.Mult) and left.kind is ValueKind.SEQUENCE and left.sources  # [layer] * 3
-        if again and all(each.kind is ValueKind.MODEL for each in left.sources):
+        is_repeated = isinstance(node.op, ast.Mult) and left.kind is ValueKind.SEQUENCE and left.sources  # [layer] * 3
+        if is_repeated and all(each.kind is ValueKind.MODEL for each in left.sources):
             return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=left.sources)
         if left.kind is right.kind is ValueKind.CONSTANT:
             return AbstractValue(
@@ -196,7 +196,7 @@ class Evaluator:
         return AbstractValue(kind=kind, name="compare", node=node, sources=tuple(parts), facts={NO_GRAPH})
 
     def tensor_result(self, node: ast.expr, name: str, *inputs: AbstractValue) -> AbstractValue:
-        """Return the result of an operation on tensors, if any of its inputs is one."""
+        """Return the result of an operation, a tensor if any of its inputs is one."""
         if not any(each.kind in (ValueKind.TENSOR, ValueKind.PARAMETERS) for each in inputs):
             return unknown_value(node, *inputs)
         graphs = [each for each in inputs if each.kind is not ValueKind.CONSTANT and NO_GRAPH not in each.facts]
@@ -222,22 +222,22 @@ class Evaluator:
     def _sequence(self, node: ast.expr, values: list[AbstractValue]) -> AbstractValue:
         if values and all(each.kind is ValueKind.PARAMETERS for each in values):
             return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=_unique(each.sources for each in values))
-        held = {f"[{number}]": each for number, each in enumerate(values)}
-        return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(values), attributes=held)
+        items = {f"[{number}]": each for number, each in enumerate(values)}
+        return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(values), attributes=items)
 
     def _dict(self, node: ast.Dict) -> AbstractValue:
         if len(node.values) > MAX_ITEMS:
             return unknown_value(node)
-        held: dict[str, AbstractValue] = {}
+        items: dict[str, AbstractValue] = {}
         for key, value in zip(node.keys, node.values, strict=True):
             item = self.evaluate(value)
             word = self.evaluate(key).constant() if key is not None else None
-            held[f"[{word!r}]" if isinstance(word, str | int) else f"[?{len(held)}]"] = item
-        parameters = held.get("['params']")
+            items[f"[{word!r}]" if isinstance(word, str | int) else f"[?{len(items)}]"] = item
+        parameters = items.get("['params']")
         if parameters is not None and parameters.kind is ValueKind.PARAMETERS:
             return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=parameters.sources)
         return AbstractValue(
-            kind=ValueKind.SEQUENCE, name="dict", node=node, sources=tuple(held.values()), attributes=held
+            kind=ValueKind.SEQUENCE, name="dict", node=node, sources=tuple(items.values()), attributes=items
         )
 
     def _listcomp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> AbstractValue:
@@ -250,11 +250,11 @@ class Evaluator:
 
     def _comprehension(self, node: ast.expr, generators: list[ast.comprehension], value: ast.expr) -> AbstractValue:
         first, *rest = generators
-        over = self.evaluate(first.iter)
-        self.interpreter.recording.add(OpKind.ITERATE, node, over)
+        iterable = self.evaluate(first.iter)
+        self.interpreter.recording.add(OpKind.ITERATE, node, iterable)
         before = self.interpreter.scope.copy_names()
-        with self.interpreter.recording.loop(first, over):
-            self.interpreter.assignments.assign(first.target, element(over, first.iter))
+        with self.interpreter.recording.loop(first, iterable):
+            self.interpreter.assignments.assign(first.target, element(iterable, first.iter))
             for test in first.ifs:
                 self.evaluate(test)
             result = self._comprehension(node, rest, value) if rest else self.evaluate(value)
@@ -288,10 +288,10 @@ class Evaluator:
             return owner
         return unknown_value(node, owner)
 
-    # What the text decides -------------------------------------------------------------------------------------------
+    # Conditions and annotations -------------------------------------------------------------------------------------------
 
     def static_truth(self, test: ast.expr) -> bool | None:
-        """Return the truth of a test that the text decides; None where the run does."""
+        """Return the truth of a condition that the source decides; None if it depends on the run."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             inner = self.static_truth(test.operand)
             return None if inner is None else not inner
@@ -313,18 +313,18 @@ class Evaluator:
         return None
 
     def _compare_to_constant(self, test: ast.Compare) -> bool | None:
-        """Return the truth of ``task == "depth"``, where the call that is being run says which word it is."""
+        """Return the truth of ``task == "depth"`` if the running call passes the word as a constant; else None."""
         functions, left, right = self.interpreter.recording.functions, test.left, test.comparators[0]
         found = self.interpreter.scope.names.get(left.id) if functions and isinstance(left, ast.Name) else None
         if found is None or found.union or len(test.ops) > 1 or not isinstance(test.ops[0], ast.Eq | ast.NotEq):
             return None
-        told, asked = found.constant(), getattr(right, "value", None)
-        if not (isinstance(told, str) and isinstance(asked, str)) or found.node in ast.walk(functions[-1]):
-            return None  # a default, or a word of the function's own, is not all that it may be
-        return (told == asked) is isinstance(test.ops[0], ast.Eq)
+        left_value, right_value = found.constant(), getattr(right, "value", None)
+        if not (isinstance(left_value, str) and isinstance(right_value, str)) or found.node in ast.walk(functions[-1]):
+            return None  # a default or a local constant is only one of its possible values
+        return (left_value == right_value) is isinstance(test.ops[0], ast.Eq)
 
     def annotated_kind(self, node: ast.expr) -> ValueKind | None:
-        """Return the kind of thing an annotation promises."""
+        """Return the kind of value that an annotation promises."""
         if isinstance(node, ast.BinOp):  # optimizer: Optimizer | None
             return self.annotated_kind(node.left) or self.annotated_kind(node.right)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -350,26 +350,30 @@ class Evaluator:
         return created_kind(value.name) if value.kind is ValueKind.NAME else None
 
 
-def element(over: AbstractValue, node: Any) -> AbstractValue:
-    """Return what a loop over something gives in one turn."""
-    match over.kind:
+def element(iterable: AbstractValue, node: Any) -> AbstractValue:
+    """Return the element of an iterable that one iteration of a loop gets."""
+    match iterable.kind:
         case ValueKind.LOADER | ValueKind.DATASET:
-            return AbstractValue(kind=ValueKind.TENSOR, name="batch", node=node, sources=(over,), facts={NO_GRAPH})
-        case ValueKind.SEQUENCE if over.sources:
-            result = over.sources[0]
-            for each in over.sources[1:]:
+            return AbstractValue(kind=ValueKind.TENSOR, name="batch", node=node, sources=(iterable,), facts={NO_GRAPH})
+        case ValueKind.SEQUENCE if iterable.sources:
+            result = iterable.sources[0]
+            for each in iterable.sources[1:]:
                 result = join_values(result, each)
             return result
         case ValueKind.PARAMETERS:
-            return over
+            return iterable
         case ValueKind.TENSOR:
             return AbstractValue(
-                kind=ValueKind.TENSOR, name=over.name, node=node, sources=(over,), facts=over.facts & {NO_GRAPH}
+                kind=ValueKind.TENSOR,
+                name=iterable.name,
+                node=node,
+                sources=(iterable,),
+                facts=iterable.facts & {NO_GRAPH},
             )
         case ValueKind.MODEL:
-            return AbstractValue(kind=ValueKind.MODEL, node=node, sources=(over,), facts={SUBMODULE})
+            return AbstractValue(kind=ValueKind.MODEL, node=node, sources=(iterable,), facts={SUBMODULE})
         case _:
-            return unknown_value(node, over)
+            return unknown_value(node, iterable)
 
 
 def _first_of_kind(values: tuple[AbstractValue, ...], kind: ValueKind) -> AbstractValue | None:
@@ -381,7 +385,7 @@ def _unique(groups: Any) -> tuple[AbstractValue, ...]:
 
 
 def _fold_constants(op: ast.operator, left: Any, right: Any) -> Any:
-    """Return what arithmetic on two numbers written out gives; None where it is not that simple."""
+    """Return the result of arithmetic on two constants; None if they are not numbers."""
     if not (isinstance(left, int | float) and isinstance(right, int | float)):
         return None
     match op:

@@ -1,4 +1,4 @@
-"""What functions of torch's and of Python's own mean to training."""
+"""Effects of PyTorch functions and Python builtins on training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PASS_THROUGH_FUNCTIONS: Final = frozenset((
     "torch.compile", "torch.jit.script", "tqdm.tqdm", "tqdm.auto.tqdm", "tqdm.notebook.tqdm",
     "tqdm.rich.tqdm", "tqdm.trange", "rich.progress.track", "itertools.cycle", "itertools.islice",
 ))  # fmt: skip
-"""Return their first argument, or go through it."""
+"""Functions that return or iterate over their first argument."""
 CLIPPING_FUNCTIONS: Final = frozenset((
     "torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_", "torch.nn.utils.clip_grad_norm",
     "torch.nn.utils.clip_grad.clip_grad_norm_", "torch.nn.utils.clip_grad.clip_grad_value_",
@@ -41,7 +41,7 @@ SCALAR_FUNCTIONS: Final = frozenset(("builtins.float", "builtins.int", "builtins
 
 
 class Functions:
-    """Evaluates calls of functions known by name."""
+    """Evaluates calls of functions by their qualified name."""
 
     def __init__(self, interpreter: Interpreter) -> None:
         self.interpreter = interpreter
@@ -66,11 +66,11 @@ class Functions:
         }
 
     def evaluate(self, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue | None:
-        """Return what a call returns; None where nothing is known of this function."""
+        """Return what a call returns; None for an unknown function."""
         recording = self.interpreter.recording
-        known = self._handlers.get(name)
-        if known is not None:
-            return known(node, arguments)
+        handler = self._handlers.get(name)
+        if handler is not None:
+            return handler(node, arguments)
         if name in PASS_THROUGH_FUNCTIONS and arguments.positional:
             return arguments.positional[0]
         if name in SCALAR_FUNCTIONS:
@@ -90,30 +90,30 @@ class Functions:
         return None
 
     def _record_in_place_write(self, name: str, node: ast.Call, arguments: Arguments) -> None:
-        """Take note of gradients that a function writes into: ``torch._foreach_zero_([p.grad for p in ...])``."""
-        given = arguments.positional[0] if arguments.positional else unknown_value(node)
-        for each in given.sources if given.kind is ValueKind.SEQUENCE else (given,):
+        """Record gradients that a function writes to: ``torch._foreach_zero_([p.grad for p in ...])``."""
+        target = arguments.positional[0] if arguments.positional else unknown_value(node)
+        for each in target.sources if target.kind is ValueKind.SEQUENCE else (target,):
             if each.kind is ValueKind.TENSOR and each.name == GRAD:
                 self.interpreter.recording.add(OpKind.ACCESS_GRADIENTS, node, parameters_of_gradient(each), name=name)
 
     def _enumerate(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        over = arguments.get(0, "iterable") or unknown_value(node)
+        iterable = arguments.get(0, "iterable") or unknown_value(node)
         counted = AbstractValue(kind=ValueKind.UNKNOWN, name="builtins.enumerate", node=node, facts={NO_GRAPH})
-        return self._zipped_items(node, over, counted)
+        return self._zipped_items(node, iterable, counted)
 
     def _zip(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if len(arguments.positional) == 1:
             return arguments.positional[0]
         return self._zipped_items(node, *arguments.positional)
 
-    def _zipped_items(self, node: ast.Call, *overs: AbstractValue) -> AbstractValue:
-        """Return a sequence of which each turn gives one item of several things."""
+    def _zipped_items(self, node: ast.Call, *iterables: AbstractValue) -> AbstractValue:
+        """Return a sequence whose items hold one element of each iterable."""
         from trueloop.analysis.interpreter.evaluator import element
 
-        counted = overs[-1] if overs and overs[-1].name == "builtins.enumerate" else None
-        parts = [element(each, node) for each in overs if each is not counted]
+        counted = iterables[-1] if iterables and iterables[-1].name == "builtins.enumerate" else None
+        parts = [element(each, node) for each in iterables if each is not counted]
         items = [counted, *parts] if counted is not None else parts
-        turn = AbstractValue(
+        item = AbstractValue(
             kind=ValueKind.SEQUENCE, node=node, sources=tuple(items),
             attributes={f"[{number}]": each for number, each in enumerate(items)},
         )  # fmt: skip
@@ -121,8 +121,8 @@ class Functions:
             kind=ValueKind.SEQUENCE,
             name="iterations",
             node=node,
-            sources=(turn,),
-            arguments={"iterable": overs[0]} if overs else {},
+            sources=(item,),
+            arguments={"iterable": iterables[0]} if iterables else {},
         )
 
     def _next(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
@@ -134,24 +134,26 @@ class Functions:
         return arguments.positional[1] if len(arguments.positional) > 1 else unknown_value(node)
 
     def _map(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        """Return what one turn gives: the function is run once, within a loop."""
+        """Run the function once, inside a loop, and return a sequence with its result."""
         if len(arguments.positional) < 2:
             return unknown_value(node, *arguments.all())
-        from trueloop.analysis.interpreter.calls import Arguments as Given
+        from trueloop.analysis.interpreter.calls import Arguments as CallArguments
         from trueloop.analysis.interpreter.evaluator import element
 
-        over = arguments.positional[1]
-        with self.interpreter.recording.loop(node, over):
-            result = self.interpreter.calls.call_value(arguments.positional[0], node, Given([element(over, node)], {}))
+        iterable = arguments.positional[1]
+        with self.interpreter.recording.loop(node, iterable):
+            result = self.interpreter.calls.call_value(
+                arguments.positional[0], node, CallArguments([element(iterable, node)], {})
+            )
         return AbstractValue(
             kind=ValueKind.SEQUENCE, name="comprehension", node=node, sources=(result,), attributes={"[?]": result}
         )
 
     def _sum(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        held = arguments.positional[0] if arguments.positional else unknown_value(node)
-        parts = held.sources if held.kind is ValueKind.SEQUENCE else (held,)
+        summands = arguments.positional[0] if arguments.positional else unknown_value(node)
+        parts = summands.sources if summands.kind is ValueKind.SEQUENCE else (summands,)
         if not any(each.kind is ValueKind.TENSOR for each in parts):
-            return unknown_value(node, held)
+            return unknown_value(node, summands)
         graphs = any(each.kind is ValueKind.TENSOR and NO_GRAPH not in each.facts for each in parts)
         return AbstractValue(
             kind=ValueKind.TENSOR, name="builtins.sum", node=node, sources=parts, facts=set() if graphs else {NO_GRAPH}
@@ -172,31 +174,36 @@ class Functions:
         return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _dict(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        held = {f"[{word!r}]": each for word, each in arguments.keyword.items()}
-        parameters = held.get("['params']")
+        items = {f"[{word!r}]": each for word, each in arguments.keyword.items()}
+        parameters = items.get("['params']")
         if parameters is not None and parameters.kind is ValueKind.PARAMETERS:
             return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=parameters.sources)
         return AbstractValue(
-            kind=ValueKind.SEQUENCE, name="dict", node=node, sources=tuple(arguments.all()), attributes=held
+            kind=ValueKind.SEQUENCE, name="dict", node=node, sources=tuple(arguments.all()), attributes=items
         )
 
     def _chain(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if arguments.positional and all(each.kind is ValueKind.PARAMETERS for each in arguments.positional):
-            of = {id(one): one for each in arguments.positional for one in each.sources}
-            return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=tuple(of.values()))
+            models = {id(one): one for each in arguments.positional for one in each.sources}
+            return AbstractValue(kind=ValueKind.PARAMETERS, node=node, sources=tuple(models.values()))
         return AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(arguments.positional))
 
     def _copy(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if not arguments.positional:
             return unknown_value(node)
-        one = arguments.positional[0]
+        original = arguments.positional[0]
         deep = self.interpreter.evaluator.qualified_name(node.func) == "copy.deepcopy"
         value = AbstractValue(
-            kind=one.kind, name=one.name, node=node, sources=one.sources, arguments=one.arguments, value=one.value
+            kind=original.kind,
+            name=original.name,
+            node=node,
+            sources=original.sources,
+            arguments=original.arguments,
+            value=original.value,
         )
-        value.scope, value.attributes = one.scope, dict(one.attributes)
-        value.owners = () if deep else one.owners  # a shallow copy has the very parameters
-        value.facts = {*one.facts, COPY} if deep else set(one.facts)
+        value.scope, value.attributes = original.scope, dict(original.attributes)
+        value.owners = () if deep else original.owners  # a shallow copy shares the parameters
+        value.facts = {*original.facts, COPY} if deep else set(original.facts)
         return value
 
     def _partial(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
@@ -224,10 +231,10 @@ class Functions:
         return AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _split(self, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        whole = arguments.get(0, "dataset") or unknown_value(node)
+        dataset = arguments.get(0, "dataset") or unknown_value(node)
         parts = {
             f"[{number}]": AbstractValue(
-                kind=ValueKind.DATASET, name="torch.utils.data.Subset", node=node, sources=(whole,)
+                kind=ValueKind.DATASET, name="torch.utils.data.Subset", node=node, sources=(dataset,)
             )
             for number in range(4)
         }

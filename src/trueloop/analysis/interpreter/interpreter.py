@@ -1,4 +1,4 @@
-"""Reads a file from its top to its bottom as Python would run it, without running it."""
+"""Abstract interpreter: follows a file statement by statement as Python would run it, without running it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from trueloop.analysis.abstract_value import EXTERNAL, GRAD, AbstractValue, ValueKind, join_values, unknown_value
+from trueloop.analysis.interpreter.assignments import Assignments
 from trueloop.analysis.interpreter.calls import Calls
 from trueloop.analysis.interpreter.contexts import enter_context
+from trueloop.analysis.interpreter.evaluator import Evaluator, element
 from trueloop.analysis.interpreter.recording import MAX_CALL_DEPTH, LimitExceeded, Recording
 from trueloop.analysis.interpreter.roles_by_use import CallIndex, kind_by_use
 from trueloop.analysis.interpreter.scope import Scope
-from trueloop.analysis.interpreter.assignments import Assignments
-from trueloop.analysis.interpreter.evaluator import Evaluator, element
 from trueloop.analysis.operations import Branch, OpKind
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import SourceText
@@ -23,23 +23,23 @@ _JUMPS: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
 def interpret(text: SourceText, tree: ast.Module, *, notebook: bool = False) -> SourceFile:
-    """Return what a file does.
+    """Interpret a file and return it with its operations.
 
     Args:
-        text: of the file.
-        tree: its syntax tree.
-        notebook: the text is that of the cells of a notebook, one after the other.
+        text: text of the file.
+        tree: syntax tree of the file.
+        notebook: whether the text consists of the cells of a notebook.
     """
     interpreter = Interpreter(tree)
     try:
         interpreter.run()
     except (LimitExceeded, RecursionError):
-        interpreter.recording.operations.clear()  # half a program proves nothing
+        interpreter.recording.operations.clear()  # an incomplete program proves nothing
     return SourceFile(text, tree, interpreter.recording.operations, interpreter.recording.names, notebook=notebook)
 
 
 class Interpreter:
-    """Runs statements; expressions and calls are run by its `values` and `calls`."""
+    """Runs statements; its `evaluator` evaluates expressions, its `calls` evaluate calls."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
@@ -49,15 +49,15 @@ class Interpreter:
         self.calls = Calls(self)
         self.assignments = Assignments(self)
         self.executed: set[Any] = set()
-        """Functions that were run."""
+        """Functions that were executed."""
         self.call_index = CallIndex(tree)
         self._returns: list[AbstractValue] = []
         self._call_stack: list[Any] = []
         self._conditions: dict[ast.stmt, AbstractValue] = {}
-        """What the conditions were computed from when they were run last."""
+        """Value of each condition at its last evaluation."""
 
     def run(self) -> None:
-        """Run the module, then every function that nothing in the file calls, as something else may."""
+        """Run the module, then every function that the file does not call: other files may."""
         self.run_block(self.tree.body)
         called = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in self.call_index.calls}
         for only_uncalled in (True, False):
@@ -66,7 +66,7 @@ class Interpreter:
                     self._run_uncalled(value, node)
 
     def _definitions(self) -> Iterator[tuple[AbstractValue, Function]]:
-        """Yield every function of the module with itself, and every method with its class."""
+        """Yield every function of the module, and every method with its class, each with its definition."""
         for value in self.module.names.values():
             if value.kind is ValueKind.FUNCTION and isinstance(value.node, Function):
                 yield value, value.node
@@ -74,7 +74,7 @@ class Interpreter:
                 yield from ((value, each) for each in value.node.body if isinstance(each, Function))
 
     def _run_uncalled(self, value: AbstractValue, node: Function) -> None:
-        """Run a function as somebody else's program would: of its arguments nothing is known but how they are used."""
+        """Run a function that the file does not call; its arguments are known only by their use."""
         if node in self.executed or not (node.name in ("forward", "__init__") or self.call_index.may_train(node)):
             return
         self.recording.entry_point += 1
@@ -88,18 +88,22 @@ class Interpreter:
     # Functions -------------------------------------------------------------------------------------------------------
 
     def run_function(
-        self, function: AbstractValue, call: ast.AST, given: Sequence[AbstractValue], named: dict[str, AbstractValue]
+        self,
+        function: AbstractValue,
+        call: ast.AST,
+        positional: Sequence[AbstractValue],
+        keyword: dict[str, AbstractValue],
     ) -> AbstractValue:
-        """Run a function of this file; return what it returns."""
+        """Run a function of the file; return what it returns."""
         node: Any = function.node
         if len(self._call_stack) >= MAX_CALL_DEPTH or node in self._call_stack:
-            self.recording.add(OpKind.ESCAPE, call, function, *given, *named.values(), *function.sources)
-            return unknown_value(call, *given, *named.values())
+            self.recording.add(OpKind.ESCAPE, call, function, *positional, *keyword.values(), *function.sources)
+            return unknown_value(call, *positional, *keyword.values())
         self.executed.add(node)
         scope = Scope(function.scope)
         before = self.scope, self._returns
         with self.recording.call(call, node), self.recording.restored_modes():
-            self._bind_arguments(function, scope, given, named, alone=call is node)
+            self._bind_arguments(function, scope, positional, keyword, uncalled=call is node)
             self.scope, self._returns = scope, []
             self._call_stack.append(node)
             try:
@@ -122,37 +126,37 @@ class Interpreter:
         self,
         function: AbstractValue,
         scope: Scope,
-        given: Sequence[AbstractValue],
-        named: dict[str, AbstractValue],
+        positional: Sequence[AbstractValue],
+        keyword: dict[str, AbstractValue],
         *,
-        alone: bool,
+        uncalled: bool,
     ) -> None:
         node: Any = function.node
         arguments: ast.arguments = node.args
-        places = [*arguments.posonlyargs, *arguments.args]
-        values = [*function.sources[:1], *given]
-        defaults = dict(zip([each.arg for each in reversed(places)], reversed(arguments.defaults), strict=False))
+        parameters = [*arguments.posonlyargs, *arguments.args]
+        values = [*function.sources[:1], *positional]
+        defaults = dict(zip([each.arg for each in reversed(parameters)], reversed(arguments.defaults), strict=False))
         defaults |= {
             each.arg: default
             for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
             if default is not None
         }
-        for each in (*places, *arguments.kwonlyargs):
-            if values and each in places:
+        for each in (*parameters, *arguments.kwonlyargs):
+            if values and each in parameters:
                 value = values.pop(0)
-            elif each.arg in named:
-                value = named[each.arg]
-            elif each.arg in defaults and not alone:
+            elif each.arg in keyword:
+                value = keyword[each.arg]
+            elif each.arg in defaults and not uncalled:
                 value = self._default_value(defaults[each.arg], function)
             else:
                 value = self._external_argument(each, node)
             scope.names[each.arg] = self.infer_kind(value, each.arg, node)
         for rest in (arguments.vararg, arguments.kwarg):
             if rest is not None:
-                scope.names[rest.arg] = unknown_value(node, *values, *named.values())
+                scope.names[rest.arg] = unknown_value(node, *values, *keyword.values())
 
     def _default_value(self, node: ast.expr, function: AbstractValue) -> AbstractValue:
-        """Return what an argument is that is not given, as it is where the function was defined."""
+        """Return the default of an argument, evaluated in the scope of the definition."""
         before, self.scope = self.scope, function.scope or self.scope
         try:
             return self.evaluator.evaluate(node)
@@ -160,7 +164,7 @@ class Interpreter:
             self.scope = before
 
     def _external_argument(self, argument: ast.arg, node: Any) -> AbstractValue:
-        """Return what an argument nobody gives in this file is, by its annotation."""
+        """Return the value of an argument that the file does not pass; its annotation tells the kind."""
         value = unknown_value(argument)
         value.facts = value.facts | {EXTERNAL}
         annotation = argument.annotation
@@ -170,30 +174,30 @@ class Interpreter:
                 value.kind = kind
         return value
 
-    def infer_kind(self, value: AbstractValue, path: str, within: Any) -> AbstractValue:
-        """Return a thing, and let it be what its use tells, where nothing else does."""
-        if value.kind is ValueKind.UNKNOWN and within is not None:
-            kind = kind_by_use(self.call_index.methods_of(path, within))
+    def infer_kind(self, value: AbstractValue, path: str, user: Any) -> AbstractValue:
+        """Set the kind of an unknown value by the methods that a function or class calls on it; return the value."""
+        if value.kind is ValueKind.UNKNOWN and user is not None:
+            kind = kind_by_use(self.call_index.methods_of(path, user))
             if kind is not None:
                 value.kind = kind
         return value
 
     def add_return(self, value: AbstractValue) -> None:
-        """Take note of what the function that is being run returns."""
+        """Add a return value of the running function."""
         self._returns.append(value)
 
     # Statements ------------------------------------------------------------------------------------------------------
 
     def run_block(self, statements: Sequence[ast.stmt]) -> None:
-        """Run statements in order; what follows an arm that ends the block is the other arm's."""
-        for at, statement in enumerate(statements):
+        """Run statements in order; statements after an arm that leaves the block belong to the other arm."""
+        for index, statement in enumerate(statements):
             self.recording.start_statement(statement)
             self._run_statement(statement)
             if isinstance(statement, ast.If):
                 ends = [_leaves_block(arm) for arm in (statement.body, statement.orelse)]
                 if any(ends) and not all(ends) and self.evaluator.static_truth(statement.test) is None:
                     with self.recording.branch(Branch(statement, 1 if ends[0] else 0, self._conditions.get(statement))):
-                        self.run_block(statements[at + 1 :])
+                        self.run_block(statements[index + 1 :])
                     return
             if isinstance(statement, _JUMPS):
                 return
@@ -203,7 +207,7 @@ class Interpreter:
         if run is not None:
             run(statement)
             return
-        for value in ast.iter_child_nodes(statement):  # assert, delete ...: what they evaluate
+        for value in ast.iter_child_nodes(statement):  # assert, delete ...
             if isinstance(value, ast.expr):
                 self.evaluator.evaluate(value)
 
@@ -277,7 +281,7 @@ class Interpreter:
         self._run_arms(node, [node.body, node.orelse])
 
     def _run_arms(self, node: ast.stmt, arms: Sequence[Sequence[ast.stmt]]) -> None:
-        """Run each arm from the same start; afterwards every name is what it is in one that comes to its end."""
+        """Run each arm from the same start; then merge the names of the arms that do not leave the block."""
         start, ends = self.scope.copy_names(), list[dict[str, AbstractValue]]()
         test = self._conditions.get(node)
         for number, arm in enumerate(arms):
@@ -295,15 +299,15 @@ class Interpreter:
         if node.handlers:
             start = self.scope.copy_names()
             self.run_block(body)
-            done = self.scope.names
+            merged = self.scope.names
             for number, handler in enumerate(node.handlers, 1):
                 self.scope.names = dict(start)
                 with self.recording.branch(Branch(node, number)):
                     self.run_block(handler.body)
                 if not _leaves_block(handler.body):
-                    self.scope.merge(done)
-                    done = self.scope.names
-            self.scope.names = done
+                    self.scope.merge(merged)
+                    merged = self.scope.names
+            self.scope.names = merged
         else:
             self.run_block(body)
         self.run_block(node.finalbody)
@@ -346,7 +350,7 @@ class Interpreter:
 
 
 def _leaves_block(arm: Sequence[ast.stmt]) -> bool:
-    """True where nothing after these statements is reached from them."""
+    """Return True if nothing after these statements is reachable from them."""
     last = arm[-1] if arm else None
     if isinstance(last, ast.If):
         return _leaves_block(last.body) and _leaves_block(last.orelse)

@@ -1,6 +1,6 @@
-"""What the methods of models, optimizers, tensors and the like mean to training.
+"""Effects of the methods of models, optimizers, tensors and containers on training.
 
-A method here is called ``_<kind of the owner>_<name of the method>``; one called ``_<kind>`` stands for all others.
+The handler of a method is called ``_<kind of the owner>_<method>``; ``_<kind>`` handles all other methods.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CONVERTING_METHODS: Final = frozenset((
     "to", "cuda", "cpu", "half", "float", "double", "bfloat16", "type", "xpu", "mps", "share_memory",
     "to_empty", "compile", "contiguous", "pin_memory",
 ))  # fmt: skip
-"""Return what they are called on, or the same in another place or type."""
+"""Methods that return their owner, or a copy on another device or of another type."""
 DETACHING_METHODS: Final = frozenset((
     "item", "tolist", "numpy", "detach", "detach_", "argmax", "argmin", "size", "dim", "numel", "ne", "eq", "data_ptr",
     "nelement",
@@ -49,7 +49,7 @@ class Methods:
         self.interpreter = interpreter
 
     def evaluate(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        """Return what a call of a method returns, and write down what it does."""
+        """Return what a call of a method returns, and record its operations."""
         special = getattr(self, f"_{owner.kind}_{name}", None)
         if special is not None:
             return special(owner, node, arguments)
@@ -66,15 +66,15 @@ class Methods:
             )
         if name == "load_state_dict" and owner.kind is not ValueKind.UNKNOWN:
             return self._record(OpKind.LOAD_STATE_DICT, node, owner, *arguments.all()[:1], options=arguments.by_name())
-        run = getattr(self, f"_{owner.kind}", None)
-        found: AbstractValue | None = run(owner, name, node, arguments) if run is not None else None
+        handler = getattr(self, f"_{owner.kind}", None)
+        found: AbstractValue | None = handler(owner, name, node, arguments) if handler is not None else None
         return found or self.interpreter.calls.record_escape(node, owner, *arguments.all())
 
     def _record(
-        self, act: OpKind, node: ast.Call, subject: AbstractValue, *inputs: AbstractValue, **more: Any
+        self, kind: OpKind, node: ast.Call, subject: AbstractValue, *inputs: AbstractValue, **fields: Any
     ) -> AbstractValue:
-        self.interpreter.recording.add(act, node, subject, *inputs, **more)
-        return more.get("result") or AbstractValue(kind=ValueKind.CONSTANT, node=node)
+        self.interpreter.recording.add(kind, node, subject, *inputs, **fields)
+        return fields.get("result") or AbstractValue(kind=ValueKind.CONSTANT, node=node)
 
     def _backward(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
         """Run ``loss.backward()``, ``scaler.scale(loss).backward()`` or ``accelerator.backward(loss)``."""
@@ -86,8 +86,8 @@ class Methods:
         return self._record(OpKind.BACKWARD, node, root, *scaler, options=arguments.by_name())
 
     def _set_requires_grad(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        wants = arguments.get(0, "requires_grad")
-        self.interpreter.assignments.set_requires_grad(node, owner, True if wants is None else wants.constant())
+        argument = arguments.get(0, "requires_grad")
+        self.interpreter.assignments.set_requires_grad(node, owner, True if argument is None else argument.constant())
         return owner
 
     # Models ----------------------------------------------------------------------------------------------------------
@@ -142,17 +142,17 @@ class Methods:
     _loss_parameters = _model_parameters
 
     def _model_modules(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        part = AbstractValue(kind=ValueKind.MODEL, node=node, sources=(owner,), facts={SUBMODULE})
-        return AbstractValue(kind=ValueKind.SEQUENCE, name="modules", node=node, sources=(part,))
+        submodule = AbstractValue(kind=ValueKind.MODEL, node=node, sources=(owner,), facts={SUBMODULE})
+        return AbstractValue(kind=ValueKind.SEQUENCE, name="modules", node=node, sources=(submodule,))
 
     _model_children = _model_modules
 
     def _model_named_modules(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        part = AbstractValue(kind=ValueKind.MODEL, node=node, sources=(owner,), facts={SUBMODULE})
-        turn = AbstractValue(
-            kind=ValueKind.SEQUENCE, node=node, sources=(unknown_value(node), part), attributes={"[1]": part}
+        submodule = AbstractValue(kind=ValueKind.MODEL, node=node, sources=(owner,), facts={SUBMODULE})
+        item = AbstractValue(
+            kind=ValueKind.SEQUENCE, node=node, sources=(unknown_value(node), submodule), attributes={"[1]": submodule}
         )
-        return AbstractValue(kind=ValueKind.SEQUENCE, name="iterations", node=node, sources=(turn,))
+        return AbstractValue(kind=ValueKind.SEQUENCE, name="iterations", node=node, sources=(item,))
 
     _model_named_children = _model_named_modules
 
@@ -161,7 +161,7 @@ class Methods:
         if function is not None and function.kind is ValueKind.FUNCTION:
             self.interpreter.run_function(
                 function, node, [owner], {}
-            )  # with one part after the other, and so with all of it
+            )  # apply calls it with every submodule, which amounts to the whole model
         return owner
 
     def _model(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
@@ -224,9 +224,9 @@ class Methods:
         if name in PREPARING_METHODS and inputs:
             for each in inputs:
                 each.facts = each.facts | {MANAGED}
-            held = {f"[{number}]": each for number, each in enumerate(inputs)}
-            whole = AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(inputs), attributes=held)
-            return inputs[0] if len(inputs) == 1 else whole
+            items = {f"[{number}]": each for number, each in enumerate(inputs)}
+            prepared = AbstractValue(kind=ValueKind.SEQUENCE, node=node, sources=tuple(inputs), attributes=items)
+            return inputs[0] if len(inputs) == 1 else prepared
         if name in CLIPPING_METHODS and inputs:
             return self._record(OpKind.CLIP_GRADIENTS, node, inputs[0], name=name)
         return inputs[0] if name == "unwrap_model" and inputs else unknown_value(node, owner)
@@ -241,8 +241,8 @@ class Methods:
     # Tensors ---------------------------------------------------------------------------------------------------------
 
     def _tensor_requires_grad_(self, owner: AbstractValue, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        wants = arguments.get(0, "requires_grad")
-        value = True if wants is None else wants.constant()
+        argument = arguments.get(0, "requires_grad")
+        value = True if argument is None else argument.constant()
         result = AbstractValue(
             kind=ValueKind.TENSOR, name="requires_grad_", node=node, sources=(owner,), facts=set(owner.facts)
         )
@@ -265,7 +265,7 @@ class Methods:
             and statement.value is node
             and (name in CONVERTING_METHODS or name == "detach")
         ):
-            return self._record(OpKind.TORCH_CALL, node, owner, name=f"torch.Tensor.{name}")  # for nobody
+            return self._record(OpKind.TORCH_CALL, node, owner, name=f"torch.Tensor.{name}")  # the result is discarded
         if name in CONVERTING_METHODS:
             return owner
         if name in DETACHING_METHODS:
@@ -278,7 +278,7 @@ class Methods:
             return AbstractValue(kind=ValueKind.CONSTANT, node=node)
         return owner if name in ("items", "values") else unknown_value(node, owner)
 
-    # Containers and the unknown --------------------------------------------------------------------------------------
+    # Containers and unknown values --------------------------------------------------------------------------------------
 
     def _state(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if name in ADDING_METHODS:
@@ -290,10 +290,10 @@ class Methods:
             from trueloop.analysis.interpreter.evaluator import element
 
             value = element(owner, node)
-            turn = AbstractValue(
+            item = AbstractValue(
                 kind=ValueKind.SEQUENCE, node=node, sources=(unknown_value(node), value), attributes={"[1]": value}
             )
-            return AbstractValue(kind=ValueKind.SEQUENCE, name="iterations", node=node, sources=(turn,))
+            return AbstractValue(kind=ValueKind.SEQUENCE, name="iterations", node=node, sources=(item,))
         if name not in ADDING_METHODS:
             return owner if name in ("items", "values", "copy") else unknown_value(node, owner)
         owner.sources = (*owner.sources, *arguments.positional)
@@ -315,5 +315,5 @@ class Methods:
         return unknown_value(node, owner) if name == "append" else None
 
     def _instance(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
-        """Run a method that the file does not define: it is inherited from elsewhere, or does not exist."""
+        """Call a method that the file does not define: it is inherited from elsewhere, or does not exist."""
         return self.interpreter.calls.record_escape(node, owner, *owner.attributes.values(), *arguments.all())

@@ -1,4 +1,4 @@
-"""What the qualified names of torch and its surroundings are."""
+"""Classifies qualified names of PyTorch and its ecosystem: model, optimizer, loss, loader ..."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAF_CONSTRUCTORS: Final = PARAMETERS | {
         "empty", "randint", "randperm", "zeros_like", "ones_like", "rand_like", "randn_like", "full_like",
     )),
 }  # fmt: skip
-"""Make a tensor of values alone, without the graph of what they came from."""
+"""Functions that create a tensor from values, without a graph."""
 HARMLESS_PACKAGES: Final = frozenset((
     *sys.stdlib_module_names, "builtins", "numpy", "torch", "torchvision", "torchaudio", "torchmetrics", "tqdm",
     "sklearn",
@@ -33,7 +33,7 @@ HARMLESS_PACKAGES: Final = frozenset((
     "loguru", "termcolor", "colorama", "h5py", "networkx", "plotly", "imageio", "skimage", "albumentations", "nltk",
     "evaluate", "sacrebleu", "rouge_score", "optuna", "IPython", "ipywidgets", "pytest",
 ))  # fmt: skip
-"""Packages whose functions do nothing to the gradients, modes or states of what they are given."""
+"""Packages whose functions do not change gradients, modes or states of their arguments."""
 _CAMEL: Final = re.compile(r"[A-Z]\w*")
 _OPTIM: Final = re.compile(
     r"(?:Adam|SGD|RMSprop|Adagrad|Adadelta|LBFGS|Rprop|Lion|LAMB|Lamb|Adafactor|Adan|Sophia|Muon)\w*"
@@ -41,7 +41,7 @@ _OPTIM: Final = re.compile(
 
 
 def canonical_name(name: str) -> str:
-    """Return the name under which torch documents something that can be imported by several.
+    """Return the name under which PyTorch documents an object that has several names.
 
     Args:
         name: "torch.optim.adamw.AdamW".
@@ -58,10 +58,10 @@ def canonical_name(name: str) -> str:
 
 
 def created_kind(name: str) -> ValueKind | None:
-    """Return what a call of this makes; None where nobody knows.
+    """Return the kind of value that a call creates; None if unknown.
 
     Args:
-        name: canonical.
+        name: canonical name of the callable.
     """
     package, _, last = name.rpartition(".")
     camel = bool(_CAMEL.fullmatch(last))
@@ -117,11 +117,11 @@ def _kind_by_suffix(last: str) -> ValueKind | None:
 
 
 def is_loss(name: str) -> bool:
-    """True for a function of torch's that turns predictions and targets into a loss."""
+    """Return True for a PyTorch function that computes a loss from predictions and targets."""
     package, _, last = name.rpartition(".")
     return package == "torch.nn.functional" and (last.endswith("_loss") or last in FUNCTIONAL_LOSSES)
 
 
 def is_harmless(name: str) -> bool:
-    """True for a function that does nothing to the training state of what it is given."""
+    """Return True for a function that does not change the training state of its arguments."""
     return name.partition(".")[0] in HARMLESS_PACKAGES

@@ -1,4 +1,4 @@
-"""Writes down operations, with what stands around each."""
+"""Records operations with the loops, conditions, calls and contexts around each."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from trueloop.analysis.operations import Branch, Loop, Op, OpKind
 
 MAX_OPERATIONS: Final = 20_000
 MAX_STATEMENTS: Final = 60_000
-MAX_CALL_DEPTH: Final = 8  # calls of functions within one another
+MAX_CALL_DEPTH: Final = 8  # nested calls of functions
 
 
 class LimitExceeded(Exception):
-    """The file is too long or too tangled to be read to its end."""
+    """The file is too long or too complex to interpret."""
 
 
 class Recording:
-    """The operations so far, and what stands around the next one."""
+    """The operations so far, and the context of the next one."""
 
     def __init__(self) -> None:
         self.operations: list[Op] = []
         self.names: dict[int, str] = {}
-        """Expressions, by id -> the qualified names of what they stand for."""
+        """Qualified names of expressions, by node id."""
         self.loops: tuple[Loop, ...] = ()
         self.branches: tuple[Branch, ...] = ()
         self.calls: tuple[Any, ...] = ()
         self.functions: tuple[Any, ...] = ()
-        """The definitions that are being run, innermost last."""
+        """Running functions, innermost last."""
         self.grad: bool | None = True
         self.autocast: str | None = None
         self.autocasts: tuple[tuple[AbstractValue, int], ...] = ()
@@ -39,8 +39,8 @@ class Recording:
         self.entry_point = 0
         self._statements = 0
 
-    def add(self, act: OpKind, node: ast.AST, subject: AbstractValue, *inputs: AbstractValue, **more: Any) -> Op:
-        """Write down one operation.
+    def add(self, kind: OpKind, node: ast.AST, subject: AbstractValue, *inputs: AbstractValue, **fields: Any) -> Op:
+        """Record one operation.
 
         Raises:
             Exhausted: there are too many.
@@ -48,17 +48,29 @@ class Recording:
         if len(self.operations) >= MAX_OPERATIONS:
             raise LimitExceeded
         operation = Op(
-            kind=act, node=node, index=len(self.operations), entry_point=self.entry_point, subject=subject, inputs=inputs,
-            loops=self.loops, branches=self.branches, calls=self.calls,
-            function=self.functions[-1] if self.functions else None, functions=self.functions,
+            kind=kind,
+            node=node,
+            index=len(self.operations),
+            entry_point=self.entry_point,
+            subject=subject,
+            inputs=inputs,
+            loops=self.loops,
+            branches=self.branches,
+            calls=self.calls,
+            function=self.functions[-1] if self.functions else None,
+            functions=self.functions,
             statement=self.statement,
-            grad=self.grad, autocast=self.autocast, autocasts=self.autocasts, contexts=self.contexts, **more,
-        )  # fmt: skip
+            grad=self.grad,
+            autocast=self.autocast,
+            autocasts=self.autocasts,
+            contexts=self.contexts,
+            **fields,
+        )
         self.operations.append(operation)
         return operation
 
     def start_statement(self, statement: ast.stmt) -> None:
-        """Take note of the statement that is run next.
+        """Set the statement that runs next.
 
         Raises:
             Exhausted: there are too many.
@@ -69,9 +81,9 @@ class Recording:
         self.statement = statement
 
     @contextmanager
-    def loop(self, node: ast.AST, over: AbstractValue | None) -> Generator[None]:
-        """Stand in a loop."""
-        before, self.loops = self.loops, (*self.loops, Loop(node, over, len(self.branches)))
+    def loop(self, node: ast.AST, iterable: AbstractValue | None) -> Generator[None]:
+        """Add a loop around the operations inside."""
+        before, self.loops = self.loops, (*self.loops, Loop(node, iterable, len(self.branches)))
         try:
             yield
         finally:
@@ -79,7 +91,7 @@ class Recording:
 
     @contextmanager
     def branch(self, *branches: Branch) -> Generator[None]:
-        """Stand in arms of conditions."""
+        """Add conditions around the operations inside."""
         before, self.branches = self.branches, (*self.branches, *branches)
         try:
             yield
@@ -88,7 +100,7 @@ class Recording:
 
     @contextmanager
     def call(self, node: ast.AST, function: Any) -> Generator[None]:
-        """Stand in a function."""
+        """Add a function call around the operations inside."""
         before = self.calls, self.functions, self.statement
         self.calls, self.functions = (*self.calls, node), (*self.functions, function)
         try:
@@ -98,7 +110,7 @@ class Recording:
 
     @contextmanager
     def restored_modes(self) -> Generator[None]:
-        """Come back to the gradients, autocast and contexts as they are now."""
+        """Restore the gradient mode, autocast and contexts on exit."""
         before = self.grad, self.autocast, self.autocasts, self.contexts
         try:
             yield

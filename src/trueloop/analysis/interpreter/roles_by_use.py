@@ -1,6 +1,6 @@
-"""What a thing of unknown origin is, as its use tells: something with `zero_grad` and `step` is an optimizer.
+"""Infers the kind of a value of unknown origin from its methods: with `zero_grad` and `step` it is an optimizer.
 
-Names say nothing: `model` may be anything. What is done with it does.
+Names do not count: `model` may be anything.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _TRAINING: Final = re.compile(
     "back|step|grad|cast|^train|^eval|state|load|save|Load|seed|clip|scal|Scal|loss|Loss|entropy|dropout|forward|checkpoint"
     "|softmax|sigmoid|optim|Optim|Sequential|Linear|Conv|compile|export|trace",
 )
-"""In the names of methods and functions that some rule knows of."""
+"""Parts of the names of methods and functions that lint rules know."""
 
 
 _NODES: Final = (ast.Call, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class CallIndex:
-    """The calls of a file, by where they stand: the tree is gone through once.
+    """The calls of a file, indexed by line.
 
     Args:
-        tree: of the file.
+        tree: syntax tree of the file.
     """
 
     def __init__(self, tree: ast.AST) -> None:
         nodes = [node for node in walk(tree) if isinstance(node, _NODES)]
         self.calls = sorted((node for node in nodes if isinstance(node, ast.Call)), key=lambda node: node.lineno)
-        """In the order of their lines."""
+        """All calls, by line."""
         self._lines = [node.lineno for node in self.calls]
         self._tables: dict[int, dict[str, set[str]]] = {}
         self._training: set[Any] | None = None
@@ -53,16 +53,16 @@ class CallIndex:
                 self._defined[node.name].append(node)
 
     def methods_of(self, path: str, scope: Any) -> Set[str]:
-        """Return the methods called of a name or attribute within a function or class: "self.net" -> {"()", "eval"}."""
+        """Return the methods that a function or class calls on a name or attribute: "self.net" -> {"()", "eval"}."""
         table = self._tables.get(id(scope))
         if table is None:
             table = self._tables[id(scope)] = self._table(scope)
         return table.get(path, frozenset())
 
     def may_train(self, function: Any) -> bool:
-        """True for a function in which something is called that has to do with training: others need no run.
+        """Return True for a function that calls anything related to training; others need not be interpreted.
 
-        What the functions of the file do that it calls counts, too, by their names.
+        Functions of the file that it calls count as well, by their names.
         """
         if self._training is None:
             self._training = self._training_functions()
@@ -98,7 +98,7 @@ class CallIndex:
 
 
 def walk(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield every node of a tree, in no order; twice as fast as ``ast.walk``."""
+    """Yield every node of a tree in arbitrary order, twice as fast as ``ast.walk``."""
     stack = [tree]
     while stack:
         node = stack.pop()
@@ -111,7 +111,7 @@ def walk(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def kind_by_use(methods: Set[str]) -> ValueKind | None:
-    """Return what has these methods; None where many a thing has."""
+    """Return the kind of value that has these methods; None if ambiguous."""
     if methods & {"backward", "fit"}:
         return None
     if {"scale", "update"} <= methods and methods & {"step", "unscale_"}:

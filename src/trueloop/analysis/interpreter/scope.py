@@ -1,4 +1,4 @@
-"""What names stand for at a moment of the program."""
+"""Scopes: the values of names at a point of the program."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from trueloop.analysis.abstract_value import AbstractValue, join_values
 
 
 class Scope:
-    """The names of a function, within those of the function or module around it.
+    """The names of a function or module.
 
     Args:
-        parent: where names are looked up that are not found here.
+        parent: scope of the enclosing function or module, searched for names that are missing here.
     """
 
     __slots__ = ("names", "outer", "parent")
@@ -18,10 +18,10 @@ class Scope:
         self.names: dict[str, AbstractValue] = {}
         self.parent = parent
         self.outer: dict[str, Scope] = {}
-        """Names declared global or nonlocal -> where they live."""
+        """Names declared global or nonlocal -> the scope that holds them."""
 
     def get(self, name: str) -> AbstractValue | None:
-        """Return what a name stands for; None where nobody has said."""
+        """Return the value of a name; None if it is not assigned."""
         scope: Scope | None = self
         while scope is not None:
             if name in scope.names:
@@ -30,11 +30,11 @@ class Scope:
         return None
 
     def assign(self, name: str, value: AbstractValue) -> None:
-        """Let a name stand for something."""
+        """Assign a value to a name."""
         self.outer.get(name, self).names[name] = value
 
     def declare(self, name: str, *, everywhere: bool) -> None:
-        """Take a name as one of the module's, or of the function around that has it."""
+        """Declare a name global (``everywhere``) or nonlocal."""
         scope = self.parent
         while scope is not None and scope.parent is not None and (everywhere or name not in scope.names):
             scope = scope.parent
@@ -42,11 +42,11 @@ class Scope:
             self.outer[name] = scope
 
     def copy_names(self) -> dict[str, AbstractValue]:
-        """Return the names as they are, to come back to."""
+        """Return a copy of the names."""
         return dict(self.names)
 
     def merge(self, other: dict[str, AbstractValue]) -> None:
-        """Let every name stand for what it is here or there."""
+        """Merge the names of another branch: a name may have either value."""
         for name, value in other.items():
             mine = self.names.get(name)
             if mine is not value:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.loops import is_inside, is_statement
-from trueloop.analysis.queries.modes import is_partly_frozen, is_in_eval_mode, is_training_step
+from trueloop.analysis.queries.modes import is_in_eval_mode, is_partly_frozen, is_training_step
 from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import Fix
 
