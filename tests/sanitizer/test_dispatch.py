@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from trueloop.core.findings import Evidence, Finding, FailureVerdict, Severity, SourceLocation, Verdict
+from trueloop.core.findings import Evidence, FailureVerdict, Finding, Severity, SourceLocation, Verdict
 from trueloop.failures import failure as failures
 from trueloop.failures.failure import Failure
 from trueloop.sanitizer.dispatch import MAX_FINDINGS_PER_FAILURE, DetectorDispatcher, WatchedFailure
-from trueloop.tracing.events import Event, TracingGap, ModeSet, Ref
+from trueloop.tracing.events import Event, ModeSet, Ref, TracingGap
 
 
 def gap(update: int = 0) -> TracingGap:
@@ -73,9 +73,15 @@ def test_a_finding_is_told_once_and_counted():
 
 
 def test_places_and_what_they_are_about_are_told_apart():
-    judge = DetectorDispatcher([failure(lambda event: [at(7, dedup_key="a"), at(7, dedup_key="b"), at(8, first_update=0)])])
+    judge = DetectorDispatcher(
+        [failure(lambda event: [at(7, dedup_key="a"), at(7, dedup_key="b"), at(8, first_update=0)])]
+    )
     judge.dispatch(gap(5))
-    assert sorted((f.location and f.location.line, f.first_update) for f in judge.findings()) == [(7, 5), (7, 5), (8, 0)]
+    assert sorted((f.location and f.location.line, f.first_update) for f in judge.findings()) == [
+        (7, 5),
+        (7, 5),
+        (8, 0),
+    ]
 
 
 def test_the_gravest_come_first():
@@ -109,7 +115,9 @@ def test_a_detector_that_is_to_be_roused_sees_nothing_before():
         seen.append(event)
         return at(event.update) if isinstance(event, TracingGap) else None
 
-    judge = DetectorDispatcher([failure(observe, moments=(TracingGap, ModeSet), rouses=(ModeSet,)), failure(lambda event: at(9))])
+    judge = DetectorDispatcher(
+        [failure(observe, moments=(TracingGap, ModeSet), rouses=(ModeSet,)), failure(lambda event: at(9))]
+    )
     events = [gap(1), gap(2), mode(3), gap(4), mode(5)]
     for event in events:
         judge.dispatch(event)
@@ -154,7 +162,9 @@ def test_verdicts(watched: WatchedFailure, verdict: Verdict):
 
 def test_what_nobody_wants_to_hear_of_is_counted_once():
     told: list[Finding] = []
-    judge = DetectorDispatcher([failure(lambda event: at(7))], on_finding=told.append, is_suppressed=lambda code, site: True)
+    judge = DetectorDispatcher(
+        [failure(lambda event: at(7))], on_finding=told.append, is_suppressed=lambda code, site: True
+    )
     judge.dispatch(gap())
     judge.dispatch(gap())
     assert (judge.suppressed_count, judge.findings(), told) == (1, (), [])
@@ -190,6 +200,9 @@ def test_only_what_is_wanted_is_heard():
 def test_what_torch_does_not_tell_is_not_judged():
     judge = DetectorDispatcher([failure(lambda event: None), failure(lambda event: at(1), code="GRD902")])
     judge.dispatch(gap())
-    assert [each.verdict for each in judge.verdicts({TracingGap: "torch is silent"})] == [Verdict.NOT_JUDGED, Verdict.FIRED]
+    assert [each.verdict for each in judge.verdicts({TracingGap: "torch is silent"})] == [
+        Verdict.NOT_JUDGED,
+        Verdict.FIRED,
+    ]
     assert judge.verdicts({TracingGap: "torch is silent"})[0].reason == "torch is silent"
     assert judge.verdicts({ModeSet: "torch is silent"})[0].verdict is Verdict.PASSED

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from trueloop.sanitizer.layer_norms import MAX_UPDATES, OTHER_LAYERS, MAX_LAYERS, LayerNormRecorder
+from trueloop.sanitizer.layer_norms import MAX_LAYERS, MAX_UPDATES, OTHER_LAYERS, LayerNormRecorder
 from trueloop.sanitizer.watch import Watch
 from trueloop.tracing.events import NO_REFS, Ref, StepTaken
 

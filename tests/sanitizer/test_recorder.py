@@ -85,9 +85,13 @@ def test_the_time_of_an_update_is_split():
         hear(recorder, step(update, now + 0.9, seconds=0.2))
     rate = recorder.timing()
     assert rate is not None
-    assert [rate.update_s, rate.data_share, rate.forward_share, rate.backward_share, rate.optimizer_share] == pytest.approx(
-        [1.0, 0.1, 0.2, 0.3, 0.2]
-    )
+    assert [
+        rate.update_s,
+        rate.data_share,
+        rate.forward_share,
+        rate.backward_share,
+        rate.optimizer_share,
+    ] == pytest.approx([1.0, 0.1, 0.2, 0.3, 0.2])
 
 
 def test_what_a_closure_does_is_counted_once():

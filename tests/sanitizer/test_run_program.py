@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from trueloop.sanitizer.run_program import ProgramResult, ProgramCommand, hide_internal_frames, run_program
+from trueloop.sanitizer.run_program import ProgramCommand, ProgramResult, hide_internal_frames, run_program
 
 
 @pytest.fixture
@@ -200,13 +200,17 @@ def test_os_exit_leaves_at_once(here: Path):
 def test_who_is_told_of_an_error_is_told_before_it_is_printed(here: Path, capsys: pytest.CaptureFixture[str]):
     write(here / "script.py", "1 / 0\n")
     heard: list[tuple[BaseException, str]] = []
-    ended = run_program(ProgramCommand(target="script.py"), on_error=lambda error: heard.append((error, capsys.readouterr().err)))
+    ended = run_program(
+        ProgramCommand(target="script.py"), on_error=lambda error: heard.append((error, capsys.readouterr().err))
+    )
     ((error, printed),) = heard
     assert ended.error is error
     assert isinstance(error, ZeroDivisionError)
     assert not printed
     write(here / "script.py", "raise SystemExit(3)\n")
-    assert run_program(ProgramCommand(target="script.py"), on_error=lambda error: heard.append((error, ""))) == ProgramResult(3, None)
+    assert run_program(
+        ProgramCommand(target="script.py"), on_error=lambda error: heard.append((error, ""))
+    ) == ProgramResult(3, None)
     assert len(heard) == 1
 
 

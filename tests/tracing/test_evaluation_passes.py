@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from trueloop.tracing.evaluation_passes import MAX_CALLS, HeldOutTracker, EvaluationPassTracker
+from trueloop.tracing.evaluation_passes import MAX_CALLS, EvaluationPassTracker, HeldOutTracker
 from trueloop.tracing.events import (
     NO_REFS,
     BackwardEnded,
@@ -25,7 +25,9 @@ WEIGHTS = {MODEL: frozenset({Ref("Parameter", "w")}), TEACHER: frozenset({Ref("P
 
 def event(kind, **known):
     """An event with something in every field."""
-    return kind(**{field.name: None for field in fields(kind)} | {"update": 0, "backward_count": 0, "time_s": 0.0} | known)
+    return kind(
+        **{field.name: None for field in fields(kind)} | {"update": 0, "backward_count": 0, "time_s": 0.0} | known
+    )
 
 
 def call(model=MODEL, loader=HELD_OUT, **known):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trueloop.tracing.graph_leaves import graph_leaves, sequence_number, find_freed_part
+from trueloop.tracing.graph_leaves import find_freed_part, graph_leaves, sequence_number
 
 
 def test_the_parts_of_a_graph_that_are_used_up():

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from trueloop.tracing.parameter_snapshot import snapshot_parameters, local_name
+from trueloop.tracing.parameter_snapshot import local_name, snapshot_parameters
 
 
 def test_a_change_shows():

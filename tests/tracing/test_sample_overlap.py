@@ -12,7 +12,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from trueloop.tracing.sample_overlap import row_digests, dataset_parts, in_memory_tables
+from trueloop.tracing.sample_overlap import dataset_parts, in_memory_tables, row_digests
 
 TABLE = TensorDataset(torch.randn(20, 9), torch.arange(20))
 

@@ -10,9 +10,16 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from trueloop.tracing import sampling
 from trueloop.tracing.attach import Attachment
-from trueloop.tracing.events import BackwardEnded, Event, TracingGap, StepTaken
+from trueloop.tracing.events import BackwardEnded, Event, StepTaken, TracingGap
 from trueloop.tracing.hooks import all_hooks
-from trueloop.tracing.sampling import INITIAL_UPDATES, UNBUDGETED_UPDATES, CHECK_INTERVAL, MAX_BACKWARDS, MAX_CHECK_INTERVAL, EARLY_UPDATES
+from trueloop.tracing.sampling import (
+    CHECK_INTERVAL,
+    EARLY_UPDATES,
+    INITIAL_UPDATES,
+    MAX_BACKWARDS,
+    MAX_CHECK_INTERVAL,
+    UNBUDGETED_UPDATES,
+)
 
 
 class Seen:

@@ -8,7 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trueloop.tracing.losses import LossProbe
-from trueloop.tracing.saved_tensors import BEHIND_HOOKS, UNSUPPORTED_TORCH, input_shape, result_shape, saved_tensor, unreadable_reason
+from trueloop.tracing.saved_tensors import (
+    BEHIND_HOOKS,
+    UNSUPPORTED_TORCH,
+    input_shape,
+    result_shape,
+    saved_tensor,
+    unreadable_reason,
+)
 
 Y = torch.tensor([0, 1, 2, 0])
 
@@ -58,7 +65,9 @@ def test_what_is_freed_is_gone():
     total = loss()
     total.backward()
     assert saved_tensor(total.grad_fn, "target") is None
-    assert unreadable_reason(total.grad_fn, "target") == ("" if hasattr(torch._C._autograd.SavedTensor, "data") else UNSUPPORTED_TORCH)
+    assert unreadable_reason(total.grad_fn, "target") == (
+        "" if hasattr(torch._C._autograd.SavedTensor, "data") else UNSUPPORTED_TORCH
+    )
 
 
 @pytest.mark.usefixtures("untold")

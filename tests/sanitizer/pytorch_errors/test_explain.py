@@ -131,14 +131,23 @@ def test_an_entry_that_breaks_is_a_problem_of_ours():
     def explain(raised: RaisedError, match: re.Match[str]) -> Explanation:
         raise LookupError("a fault")
 
-    known = {"broken": KnownError(title="", exception_types=frozenset({"RuntimeError"}), message_patterns=("mat1",), explain=explain)}
+    known = {
+        "broken": KnownError(
+            title="", exception_types=frozenset({"RuntimeError"}), message_patterns=("mat1",), explain=explain
+        )
+    }
     report = told(caught(misfit), known)
     assert report.error is None
     assert report.problems == ("the error could not be explained: LookupError: a fault",)
 
 
 def test_an_entry_may_say_that_it_is_something_else():
-    other = KnownError(title="", exception_types=frozenset({"RuntimeError"}), message_patterns=("mat1",), explain=lambda raised, match: None)
+    other = KnownError(
+        title="",
+        exception_types=frozenset({"RuntimeError"}),
+        message_patterns=("mat1",),
+        explain=lambda raised, match: None,
+    )
     explained = told(caught(misfit), {"other": other, **known_errors()}).error
     assert explained is not None
     assert explained.kind == "shape-mismatch"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trueloop.sanitizer.pytorch_errors.frames import Frame, stored_attribute, operands, stack, torch_file
+from trueloop.sanitizer.pytorch_errors.frames import Frame, operands, stack, stored_attribute, torch_file
 
 HEAD = """
 import torch

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from trueloop.tracing.events import BackwardEnded, BackwardStarted, BackwardLosses, NonFiniteValue, StepTaken
+from trueloop.tracing.events import BackwardEnded, BackwardLosses, BackwardStarted, NonFiniteValue, StepTaken
 from trueloop.tracing.hooks.backward import SINGLE, check_taken
 
 

@@ -52,7 +52,12 @@ def test_a_name_imported_before_is_reached_and_left_as_it_was(told):
     norm = own(setup.model.parameters(), 0.5)
     clip_grad_value_(setup.model.weight, clip_value=0.1)
     first, second = of(told, GradientsClipped)
-    assert (first.kind, first.limit, first.measured, first.only_measured) == ("norm", 0.5, pytest.approx(float(norm)), False)
+    assert (first.kind, first.limit, first.measured, first.only_measured) == (
+        "norm",
+        0.5,
+        pytest.approx(float(norm)),
+        False,
+    )
     assert len(first.parameters) == 2
     assert not first.already_used
     assert not first.scaled

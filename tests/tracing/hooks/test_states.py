@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from trueloop.tracing.attach import Attachment
-from trueloop.tracing.events import CheckpointRead, CheckpointWritten, StateDictCreated, StateLoaded, StateDictUsed
+from trueloop.tracing.events import CheckpointRead, CheckpointWritten, StateDictCreated, StateDictUsed, StateLoaded
 from trueloop.tracing.hooks.states import States
 
 

@@ -76,7 +76,12 @@ def test_a_simple_step(everything):
     assert kinds(event.parameters) == kinds(event.with_gradient) == ["bias", "weight"]
     assert event.grad_norm == pytest.approx(math.hypot(3, 1))
     assert (event.update, event.backwards, event.closure, event.scaler) == (0, 1, False, None)
-    assert (event.cleared_between, event.cleared_at, event.reused_at, event.grad_norm_after_backward) == (False, None, None, None)
+    assert (event.cleared_between, event.cleared_at, event.reused_at, event.grad_norm_after_backward) == (
+        False,
+        None,
+        None,
+        None,
+    )
     assert not event.reused_gradients
     assert not event.zero_gradients
     assert not event.nonfinite_gradients
@@ -144,7 +149,11 @@ def test_a_window_of_several_backwards(everything):
     model.weight.grad.mul_(0.5)
     optimizer.step()
     (event,) = told(StepTaken)
-    assert (event.backwards, event.grad_norm_after_backward, event.grad_norm) == (3, pytest.approx(6.0), pytest.approx(3.0))
+    assert (event.backwards, event.grad_norm_after_backward, event.grad_norm) == (
+        3,
+        pytest.approx(6.0),
+        pytest.approx(3.0),
+    )
 
 
 def test_sparse_gradients_are_not_read(everything):

@@ -36,7 +36,9 @@ class LiveFeed:
         OSError: nothing can be written there.
     """
 
-    def __init__(self, program: ProgramCommand, environment: Mapping[str, str], *, base: Path, rank: int | None) -> None:
+    def __init__(
+        self, program: ProgramCommand, environment: Mapping[str, str], *, base: Path, rank: int | None
+    ) -> None:
         self._base = base
         target = f"-m {program.target}" if program.module else program.target
         about = {
@@ -117,7 +119,9 @@ class LabSession:
         self.audience = feed and feed.audience
 
     @classmethod
-    def open(cls, program: ProgramCommand, environment: Mapping[str, str], *, base: Path, group: RankReports | None) -> LabSession:
+    def open(
+        cls, program: ProgramCommand, environment: Mapping[str, str], *, base: Path, group: RankReports | None
+    ) -> LabSession:
         """Begin to tell, and find the lab or start one; nobody waits until it has started.
 
         Raises:

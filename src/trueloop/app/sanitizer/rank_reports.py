@@ -129,4 +129,6 @@ def rank_reports(environment: Mapping[str, str]) -> RankReports | None:
     run = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
     owner = getattr(os, "getuid", lambda: 0)()
     key = re.sub(r"[^\w-]+", "_", "-".join(environment.get(name, "") for name in run))
-    return RankReports(rank=rank, local=local, size=size, folder=Path(tempfile.gettempdir()) / f"trueloop-{owner}-{key}")
+    return RankReports(
+        rank=rank, local=local, size=size, folder=Path(tempfile.gettempdir()) / f"trueloop-{owner}-{key}"
+    )

@@ -194,7 +194,11 @@ class Backward:
         """
         stream, program = self._stream, self._program
         noted = program.record_losses
-        if stream.backward_count > stream.backward_count_at_step or stream.window_size != 1 or stream.same_window_updates < SINGLE:
+        if (
+            stream.backward_count > stream.backward_count_at_step
+            or stream.window_size != 1
+            or stream.same_window_updates < SINGLE
+        ):
             program.record_losses = True
             probe = LossProbe(root) if noted else None
             return probe, () if probe is None else probe.losses()

@@ -100,7 +100,13 @@ class Dropouts:
 
         def dropout(*args: Any) -> Any:
             # Asked first, so that dynamo sees nothing else of ours.
-            if args[TRAINING] is True and not _is_compiling() and stream.full_tracing and program.forward_depth and stream.active:
+            if (
+                args[TRAINING] is True
+                and not _is_compiling()
+                and stream.full_tracing
+                and program.forward_depth
+                and stream.active
+            ):
                 frame = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
                 if known.get(CodePosition(frame.f_code, frame.f_lasti)) != "" and not program.is_other_thread():
                     look(frame, args[0], args[1])

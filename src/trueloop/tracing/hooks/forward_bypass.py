@@ -83,7 +83,9 @@ class ForwardBypasses:
                 model=registry.ref(owner),
                 parameters=registry.refs(owner.parameters()),
                 hooks=hooks,
-                also_called_normally=any(owner is each for model, _ in self._program.models.items() for each in model.modules()),
+                also_called_normally=any(
+                    owner is each for model, _ in self._program.models.items() for each in model.modules()
+                ),
             )
         )
 

@@ -207,7 +207,12 @@ class Loaders:
 
     def _unknown(self, iterator: Any) -> LoaderPass:
         """Return the pass of an iterator that was made before anybody watched."""
-        current = LoaderPass(loader=self._stream.registry.ref(iterator), dataset=None, epoch=0, backward_count_at_start=self._stream.backward_count)
+        current = LoaderPass(
+            loader=self._stream.registry.ref(iterator),
+            dataset=None,
+            epoch=0,
+            backward_count_at_start=self._stream.backward_count,
+        )
         setattr(iterator, KEPT, current)
         return current
 
@@ -362,7 +367,10 @@ class Loaders:
             return
         current.ended = True
         stream, place = self._stream, user_location()
-        backwards, pending = stream.backward_count - current.backward_count_at_start, stream.backward_count - stream.backward_count_at_step
+        backwards, pending = (
+            stream.backward_count - current.backward_count_at_start,
+            stream.backward_count - stream.backward_count_at_step,
+        )
         if not self._program.is_other_thread():  # one that draws ahead must not look at gradients
             record_leftover(stream, self._program, current.loader, current.index, backwards, place)
         self._tell_order(current)

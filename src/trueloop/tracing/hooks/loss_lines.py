@@ -101,4 +101,6 @@ def _labels(values: Tensor) -> bool:
 def _note(result: Any, args: tuple[Any, ...]) -> None:
     node = getattr(result, "grad_fn", None)
     if node is not None:
-        node.metadata[NOTE] = Note(user_location(ISOLATED_CALLER_DEPTH), tuple([arg.shape for arg in args[:2] if isinstance(arg, Tensor)]))
+        node.metadata[NOTE] = Note(
+            user_location(ISOLATED_CALLER_DEPTH), tuple([arg.shape for arg in args[:2] if isinstance(arg, Tensor)])
+        )

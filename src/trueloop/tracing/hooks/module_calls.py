@@ -106,7 +106,9 @@ class ModuleCalls:
         UnregisteredModuleCalled,
     )
 
-    def __init__(self, stream: EventStream, program: ProgramState, met: Callable[[nn.Module], None] = lambda model: None) -> None:
+    def __init__(
+        self, stream: EventStream, program: ProgramState, met: Callable[[nn.Module], None] = lambda model: None
+    ) -> None:
         self._stream, self._program, self._met_by = stream, program, met
         self._tell = stream.isolated("calls of models", self._returned)
         self._look = stream.isolated("modules within models", self._within)
@@ -159,7 +161,12 @@ class ModuleCalls:
             noted = None
             if not program.backward_depth and not program.replayed and torch.is_grad_enabled() and not _transformed():
                 noted = self._note(module, args, options)
-            program.forward_depth, program.functional_dropout_active, self._root, self._caller = 1, False, module, get_ident()
+            program.forward_depth, program.functional_dropout_active, self._root, self._caller = (
+                1,
+                False,
+                module,
+                get_ident(),
+            )
             self._given = args
             held = self._held.get(id(module))
             self._plain = held.plain if held is not None and held.root() is module else _NO_IDS
@@ -270,7 +277,9 @@ class ModuleCalls:
                     location=user_location(), module=registry.ref(found.first), model=known.ref, epsilon=found.value,
                     layers=found.layers,
                 ))  # fmt: skip
-        if known.met == self._program.optimizers_seen and not known.marks:  # before there is an optimizer nothing is trained
+        if (
+            known.met == self._program.optimizers_seen and not known.marks
+        ):  # before there is an optimizer nothing is trained
             return
         before, known.met = known.marks, self._program.optimizers_seen
         known.marks = tuple(

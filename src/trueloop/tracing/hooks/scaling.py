@@ -85,7 +85,9 @@ class Scaling:
         self._stream.emit(ScalerCreated(location=user_location(), scaler=self._stream.registry.ref(scaler)))
 
     def _ours(self, scaler: GradScaler) -> bool:
-        return self._stream.active and not _is_compiling() and not self._program.is_other_thread() and scaler.is_enabled()
+        return (
+            self._stream.active and not _is_compiling() and not self._program.is_other_thread() and scaler.is_enabled()
+        )
 
     def _scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scale(scaler: GradScaler, outputs: Any) -> Any:
@@ -143,10 +145,14 @@ class Scaling:
         if self._stream.full_tracing and self._program.stepping_scaler is None:
             registry = self._stream.registry
             self._stream.emit(
-                GradientsUnscaled(location=user_location(), scaler=registry.ref(scaler), optimizer=registry.ref(optimizer))
+                GradientsUnscaled(
+                    location=user_location(), scaler=registry.ref(scaler), optimizer=registry.ref(optimizer)
+                )
             )
 
     def _skipped(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         if self._stream.full_tracing:
             registry = self._stream.registry
-            self._stream.emit(StepSkipped(location=user_location(), optimizer=registry.ref(optimizer), scaler=registry.ref(scaler)))
+            self._stream.emit(
+                StepSkipped(location=user_location(), optimizer=registry.ref(optimizer), scaler=registry.ref(scaler))
+            )

@@ -283,7 +283,11 @@ class Steps:
                     scaler=None if scaler is None else registry.ref(scaler),
                     closure=before.closure,
                     seconds=seconds,
-                    norm_parameters=() if not norms.each else ordered_refs if all_graded else tuple(map(registry.ref, graded)),
+                    norm_parameters=()
+                    if not norms.each
+                    else ordered_refs
+                    if all_graded
+                    else tuple(map(registry.ref, graded)),
                     parameter_norms=tuple(norms.each),
                     underflowing_eps=_epsilon_lost(optimizer),
                     still_scaled=before.scaled,

@@ -16,7 +16,9 @@ from trueloop.tracing.stream import EventStream
 
 def record_suspect_calls(stream: EventStream, program: ProgramState) -> None:
     """Note which calls were made since the backward before: their loss is not finite."""
-    program.nonfinite_calls = tuple(call for call in list(program.calls) if call.backward_count == stream.backward_count)
+    program.nonfinite_calls = tuple(
+        call for call in list(program.calls) if call.backward_count == stream.backward_count
+    )
 
 
 def locate_nonfinite(stream: EventStream, program: ProgramState) -> None:

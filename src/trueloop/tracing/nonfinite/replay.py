@@ -149,7 +149,9 @@ def replay(calls: Sequence[RecordedCall]) -> Replay:
             return Replay(found, finite=False)
         hidden, steep = hidden or watching.first, steep or watching.steep
         ran, finite = ran or matters, finite and output_is_finite
-    return Replay(hidden if finite else None, finite=finite and ran, infinite_derivative=steep if finite and not hidden else None)
+    return Replay(
+        hidden if finite else None, finite=finite and ran, infinite_derivative=steep if finite and not hidden else None
+    )
 
 
 def _is_watched() -> bool:
