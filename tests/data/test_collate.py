@@ -67,7 +67,7 @@ def test_lists_of_numbers_in_a_sample_become_one_tensor():
     assert_same(collate([([1, 2], 0), ([3, 4], 1)]), [torch.tensor([[1, 2], [3, 4]]), torch.tensor([0, 1])])
 
 
-def test_columns_that_are_tensors_stay_as_they_are():
+def test_tensor_columns_are_unchanged():
     column = torch.ones(2, 3)
     assert collate({"x": column})["x"] is column
 

@@ -181,7 +181,7 @@ def test_rows_of_python_values_become_tensors():
     assert micro.data["text"] == ["0", "1", "2"]
 
 
-def test_hugging_face_datasets_are_taken_as_they_are():
+def test_hugging_face_datasets_work_directly():
     datasets = pytest.importorskip("datasets")
     rows = Rows(6)
     data = datasets.Dataset.from_dict(rows.columns)

@@ -221,7 +221,7 @@ def test_weights_and_labels_are_one_per_sample():
         choose_order([1.0, 1.0, 1.0], 4, 0)
 
 
-def test_an_order_is_chosen_by_name_by_weights_or_as_it_is():
+def test_an_order_is_chosen_by_name_weights_or_directly():
     assert choose_order("random", 5, 9) == RandomOrder(size=5, seed=9)
     assert choose_order("sequential", 5, 9) == SequentialOrder(size=5)
     for weights in ([0.0, 1.0], torch.tensor([0.0, 1.0]), np.array([0.0, 1.0])):

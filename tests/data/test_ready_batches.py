@@ -48,7 +48,7 @@ class EpochRecorder:
         self.epochs.append(epoch)
 
 
-def test_whatever_shuffles_is_told_the_epoch_once():
+def test_every_shuffling_part_gets_set_epoch_once():
     class RecordingData(EpochRecorder, TensorDataset):
         def __init__(self):
             EpochRecorder.__init__(self)
@@ -71,7 +71,7 @@ def test_whatever_shuffles_is_told_the_epoch_once():
     assert own.epochs == [3]
 
 
-def test_batch_samplers_are_told_the_epoch():
+def test_batch_samplers_get_set_epoch():
     data = TensorDataset(torch.arange(10))
     source = IterableSource(DataLoader(data, batch_sampler=WindowSampler(data, effective_batch=4)))
     assert source.updates_per_epoch == 3

@@ -22,7 +22,7 @@ def test_generators_go_on_as_if_nothing_had_been_drawn():
     assert [first, draw()] == expected
 
 
-def test_generators_are_put_back_after_an_error():
+def test_generators_are_restored_after_an_error():
     seed_generators(1)
     expected = draw()
     seed_generators(1)

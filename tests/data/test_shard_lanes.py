@@ -70,7 +70,7 @@ def odd_tensors(_shard):
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")  # torch's own, for its own pickling
-def test_tensors_of_every_kind_arrive_as_they_were():
+def test_tensors_of_every_kind_arrive_unchanged():
     of = epoch_of(Shards([0], odd_tensors, buffer=0))
     starts = {0: LanePosition(0, 0)}
     ours, theirs = from_workers(of, starts)[0], in_process(of, starts)[0]
@@ -105,7 +105,7 @@ def test_a_dataset_that_shares_itself_among_workers_is_read_whole():
     }
 
 
-def test_a_lesson_from_a_worker_arrives_as_it_is():
+def test_an_error_from_a_worker_arrives_unchanged():
     of = epoch_of(Shards(["a"], lambda _: range(3), sizes=[4], buffer=0))
     with pytest.raises(InvalidData, match=r"\AShard 0 \('a'\) ended after 3 samples; sizes says 4.\n"):
         from_workers(of, {0: LanePosition(0, 0)})

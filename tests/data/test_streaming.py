@@ -167,7 +167,7 @@ def test_resuming_at_any_window_is_no_interruption(lengths, buffer, width, effec
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_resumed_epoch_reads_only_the_shards_in_hand(known):
+def test_a_resumed_epoch_reads_only_the_current_shards(known):
     lengths, done = [30] * 12, 30  # 30 windows of 8: 240 samples in 3 lanes of 120, so 2 shards and 20 samples of each
     first = shards(lengths, known=known, interleave=3, buffer=5)
     source = ShardLoader(first, effective_batch=8)

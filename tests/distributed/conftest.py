@@ -31,10 +31,12 @@ def _life(function, arguments, rank, size, port, pipe: Connection):
     torch.set_num_threads(1)
     launch(rank, size, port)
     try:
-        collected = pickle.dumps((True, function(*arguments)))  # plain: a tensor sent by a pipe lives in its sender's memory
+        message = pickle.dumps(
+            (True, function(*arguments))
+        )  # plain: a tensor sent by a pipe lives in its sender's memory
     except BaseException as error:  # noqa: BLE001 - reported to the test
-        collected = pickle.dumps((False, f"{traceback.format_exc()}\n{getattr(error, '__notes__', '')}"))
-    pipe.send_bytes(collected)
+        message = pickle.dumps((False, f"{traceback.format_exc()}\n{getattr(error, '__notes__', '')}"))
+    pipe.send_bytes(message)
     os._exit(0)
 
 
@@ -57,9 +59,9 @@ def _together(function, *arguments, processes):
         for life in lives:
             life.kill()
             life.join()
-    failed = [f"process {rank}:\n{collected}" for rank, (well, collected) in enumerate(results) if not well]
+    failed = [f"process {rank}:\n{message}" for rank, (well, message) in enumerate(results) if not well]
     assert not failed, "\n".join(failed)
-    return [collected for _, collected in results]
+    return [message for _, message in results]
 
 
 @pytest.fixture(scope="session")

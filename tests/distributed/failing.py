@@ -35,27 +35,27 @@ def at(place):
     """Perform this process's action; return it."""
     _seen[place] = count = _seen.get(place, 0) + 1
     here = (str(ATTEMPT), str(RANK), place)
-    for *where, when, deed in FAULTS:
+    for *where, when, action in FAULTS:
         if tuple(where) == here and int(when) == count:
-            act(deed)
-            return deed
+            act(action)
+            return action
     return ""
 
 
-def act(deed):
-    if deed in ("launcher", "both"):
+def act(action):
+    if action in ("launcher", "both"):
         os.kill(LAUNCHER, signal.SIGKILL)
-    if deed in ("kill", "both"):
+    if action in ("kill", "both"):
         os.kill(os.getpid(), signal.SIGKILL)
-    if deed in ("term", "int"):
-        os.kill(LAUNCHER, {"term": signal.SIGTERM, "int": signal.SIGINT}[deed])
-    if deed == "stop":
+    if action in ("term", "int"):
+        os.kill(LAUNCHER, {"term": signal.SIGTERM, "int": signal.SIGINT}[action])
+    if action == "stop":
         os.kill(os.getpid(), signal.SIGTERM)
-    if deed == "raise":
+    if action == "raise":
         raise ValueError("label 7 of 3 classes")
-    if deed == "full":
+    if action == "full":
         raise OSError(errno.ENOSPC, "No space left on device")
-    if deed == "hang":
+    if action == "hang":
         time.sleep(600)
 
 
@@ -102,12 +102,12 @@ class Net(nn.Module):
         self.double()
 
     def forward(self, x):
-        deed = at("forward" if self.training else "evaluate")
+        action = at("forward" if self.training else "evaluate")
         if self.training and "TRAINED" in os.environ:
             with (Path(os.environ["TRAINED"]) / f"{RANK}").open("a") as file:
                 print(*map(int, x[:, 6].tolist()), file=file)
         time.sleep(self.training * float(os.environ.get("SLOW_S", "0")))
-        return self.head(self.layers(x[:, :6])) * (float("nan") if deed == "nan" else 1.0)
+        return self.head(self.layers(x[:, :6])) * (float("nan") if action == "nan" else 1.0)
 
 
 def assemble(options):

@@ -52,9 +52,9 @@ class Share:
 def train(train_set, *, metrics=None, val=None, epochs=2, **arguments):
     model, reporter = net(), RecordingReporter()
     config = TrainConfig(epochs=epochs, effective_batch=8, micro_batch=3, device="cpu", workers=0, seed=9)
-    Trainer(model=model, objective=nn.CrossEntropyLoss(), config=config, metrics=metrics or {}, reporters=[reporter]).fit(
-        train_set, val=dataset(10) if val is None else val, **arguments
-    )
+    Trainer(
+        model=model, objective=nn.CrossEntropyLoss(), config=config, metrics=metrics or {}, reporters=[reporter]
+    ).fit(train_set, val=dataset(10) if val is None else val, **arguments)
     return torch.cat([p.detach().flatten() for p in model.parameters()]), reporter.metrics, reporter.tables
 
 

@@ -93,7 +93,11 @@ def train(case, micro=None, parallel="ddp", optimizer="adamw"):
     )  # fmt: skip
     objective = {"mean": nn.CrossEntropyLoss(), "terms": two_terms}[case]
     trainer = Trainer(
-        model=model, objective=objective, config=config, reporters=[reporter], counts=counts if case == "terms" else None
+        model=model,
+        objective=objective,
+        config=config,
+        reporters=[reporter],
+        counts=counts if case == "terms" else None,
     )
     trainer.fit(Tokens(), val=Tokens(7))
     return flat(model), reporter.rows, reporter.evaluated

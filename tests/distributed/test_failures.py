@@ -29,7 +29,7 @@ def test_killed_at_any_moment_torchrun_starts_all_again(place, uninterrupted):
     assert [line["facts"]["restart"] for line in place.journaled("run_started")] == [0, 1, 2, 3]
 
 
-def test_the_launcher_is_killed_or_told_to_stop(place, uninterrupted):
+def test_the_launcher_is_killed_or_stopped(place, uninterrupted):
     """The same command five times: none of its processes lives on, and at the end nothing was lost."""
     slow = 0.2
     for fault, code, reason in (

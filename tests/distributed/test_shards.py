@@ -104,7 +104,9 @@ def train(run_dir, epochs=EPOCHS, data=None, model=None, **settings):
     """Train in a folder until ``epochs``; return what was noted."""
     reporter, model = RecordingReporter(), model or Tied()
     config = replace(CONFIG, epochs=epochs, **settings)
-    trainer = Trainer(model=model, objective=nn.CrossEntropyLoss(), config=config, run_dir=run_dir, reporters=[reporter])
+    trainer = Trainer(
+        model=model, objective=nn.CrossEntropyLoss(), config=config, run_dir=run_dir, reporters=[reporter]
+    )
     trainer.fit(data or Samples(), val=None if data else Samples(5))
     return reporter.notes
 
@@ -150,7 +152,9 @@ def pair(root):
     results["scalar"] = str(caught.value)
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Dynamo looks at what it should not, and torch tells it
-        patch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # traced in the same way, without compile time
+        patch.setattr(
+            torch, "compile", partial(torch.compile, backend="eager")
+        )  # traced in the same way, without compile time
         results["compile"] = train(root / "compile", epochs=1, compile=True)
     results["disk"] = _refused(root / "whole", first, shard_files._HashingFile, "write", _full)
     results["blind"] = _refused(root / "whole", first, Path, "is_dir", lambda *_: False)

@@ -37,7 +37,7 @@ HOWS = ("equal", "reported", "failed", "not run")
 def prepare(scratch: Path) -> Known:
     """Run uninterrupted: once as a user does, and once for each number of workers in a fork; all must agree."""
     as_user = Place(path=scratch / "uninterrupted")
-    child = as_user.start_anew()
+    child = as_user.start_fresh()
     forked = {
         workers: Place(path=scratch / f"{workers} workers", words=("--workers", str(workers))) for workers in (0, 2)
     }

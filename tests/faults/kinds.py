@@ -152,7 +152,7 @@ def all_damaged(place: Place, known: Known, *, harm: Harm) -> Verdict:
     shutil.copytree(known.stopped, place.run_dir)
     for victim in place.checkpoints.glob("update-*"):
         harm(victim / "model.safetensors")
-    return told_or_finished(place, known, partial(restore, known.stopped / "checkpoints", place.checkpoints))
+    return reported_or_finished(place, known, partial(restore, known.stopped / "checkpoints", place.checkpoints))
 
 
 def journal_damaged(place: Place, known: Known, *, harm: Harm) -> Verdict:
@@ -210,7 +210,7 @@ def disk_full(place: Place, known: Known, *, kib: int) -> Verdict:
         return Verdict("not run", "mounting is not permitted here")
     place.run_dir = disk / "run"
     try:
-        return told_or_finished(
+        return reported_or_finished(
             place, known, lambda: mounted("-o", "remount,size=64m", str(disk)) or 1 / 0, nothing_partial=True
         )
     finally:
@@ -240,7 +240,7 @@ def read_only(place: Place, known: Known, *, below: str, stopped: bool) -> Verdi
     def writable() -> None:
         subprocess.run(["umount", "--lazy", str(folder)], check=True) if as_root else folder.chmod(0o755)
 
-    return told_or_finished(place, known, writable)
+    return reported_or_finished(place, known, writable)
 
 
 def in_the_way(place: Place, known: Known, *, name: str, kind: Literal["file", "folder"]) -> Verdict:
@@ -248,7 +248,7 @@ def in_the_way(place: Place, known: Known, *, name: str, kind: Literal["file", "
     obstacle = place.run_dir / name if name else place.run_dir
     obstacle.parent.mkdir(parents=True, exist_ok=True)
     obstacle.mkdir() if kind == "folder" else obstacle.write_text("in the way")
-    return told_or_finished(place, known, partial(remove, obstacle))
+    return reported_or_finished(place, known, partial(remove, obstacle))
 
 
 def mounted(*words: str) -> bool:
@@ -279,11 +279,11 @@ def two_processes(place: Place, known: Known, *, word: str) -> Verdict:
 def clock_jumps(place: Place, known: Known, *, seed: int, kill: bool) -> Verdict:
     """The wall clock jumps by hours, back and forth; with a kill on the way."""
     if kill:
-        child = place.start_anew(faults={"FAULT_CLOCK": str(seed + 1)})
+        child = place.start_fresh(faults={"FAULT_CLOCK": str(seed + 1)})
         child.wait_until(lambda: len(list(place.checkpoints.glob("update-*"))) > 2)
         child.signal_at(0, signal.SIGKILL)
         child.wait()
-    ended = place.start_anew(faults={"FAULT_CLOCK": str(seed)}).wait()
+    ended = place.start_fresh(faults={"FAULT_CLOCK": str(seed)}).wait()
     if ended.code:
         return Verdict("failed", ended.trouble())
     records = map(json.loads, (place.run_dir / "journal.jsonl").read_text().splitlines())
@@ -312,7 +312,7 @@ def finished(place: Place, known: Known, *, faults: Mapping[str, str] | None = N
     return Verdict("failed", wrong) if wrong else Verdict("equal")
 
 
-def told_or_finished(
+def reported_or_finished(
     place: Place, known: Known, cure: Callable[[], object], *, nothing_partial: bool = False
 ) -> Verdict:
     """Run the same command: it finishes, or says clearly why not and finishes once that is cured."""

@@ -154,7 +154,7 @@ class Place:
                 os._exit(1)
         return Child(pid=pid, scratch=self.path, number=number)
 
-    def start_anew(self, *words: str, faults: Mapping[str, str] | None = None) -> Child:
+    def start_fresh(self, *words: str, faults: Mapping[str, str] | None = None) -> Child:
         """Start a new interpreter that runs the command, as a user does."""
         self.started += 1
         out, err = (_stream(self.path, self.started, name).open("wb") for name in ("out", "err"))

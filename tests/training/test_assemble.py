@@ -99,7 +99,7 @@ def test_a_loss_with_parameters_of_its_own_is_refused(build):
         build(Net(), Scaled(), TrainConfig())
 
 
-def test_sparse_gradients_are_refused_whoever_makes_the_optimizer(build):
+def test_sparse_gradients_are_refused_with_any_optimizer(build):
     model = nn.Sequential(nn.Embedding(5, 3, sparse=True))
     for given in ({}, {"optimizer": torch.optim.SparseAdam}):
         with pytest.raises(InvalidModel, match="sparse=True"):

@@ -148,7 +148,7 @@ def test_it_stops_early_at_the_best(cut, build, tmp_path, reporter):
         (signal.SIGUSR1, "preempted", "SIGUSR1"),
     ],
 )
-def test_told_to_stop_it_finishes_the_update_and_saves(cut, build, tmp_path, reporter, sent, reason, who):
+def test_a_stop_request_finishes_the_update_and_saves(cut, build, tmp_path, reporter, sent, reason, who):
     class Pressing:
         def __init__(self, inner):
             self.inner = inner
@@ -179,7 +179,7 @@ def test_told_to_stop_it_finishes_the_update_and_saves(cut, build, tmp_path, rep
     assert all(torch.equal(final(again)[name], value) for name, value in final(whole).items())
 
 
-def test_told_to_stop_while_it_evaluates_it_begins_no_epoch(cut, build, tmp_path):
+def test_a_stop_request_during_evaluation_starts_no_epoch(cut, build, tmp_path):
     class Pressing:
         def __iter__(self):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -300,9 +300,9 @@ def test_a_slow_disk_changes_no_checkpoint(cut, build, tmp_path):
             parts, config, cut(X, Y, effective=8, micro=3), held_out={"val": VAL}, metrics={},
             checkpoints=folder(tmp_path / name, keep_last=99), reporters=(),
         ).run(name="x", facts={})  # fmt: skip
-    beside, waited = (sorted((tmp_path / name).rglob("*.*")) for name in ("background", "waited"))
-    assert len(beside) == len(waited) > 4 * 13
-    assert [path.read_bytes() for path in beside] == [path.read_bytes() for path in waited]
+    background, waited = (sorted((tmp_path / name).rglob("*.*")) for name in ("background", "waited"))
+    assert len(background) == len(waited) > 4 * 13
+    assert [path.read_bytes() for path in background] == [path.read_bytes() for path in waited]
 
 
 class FullDisk(CheckpointFolder):
@@ -313,7 +313,7 @@ class FullDisk(CheckpointFolder):
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_a_save_that_failed_ends_the_run_or_is_told_beside_what_did(cut, build, tmp_path, reporter, dies):
+def test_a_failed_save_ends_the_run_or_becomes_a_note(cut, build, tmp_path, reporter, dies):
     from dataclasses import replace
 
     config = replace(CONFIG, checkpoint=replace(CONFIG.checkpoint, every_epochs=99), monitor=MonitorConfig())
@@ -374,7 +374,7 @@ def test_a_damaged_best_is_passed_over_for_the_next(cut, build, tmp_path, report
     assert [note.kind for note in reporter.of(Notice)] == ["checkpoint_passed_over"]
 
 
-def test_a_best_that_was_removed_is_missed_aloud(cut, build, tmp_path, reporter):
+def test_a_removed_best_checkpoint_is_reported(cut, build, tmp_path, reporter):
     from dataclasses import replace
     from shutil import rmtree
 
@@ -411,7 +411,7 @@ def test_an_early_stopped_run_stays_stopped(cut, build, tmp_path):
         assert fit.run(name="x", facts={}).update == 12
 
 
-def test_a_plateau_scheduler_hears_the_monitored_metric(cut, build):
+def test_a_plateau_scheduler_receives_the_monitored_metric(cut, build):
     config = TrainConfig(epochs=4, effective_batch=8)
     parts = build(
         network(), nn.CrossEntropyLoss(), config,

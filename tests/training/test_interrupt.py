@@ -18,7 +18,7 @@ def send(number: int) -> None:
 
 
 @pytest.fixture(autouse=True)
-def handlers_are_put_back():
+def restore_handlers():
     before = [signal.getsignal(number) for number in TAKEN]
     yield
     assert [signal.getsignal(number) for number in TAKEN] == before

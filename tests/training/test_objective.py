@@ -94,12 +94,12 @@ def test_items_of_a_batch(batch, items):
     assert count_items(batch) == items
 
 
-def test_items_that_cannot_be_told():
+def test_unknown_number_of_items():
     with pytest.raises(InvalidData, match="how many items"):
         count_items(("a", 1))
 
 
-def test_inputs_reach_the_model_as_they_are_packed():
+def test_inputs_reach_the_model_by_their_structure():
     class Two(nn.Module):
         def forward(self, left, right):
             return left - right

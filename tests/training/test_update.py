@@ -98,7 +98,7 @@ def test_nothing_that_is_not_finite_is_stepped(bad, kind, name):
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("clip", [None, CLIP])
 @pytest.mark.parametrize("way", [HostUpdate, DeviceUpdate])
-def test_without_a_guard_what_is_not_finite_is_stepped_unclipped_and_alone(bad, clip, way):
+def test_without_a_guard_nonfinite_gradients_are_applied_unclipped(bad, clip, way):
     model = model_with_gradients()
     parameters = list(model.parameters())
     parameters[1].grad[0] = bad

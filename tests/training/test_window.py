@@ -145,7 +145,7 @@ def test_counts_on_a_device_are_judged_like_those_of_the_host(first, second, mea
     assert float(window.loss()) == pytest.approx(mean, nan_ok=True)
 
 
-def test_a_plain_sum_beside_a_count_of_nothing_is_something():
+def test_a_plain_sum_next_to_a_zero_count_counts():
     window = Window()
     window.add(micro(2, True), [term(3.0, None), term(0.0, 0)])
     assert (window.divisor, window.loss()) == (1.0, 3.0)

@@ -12,7 +12,7 @@ from typing import Final
 
 from trueloop.core.findings import CodePosition
 
-_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep  # noqa: PTH120, PTH100
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH120, PTH100
 
 
 def _folders() -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from torch import nn
 
-_OWN = Path(__file__).resolve().parents[2]
+_OWN = Path(__file__).resolve().parents[1]
 _RECIPES = _OWN / "recipes"
 
 

@@ -15,7 +15,7 @@ from trueloop.core.errors import InvalidData, InvalidModel, TrueloopError
 from trueloop.training.loss_reduction import KNOWN_LOSSES, check_output_and_target, mean_divisor, with_sum_reduction
 from trueloop.training.memory.device_memory import is_out_of_memory
 
-_LIBRARY_FOLDERS = (Path(__file__).parents[2], Path(torch.__file__).parent)
+_LIBRARY_FOLDERS = (Path(__file__).parents[1], Path(torch.__file__).parent)
 """Folders whose code is not the user's: trueloop and torch."""
 
 

@@ -19,7 +19,7 @@ from trueloop.verification.model_snapshot import Kept
 from trueloop.verification.proof_context import Bench
 from trueloop.verification.rng_state import preserved, seed_all
 
-_OURS = (Path(__file__).parents[2], Path(torch.__file__).parent)
+_OURS = (Path(__file__).parents[1], Path(torch.__file__).parent)
 
 Group = Literal["model", "gradients", "training", "data"]
 GROUPS: tuple[Group, ...] = ("model", "gradients", "training", "data")

@@ -210,7 +210,7 @@ def test_run_accepts_correct_scripts(run_is_clean, script):
 # The rule --------------------------------------------------------------------------------------------------------
 
 RUN_ONLY = {"a teacher's average"}
-"""Of these the text cannot tell."""
+"""Scripts where the text is not conclusive."""
 
 LINT_FAULTY = {
     "a total over an epoch": """
@@ -477,7 +477,7 @@ for layer in self.layers:
     x = layer(x)
     outs.append(x)
 """
-MADE_IN_THE_CALL = {
+CREATED_IN_THE_CALL = {
     "a list": "outs = []" + FILL,
     "a list with an element": "outs = [x]" + FILL,
     "a list that another name has, too": "outs = again = []" + FILL,
@@ -559,20 +559,20 @@ USED = {
     "read later": "for at, layer in enumerate(self.layers):\n    x = layer(x) + outs[-at - 1]\nreturn self.last(x)",
     "not read": "return self.last(x)",
 }
-LIVES_ON = {
+STORED_IN_THE_MODULE = {
     "of the module": FILL.replace("outs.append(x)", "self.kept.append(x)  # <- MEM001"),
     "of the module, by another name": "outs = self.kept" + FILL.replace("append(x)", "append(x)  # <- MEM001"),
 }
 
 
 @pytest.mark.parametrize("use", USED.values(), ids=USED)
-@pytest.mark.parametrize("made", MADE_IN_THE_CALL.values(), ids=MADE_IN_THE_CALL)
-def test_what_a_call_makes_does_not_outlive_it(lint_is_clean, made, use):
+@pytest.mark.parametrize("made", CREATED_IN_THE_CALL.values(), ids=CREATED_IN_THE_CALL)
+def test_containers_created_in_a_call_are_accepted(lint_is_clean, made, use):
     lint_is_clean(_net(f"{made}\n{use}"), "MEM001")
 
 
-@pytest.mark.parametrize("body", LIVES_ON.values(), ids=LIVES_ON)
-def test_what_a_module_keeps_outlives_the_call(lint_reports, body):
+@pytest.mark.parametrize("body", STORED_IN_THE_MODULE.values(), ids=STORED_IN_THE_MODULE)
+def test_containers_of_the_module_are_reported(lint_reports, body):
     lint_reports(_net(f"{body}\nreturn self.last(x)"))
 
 
@@ -580,13 +580,13 @@ def test_what_a_module_keeps_outlives_the_call(lint_reports, body):
     "use",
     ["sum(self.last(each) for each in outs)", "self.last(outs[0] * outs[2])", "self.last(torch.stack(outs).sum(0))"],
 )
-def test_what_a_call_returns_is_used(lint_is_clean, use):
+def test_returned_containers_are_accepted(lint_is_clean, use):
     lint_is_clean(_net("outs = []" + FILL + f"return {use}"), "MEM001")
     loss = f"outs = net(x)\n        mse({use.replace('self', 'net')}, y)"
     lint_is_clean(_net("outs = []" + FILL + "return outs").replace("mse(net(x), y)", loss), "MEM001")
 
 
-def test_a_list_of_one_step_that_other_functions_fill(lint_is_clean):
+def test_a_list_of_one_step_filled_by_other_functions(lint_is_clean):
     lint_is_clean(
         HEAD
         + """
@@ -609,7 +609,7 @@ for epoch in range(20):
     )
 
 
-def test_a_list_of_the_module_that_another_function_makes_in_each_step(lint_is_clean):
+def test_a_global_list_recreated_in_each_step(lint_is_clean):
     lint_is_clean(
         HEAD
         + """
@@ -633,7 +633,7 @@ def _net(body: str) -> str:
     return HEAD + NET.replace("BODY", body.strip().replace("\n", "\n        "))
 
 
-def test_what_is_kept_leaves_its_graph_behind(lint_reports):
+def test_the_fix_detaches_the_stored_value(lint_reports):
     (found,) = lint_reports(HEAD + FAULTY["an attribute of a class"][1], fixes=True)
     assert not found.autofix.safe, "a cut graph is never safe"
     assert [edit.text for edit in found.autofix.edits] == ["loss.detach()"]

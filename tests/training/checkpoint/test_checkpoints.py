@@ -248,7 +248,7 @@ def test_all_damaged_is_none_and_all_are_named(tmp_path: Path, three: Checkpoint
     assert len(three.problems()) == 3
 
 
-def test_an_update_reached_again_after_damage_is_saved_beside(tmp_path: Path, three: CheckpointFolder):
+def test_a_damaged_update_is_saved_again_under_a_new_name(tmp_path: Path, three: CheckpointFolder):
     flip(tmp_path / "update-000000003" / "state.json", 5)
     assert three.load_latest()[0].update == 2  # type: ignore[index]
     save(three, 3)
@@ -377,7 +377,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
     if not mounted("-t", "tmpfs", "-o", "size=1m", "none", str(disk)):
-        pytest.skip("mounting is not permitted here; the file size limit below stands in for it")
+        pytest.skip("mounting is not permitted here; the file size limit below replaces it")
     yield disk
     subprocess.run(["umount", disk], check=True)
 

@@ -288,13 +288,13 @@ def test_every_byte_is_checked_without_making_anything_of_it(folder: Path):
         {"list": {}},
     ],
 )
-def test_metrics_that_make_no_sense_are_damage(folder: Path, metrics: Any):
+def test_invalid_metrics_are_damage(folder: Path, metrics: Any):
     rewritten(folder, lambda manifest: manifest.update(metrics=metrics))
     with pytest.raises(CheckpointError, match="is invalid"):
         read_manifest(folder)
 
 
-def test_metrics_are_read_as_they_were_packed(folder: Path):
+def test_metrics_survive_a_round_trip(folder: Path):
     values = {"a": 0.1, "b": float("-inf"), "c": -0.0, "d": 1e-320}
     rewritten(folder, lambda manifest: manifest.update(metrics=pack(values)[0]))
     seen = read_manifest(folder)[0].metrics

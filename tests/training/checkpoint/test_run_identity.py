@@ -90,7 +90,7 @@ def test_a_run_is_itself_also_after_a_checkpoint(build, tmp_path):
         ({"monitor": MonitorConfig(metric="val/accuracy", mode="max")}, "breaking"),
     ],
 )
-def test_settings_are_told_apart_by_consequence(changed, expected):
+def test_settings_differ_by_consequence(changed, expected):
     saved, present = ({**flat(config)} for config in (TrainConfig(), replace(TrainConfig(), **changed)))
     found = compare(saved, present)
     assert found.all
@@ -106,7 +106,7 @@ def flat(config: TrainConfig, above: str = "") -> dict:
     }
 
 
-def test_differences_are_shown_as_they_are_typed():
+def test_differences_are_formatted_as_typed():
     saved = {**flat(TrainConfig()), "options.width": 4, "data.train": "10:sha256:aa"}
     present = {**flat(TrainConfig(clip=None, optim=OptimConfig(betas=(0.5, 0.9)), drop_last=True)), "data.train": "9:x"}
     with pytest.raises(CheckpointError) as refused:

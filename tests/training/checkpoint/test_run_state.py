@@ -70,7 +70,7 @@ def test_what_is_harmless_is_in_the_details(build, cut):
     assert remark.details == {"changed": ["workers: was none, is 2"]}
 
 
-def test_what_moves_roundings_is_noted_by_name(build, cut):
+def test_changes_of_rounding_are_reported_by_name(build, cut):
     remarks = fresh(build, replace(CONFIG, micro_batch=2)).resume(trained(build, cut), 4)
     assert [remark.kind for remark in remarks] == ["resumed", "resumed_inexact"]
     assert remarks[1].message == "The same run, but no longer bitwise: micro_batch: was 8, is 2."
@@ -125,7 +125,7 @@ def test_another_optimizer_begins_without_moments(build, cut):
     assert not other.parts.optimizer.state_dict()["state"]
 
 
-def test_an_epoch_of_another_order_begins_anew(build, cut):
+def test_an_epoch_of_another_order_restarts(build, cut):
     other = fresh(build, replace(CONFIG, seed=1))
     remarks = other.resume(trained(build, cut), 4, allow_change=True)
     assert remarks[0].message == "Continues after update 6; epoch 2 restarts, as its order has changed."
@@ -178,7 +178,7 @@ def test_a_scheduler_of_the_users_own_goes_on_from_its_rates(build, cut):
 # More epochs
 
 
-def test_a_moved_horizon_is_told_with_both_rates(build, cut):
+def test_a_moved_horizon_is_reported_with_both_rates(build, cut):
     saved = trained(build, cut, replace(CONFIG, schedule=ScheduleConfig(horizon_epochs=4)))
     other = fresh(build, replace(CONFIG, schedule=ScheduleConfig(horizon_epochs=8)))
     (remark,) = other.resume(saved, 4)

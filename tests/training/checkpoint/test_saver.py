@@ -141,7 +141,7 @@ def test_metrics_and_lists_are_copied_too(tmp_path: Path):
 # Order and events ----------------------------------------------------------------------------------------------
 
 
-def test_what_is_whole_is_told_once_and_in_order(tmp_path: Path):
+def test_complete_checkpoints_are_reported_once_and_in_order(tmp_path: Path):
     folder = SlowFolder(tmp_path, keep_last=9)
     saver = Saver(folder)
     save(saver, 1, **{"val/loss": 0.5})
@@ -203,7 +203,7 @@ def test_an_error_of_the_thread_is_raised_on_the_training_thread_once(tmp_path: 
     assert [event.update for event in saver.drain_events()] == ([] if at == "close" else [3])
 
 
-def test_an_error_nobody_foresaw_is_not_swallowed(tmp_path: Path):
+def test_an_unexpected_error_is_not_swallowed(tmp_path: Path):
     class Broken(CheckpointFolder):
         def write(self, parts: Any, **about: Any) -> Any:
             raise ZeroDivisionError
@@ -226,7 +226,7 @@ def test_what_is_no_data_is_refused_at_once(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("available", "blocks"), [(None, False), (160, False), (159, True)])
-def test_where_a_copy_does_not_fit_training_waits_and_is_told_once(tmp_path: Path, available: int | None, blocks: bool):
+def test_if_a_copy_does_not_fit_training_waits_and_reports_it_once(tmp_path: Path, available: int | None, blocks: bool):
     saver = Saver(CheckpointFolder(tmp_path), available=lambda: available)
     weights = torch.zeros(10)
     for update in (1, 2):
@@ -336,15 +336,15 @@ def test_without_the_mirror_a_run_resumes_but_does_not_start(tmp_path: Path):
     assert saver.problems() == ["one was damaged"]
 
 
-def test_what_is_written_beside_is_whole_when_save_returns(tmp_path: Path):
+def test_extra_files_are_complete_when_save_returns(tmp_path: Path):
     folder, threads = CheckpointFolder(tmp_path), list[threading.Thread]()
 
-    def beside(into: Path) -> dict[str, FileStamp]:
+    def write_extra(into: Path) -> dict[str, FileStamp]:
         threads.append(threading.current_thread())
         return {"shard-1.safetensors": write_synced(into / "shard-1.safetensors", [b"part"])}
 
     saver = Saver(folder)
-    saver.save({"model": {}}, update=3, epoch=1, metrics={}, write_extra=beside)
+    saver.save({"model": {}}, update=3, epoch=1, metrics={}, write_extra=write_extra)
     assert [checkpoint.update for checkpoint in folder.checkpoints()] == [3]
     assert (tmp_path / "update-000000003" / "shard-1.safetensors").read_bytes() == b"part"
     assert threads == [threading.main_thread()]

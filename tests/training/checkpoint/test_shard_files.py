@@ -33,7 +33,7 @@ def test_a_file_is_stamped_on_its_way(tmp_path: Path):
     assert (stamp.size, stamp.sha256) == (len(content), hashlib.sha256(content).hexdigest())
 
 
-def test_what_no_except_exception_sees_is_told_in_words():
+def test_a_base_exception_of_torch_is_translated():
     cause = ValueError("Size mismatch between saved torch.Size([5]) and current: torch.Size([6]) for w")
     with (
         pytest.raises(CheckpointError, match=r"^It failed, by process 3: Size mismatch"),
@@ -63,23 +63,23 @@ def test_a_torch_without_the_safetensors_form_is_refused(monkeypatch: pytest.Mon
 def test_shards_that_make_no_sense_are_damaged(tmp_path: Path, places: str):
     assert SHARD.fullmatch(NAME)
 
-    def beside(into: Path) -> dict[str, FileStamp]:
+    def write_extra(into: Path) -> dict[str, FileStamp]:
         return {NAME: write_tensors(into / NAME, {"w": torch.ones(2)}, {"DCP_SHARDING_INFO": places})}
 
-    write_folder(tmp_path, {}, Checkpoint(path=tmp_path, update=1, epoch=1, metrics={}), beside)
+    write_folder(tmp_path, {}, Checkpoint(path=tmp_path, update=1, epoch=1, metrics={}), write_extra)
     with pytest.raises(CheckpointError, match="is damaged: its shards"):
         read_full_tensors(tmp_path, {"w": ShardReference(name="w", shape=(2,), dtype=torch.float32)})
 
 
 def test_another_type_is_not_converted(tmp_path: Path):
-    def beside(into: Path) -> dict[str, FileStamp]:
+    def write_extra(into: Path) -> dict[str, FileStamp]:
         return {
             NAME: write_tensors(
                 into / NAME, {"w": torch.ones(2)}, {"DCP_SHARDING_INFO": '{"w": {"saved_offsets": [0]}}'}
             )
         }
 
-    write_folder(tmp_path, {}, Checkpoint(path=tmp_path, update=1, epoch=1, metrics={}), beside)
+    write_folder(tmp_path, {}, Checkpoint(path=tmp_path, update=1, epoch=1, metrics={}), write_extra)
     assert read_full_tensors(tmp_path, {"w": ShardReference(name="w", shape=(2,), dtype=torch.float32)})[
         "w"
     ].tolist() == [1, 1]

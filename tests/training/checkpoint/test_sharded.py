@@ -75,7 +75,7 @@ THREE = [
 ]
 
 
-def test_a_tree_without_sharded_tensors_stays_as_it_is():
+def test_a_tree_without_sharded_tensors_is_unchanged():
     state = {"model": OrderedDict(w=WEIGHT), "more": [1, (2, "x")]}
     state["model"]._metadata = {"": {"version": 2}}
     apart, sharded = extract_shards(state)
@@ -148,7 +148,7 @@ def test_a_failed_shard_leaves_no_checkpoint(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_shards_everything_is_as_ever():
+def test_without_shards_saving_is_unchanged():
     called: list[Any] = []
     save_on_all_ranks(lambda *, write_extra: called.append(write_extra), {}, SINGLE_PROCESS)
     save_on_all_ranks(None, {}, SINGLE_PROCESS)

@@ -71,7 +71,7 @@ def notes(reporter) -> list[tuple[str, str]]:
     return [(note.kind, note.message) for note in reporter.of(Notice)]
 
 
-def test_a_run_takes_the_same_way_and_compiles_once(build, cut, reporter, traced):
+def test_a_compiled_run_equals_the_eager_one_and_compiles_once(build, cut, reporter, traced):
     plain, whole = (fit(build, cut, TrainConfig(epochs=3, compile=on), reporter) for on in (False, True))
     for run in (plain, whole):
         assert run.run(name="run", facts={}).update == 18
@@ -138,7 +138,9 @@ def test_what_cannot_be_compiled_is_said_and_trained_all_the_same(build, cut, re
 
 
 def test_an_objective_that_reads_a_value_is_trained_by_the_loop(build, cut, reporter, traced):
-    plain, whole = (fit(build, cut, TrainConfig(epochs=1, compile=on), reporter, objective=reads) for on in (False, True))
+    plain, whole = (
+        fit(build, cut, TrainConfig(epochs=1, compile=on), reporter, objective=reads) for on in (False, True)
+    )
     for run in (plain, whole):
         run.run(name="run", facts={})
     ((kind, message),) = notes(reporter)

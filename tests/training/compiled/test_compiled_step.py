@@ -15,7 +15,7 @@ pytestmark = [
 ]
 
 
-def test_windows_are_told_apart_by_shapes_and_dtypes_only():
+def test_windows_differ_only_by_shapes_and_dtypes():
     one = {"x": torch.zeros(4, 3), "more": [torch.zeros(4, dtype=torch.int64), "words"]}
     same = {"x": torch.ones(4, 3), "more": [torch.ones(4, dtype=torch.int64), "others"]}
     assert shapes_of(one) == shapes_of(same)

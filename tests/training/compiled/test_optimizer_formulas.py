@@ -1,4 +1,4 @@
-"""Every formula equals the step of torch's class, from the same state."""
+"""Every formula equals the step of PyTorch's class, from the same state."""
 
 from __future__ import annotations
 

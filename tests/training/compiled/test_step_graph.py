@@ -23,7 +23,7 @@ Y = torch.randint(0, 3, (40,), generator=G)
 
 
 @pytest.fixture(autouse=True)
-def _as_it_is_written(monkeypatch):
+def _without_compiling(monkeypatch):
     """Regions run as the plain functions they are."""
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
 

@@ -13,11 +13,13 @@ from trueloop.training.distributed.piggyback_reduce import MAX_NUMBERS, Piggybac
 
 def travelled(results, dtype):
     """Do to each process's numbers what DDP does: multiply by 1 / processes, and add up."""
-    carriers = [PiggybackReduce(dtype, len(results)) for _ in results]
-    averaged = sum(carrier.encode(each) * (1.0 / len(results)) for carrier, each in zip(carriers, results, strict=True))
-    for carrier in carriers:
-        carrier.parameter.grad = averaged.clone()
-    first, *others = [carrier.decode(len(results[0])) for carrier in carriers]
+    piggybacks = [PiggybackReduce(dtype, len(results)) for _ in results]
+    averaged = sum(
+        piggyback.encode(each) * (1.0 / len(results)) for piggyback, each in zip(piggybacks, results, strict=True)
+    )
+    for piggyback in piggybacks:
+        piggyback.parameter.grad = averaged.clone()
+    first, *others = [piggyback.decode(len(results[0])) for piggyback in piggybacks]
     assert all(each == pytest.approx(first, nan_ok=True) for each in others)
     return first
 
@@ -55,11 +57,11 @@ def test_what_is_not_finite_is_passed_on():
 
 
 def test_a_message_is_read_once():
-    carrier = PiggybackReduce(torch.float32, 2)
-    carrier.parameter.grad = carrier.encode([1.0] * MAX_NUMBERS)
-    assert carrier.decode(MAX_NUMBERS) == [2.0] * MAX_NUMBERS
+    piggyback = PiggybackReduce(torch.float32, 2)
+    piggyback.parameter.grad = piggyback.encode([1.0] * MAX_NUMBERS)
+    assert piggyback.decode(MAX_NUMBERS) == [2.0] * MAX_NUMBERS
     with pytest.raises(RuntimeError, match="before the backward pass"):
-        carrier.decode(1)
+        piggyback.decode(1)
 
 
 def test_it_shares_the_bucket_of_most_gradients():

@@ -61,7 +61,7 @@ def test_all_share_one_part_and_no_attempt_sees_an_earlier_one(store: dist.Store
         assert all(part.get("address of rank 1") == b"here" for part in parts)
 
 
-def test_who_does_not_come_is_named_although_an_earlier_one_of_that_rank_did(store: dist.Store):
+def test_a_missing_rank_is_named_although_an_earlier_attempt_had_it(store: dist.Store):
     meet(store, 2)
     with pytest.raises(ProcessLost, match=r"2 processes of 3 did not connect to localhost:1: rank 1, 2\.") as lost:
         _fresh_store(store, place(0, 3), 0.1)

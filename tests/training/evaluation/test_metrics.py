@@ -66,7 +66,7 @@ def test_shapes_that_do_not_fit_are_named():
 
 
 @pytest.mark.parametrize(("output", "target"), [(SCORES, TARGET), (torch.randn(23, 12), TARGET.clamp(max=2))])
-def test_classes_beyond_the_table_are_named_and_not_filed_elsewhere(output, target):
+def test_classes_outside_the_table_are_an_error(output, target):
     metric = Confusion(3)
     metric.update(output, target)
     with pytest.raises(InvalidData, match="are outside of 3 classes"):

@@ -96,7 +96,7 @@ def test_it_is_bitwise_the_run_with_the_smaller_micro_batch(
     assert parts.oom_retry.drain_notices() == []
 
 
-def test_a_window_that_fails_in_its_middle_starts_anew(build: Any, cut: Any):
+def test_a_window_that_fails_in_its_middle_restarts(build: Any, cut: Any):
     halved, parts = trained(build, cut, Narrow(2, after=4), micro=4)
     plain, _ = trained(build, cut, Narrow(99), micro=4)
     cuts = trained(build, cut, Narrow(99), micro=2)[0]
@@ -161,7 +161,7 @@ def test_what_would_not_be_the_same_run_is_refused(
         trained(build, cut, model, config=config)
 
 
-def test_several_processes_neither_halve_nor_cut_anew(cut: Any):
+def test_several_processes_neither_halve_nor_split_again(cut: Any):
     model = Narrow(3)
     guard = Guard(model, GuardConfig())
     halving = OutOfMemoryRetry(model, guard, Processes(0, 2, torch.device("cpu")), torch.device("cpu"), enabled=True)
@@ -213,7 +213,9 @@ def test_it_works_with_the_guard_switched_off(build: Any, cut: Any):
     assert int(parts.model.seen) == 30
 
 
-def fitted(build: Any, cut: Any, model: nn.Module, path: Any, reporter: Any, *, epochs: int, config: TrainConfig = CONFIG):
+def fitted(
+    build: Any, cut: Any, model: nn.Module, path: Any, reporter: Any, *, epochs: int, config: TrainConfig = CONFIG
+):
     config = replace(config, epochs=epochs, schedule=replace(config.schedule, horizon_epochs=2))
     fit = Fit(
         build(model, nn.CrossEntropyLoss(), config, updates_per_epoch=3), config, cut(*data(), effective=12),
@@ -239,9 +241,7 @@ def test_evaluation_is_cut_likewise_and_measures_the_same(build: Any, cut: Any):
     assert cut_up["loss"] == pytest.approx(whole["loss"], rel=1e-14)
 
 
-def test_the_limit_is_saved_and_a_resumed_run_is_bitwise_the_uninterrupted_one(
-    build: Any, cut: Any, tmp_path: Any, reporter: Any
-):
+def test_the_limit_is_saved_and_resuming_is_bitwise_exact(build: Any, cut: Any, tmp_path: Any, reporter: Any):
     whole = fitted(build, cut, Narrow(6, drop=0.5), tmp_path / "whole", reporter, epochs=2)
     noted = [event for event in reporter.of(Notice) if event.kind == "out_of_memory"]
     assert [(note.update, note.details["before"], note.details["after"]) for note in noted] == [(1, 12, 6)]
@@ -254,7 +254,11 @@ def test_the_limit_is_saved_and_a_resumed_run_is_bitwise_the_uninterrupted_one(
     assert max(roomy.calls[:4]) <= 6
     assert torch.equal(whole.model.layer.weight, resumed.model.layer.weight)
     assert {size for size in whole.model.calls if size not in (6, 12)} == {4}  # of the evaluation
-    chosen = fitted(build, cut, Narrow(99), tmp_path / "parts", reporter, epochs=2, config=replace(CONFIG, micro_batch=12))
+    chosen = fitted(
+        build, cut, Narrow(99), tmp_path / "parts", reporter, epochs=2, config=replace(CONFIG, micro_batch=12)
+    )
     assert chosen.oom_retry.max_micro_batch == 6
-    anew = fitted(build, cut, Narrow(99), tmp_path / "parts", reporter, epochs=2, config=replace(CONFIG, micro_batch=4))
-    assert anew.oom_retry.max_micro_batch is None  # a micro-batch that was chosen meanwhile holds instead
+    restarted = fitted(
+        build, cut, Narrow(99), tmp_path / "parts", reporter, epochs=2, config=replace(CONFIG, micro_batch=4)
+    )
+    assert restarted.oom_retry.max_micro_batch is None  # a micro-batch that was chosen meanwhile holds instead

@@ -152,7 +152,7 @@ def test_without_a_gradient_or_in_eval_mode_the_block_runs_directly(mode, monkey
     assert same(list(plain.buffers()), list(recomputed.buffers()))
 
 
-def test_keys_classes_hooks_and_copies_stay_as_they_were():
+def test_keys_classes_hooks_and_copies_do_not_change():
     plain, recomputed = twins()
     enable_recompute(recomputed)
     assert list(recomputed.state_dict()) == list(plain.state_dict())

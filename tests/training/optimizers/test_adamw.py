@@ -137,7 +137,7 @@ def test_what_it_serves():
 
 
 @pytest.mark.skipif(bool(adamw.AMSGRAD), reason="this torch is an older one")
-def test_an_older_torch_is_told_what_it_wants(monkeypatch: pytest.MonkeyPatch):
+def test_an_older_torch_gets_its_extra_argument(monkeypatch: pytest.MonkeyPatch):
     results: list[object] = []
 
     def older(self, group, parameters, gradients, amsgrad, *lists):

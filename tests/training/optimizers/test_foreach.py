@@ -15,7 +15,7 @@ def test_halves_are_measured_as_wider_numbers(measure):
 
 
 @pytest.mark.parametrize("measure", [total_norm, total_norm_on_host])
-def test_others_are_measured_as_they_are(measure):
+def test_other_dtypes_are_measured_directly(measure):
     tensors = [torch.full((3,), 2.0**-60, dtype=torch.float64), torch.zeros(2, 2), torch.ones(1, dtype=torch.float64)]
     assert float(measure(tensors)) == 1.0
     assert float(measure(tensors[:1])) == pytest.approx(3**0.5 * 2.0**-60, rel=1e-14)

@@ -272,7 +272,7 @@ def test_a_given_scheduler_keeps_its_own_state():
     assert fresh.scheduler.last_epoch == 1
 
 
-def test_a_plateau_scheduler_hears_evaluations_and_not_updates():
+def test_a_plateau_scheduler_steps_on_evaluations_only():
     built = optimizer()
     adapter = UserSchedule(lr_scheduler.ReduceLROnPlateau(built, factor=0.5, patience=1))
     for value in (1.0, 1.0, 1.0):

@@ -76,7 +76,7 @@ def test_a_skipped_update_moves_nothing_and_the_others_move_alike(skips, dtype):
 
 
 @pytest.mark.parametrize(("skipped", "moved"), [(1.0, False), (0.0, True)])
-def test_a_skip_the_host_knows_of_is_told_by_a_number(skipped, moved):
+def test_a_skip_known_on_the_host_is_a_number(skipped, moved):
     model = network()
     average = WeightAverage(model, 0.9)
     before = cloned(average.state_dict())
@@ -142,7 +142,7 @@ def test_the_optimizer_goes_on_with_the_trained_weights_afterwards():
     assert same(dict(model.state_dict()), dict(twin.state_dict()))
 
 
-def test_it_neither_moves_nor_nests_while_applied():
+def test_it_neither_updates_nor_nests_while_applied():
     average = WeightAverage(network(), 0.5)
     with average.applied():
         with pytest.raises(InvalidModel, match="in the model now"):

@@ -48,7 +48,7 @@ def test_weights_moments_and_batchnorm_are_as_if_the_window_had_not_been(cut, bu
     assert all(value.isfinite().all() for value in model.state_dict().values())
 
 
-def test_buffers_are_put_back_on_the_device_too():
+def test_buffers_are_restored_on_the_device_too():
     model = network()
     guard = Guard(model, GuardConfig())
     for skipped in (1.0, 0.0):
@@ -66,7 +66,7 @@ def run(cut, build, reporter, config, bad) -> Fit:
     return Fit(parts, config, source, held_out={}, metrics={}, checkpoints=None, reporters=[reporter])
 
 
-def test_the_run_goes_on_and_says_which_sample(cut, build, reporter):
+def test_the_run_continues_and_names_the_sample(cut, build, reporter):
     fit = run(cut, build, reporter, TrainConfig(epochs=2, effective_batch=8), {13: math.nan})
     result = fit.run(name="x", facts={})
     rows = [row for event in reporter.of(UpdatesDone) for row in event.rows]
@@ -113,7 +113,9 @@ def test_float16_finding_its_scale_is_no_fault(cut, build, reporter):
     config = TrainConfig(epochs=8, effective_batch=8, precision="fp16", guard=GuardConfig(max_in_a_row=2))
     torch.manual_seed(0)
     parts = build(Loud(), nn.CrossEntropyLoss(), config)
-    fit = Fit(parts, config, cut(*data({}), effective=8), held_out={}, metrics={}, checkpoints=None, reporters=[reporter])
+    fit = Fit(
+        parts, config, cut(*data({}), effective=8), held_out={}, metrics={}, checkpoints=None, reporters=[reporter]
+    )
     result = fit.run(name="x", facts={})
     kinds = {note.kind for note in reporter.of(Notice)}
     assert result.skipped > 2
@@ -139,7 +141,7 @@ class Averaging(nn.Module):
         return self.layer(x - self.mean)
 
 
-def test_a_buffer_that_is_replaced_is_put_back_too(cut, build):
+def test_a_replaced_buffer_is_restored_too(cut, build):
     torch.manual_seed(0)
     parts = build(Averaging(), nn.CrossEntropyLoss(), TrainConfig(effective_batch=8))
     batches = cut(*data({11: math.nan}), effective=8).epoch(0)
@@ -173,7 +175,7 @@ def test_a_scalar_in_the_batch_can_be_the_culprit():
     assert (found.where, found.indices) == ("temperature", ())
 
 
-def test_a_window_that_is_done_again_finds_buffers_and_random_numbers_as_they_were():
+def test_a_repeated_window_gets_restored_buffers_and_generators():
     model = network()
     guard = Guard(model, GuardConfig(enabled=False))  # which only leaves undone what is skipped
     for _ in range(2):

@@ -16,9 +16,11 @@ import torch
 
 from trueloop.tracing.user_location import is_trueloop_code, is_user_code, is_user_file
 
+_TRUELOOP: Final = Path(__file__).parents[2]
 _INNER: Final = (
     os.path.dirname(torch.__file__) + os.sep,  # noqa: PTH120
-    os.path.dirname(os.path.abspath(__file__)) + os.sep,  # noqa: PTH120, PTH100
+    f"{_TRUELOOP / 'tracing'}{os.sep}",
+    f"{_TRUELOOP / 'sanitizer'}{os.sep}",
     "<trueloop",
 )
 _RUNPY: Final = re.compile(r"<frozen runpy>|[/\\]runpy\.py$")

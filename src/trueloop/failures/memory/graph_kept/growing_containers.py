@@ -1,4 +1,4 @@
-"""What grows from turn to turn of a loop: lists, dictionaries, running totals."""
+"""Decides from the text whether a list, a dictionary or a total grows in every iteration of a loop."""
 
 from __future__ import annotations
 
@@ -11,80 +11,88 @@ from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.source_file import SourceFile, last_name
 from trueloop.core.source_text import Edit, Fix, encloses
 
-PASSING: Final = frozenset((
+GRAPH_PRESERVING_OPERATIONS: Final = frozenset((
     "binary Add", "binary Sub", "binary Mult", "binary Div", "binary Pow", "unary USub", "torch.Tensor.mean",
     "torch.Tensor.sum", "torch.Tensor.clone", "torch.Tensor.sqrt", "torch.Tensor.exp", "torch.Tensor.log",
     "torch.Tensor.view", "torch.Tensor.reshape", "torch.Tensor.squeeze", "torch.Tensor.unsqueeze", "torch.mean",
     "torch.sum", "torch.stack", "torch.cat", "torch.sqrt", "torch.exp",
 ))  # fmt: skip
-"""Operations whose result has a graph where their input has one; others may give indices, which have none."""
+"""Operations whose result has a graph if an input has one; others may return indices, which have none."""
 
 
-def holds(thing: AbstractValue, graphs: set[int], depth: int = 12) -> bool:
-    """True where a thing surely brings along one of these, by their ids."""
+def holds_graph(thing: AbstractValue, graphs: set[int], depth: int = 12) -> bool:
+    """Return True where a value certainly keeps one of these graphs alive, given by their ids."""
     if NO_GRAPH in thing.facts or not depth:
         return False
     if id(thing) in graphs:
         return True
     if thing.union:
-        return all(holds(each, graphs, depth - 1) for each in thing.union)
+        return all(holds_graph(each, graphs, depth - 1) for each in thing.union)
     counted = thing.kind is ValueKind.UNKNOWN and isinstance(thing.node, ast.BinOp)
-    if thing.kind is ValueKind.SEQUENCE or counted or (thing.kind is ValueKind.TENSOR and thing.name in PASSING):
-        return any(holds(each, graphs, depth - 1) for each in thing.sources)
+    if (
+        thing.kind is ValueKind.SEQUENCE
+        or counted
+        or (thing.kind is ValueKind.TENSOR and thing.name in GRAPH_PRESERVING_OPERATIONS)
+    ):
+        return any(holds_graph(each, graphs, depth - 1) for each in thing.sources)
     return False
 
 
-def growing(source: SourceFile, kept: Op, loop: Loop) -> bool:
-    """True where an operation adds to something that outlives a turn of a loop, in every turn, and nothing empties it.
+def is_growing(source: SourceFile, store: Op, loop: Loop) -> bool:
+    """Return True where every iteration adds to a container that outlives it and that nothing empties.
 
-    What a turn makes itself, also in a function called from it, dies with the turn, however much it keeps until then.
+    A container that the iteration creates, also in a function called from it, is freed with the iteration.
     """
-    place = _place(kept, loop)
-    if place is None or not all(_regular(each.node, place) for each in kept.conditions(loop)):
+    container = _container(store, loop)
+    if container is None or not all(_is_periodic(each.node, container) for each in store.conditions(loop)):
         return False
-    path, word = ast.unparse(place), last_name(place)
+    path, name = ast.unparse(container), last_name(container)
     if (
-        not word
-        or word in source.emptied_containers
-        or _made_in_turn(source, kept, loop)
-        or _bound_in_turn(source, place, loop, kept)
+        not name
+        or name in source.emptied_containers
+        or _is_created_in_iteration(source, store, loop)
+        or _is_rebound_in_iteration(source, container, loop, store)
     ):
         return False
-    bound = source.ops_in_loop(loop, OpKind.SET_ATTRIBUTE, root=kept.entry_point)
-    if any(each.statement is not kept.statement and each.name == word for each in bound):
+    bound = source.ops_in_loop(loop, OpKind.SET_ATTRIBUTE, root=store.entry_point)
+    if any(each.statement is not store.statement and each.name == name for each in bound):
         return False
-    return all(target is kept.node for target in source.assigned_in(loop).get(path, ()))
+    return all(target is store.node for target in source.assigned_in(loop).get(path, ()))
 
 
-def _place(kept: Op, loop: Loop) -> ast.expr | None:
-    """Return what grows, as it is written; None where it does not grow in every turn."""
-    node = kept.node
+def _container(store: Op, loop: Loop) -> ast.expr | None:
+    """Return the expression that grows; None where it does not grow in every iteration."""
+    node = store.node
     match node:
-        case ast.AugAssign(op=ast.Add()) if kept.grad is True:
+        case ast.AugAssign(op=ast.Add()) if store.grad is True:
             local = isinstance(node.target, ast.Name)
             return node.target if not local or encloses(loop.node, node) else None
         case ast.Call(func=ast.Attribute()) if (
-            kept.subject.kind is ValueKind.SEQUENCE and kept.kind is OpKind.STORE_ITEM
+            store.subject.kind is ValueKind.SEQUENCE and store.kind is OpKind.STORE_ITEM
         ):
-            return kept.node.func.value if kept.name in ("append", "insert", "appendleft", "add", "extend") else None
-        case ast.Subscript() if kept.subject.kind is ValueKind.SEQUENCE and not isinstance(
-            kept.statement, ast.AugAssign
+            return store.node.func.value if store.name in ("append", "insert", "appendleft", "add", "extend") else None
+        case ast.Subscript() if store.subject.kind is ValueKind.SEQUENCE and not isinstance(
+            store.statement, ast.AugAssign
         ):
-            turn = {each.id for each in ast.walk(getattr(loop.node, "target", node)) if isinstance(each, ast.Name)}
+            loop_names = {
+                each.id for each in ast.walk(getattr(loop.node, "target", node)) if isinstance(each, ast.Name)
+            }
             keys = {each.id for each in ast.walk(node.slice) if isinstance(each, ast.Name)}
-            return node.value if turn & keys and encloses(loop.node, node) else None
-        case ast.Attribute() if kept.kind is OpKind.SET_ATTRIBUTE and kept.grad is True and _added(kept) is not None:
+            return node.value if loop_names & keys and encloses(loop.node, node) else None
+        case ast.Attribute() if (
+            store.kind is OpKind.SET_ATTRIBUTE and store.grad is True and _added_value(store) is not None
+        ):
             return node
         case _:
             return None
 
 
-def _added(kept: Op) -> ast.expr | None:
+def _added_value(store: Op) -> ast.expr | None:
     """Return ``value`` of ``self.sum = self.sum + value``."""
-    statement = kept.statement
+    statement = store.statement
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.BinOp):
         return None
-    path, sum_ = ast.unparse(kept.node), statement.value
+    path, sum_ = ast.unparse(store.node), statement.value
     if not isinstance(sum_.op, ast.Add):
         return None
     if ast.unparse(sum_.left) == path:
@@ -92,55 +100,55 @@ def _added(kept: Op) -> ast.expr | None:
     return sum_.left if ast.unparse(sum_.right) == path else None
 
 
-def _regular(node: Any, place: ast.expr) -> bool:
-    """True for a condition that comes true again and again, such as one on a remainder."""
+def _is_periodic(node: Any, container: ast.expr) -> bool:
+    """Return True for a condition that holds periodically, such as one on a remainder."""
     test = node.test if isinstance(node, ast.If) else None
     counted = test is not None and any(isinstance(each, ast.Mod) for each in ast.walk(test))
-    return counted and test is not None and last_name(place) not in ast.unparse(test)
+    return counted and test is not None and last_name(container) not in ast.unparse(test)
 
 
-def _run_in_turn(kept: Op, loop: Loop) -> list[Any]:
-    """Return the functions that a turn of a loop has called, directly or through others, to come to an operation."""
-    inside = [encloses(loop.node, call) for call in kept.calls]
-    return list(kept.functions[inside.index(True) :]) if True in inside else []
+def _functions_of_iteration(store: Op, loop: Loop) -> list[Any]:
+    """Return the functions that an iteration calls, directly or through others, to reach an operation."""
+    inside = [encloses(loop.node, call) for call in store.calls]
+    return list(store.functions[inside.index(True) :]) if True in inside else []
 
 
-def _made_in_turn(source: SourceFile, kept: Op, loop: Loop) -> bool:
-    """True where what grows, or the object whose attribute it is, may have been made in the same turn of a loop."""
-    if not isinstance(kept.subject.node, ast.AST):
+def _is_created_in_iteration(source: SourceFile, store: Op, loop: Loop) -> bool:
+    """Return True where the container, or the object that owns it, may be created in the same iteration."""
+    if not isinstance(store.subject.node, ast.AST):
         return True
     owners = [
         each.subject
-        for each in source.ops_of_run(kept)
-        if each.kind is OpKind.SET_ATTRIBUTE and each.statement is kept.statement
+        for each in source.ops_of_run(store)
+        if each.kind is OpKind.SET_ATTRIBUTE and each.statement is store.statement
     ]
-    if any(_of_turn(each, loop) for each in (kept.subject, *owners)):
+    if any(_is_created_by_loop(each, loop) for each in (store.subject, *owners)):
         return True
-    places = (loop.node, *_run_in_turn(kept, loop))
-    sequence = kept.kind is OpKind.STORE_ITEM and kept.subject.kind is ValueKind.SEQUENCE
-    return sequence and any(encloses(each, kept.subject.node) for each in places)
+    scopes = (loop.node, *_functions_of_iteration(store, loop))
+    sequence = store.kind is OpKind.STORE_ITEM and store.subject.kind is ValueKind.SEQUENCE
+    return sequence and any(encloses(each, store.subject.node) for each in scopes)
 
 
-def _of_turn(thing: AbstractValue, loop: Loop) -> bool:
-    """True where one of the ways in which something was made is by a turn of a loop."""
-    return any(node is loop.node for way in thing.alternatives() for node in way.loops or ())
+def _is_created_by_loop(thing: AbstractValue, loop: Loop) -> bool:
+    """Return True where one of the alternatives of a value is created by an iteration of the loop."""
+    return any(node is loop.node for alternative in thing.alternatives() for node in alternative.loops or ())
 
 
-def _bound_in_turn(source: SourceFile, place: ast.expr, loop: Loop, kept: Op) -> bool:
-    """True where a name is given a new value by a function that a turn of a loop calls."""
-    if not isinstance(place, ast.Name):
+def _is_rebound_in_iteration(source: SourceFile, container: ast.expr, loop: Loop, store: Op) -> bool:
+    """Return True where a function that the iteration calls assigns a new value to the name."""
+    if not isinstance(container, ast.Name):
         return False
-    called = [each for each in _run_in_turn(kept, loop) if encloses(each, kept.node)]
-    if any(_binds(each, place.id) for each in called):
+    functions = [each for each in _functions_of_iteration(store, loop) if encloses(each, store.node)]
+    if any(_rebinds(each, container.id) for each in functions):
         return True
     return any(
-        isinstance(each, ast.FunctionDef) and not encloses(each, loop.node) and _declares(each, place.id)
+        isinstance(each, ast.FunctionDef) and not encloses(each, loop.node) and _rebinds_outer_name(each, container.id)
         for each in source.nodes
     )
 
 
-def _binds(function: ast.AST, name: str) -> bool:
-    """True where a function assigns something else to a name than what another name or attribute stands for."""
+def _rebinds(function: ast.AST, name: str) -> bool:
+    """Return True where a function assigns a new value, not just another name or attribute, to a name."""
     for each in ast.walk(function):
         if isinstance(each, ast.Assign | ast.AnnAssign | ast.NamedExpr) and each.value is not None:
             targets = each.targets if isinstance(each, ast.Assign) else [each.target]
@@ -150,41 +158,41 @@ def _binds(function: ast.AST, name: str) -> bool:
     return False
 
 
-def _declares(function: ast.FunctionDef, name: str) -> bool:
-    """True where a function assigns to a name that it declares global or nonlocal."""
+def _rebinds_outer_name(function: ast.FunctionDef, name: str) -> bool:
+    """Return True where a function assigns to a name that it declares global or nonlocal."""
     outer = any(isinstance(each, ast.Global | ast.Nonlocal) and name in each.names for each in ast.walk(function))
-    return outer and _binds(function, name)
+    return outer and _rebinds(function, name)
 
 
-def detached(source: SourceFile, kept: Op, graphs: set[int]) -> Fix | None:
-    """Return the fix: what is kept leaves its graph behind."""
-    statement, node = kept.statement, kept.node
+def detach_fix(source: SourceFile, store: Op, graphs: set[int]) -> Fix | None:
+    """Return the fix that detaches the stored value."""
+    statement, node = store.statement, store.node
     value: ast.expr | None = None
     if isinstance(node, ast.AugAssign):
         value = node.value
     elif isinstance(node, ast.Call):
-        value = node.args[0] if kept.name in ("append", "appendleft", "add") and len(node.args) == 1 else None
-    elif kept.kind is OpKind.SET_ATTRIBUTE:
-        value = _added(kept)
+        value = node.args[0] if store.name in ("append", "appendleft", "add") and len(node.args) == 1 else None
+    elif store.kind is OpKind.SET_ATTRIBUTE:
+        value = _added_value(store)
     elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         value = statement.value
-    thing = kept.inputs[0] if kept.inputs else None
-    if kept.kind is OpKind.SET_ATTRIBUTE and thing is not None:
-        thing = next((each for each in thing.sources if holds(each, graphs)), None)
+    thing = store.inputs[0] if store.inputs else None
+    if store.kind is OpKind.SET_ATTRIBUTE and thing is not None:
+        thing = next((each for each in thing.sources if holds_graph(each, graphs)), None)
     if value is None or thing is None:
         return None
-    edits = list(_detached(source, value, thing, graphs))
-    return Fix(tuple(edits), safe=False, description="Keep it without its graph") if edits else None
+    edits = list(_detach_edits(source, value, thing, graphs))
+    return Fix(tuple(edits), safe=False, description="Detach the stored value") if edits else None
 
 
-def _detached(source: SourceFile, node: ast.expr, thing: AbstractValue, graphs: set[int]) -> Iterator[Edit]:
+def _detach_edits(source: SourceFile, node: ast.expr, thing: AbstractValue, graphs: set[int]) -> Iterator[Edit]:
     if thing.kind is ValueKind.SEQUENCE:
         if isinstance(node, ast.List | ast.Tuple | ast.Dict):
             parts = node.values if isinstance(node, ast.Dict) else node.elts
             if len(parts) == len(thing.sources):
                 for each, inner in zip(parts, thing.sources, strict=True):
-                    if holds(inner, graphs):
-                        yield from _detached(source, each, inner, graphs)
+                    if holds_graph(inner, graphs):
+                        yield from _detach_edits(source, each, inner, graphs)
         return
     text = source.text.segment(node)
     plain = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
