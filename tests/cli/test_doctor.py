@@ -13,12 +13,12 @@ import pytest
 
 from trueloop.cli import doctor
 from trueloop.cli.app import main
-from trueloop.doctor.machine import Folder, Machine, Space, TorchSeen
+from trueloop.doctor.machine import Folder, Machine, Space, TorchInstall
 
 GIB = 2**30
 MACHINE = Machine(
     python=(3, 12, 1),
-    torch=TorchSeen(version="2.13.0+cpu"),
+    torch=TorchInstall(version="2.13.0+cpu"),
     cores=4,
     available_bytes=8 * GIB,
     memory_bytes=16 * GIB,

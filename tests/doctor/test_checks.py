@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from trueloop.doctor.diagnosis import Diagnosis, Level, Need
-from trueloop.doctor.machine import Folder, Gpu, Machine, Package, Space, TorchSeen
+from trueloop.doctor.machine import Folder, Gpu, Machine, Package, Space, TorchInstall
 from trueloop.doctor.run_checks import all_checks, examine, would_fail
 
 GIB = 2**30
 H200 = Gpu(name="NVIDIA H200", memory_bytes=140 * GIB, capability=(9, 0))
-CPU = TorchSeen(version="2.13.0+cpu")
-CUDA = TorchSeen(version="2.13.0+cu128", cuda="12.8", built_for=("sm_80", "sm_90", "compute_90"))
+CPU = TorchInstall(version="2.13.0+cpu")
+CUDA = TorchInstall(version="2.13.0+cu128", cuda="12.8", built_for=("sm_80", "sm_90", "compute_90"))
 ON_GPU = replace(CUDA, gpus=(H200,))
 SOUND = Machine(
     torch=CPU,
@@ -61,7 +61,7 @@ CASES: dict[str, tuple[str, Need, dict[str, Any], Level, str, str]] = {
     "an old torch": (
         "torch-installed",
         Need(),
-        {"torch": TorchSeen(version="2.5.1")},
+        {"torch": TorchInstall(version="2.5.1")},
         Level.ERROR,
         "2.5.1 is too old",
         "upgrade",
@@ -69,7 +69,7 @@ CASES: dict[str, tuple[str, Need, dict[str, Any], Level, str, str]] = {
     "torchvision for another torch": (
         "fitting-packages",
         Need(),
-        {"packages": {"torchvision": Package(version="0.27.0", wants_torch="2.12.0")}},
+        {"packages": {"torchvision": Package(version="0.27.0", required_torch="2.12.0")}},
         Level.WARNING,
         "was built for torch 2.12.0",
         "torch==2.13.0 torchvision --index-url",
@@ -85,7 +85,7 @@ CASES: dict[str, tuple[str, Need, dict[str, Any], Level, str, str]] = {
     "torchvision that does not import": (
         "fitting-packages",
         Need(),
-        {"packages": {"torchvision": Package(version="0.28.0", wants_torch="2.13.0", problem="operator nms.")}},
+        {"packages": {"torchvision": Package(version="0.28.0", required_torch="2.13.0", problem="operator nms.")}},
         Level.WARNING,
         "cannot be imported beside torch 2.13.0+cpu: operator nms.",
         "pip uninstall torchvision",
@@ -401,11 +401,11 @@ def test_every_check_is_seen_to_find_something():
 @pytest.mark.parametrize(
     ("name", "need", "changes"),
     [
-        ("torch-installed", Need(), {"torch": TorchSeen(version="2.10.0a0+git123")}),  # 10 is more than 6
+        ("torch-installed", Need(), {"torch": TorchInstall(version="2.10.0a0+git123")}),  # 10 is more than 6
         (
             "fitting-packages",
             Need(),
-            {"packages": {"torchvision": Package(version="0.28.0+cpu", wants_torch="2.13.0")}},
+            {"packages": {"torchvision": Package(version="0.28.0+cpu", required_torch="2.13.0")}},
         ),
         ("driver", Need(), {"torch": CUDA, "driver": "535.104.05"}),
         ("driver", Need(), {"torch": ON_GPU, "driver": "470.82.01"}),  # it works: a compatibility package

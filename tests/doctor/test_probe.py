@@ -117,7 +117,7 @@ def test_packages_that_have_to_fit_are_tried_in_another_process(monkeypatch: pyt
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     packages = read_machine(tmp_path, deep=True).packages
     assert packages["torchvision"] == Package(
-        version="0.1", wants_torch="2.0.0", problem="RuntimeError: operator nms does not exist"
+        version="0.1", required_torch="2.0.0", problem="RuntimeError: operator nms does not exist"
     )
 
 
@@ -133,9 +133,9 @@ def test_a_folder_on_a_full_disk_is_told_from_one_that_is_not(tmp_path: Path):
 
 def test_standard_output_that_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(probe.sys, "stdout", io.TextIOWrapper(io.BytesIO()))
-    assert read_machine(tmp_path, root=tmp_path).output_waits
+    assert read_machine(tmp_path, root=tmp_path).output_buffered
     monkeypatch.setattr(probe.sys, "stdout", io.TextIOWrapper(io.BytesIO(), write_through=True))
-    assert not read_machine(tmp_path, root=tmp_path).output_waits
+    assert not read_machine(tmp_path, root=tmp_path).output_buffered
 
 
 FILES = (

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trueloop.doctor.diagnosis import Level, Need
-from trueloop.doctor.machine import Gpu, Machine, Space, TorchSeen
+from trueloop.doctor.machine import Gpu, Machine, Space, TorchInstall
 from trueloop.doctor.run_checks import all_checks, examine, in_one_line, would_fail
 from trueloop.failures.load import find_failure
 
-MACHINE = Machine(torch=TorchSeen(version="2.13.0+cpu"), cores=2, available_bytes=2 * 2**30, open_files=(1024, 1024))
+MACHINE = Machine(torch=TorchInstall(version="2.13.0+cpu"), cores=2, available_bytes=2 * 2**30, open_files=(1024, 1024))
 
 
 def test_checks_are_found_by_walking_the_folder_and_come_in_groups():
@@ -39,7 +39,7 @@ def test_the_line_names_the_machine_and_the_gravest_of_what_is_wrong():
 
 def test_the_line_counts_gpus_and_says_where_there_is_no_torch():
     gpus = (Gpu(name="NVIDIA H200", memory_bytes=140 * 2**30),) * 2
-    on_gpus = replace(MACHINE, torch=TorchSeen(version="2.13.0", cuda="12.8", gpus=gpus))
+    on_gpus = replace(MACHINE, torch=TorchInstall(version="2.13.0", cuda="12.8", gpus=gpus))
     assert in_one_line(on_gpus, []).startswith("torch 2.13.0 (CUDA 12.8), 2 x NVIDIA H200 (140.0 GiB), 2 cores")
     assert in_one_line(replace(MACHINE, torch=None, quota=1.0), []).startswith("no torch, 1 core,")
 

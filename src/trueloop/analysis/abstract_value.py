@@ -54,12 +54,12 @@ class AbstractValue:
 
     kind: ValueKind
     name: str = ""
-    """Qualified name of the callable that created the value, for a tensor of its last operation: "torch.optim.AdamW"."""
+    """Qualified name of the callable or, for a tensor, operation that created the value: "torch.optim.AdamW"."""
     node: Any = None
     """The expression that created the value, or the definition of a function or class."""
     sources: tuple[AbstractValue, ...] = ()
-    """Values that this one was created from: the model of parameters, the parameters of an optimizer, the optimizer of a
-    scheduler, the dataset of a loader, the inputs of an operation on tensors."""
+    """Values that this one was created from: the model of parameters, the parameters of an optimizer, the optimizer of
+    a scheduler, the dataset of a loader, the inputs of an operation on tensors."""
     arguments: Mapping[str, AbstractValue] = field(default_factory=lambda: NO_ARGUMENTS)
     """Arguments of the call that created the value, by keyword or by position as "0", "1" ..."""
     value: Any = None
@@ -73,8 +73,8 @@ class AbstractValue:
     facts: Set[str] = frozenset()
     """Properties of the value: `MAYBE_NONE` and the constants that follow it."""
     loops: tuple[Any, ...] | None = None
-    """Syntax nodes of the loops around the creation of a sequence, instance or module: each iteration creates another one;
-    None if not known."""
+    """Syntax nodes of the loops around the creation of a sequence, instance or module: each iteration creates another
+    one; None if not known."""
     scope: Any = None
     """The scope a function was defined in, or the class of an instance."""
 
@@ -168,7 +168,7 @@ class AbstractValue:
         return value if value.name and isinstance(value.node, ast.Call) else None
 
     def autograd_graph(self, limit: int = 2000) -> Iterator[AbstractValue]:
-        """Yield the value and all values a backward from it reaches, each once; stop at ``detach()`` and ``no_grad``."""
+        """Yield the value and all values that a backward from it reaches, each once."""
         seen: set[int] = {id(self)}
         queue: list[AbstractValue] = [self]
         while queue and len(seen) <= limit:

@@ -1,4 +1,4 @@
-"""What stays the same from turn to turn of a loop."""
+"""Loop invariance: which expressions have the same value in every iteration of a loop."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ PURE_FUNCTIONS: Final = frozenset(("int", "float", "len", "max", "min", "abs", "
 
 
 def is_loop_invariant(expression: ast.expr, operation: Op, loop: Loop, bound: Iterable[str] = ()) -> bool:
-    """Return True where an expression surely has the same value in every turn of a loop.
+    """Return True if an expression certainly has the same value in every iteration of a loop.
 
     Args:
-        expression: an argument of what the operation does.
-        operation: within the loop, perhaps in a function called from it.
-        loop: of which the turns are meant.
-        bound: attributes that something in the loop, functions called from it included, assigns to.
+        expression: an argument of the operation.
+        operation: an operation in the loop, or in a function called from it.
+        loop: the loop.
+        bound: attributes that are assigned in the loop, or in functions called from it.
     """
     return _is_unchanged(expression, varying_names(operation, loop) | set(bound))
 
 
 def varying_names(operation: Op, loop: Loop) -> set[str]:
-    """Return the names and attributes that may be others in each turn, as seen from an operation in the loop."""
+    """Return the names and attributes, at an operation in a loop, that may change in each iteration."""
     inside = {id(each) for each in ast.walk(loop.node)}
-    found, within = assigned_names(loop.node), False
+    found, is_inside = assigned_names(loop.node), False
     for call, function in zip(operation.calls, operation.functions, strict=True):
-        within = within or id(call) in inside
-        if within:
+        is_inside = is_inside or id(call) in inside
+        if is_inside:
             found = assigned_names(function) | _varying_arguments(call, function, found)
     return found
 
 
 def iterated_loader(loop: Loop) -> AbstractValue | None:
-    """Return the loader that a loop goes through once, also by way of ``enumerate``; None where there is no one."""
+    """Return the loader that a loop iterates over, directly or through ``enumerate``; None if there is none."""
     over = loop.iterable
     if over is not None and over.kind is ValueKind.SEQUENCE and over.name == "iterations":
         over = over.arguments.get("iterable")
@@ -44,11 +44,11 @@ def iterated_loader(loop: Loop) -> AbstractValue | None:
 
 
 def varies_per_iteration(start: Op, loop: Loop) -> bool:
-    """Return True where what an inner loop goes through may be another in each turn of an outer one.
+    """Return True if the iterable of an inner loop may be another one in each iteration of the outer loop.
 
     Args:
-        start: of the inner loop.
-        loop: the outer one.
+        start: the operation that starts the inner loop.
+        loop: the outer loop.
     """
     over = start.node.iter
     while isinstance(over, ast.Call) and over.args:  # enumerate(tqdm(loader, desc=...))
@@ -59,14 +59,14 @@ def varies_per_iteration(start: Op, loop: Loop) -> bool:
 
 
 def names_in(node: ast.AST) -> set[str]:
-    """Return the names and attributes in a piece of a program."""
+    """Return the names and attributes in a syntax tree."""
     return {
         each.id if isinstance(each, ast.Name) else each.attr for each in ast.walk(node) if isinstance(each, _NAME_NODES)
     }
 
 
 def assigned_names(node: ast.AST) -> set[str]:
-    """Return the names and attributes that something is assigned to in a piece of a program."""
+    """Return the names and attributes that a syntax tree assigns to."""
     return {
         each.id if isinstance(each, ast.Name) else each.attr
         for each in ast.walk(node)
@@ -74,34 +74,34 @@ def assigned_names(node: ast.AST) -> set[str]:
     }
 
 
-def _is_unchanged(expression: ast.expr, others: set[str]) -> bool:
-    """Return True where nothing in an expression is among names that change, and no call may return another thing."""
+def _is_unchanged(expression: ast.expr, varying: set[str]) -> bool:
+    """Return True if an expression contains no varying name and only calls of pure functions."""
     pure = all(
         isinstance(each.func, ast.Name) and each.func.id in PURE_FUNCTIONS
         for each in ast.walk(expression)
         if isinstance(each, ast.Call)
     )
-    return pure and not names_in(expression) & others
+    return pure and not names_in(expression) & varying
 
 
 def _varying_arguments(call: Any, function: Any, outer: set[str]) -> set[str]:
-    """Return the arguments of a function that a call gives something changing; all where that is hard to tell.
+    """Return the parameters of a function that vary because a call passes varying arguments; all if unclear.
 
-    The first argument may be the object of a method, as it is where a call does not name the function.
+    The first parameter may be ``self``, unless the call names the function.
     """
     names = [each.arg for each in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
-    given = call.args if isinstance(call, ast.Call) else None
-    if given is None or any(isinstance(each, ast.Starred) for each in given):
+    positional = call.args if isinstance(call, ast.Call) else None
+    if positional is None or any(isinstance(each, ast.Starred) for each in positional):
         return {*outer, *names}
     found = {each.arg or "" for each in call.keywords if not _is_unchanged(each.value, outer)}
-    plain = isinstance(call.func, ast.Name) and getattr(function, "name", call.func.id) == call.func.id
+    is_plain_call = isinstance(call.func, ast.Name) and getattr(function, "name", call.func.id) == call.func.id
     owner = call.func.value if isinstance(call.func, ast.Attribute) else call.func
-    if not plain and not _is_unchanged(owner, outer):
+    if not is_plain_call and not _is_unchanged(owner, outer):
         found |= set(names[:1])
-    for place, each in enumerate(given):
+    for position, each in enumerate(positional):
         if not _is_unchanged(each, outer):
-            found |= set(names[place : place + 1 + (not plain)])
-    others = outer - set(names)  # names of the module, or of a function around both
+            found |= set(names[position : position + 1 + (not is_plain_call)])
+    others = outer - set(names)  # names of the module, or of an enclosing function
     return found | others
 
 

@@ -157,7 +157,7 @@ class SourceFile:
         return found
 
     def remove_statement(self, operation: Op) -> Edit | None:
-        """Return the edit that removes the line of an operation; None if the line holds anything else, even a comment."""
+        """Return the edit that removes the line of an operation; None if the line holds more, even a comment."""
         statement = operation.statement
         if not isinstance(statement, ast.Expr) or statement.value is not operation.node:
             return None

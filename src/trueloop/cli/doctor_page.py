@@ -15,7 +15,7 @@ from rich.text import Text
 from trueloop.core.formatting import format_count, replace_unprintable
 from trueloop.doctor.diagnosis import Level
 from trueloop.doctor.machine import Machine
-from trueloop.doctor.run_checks import BAD, Examined, would_fail
+from trueloop.doctor.run_checks import BAD, CheckResult, would_fail
 
 STYLES: Final = {
     Level.OK: "green",
@@ -26,7 +26,7 @@ STYLES: Final = {
 }
 
 
-def print_examined(machine: Machine, found: Sequence[Examined]) -> None:
+def print_examined(machine: Machine, found: Sequence[CheckResult]) -> None:
     """Print every answer by group, and what it comes to."""
     console = Console(highlight=False)
     widest = max((len(each.check.title) for each in found), default=0)
@@ -37,7 +37,7 @@ def print_examined(machine: Machine, found: Sequence[Examined]) -> None:
     console.print(Text(_verdict(found, machine)))
 
 
-def _print(console: Console, found: Sequence[Examined], widest: int) -> None:
+def _print(console: Console, found: Sequence[CheckResult], widest: int) -> None:
     for group, members in groupby(found, key=lambda each: each.check.group):
         console.print(Text(group, "bold"))
         grid = Table.grid(padding=(0, 2, 0, 0))
@@ -48,7 +48,7 @@ def _print(console: Console, found: Sequence[Examined], widest: int) -> None:
         console.print(Padding(grid, (0, 0, 1, 2)))
 
 
-def _said(each: Examined) -> Text:
+def _said(each: CheckResult) -> Text:
     found = each.diagnosis
     text = Text(replace_unprintable(found.message))
     if found.remedy:
@@ -58,7 +58,7 @@ def _said(each: Examined) -> Text:
     return text
 
 
-def _verdict(found: Sequence[Examined], machine: Machine) -> str:
+def _verdict(found: Sequence[CheckResult], machine: Machine) -> str:
     seen = Counter(each.diagnosis.level for each in found)
     told = ", ".join(format_count(seen[level], level.value) for level in BAD if seen[level])
     where = f" in a container ({machine.container})" if machine.container else ""

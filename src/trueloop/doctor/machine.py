@@ -8,7 +8,7 @@ from typing import Final
 
 REQUIRE_GPU: Final = "TRUELOOP_REQUIRE_GPU"
 """The variable that forbids to train on the CPU because no GPU could be used."""
-SHARED: Final = "/dev/shm"  # noqa: S108  # where loader workers pass batches; nothing of ours is written there
+SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108  # where loader workers pass batches; nothing of ours is written there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchSeen:
+class TorchInstall:
     """The installed torch, imported."""
 
     version: str
@@ -58,7 +58,7 @@ class Package:
     """A package that has to fit torch."""
 
     version: str
-    wants_torch: str = ""
+    required_torch: str = ""
     """The one version of torch it says it was built for; "" = it says none."""
     problem: str = ""
     """Why it cannot be imported, where somebody tried."""
@@ -93,7 +93,7 @@ class Machine:
 
     python: tuple[int, int, int] = (3, 11, 0)
     system: str = "Linux"
-    torch: TorchSeen | None = None
+    torch: TorchInstall | None = None
     torch_problem: str = ""
     """Why torch cannot be imported, where it is installed."""
     packages: Mapping[str, Package] = field(default_factory=dict[str, Package])
@@ -114,7 +114,7 @@ class Machine:
     memory_limit_bytes: int | None = None
     """Of the group; None = no limit."""
     shared: Space | None = None
-    """What lies at `SHARED`."""
+    """What lies at `SHARED_MEMORY`."""
     open_files: tuple[int, int] | None = None
     """Soft and hard limit; -1 = none."""
     processes_left: int | None = None
@@ -122,7 +122,7 @@ class Machine:
     folder: Folder | None = None
     container: str = ""
     """"docker", "podman", "kubernetes", "container"; "" = none."""
-    output_waits: bool = False
+    output_buffered: bool = False
     """Standard output is kept back until a block is full."""
 
     @property

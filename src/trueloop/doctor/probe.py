@@ -65,7 +65,7 @@ def read_machine(
         processes_left=cgroup.processes_left(root),
         folder=read_folder(folder, root),
         container=_container(root, environment),
-        output_waits=_waits(sys.stdout),
+        output_buffered=_waits(sys.stdout),
     )
 
 
@@ -89,7 +89,7 @@ def _packages() -> Iterator[tuple[str, Package]]:
         except PackageNotFoundError:
             continue
         wanted = (re.match(r"torch\s*\(?==\s*([\w.+]+)", line) for line in found.requires or ())
-        yield name, Package(version=found.version, wants_torch=next((m[1] for m in wanted if m), ""))
+        yield name, Package(version=found.version, required_torch=next((m[1] for m in wanted if m), ""))
 
 
 def _import_problem(name: str) -> str:

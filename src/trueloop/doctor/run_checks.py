@@ -16,7 +16,7 @@ from trueloop.doctor.machine import Machine
 BAD: Final = (Level.ERROR, Level.WARNING)
 
 
-class Examined(NamedTuple):
+class CheckResult(NamedTuple):
     """One check, and what it found."""
 
     name: str
@@ -49,7 +49,7 @@ def all_checks() -> Mapping[str, Check]:
     return dict(sorted(found.items(), key=lambda item: (groups.index(item[1].group), item[0])))
 
 
-def examine(machine: Machine, need: Need) -> list[Examined]:
+def examine(machine: Machine, need: Need) -> list[CheckResult]:
     """Ask every check; those that do not concern this machine or this run are left out.
 
     Args:
@@ -57,15 +57,15 @@ def examine(machine: Machine, need: Need) -> list[Examined]:
         need: what it would ask for.
     """
     answers = ((name, check, check.look(machine, need)) for name, check in all_checks().items())
-    return [Examined(name, check, answer) for name, check, answer in answers if answer is not None]
+    return [CheckResult(name, check, answer) for name, check, answer in answers if answer is not None]
 
 
-def would_fail(found: Iterable[Examined]) -> bool:
+def would_fail(found: Iterable[CheckResult]) -> bool:
     """Return True where something was found with which a run fails."""
     return any(each.diagnosis.level is Level.ERROR for each in found)
 
 
-def in_one_line(machine: Machine, found: Sequence[Examined]) -> str:
+def in_one_line(machine: Machine, found: Sequence[CheckResult]) -> str:
     """Say in one line where a run starts, and what is wrong with that.
 
     Returns:

@@ -6,10 +6,10 @@ import importlib.util
 import warnings
 from typing import Any
 
-from trueloop.doctor.machine import Gpu, TorchSeen
+from trueloop.doctor.machine import Gpu, TorchInstall
 
 
-def read_torch(*, deep: bool = False) -> tuple[TorchSeen | None, str]:
+def read_torch(*, deep: bool = False) -> tuple[TorchInstall | None, str]:
     """Return what there is to know of torch, or why it cannot be imported; (None, "") where it is not installed.
 
     Args:
@@ -28,7 +28,7 @@ def read_torch(*, deep: bool = False) -> tuple[TorchSeen | None, str]:
         usable = torch.cuda.is_available()
         gpus = tuple(_gpu(torch, index, deep=deep) for index in range(torch.cuda.device_count() if usable else 0))
     backends: Any = torch.backends
-    seen = TorchSeen(
+    seen = TorchInstall(
         version=str(torch.__version__),
         cuda=torch.version.cuda,
         hip=torch.version.hip,

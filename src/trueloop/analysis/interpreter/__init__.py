@@ -1,1 +1,1 @@
-"""From a file's text to what it does: its names, and its operations in order."""
+"""Abstract interpreter of Python with PyTorch: from the source of a file to its operations in order."""

@@ -192,7 +192,7 @@ class Calls:
             facts = {NO_GRAPH} if recording.grad is False or not graphs else set[str]()
         result = AbstractValue(
             kind=ValueKind.TENSOR, name=name, node=node, sources=inputs, arguments=arguments.by_name(), facts=facts
-        )  # fmt: skip
+        )
         recording.add(
             OpKind.TORCH_CALL,
             node,
@@ -305,10 +305,12 @@ class Calls:
     def is_module(self, kind: AbstractValue) -> bool:
         """Return True for a class that derives from ``torch.nn.Module``."""
         return any(
-            self.is_module(base) if base.kind is ValueKind.CLASS
-            else base.name.rpartition(".")[2] in MODULE_BASES or created_kind(base.name) in (ValueKind.MODEL, ValueKind.LOSS)
+            self.is_module(base)
+            if base.kind is ValueKind.CLASS
+            else base.name.rpartition(".")[2] in MODULE_BASES
+            or created_kind(base.name) in (ValueKind.MODEL, ValueKind.LOSS)
             for base in kind.sources
-        )  # fmt: skip
+        )
 
     def create_instance(
         self, kind: AbstractValue, node: ast.AST, positional: Sequence[AbstractValue], keyword: dict[str, AbstractValue]
@@ -355,8 +357,8 @@ class Calls:
         self,
         kind: AbstractValue,
         instance: AbstractValue,
-        given: Sequence[AbstractValue],
-        named: dict[str, AbstractValue],
+        positional: Sequence[AbstractValue],
+        keyword: dict[str, AbstractValue],
     ) -> None:
         fields = [
             (each, each.target.id)

@@ -288,7 +288,7 @@ class Evaluator:
             return owner
         return unknown_value(node, owner)
 
-    # Conditions and annotations -------------------------------------------------------------------------------------------
+    # Conditions and annotations --------------------------------------------------------------------------------------
 
     def static_truth(self, test: ast.expr) -> bool | None:
         """Return the truth of a condition that the source decides; None if it depends on the run."""

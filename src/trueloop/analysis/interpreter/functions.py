@@ -114,9 +114,11 @@ class Functions:
         parts = [element(each, node) for each in iterables if each is not counted]
         items = [counted, *parts] if counted is not None else parts
         item = AbstractValue(
-            kind=ValueKind.SEQUENCE, node=node, sources=tuple(items),
+            kind=ValueKind.SEQUENCE,
+            node=node,
+            sources=tuple(items),
             attributes={f"[{number}]": each for number, each in enumerate(items)},
-        )  # fmt: skip
+        )
         return AbstractValue(
             kind=ValueKind.SEQUENCE,
             name="iterations",

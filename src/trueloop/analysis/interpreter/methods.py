@@ -278,7 +278,7 @@ class Methods:
             return AbstractValue(kind=ValueKind.CONSTANT, node=node)
         return owner if name in ("items", "values") else unknown_value(node, owner)
 
-    # Containers and unknown values --------------------------------------------------------------------------------------
+    # Containers and unknown values -----------------------------------------------------------------------------------
 
     def _state(self, owner: AbstractValue, name: str, node: ast.Call, arguments: Arguments) -> AbstractValue:
         if name in ADDING_METHODS:

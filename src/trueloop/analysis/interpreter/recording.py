@@ -43,7 +43,7 @@ class Recording:
         """Record one operation.
 
         Raises:
-            Exhausted: there are too many.
+            LimitExceeded: there are too many operations.
         """
         if len(self.operations) >= MAX_OPERATIONS:
             raise LimitExceeded
@@ -73,7 +73,7 @@ class Recording:
         """Set the statement that runs next.
 
         Raises:
-            Exhausted: there are too many.
+            LimitExceeded: there are too many statements.
         """
         self._statements += 1
         if self._statements > MAX_STATEMENTS:

@@ -1,1 +1,1 @@
-"""What several rules ask of a text: is a loader swept, what grows from turn to turn, where can a statement go."""
+"""Queries that several lint rules share: evaluation loops, modes, accumulation windows, fixes that move statements."""

@@ -1,4 +1,4 @@
-"""Windows of accumulation: conditions that come true once in a number of turns, and what a text tells of their size."""
+"""Accumulation windows: conditions that hold once every few iterations of a loop, and their sizes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ CREATION_FUNCTIONS: Final = frozenset(("torch.randn", "torch.rand", "torch.zeros
 
 
 class Window(NamedTuple):
-    """``(step + 1) % 4 == 0``."""
+    """The end of a gradient accumulation window: ``(step + 1) % 4 == 0``."""
 
     branch: Branch
     counter: ast.expr
-    """``step + 1``"""
+    """The dividend: ``step + 1``."""
     size: ast.expr
-    """``4``"""
+    """The divisor: ``4``."""
     iterations: Any
-    """The size as a number; None where it is not written out."""
+    """The size as a constant; None if unknown."""
     remainder: Any
-    """What the remainder is at the end of a window; None where it is not written out."""
+    """The remainder at the end of a window; None if unknown."""
     is_only_condition: bool
-    """Nothing else makes the condition true or false."""
+    """Whether the condition depends on nothing else."""
 
 
 def accumulation_window(operation: Op, loop: Loop) -> Window | None:
-    """Return the window at whose end an operation in a loop happens, if that is the only condition."""
+    """Return the window at whose end an operation in a loop runs; None unless it is the only condition."""
     conditions = operation.conditions(loop)
     if len(conditions) != 1 or not isinstance(conditions[0].node, ast.If):
         return None
@@ -47,20 +47,20 @@ def accumulation_window(operation: Op, loop: Loop) -> Window | None:
 
 
 def _find_window(parts: list[Any], branch: Branch) -> Window | None:
-    arm, alone = branch.arm, len(parts) == 1
+    arm, is_only_condition = branch.arm, len(parts) == 1
     for part in parts:
-        turned = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not)
-        inner = part.operand if isinstance(part, ast.UnaryOp) and turned else part
-        ends, rest = arm ^ turned, 0
+        negated = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not)
+        inner = part.operand if isinstance(part, ast.UnaryOp) and negated else part
+        ends, remainder = arm ^ negated, 0
         if isinstance(inner, ast.Compare) and len(inner.ops) == 1:
-            rest = getattr(inner.comparators[0], "value", None)
+            remainder = getattr(inner.comparators[0], "value", None)
             ends ^= 0 if isinstance(inner.ops[0], ast.Eq) else 1 if isinstance(inner.ops[0], ast.NotEq) else 2
             inner = inner.left
         else:
-            ends ^= 1  # a remainder is true where the window goes on
+            ends ^= 1  # a remainder is true inside the window
         if ends == 0 and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Mod):
             size = _divisor(branch.test, inner)
-            return Window(branch, inner.left, inner.right, size, rest, alone)
+            return Window(branch, inner.left, inner.right, size, remainder, is_only_condition)
     return None
 
 
@@ -74,27 +74,27 @@ def _divisor(test: AbstractValue | None, remainder: ast.BinOp) -> Any:
 
 
 def _is_counter(counter: ast.expr, operation: Op, loop: Loop) -> bool:
-    """True where a counter surely goes on from turn to turn of a loop."""
-    asked = names_in(counter)
+    """Return True if a counter certainly advances in every iteration of a loop."""
+    names = names_in(counter)
     target = getattr(loop.node, "target", None)
-    if target is not None and asked & names_in(target):
+    if target is not None and names & names_in(target):
         return True
     inside = {id(each) for each in ast.walk(loop.node)}
     called = [f for call, f in zip(operation.calls, operation.functions, strict=True) if id(call) in inside]
     return any(
-        isinstance(each, ast.AugAssign) and names_in(each.target) & asked
+        isinstance(each, ast.AugAssign) and names_in(each.target) & names
         for node in (loop.node, *called)
         for each in ast.walk(node)
     )
 
 
 def divides_by(source: SourceFile, size: ast.expr) -> bool:
-    """True where something in the file is divided by the size of a window, or multiplied by it or by its inverse."""
-    wanted = _last_name(size)
+    """Return True if the file divides or multiplies anything by the size of a window or its inverse."""
+    name = _last_name(size)
     for each in source.nodes:
         if isinstance(each, ast.BinOp | ast.AugAssign) and isinstance(each.op, ast.Div | ast.Mult):
             parts = (each.left, each.right) if isinstance(each, ast.BinOp) else (each.value,)
-            if any(_last_name(part) == wanted for whole in parts for part in ast.walk(whole)):
+            if any(_last_name(part) == name for expression in parts for part in ast.walk(expression)):
                 return True
     return any(
         isinstance(each.func, ast.Attribute) and each.func.attr.rstrip("_") in ("div", "mul", "true_divide", "divide")
@@ -109,7 +109,7 @@ def _last_name(node: ast.AST) -> str:
 
 
 def accesses_grad(source: SourceFile) -> bool:
-    """True where the text itself reads or writes the ``.grad`` of something."""
+    """Return True if the file reads or writes a ``.grad``."""
     return any(
         isinstance(each, ast.Attribute)
         and each.attr == "grad"
@@ -120,7 +120,7 @@ def accesses_grad(source: SourceFile) -> bool:
 
 
 def batch_count(loader: AbstractValue) -> int | None:
-    """Return how many batches a loader has, where its data is made in the text with its size written out."""
+    """Return the number of batches of a loader; None unless the file creates its data with a constant size."""
     options = loader.arguments
     if (
         loader.kind is not ValueKind.LOADER
@@ -145,7 +145,7 @@ def batch_count(loader: AbstractValue) -> int | None:
 
 
 def repeat_count(source: SourceFile, loop: Loop) -> ast.expr | None:
-    """Return ``k`` of ``for _ in range(k)``, where that is more than one."""
+    """Return ``k`` of ``for _ in range(k)``; None if it is at most 1."""
     call = getattr(loop.node, "iter", None)
     if not isinstance(call, ast.Call) or source.qualified_name(call.func) != "builtins.range" or len(call.args) != 1:
         return None
@@ -164,10 +164,10 @@ def is_batch_mean(source: SourceFile, backward: Op, loop: Loop, *, uses_next: bo
     root = backward.subject
     if {"0", "gradient", "grad_tensors", "create_graph"} & backward.options.keys() or MANAGED in root.facts:
         return False
-    made = source.created_by.get(id(root))
-    if made is None or made.kind is not OpKind.LOSS or not made.name.startswith("torch.nn."):
+    creation = source.created_by.get(id(root))
+    if creation is None or creation.kind is not OpKind.LOSS or not creation.name.startswith("torch.nn."):
         return False
-    options = {**made.options, **made.subject.arguments}
+    options = {**creation.options, **creation.subject.arguments}
     reduction = options.get("reduction")
     legacy = {"size_average", "reduce"} & options.keys() or any(
         isinstance(e.constant(), bool) for e in options.values()

@@ -1,4 +1,4 @@
-"""What turns logits into probabilities, how it is written, and how it is left out."""
+"""Names of softmax, sigmoid and ReLU, and the fix that removes an activation."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _RESHAPING: Final = (
     "reshape_as", "swapaxes",
 )  # fmt: skip
 VIEWS: Final = frozenset(f"{owner}.{name}" for owner in ("torch", "torch.Tensor") for name in _RESHAPING)
-"""Operations that leave the numbers as they are."""
+"""Operations that change the shape only."""
 
 
 def is_affine(origin: AbstractValue) -> bool:
-    """True for the results of a linear layer with a bias or of a convolution."""
+    """Return True for the output of a linear layer with a bias or of a convolution."""
     bias = origin.arguments.get("bias") or origin.arguments.get("2")
     return origin.name in _LAYERS and (origin.name != "torch.nn.Linear" or bias is None or bias.constant() is True)
 
 
 def remove_activation_fix(source: SourceFile, origin: AbstractValue, word: str) -> Fix | None:
-    """Return the fix that leaves an operation or layer out; None where it is not in a form that shows how.
+    """Return the fix that removes an operation or layer; None if it is not written as a call that can be removed.
 
     Args:
         source: the file.
         made: what `AbstractValue.origin` returned.
         word: what it is called.
     """
-    words = f"Leave the {word} out"
+    description = f"Remove the {word}"
     if origin.kind is ValueKind.TENSOR:
         edits = source.text.unwrap_call(origin.node, method=origin.name.startswith("torch.Tensor."))
-        return Fix(edits, safe=False, description=words) if edits else None
-    chain = next((each for each in origin.owners if each.sources and each.sources[-1] is origin), None)
-    if chain is None or not isinstance(chain.node, ast.Call) or chain.node.args[-1:] != [origin.node]:
+        return Fix(edits, safe=False, description=description) if edits else None
+    parent = next((each for each in origin.owners if each.sources and each.sources[-1] is origin), None)
+    if parent is None or not isinstance(parent.node, ast.Call) or parent.node.args[-1:] != [origin.node]:
         return None
-    edit = source.text.drop_last_argument(chain.node)
-    return Fix((edit,), safe=False, description=words) if edit else None
+    edit = source.text.drop_last_argument(parent.node)
+    return Fix((edit,), safe=False, description=description) if edit else None

@@ -1,4 +1,4 @@
-"""Means over the batches of a loader, in a program's text."""
+"""Means over the batches of a loader."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from trueloop.core.source_text import dotted_name
 
 
 def means_of_batch_means(source: SourceFile) -> Iterator[tuple[ast.BinOp, Op]]:
-    """Yield the divisions of a sum of batches' means by the number of batches, with the loss that is a mean.
+    """Yield the divisions of a sum of batch means by the number of batches, with the loss.
 
-    Only for a loader that the text makes, with a last batch that may be smaller, and where nothing is trained.
+    Considers only loaders that the file creates, whose last batch may be smaller, in loops without training.
     """
     quotients = [
-        each for each in source.nodes
+        each
+        for each in source.nodes
         if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Div) and len_argument(source, each.right) is not None
-    ]  # fmt: skip
+    ]
     for loss in source.ops(OpKind.LOSS) if quotients else ():
         reduction = loss.options.get("reduction")
         mean = reduction is None or reduction.constant() == "mean"
         if not mean or not loss.loops or not _may_have_short_batch(loss.loops[-1]):
             continue
         if source.ops_in_loop(loss.loops[-1], OpKind.BACKWARD, OpKind.STEP):
-            continue  # a running figure of training
+            continue  # a running mean of training
         loop = loss.loops[-1].node
         for quotient in quotients:
             if _is_mean_over_loop(source, quotient, loop, loss) and not is_inside(quotient, loop):
@@ -37,7 +38,7 @@ def means_of_batch_means(source: SourceFile) -> Iterator[tuple[ast.BinOp, Op]]:
 
 
 def len_argument(source: SourceFile, node: ast.expr) -> Any:
-    """Return what ``len()`` is asked of; None for anything else."""
+    """Return the argument of ``len()``; None for any other expression."""
     if isinstance(node, ast.Call) and source.qualified_name(node.func) == "builtins.len" and len(node.args) == 1:
         return node.args[0]
     return None
@@ -54,38 +55,40 @@ def _may_have_short_batch(loop: Loop) -> bool:
 
 
 def _is_mean_over_loop(source: SourceFile, quotient: ast.BinOp, loop: Any, loss: Op) -> bool:
-    """True where a quotient's dividend is what a loop has added up, and its divisor the number of turns."""
-    of = dotted_name(len_argument(source, quotient.right))
+    """Return True if a quotient divides a sum over a loop by its number of iterations."""
+    counted = dotted_name(len_argument(source, quotient.right))
     if isinstance(loop, ast.comprehension):
         dividend, statement = quotient.left, loss.statement
         summed = (
             isinstance(dividend, ast.Call) and source.qualified_name(dividend.func) == "builtins.sum" and dividend.args
         )
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-        return bool(of and summed and dotted_name(summed[0]) == of == dotted_name(target)) and _is_list_item(
+        return bool(counted and summed and dotted_name(summed[0]) == counted == dotted_name(target)) and _is_list_item(
             statement, loss
         )
-    through = {dotted_name(each) for each in ast.walk(loop.iter)} - {""} if isinstance(loop, ast.For) else set[str]()
+    iterables = {dotted_name(each) for each in ast.walk(loop.iter)} - {""} if isinstance(loop, ast.For) else set[str]()
     added = [
-        dotted_name(each.target) for each in ast.walk(loop)
+        dotted_name(each.target)
+        for each in ast.walk(loop)
         if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add) and _is_loss_value(each.value, loss)
-    ]  # fmt: skip
-    return of in through and dotted_name(quotient.left) in added
+    ]
+    return counted in iterables and dotted_name(quotient.left) in added
 
 
 def _is_list_item(statement: Any, loss: Op) -> bool:
-    """True where the items of a list are the loss itself, and nothing else is."""
+    """Return True for a list comprehension whose items are the loss."""
     value = getattr(statement, "value", None)
     return isinstance(value, ast.ListComp) and _is_loss_value(value.elt, loss)
 
 
 def _is_loss_value(value: Any, loss: Op) -> bool:
-    """True for the loss, by its name, too, or for the number read out of it."""
+    """Return True for the loss, a name bound to it, or its value as a number."""
     while isinstance(value, ast.Call) and value is not loss.node:
         method = value.func
         if not isinstance(method, ast.Attribute) or method.attr not in ("item", "detach", "cpu", "float"):
             return False
         value = method.value
-    made = loss.statement
-    named = isinstance(made, ast.Assign) and made.value is loss.node and dotted_name(made.targets[0])
-    return value is loss.node or (bool(named) and dotted_name(value) == named)
+    statement = loss.statement
+    is_assigned = isinstance(statement, ast.Assign) and statement.value is loss.node
+    name = dotted_name(statement.targets[0]) if is_assigned else ""
+    return value is loss.node or (bool(name) and dotted_name(value) == name)

@@ -1,4 +1,4 @@
-"""Captured states in a program's text: where they go, and how they are copied."""
+"""Results of ``state_dict()``: where they are stored, and whether they are copied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 
 
 def contains_state(value: AbstractValue, state: AbstractValue) -> bool:
-    """True where a thing is a captured state itself, or a list or dictionary with it in it."""
+    """Return True if a value is a state, or a list or dictionary that contains it."""
     queue, seen = [value], set[int]()
     while queue:
         each = queue.pop()
@@ -28,20 +28,21 @@ def contains_state(value: AbstractValue, state: AbstractValue) -> bool:
     return False
 
 
-def is_best_checkpoint(taken: Op, loop: Loop) -> bool:
-    """True where a capture in a loop stands under a comparison with a value that is written right there.
+def is_best_checkpoint(capture: Op, loop: Loop) -> bool:
+    """Return True if a loop captures a state when a metric improves.
 
+    That is, under a comparison with a name assigned in the same block:
     ``if loss < best: best, state = loss, model.state_dict()``.
     """
-    for branch in taken.branches:
+    for branch in capture.branches:
         if not isinstance(branch.node, ast.If) or is_inside(loop.node, branch.node):
             continue
         arm = branch.node.body if branch.arm == 0 else branch.node.orelse
-        written = {path for statement in arm for path in _stored_names(statement)}
+        stored = {path for statement in arm for path in _stored_names(statement)}
         for compared in ast.walk(branch.node.test):
             if isinstance(compared, ast.Compare) and isinstance(compared.ops[0], _ORDERS):
                 sides = {dotted_name(each) for each in (compared.left, *compared.comparators)}
-                if sides & written - {""}:
+                if sides & stored - {""}:
                     return True
     return False
 
@@ -53,16 +54,16 @@ def _stored_names(statement: ast.stmt) -> Iterator[str]:
 
 
 def loads_without_optimizer(source: SourceFile) -> Iterator[tuple[Op, Op]]:
-    """Yield where a model's state is loaded, and that of its scheduler or scaler, while its optimizer's is left.
+    """Yield the loads of a model and of its scheduler or scaler where the state of the optimizer is not loaded.
 
-    Only where the text saves states of optimizers, and every ``load_state_dict`` in it is understood.
+    Considers only files that save optimizer states, and whose ``load_state_dict`` calls are all resolved.
     """
     loads = source.ops(OpKind.LOAD_STATE_DICT)
     known = {id(each.node) for each in loads}
-    unread = any(
+    has_unresolved_load = any(
         getattr(call.func, "attr", "") == "load_state_dict" and id(call) not in known for call in source.all_calls
     )
-    if unread or any(
+    if has_unresolved_load or any(
         each.subject.kind not in (ValueKind.MODEL, ValueKind.SCHEDULER, ValueKind.SCALER) for each in loads
     ):
         return
@@ -90,14 +91,17 @@ def _loaded_files(load: Op, read: set[int]) -> set[int]:
 
 
 def _have_optimizers_state(source: SourceFile, load: Op) -> bool:
-    """True where the optimizers of a model remember something: all do, but for SGD without momentum.
+    """Return True if all optimizers of a model have state: all but SGD without momentum.
 
-    Not where other code gets hold of them, which may load their states.
+    False if one is passed to code outside the file, which may load its state.
     """
     optimizers = [
-        each.subject for each in source.ops(OpKind.CREATE)
-        if each.subject.kind is ValueKind.OPTIMIZER and each.entry_point in (0, load.entry_point) and each.subject.covers(load.subject)
-    ]  # fmt: skip
+        each.subject
+        for each in source.ops(OpKind.CREATE)
+        if each.subject.kind is ValueKind.OPTIMIZER
+        and each.entry_point in (0, load.entry_point)
+        and each.subject.covers(load.subject)
+    ]
     run = [each for each in source.ops(OpKind.ESCAPE) if each.entry_point in (0, load.entry_point)]
     if any(source.escapes(each, run) for each in optimizers):
         return False
@@ -108,15 +112,15 @@ def _have_optimizers_state(source: SourceFile, load: Op) -> bool:
 
 
 def deepcopy_fix(source: SourceFile, node: ast.Call) -> Fix | None:
-    """Return the fix: ``copy.deepcopy(...)`` around a capture, with the import where it is missing."""
+    """Return the fix: ``copy.deepcopy(...)`` around a capture, and ``import copy`` if missing."""
     start, end = source.text.span(node)
     name, edits = _deepcopy_name(source), list[Edit]()
     if not name:
         name = "copy.deepcopy"
         imports = [each for each in source.tree.body if isinstance(each, ast.Import | ast.ImportFrom)]
         first = next((each for each in imports if getattr(each, "module", "") != "__future__"), None)
-        taken = any(isinstance(each, ast.Name) and each.id == "copy" for each in source.nodes)
-        line = source.text.insert_before(first, "import copy") if first is not None and not taken else None
+        is_name_used = any(isinstance(each, ast.Name) and each.id == "copy" for each in source.nodes)
+        line = source.text.insert_before(first, "import copy") if first is not None and not is_name_used else None
         if line is None:
             return None
         edits.append(line)
@@ -128,8 +132,8 @@ def _deepcopy_name(source: SourceFile) -> str:
     for each in source.tree.body:
         if isinstance(each, ast.Import | ast.ImportFrom):
             for alias in each.names:
-                whole = alias.name if isinstance(each, ast.Import) else f"{each.module}.{alias.name}"
-                if whole in ("copy", "copy.deepcopy"):
+                full_name = alias.name if isinstance(each, ast.Import) else f"{each.module}.{alias.name}"
+                if full_name in ("copy", "copy.deepcopy"):
                     used = alias.asname or alias.name
-                    return used if whole == "copy.deepcopy" else f"{used}.deepcopy"
+                    return used if full_name == "copy.deepcopy" else f"{used}.deepcopy"
     return ""

@@ -1,4 +1,4 @@
-"""Clipping of gradients, and the scaler that has to be told of it."""
+"""Gradient clipping and the GradScaler around it."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ _INFINITE = frozenset(("builtins.float", "math.inf", "torch.inf", "numpy.inf"))
 
 
 def has_infinite_limit(clip: Op) -> bool:
-    """True where a clipping only measures: its limit is ``float("inf")``."""
+    """Return True if a clipping only measures the norm: its limit is ``float("inf")``."""
     limit = clip_limit(clip)
     return limit is not None and any(each.name in _INFINITE for each in limit.alternatives())
 
 
 def clip_limit(clip: Op) -> AbstractValue | None:
-    """Return the limit of a clipping; None where it is given in another way."""
+    """Return the limit of a clipping; None if unknown."""
     return next((clip.options[name] for name in ("1", "max_norm", "clip_value") if name in clip.options), None)
 
 
 def find_scaler(operation: Op) -> AbstractValue | None:
-    """Return the scaler that a backward went through, or that steps."""
-    held = [*operation.inputs]
+    """Return the scaler that scaled a backward, or that steps the optimizer."""
+    values = [*operation.inputs]
     if operation.kind is OpKind.BACKWARD:
-        held += [part for each in operation.subject.autograd_graph() if each.name == "scaled" for part in each.sources]
-    return next((each for each in held if each.kind is ValueKind.SCALER), None)
+        values += [
+            part for each in operation.subject.autograd_graph() if each.name == "scaled" for part in each.sources
+        ]
+    return next((each for each in values if each.kind is ValueKind.SCALER), None)
 
 
 def is_enabled_scaler(scaler: AbstractValue) -> bool:
-    """True for a scaler that is made in the text, and surely not switched off."""
+    """Return True for a scaler that the file creates and that is certainly enabled."""
     enabled = scaler.arguments.get("enabled")
     made_here = scaler.kind is ValueKind.SCALER and scaler.name.startswith("torch.") and not scaler.union
     by_place = {"4", "5"} & scaler.arguments.keys()
@@ -39,10 +41,10 @@ def is_enabled_scaler(scaler: AbstractValue) -> bool:
 
 
 def unscale_lines(source: SourceFile, step: Op) -> tuple[str, ...] | None:
-    """Return what has to be written before a clipping in front of a step: nothing, or a call of ``unscale_``.
+    """Return the lines needed before a clipping in front of a step: none, or a call of ``unscale_``.
 
     Returns:
-        The lines; None where the text of that call cannot be told.
+        The lines; None if the call cannot be written from the source.
     """
     if not step.inputs:
         return ()

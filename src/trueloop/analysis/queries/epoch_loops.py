@@ -1,4 +1,4 @@
-"""Loops over a loader that train, epoch after epoch."""
+"""Training loops over a loader inside an epoch loop."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from trueloop.analysis.source_file import SourceFile
 
 
 def epoch_loops(source: SourceFile) -> Iterator[tuple[Op, AbstractValue]]:
-    """Yield each start of a loop over a loader in which an optimizer steps, with the loader.
+    """Yield the start of each loop over a loader in which an optimizer steps, with the loader.
 
-    Around it stands another loop, which may take more than one turn and in which the training goes on: no turn builds
-    the model or the optimizer anew, or loads their states.
+    It is inside another loop that may have several iterations and continues the training: no iteration creates the
+    model or the optimizer again, or loads their states.
     """
     for start in source.ops(OpKind.ITERATE):
         loader = iterated_loader(Loop(start.node, start.subject))
         if loader is None or not start.loops or MANAGED in loader.facts or start.loops[-1].runs_at_most_once():
             continue
         inside = source.ops_in_loop(start.loops[-1], root=start.entry_point)
-        begun = (OpKind.CREATE, OpKind.LOAD_STATE_DICT)
-        anew = [each.subject for each in inside if each.kind in begun and each.subject.kind is not ValueKind.LOADER]
+        restarting = (OpKind.CREATE, OpKind.LOAD_STATE_DICT)
+        recreated = [
+            each.subject for each in inside if each.kind in restarting and each.subject.kind is not ValueKind.LOADER
+        ]
         batches = Loop(start.node, None)
         steps = [each.subject for each in inside if each.kind is OpKind.STEP and each.is_inside(batches)]
-        if steps and not any(one.may_alias(each) or one.covers(each) for one in anew for each in steps):
+        if steps and not any(one.may_alias(each) or one.covers(each) for one in recreated for each in steps):
             yield start, loader

@@ -1,4 +1,4 @@
-"""Passes over a loader without training, in a program's text."""
+"""Evaluation loops: passes over a loader without training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trueloop.core.source_text import Fix
 
 
 def find_loader(loop: Loop) -> AbstractValue | None:
-    """Return the loader a loop goes through; None where it goes through something else."""
+    """Return the loader that a loop iterates over; None for any other iterable."""
     over = loop.iterable
     while over is not None and over.kind is ValueKind.SEQUENCE:
         over = over.arguments.get("iterable")
@@ -23,31 +23,31 @@ def find_loader(loop: Loop) -> AbstractValue | None:
 
 
 def evaluation_calls(source: SourceFile, *, grad: bool | None) -> Iterator[Op]:
-    """Yield the calls of whole models, one per batch of a loader, while nothing is trained.
+    """Yield the model calls that run once per batch of a loader without training.
 
     Args:
         source: the file.
-        grad: with gradients, or without; None = either.
+        grad: whether gradients are enabled; None = either.
     """
     calls = source.ops(OpKind.MODEL_CALL)
-    whole = {id(each.node) for each in calls}
+    call_nodes = {id(each.node) for each in calls}
     for call in calls:
-        inner = any(id(each) in whole for each in call.calls)  # a layer, in the forward of a model
+        inner = any(id(each) in call_nodes for each in call.calls)  # a layer, in the forward of a model
         if (grad is None or call.grad is grad) and call.loops and not inner and _is_evaluation(source, call):
             yield call
 
 
 def _is_evaluation(source: SourceFile, call: Op) -> bool:
-    """True where a model is called once per batch of a loader, for its output, and nothing is trained meanwhile.
+    """Return True if a model is called once per batch of a loader, for its output, without training.
 
-    Not where the same loader is gone through several times for one model, as for Monte Carlo dropout.
+    False if the loader is iterated several times for one model, as for Monte Carlo dropout.
     """
     loop = call.loops[-1]
     model = call.subject
     if find_loader(loop) is None or model.kind is not ValueKind.MODEL or _discards_output(call):
         return False
     run = source.ops_of_run(call)
-    inside = [each for each in run if any(one is loop for one in each.loops)]  # not when its function is called again
+    inside = [each for each in run if any(one is loop for one in each.loops)]  # excludes other calls of its function
     if any(each.kind in (OpKind.BACKWARD, OpKind.STEP) for each in inside):
         return False
     called = [each for each in run if each.kind is OpKind.MODEL_CALL and each.subject.may_alias(model)]
@@ -58,7 +58,7 @@ def _is_evaluation(source: SourceFile, call: Op) -> bool:
 
 
 def _repeats_loader(source: SourceFile, call: Op, other: Op, run: Sequence[Op]) -> bool:
-    """True where a model goes through what may be the same loader in the same turn, untrained since."""
+    """Return True if a model iterates over the same loader again in the same iteration without training between."""
     first, last = sorted((call.index, other.index))
     mine, its = (find_loader(each.loops[-1]) if each.loops else None for each in (call, other))
     if first == last or mine is None or its is None or not mine.may_alias(its):
@@ -69,12 +69,12 @@ def _repeats_loader(source: SourceFile, call: Op, other: Op, run: Sequence[Op]) 
 
 
 def _discards_output(call: Op) -> bool:
-    """True where the output is thrown away: only the statistics of batch normalisation are wanted."""
+    """Return True if the output is discarded: the call only updates batch normalization statistics."""
     return isinstance(call.statement, ast.Expr) and call.statement.value is call.node
 
 
 def find_training_step(source: SourceFile, call: Op) -> Op | None:
-    """Return a step that trains the called model on another loader, before; None where there may be none."""
+    """Return an earlier step that trains the called model on another loader; None if there may be none."""
     loader = find_loader(call.loops[-1])
     run = [each for each in source.operations if each.entry_point == call.entry_point]
     steps = [each for each in run if is_training_step(source, each, call.subject, run)]
@@ -88,7 +88,7 @@ def find_training_step(source: SourceFile, call: Op) -> Op | None:
 
 
 def _enclosing_loaders(step: Op) -> Iterator[AbstractValue | None]:
-    """Yield the loaders a step goes through, None for a loop over what may be one."""
+    """Yield the loaders of the loops around a step."""
     for loop in step.loops:
         loader = find_loader(loop)
         if loader is not None:
@@ -96,15 +96,15 @@ def _enclosing_loaders(step: Op) -> Iterator[AbstractValue | None]:
 
 
 def unused_graphs(source: SourceFile) -> Iterator[Op]:
-    """Yield the calls of sweeps in eval mode that build graphs which nothing in the text goes back through."""
+    """Yield the evaluation calls in eval mode that build graphs without a backward."""
     for call in evaluation_calls(source, grad=True):
         model, inside = call.subject, source.ops_in_loop(call.loops[-1], root=call.entry_point)
-        wanted = any(
+        uses_graphs = any(
             each.kind in (OpKind.ESCAPE, OpKind.SET_REQUIRES_GRAD)
             or (each.kind is OpKind.TORCH_CALL and each.name.startswith("torch.autograd"))
             for each in inside
         )
-        if wanted or not is_in_eval_mode(source, call) or is_partly_frozen(source, model):
+        if uses_graphs or not is_in_eval_mode(source, call) or is_partly_frozen(source, model):
             continue
         results = {id(each.result) for each in inside if each.result is not None}
         backwards = [each for each in source.ops(OpKind.BACKWARD) if each.entry_point == call.entry_point]
@@ -115,13 +115,16 @@ def unused_graphs(source: SourceFile) -> Iterator[Op]:
 def no_grad_fix(source: SourceFile, call: Op) -> Fix | None:
     """Return the fix: ``with torch.no_grad():`` around the loop or statement of a call."""
     names = [
-        alias.asname or alias.name for each in source.tree.body if isinstance(each, ast.Import)
-        for alias in each.names if alias.name == "torch"
-    ]  # fmt: skip
+        alias.asname or alias.name
+        for each in source.tree.body
+        if isinstance(each, ast.Import)
+        for alias in each.names
+        if alias.name == "torch"
+    ]
     loop = call.loops[-1].node
     plain = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Return
     statement = loop if is_statement(loop) else call.statement if isinstance(call.statement, plain) else None
     if not names or statement is None or not is_inside(call.node, statement):
         return None
     edits = source.text.indent_under(statement, f"with {names[0]}.no_grad():")
-    return Fix(edits, safe=False, description="Measure without gradients") if edits else None
+    return Fix(edits, safe=False, description="Disable gradients") if edits else None

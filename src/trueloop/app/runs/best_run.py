@@ -11,7 +11,7 @@ from trueloop.core.errors import CheckpointError, TrueloopError
 from trueloop.runs.history import History
 from trueloop.runs.journal import read_journal
 from trueloop.runs.queries.overview import Overview, Point
-from trueloop.runs.queries.ranking import Mode, rank_runs, rank_points
+from trueloop.runs.queries.ranking import Mode, rank_points, rank_runs
 from trueloop.training.checkpoint.checkpoints import Checkpoint, CheckpointFolder, NewerSchemaError
 from trueloop.training.checkpoint.manifest import verify
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from trueloop.core.errors import InvalidConfig, RunFolderError, TrueloopError
 from trueloop.runs.queries.index import run_names
 from trueloop.runs.queries.resolve import find_run
-from trueloop.runs.tracking import SyncResult, StoreUnavailable, StoreRejected, sync_run, parse_target
+from trueloop.runs.tracking import StoreRejected, StoreUnavailable, SyncResult, parse_target, sync_run
 from trueloop.runs.tracking.target import ADDRESS_FORMS
 
 

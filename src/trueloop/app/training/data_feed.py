@@ -1,4 +1,4 @@
-"""Turns what a user calls data into what the loop takes: batches cut into windows."""
+"""Convert the user's data (datasets, shards, loaders, batches) to the batch sources of the training loop."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Sampler = Literal["random", "sequential", "weighted"]
 
 
 class DataFeed:
-    """Loaders for one run.
+    """Creates the loaders of one run.
 
     Args:
         config: batch sizes, seed, workers.
         collate: samples -> batch, for datasets.
-        pin_memory: page-locked memory, which only pays on the way to a CUDA device.
-        processes: those that share each window.
+        pin_memory: whether to use page-locked memory, which is only useful for CUDA devices.
+        processes: the processes that share each window.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class DataFeed:
     def training_source(
         self, data: Any, *, sampler: Sampler = "random", labels: Any = None, accumulate: int = 1
     ) -> BatchSource:
-        """Return the training source.
+        """Return the source of training batches.
 
         Raises:
-            InvalidConfig: settings that do not fit the data.
-            InvalidData: nothing to train on.
+            InvalidConfig: a setting does not fit the data.
+            InvalidData: there is nothing to train on.
         """
         if not is_dataset(data):
             self._refuse_order_options(data, sampler=sampler, labels=labels)
@@ -69,14 +69,14 @@ class DataFeed:
         if accumulate != 1:
             raise InvalidConfig(
                 f"accumulate is {accumulate}, but the training data is a dataset.",
-                why="A dataset is cut into windows of effective_batch; accumulate counts ready batches.",
+                why="A dataset is split into windows of effective_batch; accumulate counts ready batches.",
                 fix="Set effective_batch and micro_batch instead.",
             )
         if sampler not in get_args(Sampler):
             raise InvalidConfig(f"sampler is {sampler!r}.", fix=f"Choose one of {', '.join(get_args(Sampler))}.")
         if labels is not None and sampler != "weighted":
             raise InvalidConfig(
-                f"labels are given, but the sampler is {sampler!r}, which does not look at them.",
+                f"labels are given, but the sampler {sampler!r} does not use them.",
                 fix='Set sampler="weighted", or leave labels out.',
             )
         self._datasets["train"] = data
@@ -95,9 +95,9 @@ class DataFeed:
         return loader
 
     def evaluation_batches(self, split: str, data: Any, processes: Processes = SINGLE_PROCESS) -> Iterable[Any]:
-        """Return batches to evaluate on, in order, every item once over all processes; iterable again and again."""
+        """Return re-iterable evaluation batches, in order, with every item once over all processes."""
         if not is_dataset(data):
-            if split != "test":  # which is measured once
+            if split != "test":  # the test set is evaluated once
                 _refuse_one_pass_iterator(split, data)
             _refuse_distributed_sampler(split, data, self._processes.size)
             self._ready_data[split] = data
@@ -107,7 +107,7 @@ class DataFeed:
         return SourceBatches(self._make_loader(data, "sequential", processes, drop_last=False))
 
     def facts(self) -> dict[str, Any]:
-        """Return sizes, fingerprints and the plan, JSON-ready."""
+        """Return sizes, fingerprints and the batch plan, JSON-ready."""
         return {
             "sizes": {
                 split: _dataset_size(data) for split, data in self._datasets.items() if _dataset_size(data) is not None
@@ -117,23 +117,23 @@ class DataFeed:
         }
 
     def identity(self) -> dict[str, Any]:
-        """Return what the order and content of the batches depend on beside the settings, JSON-ready.
+        """Return what determines the order and content of the batches, except the settings, JSON-ready.
 
-        Of ready batches: those of a list, or the dataset behind a DataLoader; a generator shows nothing beforehand.
+        Ready batches are fingerprinted if they are a list or a DataLoader with a dataset; a generator cannot be.
         """
-        given = {name: getattr(data, "dataset", data) for name, data in self._ready_data.items()}
-        seen = {name: fingerprint(data) for name, data in given.items() if _has_length(data)}
-        return {**self._fingerprints, **seen, **self._order}
+        ready = {name: getattr(data, "dataset", data) for name, data in self._ready_data.items()}
+        fingerprints = {name: fingerprint(data) for name, data in ready.items() if _has_length(data)}
+        return {**self._fingerprints, **fingerprints, **self._order}
 
     @property
     def shard_readers(self) -> list[object]:
-        """What the samples of shards come out of, where they are trained on or decide which weights are best."""
-        used = [self._datasets.get(split) for split in ("train", "val")]
-        return [thing for data in used if isinstance(data, Shards) for thing in (data.read, data.shards[0])]
+        """The reader and first shard of the training and validation shards, whose code is part of the identity."""
+        datasets = [self._datasets.get(split) for split in ("train", "val")]
+        return [each for data in datasets if isinstance(data, Shards) for each in (data.read, data.shards[0])]
 
     def _refuse_order_options(self, data: Any, *, sampler: str, labels: Any) -> None:
-        """Ready batches come in their own order and shape: nothing that asks for another one may be passed over."""
-        given = [
+        """Refuse options for order and collation, which ready batches cannot honour."""
+        options = [
             name
             for name, value in (
                 ("sampler", sampler != "random"),
@@ -142,11 +142,11 @@ class DataFeed:
             )
             if value
         ]
-        if given:
+        if options:
             raise InvalidConfig(
-                f"{' and '.join(given)} cannot be used: a {type(data).__name__} gives ready batches.",
-                why="Their order and collation are its own.",
-                fix="Give them to the DataLoader, or pass the dataset itself.",
+                f"{' and '.join(options)} cannot be used: a {type(data).__name__} yields ready batches.",
+                why="It decides their order and collation itself.",
+                fix="Pass them to the DataLoader, or pass the dataset itself.",
             )
 
     @cached_property
@@ -173,14 +173,14 @@ class DataFeed:
 
 
 def evaluation_batches(data: Any, *, batch: int, collate: Callable[[list[Any]], Any] | None) -> Iterable[Any]:
-    """Return batches to evaluate on, in order: those of a dataset, or ``data`` itself where it yields batches."""
+    """Return evaluation batches in order: those of a dataset, or ``data`` itself if it yields batches."""
     if not is_dataset(data):
         return SourceBatches(IterableSource(data))
     return SourceBatches(_make_loader(data, "sequential", effective_batch=batch, workers=0, collate=collate))
 
 
 class SourceBatches:
-    """The micro-batches of a source's first epoch; iterable again and again."""
+    """The micro-batches of the first epoch of a source; re-iterable."""
 
     def __init__(self, loader: BatchSource) -> None:
         self._loader = loader
@@ -190,18 +190,18 @@ class SourceBatches:
 
 
 def is_dataset(data: Any) -> bool:
-    """True for a map-style dataset (length and indexing) or shards, false for ready batches.
+    """Return True for a map-style dataset (length and indexing) or shards, False for ready batches.
 
-    A list or tuple is taken as ready batches; so is a function that returns an iterable of them.
+    A list, a tuple, and a function that returns an iterable count as ready batches.
 
     Raises:
-        InvalidData: neither can be had from it.
+        InvalidData: the object is neither.
     """
     if isinstance(data, IterableDataset):
         raise InvalidData(
             "An IterableDataset yields samples, not batches.",
-            fix="Wrap it: trueloop.Shards([dataset], iter), which shuffles and resumes; or "
-            "torch.utils.data.DataLoader(dataset, batch_size=...), and pass that.",
+            fix="Wrap it in trueloop.Shards([dataset], iter), which shuffles and resumes, or in "
+            "torch.utils.data.DataLoader(dataset, batch_size=...).",
         )
     if isinstance(data, (Dataset, Shards)):
         return True
@@ -218,7 +218,7 @@ def is_dataset(data: Any) -> bool:
 
 
 def _make_loader(data: Any, order: Any, **settings: Any) -> Loader | ShardLoader:
-    """Cut a dataset into windows, by the loader that fits it."""
+    """Return the loader that splits a dataset into windows."""
     if not isinstance(data, Shards):
         return Loader(data, order=order, **settings)
     if not isinstance(order, str):
@@ -233,27 +233,27 @@ def _check_process_count(config: TrainConfig, processes: Processes) -> None:
     if config.effective_batch < processes.size:
         raise InvalidConfig(
             f"effective_batch is {config.effective_batch}, and {processes.size} processes share it.",
-            why="Some of them would never have anything to do.",
-            fix="Start fewer processes, or make the effective batch larger: it is the batch of all together.",
+            why="Some processes would never receive any examples.",
+            fix="Start fewer processes, or increase the effective batch, which is the total over all processes.",
         )
 
 
 def _refuse_distributed_sampler(split: str, data: Any, processes: int) -> None:
     if shards_across_processes(data, processes):
         raise InvalidData(
-            f"The {split} data come through a DistributedSampler.",
-            why="It repeats samples until every process has as many, and they would be counted twice.",
-            fix="Give the dataset itself, or a DataLoader without that sampler: every item is then measured once.",
+            f"The {split} data uses a DistributedSampler.",
+            why="It repeats samples to give every process the same number, so some would be counted twice.",
+            fix="Pass the dataset itself, or a DataLoader without that sampler: every item is then evaluated once.",
         )
 
 
 def _refuse_one_pass_iterator(split: str, data: Any) -> None:
-    """Say at the start what would otherwise end the run when its second epoch begins."""
+    """Refuse an iterator at the start, which would otherwise end the run at its second epoch."""
     if hasattr(data, "__next__"):
         raise InvalidData(
-            f"The {split} data is a {type(data).__name__}, which can be gone through once only.",
-            why="Every epoch needs it from the start.",
-            fix="Give a list, a DataLoader, or the function that makes the generator.",
+            f"The {split} data is a {type(data).__name__}, which can be iterated only once.",
+            why="Every epoch iterates the data from the start.",
+            fix="Pass a list, a DataLoader, or the function that creates the generator.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Profiles a recipe: a few of its updates under torch's profiler; nothing of a run is written."""
+"""Profile a few updates of a recipe with the PyTorch profiler, without writing a run."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from trueloop.training.validate import validate
 
 
 def profile_recipe(recipe: Recipe, *, updates: int, trace: Path | None = None) -> Profile:
-    """Train a recipe for a few updates and say where their time went.
+    """Train a recipe for a few updates and measure where the time is spent.
 
     Args:
-        recipe: with its overrides applied.
-        updates: that are looked at, after some that warm up.
-        trace: where to write a trace for Chrome or Perfetto.
+        recipe: the recipe, with its overrides applied.
+        updates: number of updates to profile, after a few warm-up updates.
+        trace: file for a trace that Chrome and Perfetto can open; None = no trace.
 
     Raises:
-        InvalidConfig: nothing can be written there, or a number of updates that is none.
-        TrueloopError: what cannot work, with what to do.
+        InvalidConfig: the trace cannot be written, or ``updates`` is less than 1.
+        TrueloopError: the recipe cannot be trained.
     """
     if updates < 1:
-        raise InvalidConfig(f"updates is {updates}.", fix="Look at one update at least.")
+        raise InvalidConfig(f"updates is {updates}.", fix="Profile at least one update.")
     if trace is not None and not writable(trace, "trace").name.endswith((".json", ".json.gz")):
         raise InvalidConfig(f"A trace cannot be written to {str(trace)!r}.", fix="Name a .json or .json.gz file.")
     validate(recipe.train)

@@ -1,8 +1,8 @@
-"""A recipe's settings as one flat list: read from its frozen dataclasses, overridden, and offered as flags.
+"""Collect the settings of a recipe from its frozen dataclasses, override them, and offer them as flags.
 
 ``recipe.train.optim.lr`` is the setting ``optim.lr``: the flag ``--optim.lr 0.01``, or ``[optim] lr = 0.01`` in a TOML
-file. The recipe's own options carry their table's name, ``options.width``, so that they can never clash with a
-setting of training. Defaults are the recipe's values, not those of the classes.
+file. The recipe's own options have the prefix of their table, ``options.width``, so they never collide with a training
+setting. Defaults are the recipe's values, not those of the classes.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ OPTIONS = "options"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One leaf of the tree."""
+    """One setting of a recipe."""
 
     key: str
-    """As in TOML: "optim.lr"."""
+    """Dotted key, as in TOML: "optim.lr"."""
     kind: Any
-    """Its type annotation, resolved."""
+    """Resolved type annotation."""
     value: Any
-    """The recipe's own value."""
+    """Value in the recipe."""
     doc: str
-    """The docstring below the field."""
+    """Docstring of the field."""
     table: str
-    """The docstring of the class it belongs to, first line."""
+    """First docstring line of the class that has the field."""
 
     @property
     def flag(self) -> str:
-        """As on the command line: "--optim.weight-decay"."""
+        """The command line flag: "--optim.weight-decay"."""
         return "--" + self.key.replace("_", "-")
 
 
@@ -51,7 +51,7 @@ def collect_settings(recipe: Recipe) -> dict[str, Setting]:
     """Return every setting by key, in the order of the classes.
 
     Raises:
-        InvalidConfig: an option of a type that no flag can carry, or options that are no dataclass.
+        InvalidConfig: an option has a type that flags do not support, or the options are not a dataclass.
     """
     found = _collect(recipe.train, "")
     if recipe.options is not None:
@@ -69,7 +69,7 @@ def _collect(node: Any, key: str) -> list[Setting]:
     kinds = get_type_hints(owner)
     docs = {entry.arg_name: entry.description or "" for entry in parse_from_object(owner).params}
     title = (inspect.getdoc(owner) or "").partition("\n")[0]
-    table = "" if title.startswith(f"{owner.__name__}(") else title  # the signature that dataclass writes for itself
+    table = "" if title.startswith(f"{owner.__name__}(") else title  # the default docstring of a dataclass
     leaves: list[Setting] = []
     tables: list[Setting] = []
     for field in dataclasses.fields(node):
@@ -79,9 +79,9 @@ def _collect(node: Any, key: str) -> list[Setting]:
             continue
         if not _has_flag(kinds[field.name]):
             raise InvalidConfig(
-                f"The setting {name} has the type {kinds[field.name]}, which neither a flag nor TOML can carry.",
-                fix="Use bool, int, float, str, Literal, a tuple of these, or None besides; bind anything else "
-                "into the recipe's assemble function.",
+                f"The setting {name} has the type {kinds[field.name]}, which flags and TOML do not support.",
+                fix="Use bool, int, float, str, Literal, None, or a tuple of these; set anything else in the recipe's "
+                "assemble function.",
             )
         doc = " ".join(docs.get(field.name, "").split())
         leaves.append(Setting(key=name, kind=kinds[field.name], value=value, doc=doc, table=table))
@@ -98,12 +98,12 @@ def apply_overrides(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
     """Return the recipe with some settings replaced.
 
     Args:
-        recipe: left as it is.
-        values: by key, of the right types.
+        recipe: the recipe, which is not modified.
+        values: new values by key, of the right types.
     """
-    ours = {key.removeprefix(f"{OPTIONS}."): value for key, value in values.items() if key.startswith(f"{OPTIONS}.")}
-    trains = {key: value for key, value in values.items() if not key.startswith(f"{OPTIONS}.")}
-    return dataclasses.replace(recipe, train=_replace(recipe.train, trains), options=_replace(recipe.options, ours))
+    options = {key.removeprefix(f"{OPTIONS}."): value for key, value in values.items() if key.startswith(f"{OPTIONS}.")}
+    train = {key: value for key, value in values.items() if not key.startswith(f"{OPTIONS}.")}
+    return dataclasses.replace(recipe, train=_replace(recipe.train, train), options=_replace(recipe.options, options))
 
 
 def _replace(node: Any, values: Mapping[str, Any]) -> Any:
@@ -123,7 +123,7 @@ def _replace(node: Any, values: Mapping[str, Any]) -> Any:
 
 
 def flag_parameters(settings: Mapping[str, Setting]) -> list[inspect.Parameter]:
-    """Return one keyword parameter per setting, annotated for cyclopts; its name is the key with ``__`` for dots."""
+    """Return one keyword parameter per setting, annotated for cyclopts and named after its key with ``__`` for dots."""
     groups: dict[str, Group] = {}
     parameters: list[inspect.Parameter] = []
     for setting in settings.values():
@@ -142,17 +142,17 @@ def flag_parameters(settings: Mapping[str, Setting]) -> list[inspect.Parameter]:
 
 
 def keyword_parameter(name: str, kind: Any, default: Any, flag: Parameter) -> inspect.Parameter:
-    """Return a keyword-only parameter that carries its flag."""
+    """Return a keyword-only parameter annotated with its flag."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, flag])
 
 
 def settings_from_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `flag_parameters` let through, by key."""
+    """Return the arguments of `flag_parameters` by setting key."""
     return {name.replace("__", "."): value for name, value in arguments.items()}
 
 
 def _converter(kind: Any) -> Callable[[Any, Sequence[Token]], Any] | None:
-    """Return a converter where the parser's own would round --epochs 2.7 to 3, or take "none" for a text."""
+    """Return a converter where cyclopts would round --epochs 2.7 to 3 or parse "none" as text."""
     parts = set(get_args(kind) or (kind,))
     if parts - {NoneType, ...} != {int} and parts != {str, NoneType}:
         return None
@@ -169,30 +169,30 @@ def _converter(kind: Any) -> Callable[[Any, Sequence[Token]], Any] | None:
 
 
 def format_value(value: Any) -> str:
-    """Return a setting's value as the command line takes it: none, 0.9 0.999, cosine."""
+    """Format the value of a setting for the command line: none, 0.9 0.999, cosine."""
     if isinstance(value, tuple):
         return " ".join(map(str, cast("tuple[Any, ...]", value))) or "empty"
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def format_flags(values: Mapping[str, Any], settings: Mapping[str, Setting]) -> list[str]:
-    """Return the words that give these values on the command line, so that a run can be started again."""
-    words: list[str] = []
+    """Return the command line flags for these values, so that a run can be started again."""
+    flags: list[str] = []
     for key, value in values.items():
         flag = settings[key].flag
         if isinstance(value, bool):
-            words.append(flag if value else _add_prefix(flag, "no-"))
+            flags.append(flag if value else _add_prefix(flag, "no-"))
         elif isinstance(value, tuple) and ... in get_args(settings[key].kind):
             parts = cast("tuple[Any, ...]", value)
-            words += [word for part in parts for word in (flag, str(part))] or [_add_prefix(flag, "empty-")]
+            flags += [word for part in parts for word in (flag, str(part))] or [_add_prefix(flag, "empty-")]
         elif isinstance(value, tuple):
-            words += [flag, *map(str, cast("tuple[Any, ...]", value))]
+            flags += [flag, *map(str, cast("tuple[Any, ...]", value))]
         else:
-            words += [flag, format_value(value)]
-    return words
+            flags += [flag, format_value(value)]
+    return flags
 
 
 def _add_prefix(flag: str, prefix: str) -> str:
-    """Say no as the parser does: --guard.no-locate."""
+    """Add a prefix to the last part of a flag, like cyclopts: --guard.no-locate."""
     table, dot, name = flag.removeprefix("--").rpartition(".")
     return f"--{table}{dot}{prefix}{name}"

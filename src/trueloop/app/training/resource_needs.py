@@ -1,4 +1,4 @@
-"""What a run asks of the machine, read from its recipe or from the run itself, for the doctor."""
+"""Determine the resources that a recipe or a run needs, for the doctor."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 def find_need(word: str, root: Path) -> tuple[Need, Path]:
-    """Return what a recipe or a run asks for, and the folder it is written to.
+    """Return the needs of a recipe or a run, and the folder it is written to.
 
     Args:
-        word: as for `trueloop train`, or as for `trueloop runs show`.
-        root: where runs lie that are named without a path.
+        word: a recipe as for `trueloop train`, or a run as for `trueloop runs show`.
+        root: folder of the runs that are given by name.
 
     Raises:
-        InvalidConfig: it is neither.
+        InvalidConfig: the word is neither.
 
-    Cost: a recipe is built, and its data are read; nothing is trained.
+    Cost: a recipe is assembled and its data is read; nothing is trained.
     """
     from trueloop.recipes import registry
     from trueloop.runs.journal import JOURNAL_NAME
@@ -48,7 +48,7 @@ def find_need(word: str, root: Path) -> tuple[Need, Path]:
 
 
 def recipe_need(recipe: Recipe) -> Need:
-    """Build a recipe, weigh its model, and read one sample."""
+    """Return the needs of a recipe: assemble it, measure its model, and read one sample."""
     from trueloop.training.seeding import prepare_generators
 
     config = recipe.train
@@ -64,7 +64,7 @@ def recipe_need(recipe: Recipe) -> Need:
 
 
 def settings_need(config: TrainConfig) -> Need:
-    """Return what settings alone ask for."""
+    """Return the needs that follow from the settings alone."""
     return Need(
         device=config.device,
         workers=config.workers,
@@ -75,36 +75,36 @@ def settings_need(config: TrainConfig) -> Need:
 
 
 def run_need(run: Path) -> Need:
-    """Return what a run asked for, and the size of its newest checkpoint.
+    """Return the needs of a run, with the size of its newest checkpoint.
 
     Args:
-        run: its folder.
+        run: the run folder.
     """
     from trueloop.runs.journal import read_journal
 
     facts = read_journal(run).facts
     config = _mapping_or_empty(facts.get("config"))
-    kept = _mapping_or_empty(config.get("checkpoint"))
+    checkpoint = _mapping_or_empty(config.get("checkpoint"))
     saved = [each for each in run.glob("checkpoints/*") if each.is_dir()]
     newest = max(saved, key=lambda each: each.stat().st_mtime, default=None)
-    weighed = sum(file.stat().st_size for file in newest.rglob("*") if file.is_file()) if newest else None
+    newest_bytes = sum(file.stat().st_size for file in newest.rglob("*") if file.is_file()) if newest else None
     return Need(
         device=str(config.get("device", "auto")),
         processes=facts.get("processes", 1),
         workers=config.get("workers"),
-        checkpoint_bytes=weighed,
-        checkpoints=kept.get("keep_last", 2) + kept.get("keep_best", 1) + 1,
+        checkpoint_bytes=newest_bytes,
+        checkpoints=checkpoint.get("keep_last", 2) + checkpoint.get("keep_best", 1) + 1,
         threads=config.get("threads"),
         deterministic=bool(config.get("deterministic", False)),
     )
 
 
 def checkpoint_size_bytes(model: Any, config: TrainConfig) -> int:
-    """Return about how large a checkpoint is: weights, the optimizer's moments, the average.
+    """Estimate the size of a checkpoint: weights, optimizer moments, weight average.
 
     Args:
         model: an ``nn.Module``.
-        config: which optimizer, and whether an average is kept.
+        config: the settings, which name the optimizer and whether there is a weight average.
     """
     weights = sum(each.numel() * each.element_size() for each in (*model.parameters(), *model.buffers()))
     trained = sum(each.numel() * each.element_size() for each in model.parameters() if each.requires_grad)
@@ -113,7 +113,7 @@ def checkpoint_size_bytes(model: Any, config: TrainConfig) -> int:
 
 
 def _sample_bytes(data: Any, collate: Any) -> int:
-    """Return the size of one sample as a batch of its own; 0 where there is none to look at."""
+    """Return the size of a batch of one sample; 0 if there is no sample to read."""
     from trueloop.data import collate as default
 
     if not hasattr(data, "__getitem__") or not len(data):

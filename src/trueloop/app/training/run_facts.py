@@ -1,4 +1,4 @@
-"""What is journaled of a run beside its numbers: settings, sizes, versions, machine, and which code it was."""
+"""Collect the facts of a run for its journal: settings, sizes, versions, machine and code."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from trueloop.training.distributed.launcher_env import read_launch_info
 from trueloop.training.loop import Assembly
 from trueloop.version import __version__
 
-MAX_SOURCE_CHARS: Final = 200_000  # characters of a recipe's file that are kept
+MAX_SOURCE_CHARS: Final = 200_000  # larger recipe files are not recorded
 
 
 def describe_run(assembly: Assembly, config: Mapping[str, Any], code: Mapping[str, str]) -> dict[str, Any]:
-    """Describe an assembled run, JSON-ready.
+    """Return the JSON-ready facts of an assembled run.
 
     Args:
-        assembly: what the loop turns.
+        assembly: the assembled run.
         config: the settings, as nested mappings.
-        code: fingerprint of each of the user's files.
+        code: fingerprints of the user's files by name.
     """
-    place = read_launch_info()
+    launch = read_launch_info()
     trainable = sum(p.numel() for p in assembly.model.parameters() if p.requires_grad)
     return {
         "config": config,
@@ -39,7 +39,7 @@ def describe_run(assembly: Assembly, config: Mapping[str, Any], code: Mapping[st
         "optimizer": type(assembly.optimizer).__name__,
         "threads": torch.get_num_threads(),
         "processes": assembly.parallel.processes.size,
-        "restart": place.restarts if place else 0,  # by the launcher, after a process was lost
+        "restart": launch.restarts if launch else 0,  # restarts by the launcher after a lost process
         "code": dict(code),
         "git": git_state(),
         "environment": _environment(assembly.device),
@@ -49,11 +49,11 @@ def describe_run(assembly: Assembly, config: Mapping[str, Any], code: Mapping[st
 
 
 def git_state() -> dict[str, Any] | None:
-    """Return the commit of the working folder, and of its changes a hash; None outside a repository.
+    """Return the commit of the working directory and a hash of its changes; None outside a repository.
 
     Returns:
-        "commit", "dirty", and "diff_sha256" of what ``git diff HEAD`` prints where there are changes, else None. Files
-        that git does not know are not in it.
+        "commit", "dirty", and "diff_sha256", the hash of the output of ``git diff HEAD``, or None without changes.
+        Untracked files are not included.
     """
     commit, changes = _git("rev-parse", "HEAD"), _git("diff", "HEAD", "--binary", "--no-ext-diff", "--no-color")
     if commit is None:
@@ -63,7 +63,7 @@ def git_state() -> dict[str, Any] | None:
 
 
 def source_text(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the text of the file a function is from, by its name; empty where there is none."""
+    """Return the source text of a function's file by file name; empty if there is none."""
     try:
         path = Path(inspect.getsourcefile(inspect.unwrap(function)) or "")
         text = path.read_text(encoding="utf-8")
@@ -74,8 +74,8 @@ def source_text(function: Callable[..., Any]) -> dict[str, str]:
 
 def _git(*arguments: str) -> bytes | None:
     try:
-        done = subprocess.run(["git", *arguments], capture_output=True, timeout=5, check=True)  # noqa: S603, S607 - git, with arguments of our own
-    except (OSError, subprocess.SubprocessError):  # no git here, or no repository: there is nothing to name
+        done = subprocess.run(["git", *arguments], capture_output=True, timeout=5, check=True)  # noqa: S603, S607 - git, with constant arguments
+    except (OSError, subprocess.SubprocessError):  # no git, or no repository
         return None
     return done.stdout
 
@@ -104,10 +104,10 @@ def _processor() -> str:
 
 
 def _packages() -> dict[str, str]:
-    """Return every installed package and its version; the first one on the path counts, as for an import."""
+    """Return the versions of all installed packages; of several copies, the first on the path, as for an import."""
     found: dict[str, str] = {}
     for each in distributions():
         name = each.metadata["Name"]
-        if name:  # a folder that pip left half removed has none
+        if name:  # a partially removed package has none
             found.setdefault(name.lower(), each.version)
     return dict(sorted(found.items()))

@@ -1,11 +1,11 @@
-"""The run folder: what lies where, made without overwriting anything that is not a run's own.
+"""Manage the run folder: its paths, its lock, and the removal of an earlier run.
 
-RUN/journal.jsonl               what happened, line by line
+RUN/journal.jsonl               the events, line by line
 RUN/config.json                 the settings
-RUN/checkpoints/update-…/       the whole state, to resume from
+RUN/checkpoints/update-…/       the complete state, to resume from
 RUN/final/model.safetensors     the trained weights
-RUN/curves.png, report.html     to look at
-RUN/.lock                       held by the process that trains here; a file left behind locks nothing
+RUN/curves.png, report.html     for people
+RUN/.lock                       locked by the training process; the file alone locks nothing
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from trueloop.core.errors import RunFolderError
 from trueloop.core.fork_safety import handles_closed_after_fork
 from trueloop.runs.run_id import read_run_id
 
-# .lock is not among them: removed while it is held, it would let a second process lock a new one.
+# Without .lock: if it were removed while locked, a second process could lock a new one.
 RUN_FILES = ("journal.jsonl", "config.json", "checkpoints", "final", "curves.png", "report.html")
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 _OPEN_LOCKS = (
     handles_closed_after_fork()
-)  # open lock files: a forked loader process that kept one would outlive the run with it
+)  # open lock files: a forked loader process must not keep the lock after the run
 
 
 class RunFolder:
-    """Paths inside one run's folder.
+    """The folder of one run.
 
     Args:
-        path: created where it does not exist.
+        path: the folder, created if absent.
 
     Raises:
-        RunFolderError: it cannot be made or written.
+        RunFolderError: the folder cannot be created or written.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -59,17 +59,17 @@ class RunFolder:
 
     @contextmanager
     def lock(self, *, fresh: bool = False) -> Generator[None]:
-        """Keep every other process from training in this folder, for the length of a ``with`` block.
+        """Lock the folder against training by other processes, for a ``with`` block.
 
-        The kernel holds the lock and lets go of it when the process ends, however it ends; so none is ever stale.
-        Loader processes do not inherit it. On a network file system the server must support locks: NFS does, between
-        machines too; where it is not supported, a warning says that nothing is locked.
+        The kernel releases the lock when the process ends for any reason, so a lock is never stale. Loader processes
+        do not inherit it. A network file system must support locks; NFS does, also between machines. If locks are not
+        supported, a warning is issued.
 
         Args:
-            fresh: remove what an earlier run left; nothing else in the folder is touched.
+            fresh: whether to remove the files of an earlier run; other files are kept.
 
         Raises:
-            RunFolderError: another process holds it, or it cannot be written.
+            RunFolderError: another process holds the lock, or the folder cannot be written.
         """
         try:
             handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -83,41 +83,41 @@ class RunFolder:
                 self._remove_run_files()
             yield
         finally:
-            if handle in _OPEN_LOCKS:  # else this is a forked child, which has let go of it
+            if handle in _OPEN_LOCKS:  # else this is a forked child, which has closed it already
                 _OPEN_LOCKS.discard(handle)
                 os.close(handle)
 
     @property
     def journal(self) -> Path:
-        """The journal's path."""
+        """Path of the journal."""
         return self.path / "journal.jsonl"
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of the checkpoints."""
+        """Folder of the checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def weights(self) -> Path:
-        """The trained weights."""
+        """Path of the trained weights."""
         return self.path / "final" / "model.safetensors"
 
     @property
     def curves(self) -> Path:
-        """The picture of the curves."""
+        """Path of the plotted curves."""
         return self.path / "curves.png"
 
     @property
     def report(self) -> Path:
-        """The report."""
+        """Path of the report."""
         return self.path / "report.html"
 
     def run_id(self) -> str:
-        """Return the number that the run here has had since it began; a new one where none has begun."""
+        """Return the id of the run in this folder; a new one if no run has started."""
         return read_run_id(self.journal) or secrets.token_hex(16)
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Write the settings for people; nothing is read back from it."""
+        """Write the settings for people; the file is never read."""
         try:
             (self.path / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         except OSError as error:
@@ -145,7 +145,7 @@ class RunFolder:
             )
 
     def _write_holder(self, handle: int) -> None:
-        """Write down who holds the lock, for the message to a second one."""
+        """Write the holder of the lock into its file, for the error message of a second process."""
         now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         text = f"process {os.getpid()} on {platform.node()} since {now}".encode()
         try:
@@ -166,13 +166,13 @@ class RunFolder:
     def _unusable_error(self, error: OSError) -> RunFolderError:
         return RunFolderError(
             f"The run folder {str(self.path)!r} cannot be used: {error.strerror or error}.",
-            why="The run would have nowhere to save what it learned.",
+            why="The run needs it to save its checkpoints and results.",
             fix="Choose another folder (--run-dir), or make this one writable.",
         )
 
 
 def _retry_briefly(lock: Callable[[], None]) -> None:
-    """Try for 0.1 s: who only looks whether a run is training (`runs list`) has the lock for microseconds."""
+    """Retry for 0.1 s: checking whether a run is training (`runs list`) takes the lock for microseconds."""
     for wait_s in (0.001, 0.01, 0.09):
         try:
             return lock()
@@ -182,7 +182,7 @@ def _retry_briefly(lock: Callable[[], None]) -> None:
 
 
 def numbered_names(stem: Path) -> Iterator[Path]:
-    """Yield a name, and then the same with -2, -3 ... behind it."""
+    """Yield a path, and then the same path with the suffixes -2, -3, ..."""
     yield stem
     copy = 1
     while True:
@@ -191,4 +191,4 @@ def numbered_names(stem: Path) -> Iterator[Path]:
 
 
 def _read_holder(handle: int) -> str:
-    return os.pread(handle, 1000, 0).decode(errors="replace") or "it has only just begun"
+    return os.pread(handle, 1000, 0).decode(errors="replace") or "it has just started"

@@ -1,4 +1,4 @@
-"""Runs a recipe from start to finish and says where everything lies."""
+"""Run a recipe from start to finish and return where its results are."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ from trueloop.training.validate import validate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """How a recipe's run ended, and where everything lies."""
+    """The results of a recipe's run and their locations."""
 
     run_dir: Path | None
-    """None after a smoke test, which writes nothing."""
+    """The run folder; None after a smoke test, which writes nothing."""
     reason: str
-    """"finished", "early_stop", "interrupted", "preempted" or "smoke"."""
+    """Why the run ended: "finished", "early_stop", "interrupted", "preempted" or "smoke"."""
     update: int
     epochs: int
     metrics: Mapping[str, float]
-    """The newest value by "split/name"."""
+    """The newest values by "split/name"."""
     best_checkpoint: Path | None
     best_value: float | None
     weights: Path | None
-    """None where the run was told to stop: the state to resume from is saved instead."""
+    """The trained weights; None if the run was interrupted and can be resumed."""
     curves: Path | None
     report: Path | None
     seconds: float
     resumed_from: int
     skipped: int
-    """Updates that were not finite and not stepped."""
+    """Number of updates that were skipped because their gradient was not finite."""
 
 
 def run_recipe(
@@ -57,26 +57,26 @@ def run_recipe(
     allow_change: bool = False,
     store: str | None = None,
 ) -> RunSummary:
-    """Train a recipe, or continue the run that lies in ``run_dir``.
+    """Train a recipe, or resume the run in ``run_dir``.
 
     Args:
-        recipe: with its overrides applied.
-        run_dir: where everything is written; or a function that chooses it, given the run's identity.
-        reporters: told what happens, beside the journal.
+        recipe: the recipe, with its overrides applied.
+        run_dir: the run folder, or a function that receives the identity of the run and returns it.
+        reporters: receivers of all run events, in addition to the journal.
         fresh: start over.
-        smoke: only see whether the loss falls on a few batches; nothing is written.
-        allow_change: continue also where settings, code or data are not those of the run in ``run_dir``.
-        store: where the journal is copied to; see `Trainer.store`.
+        smoke: only check that the loss falls on a few batches; writes nothing.
+        allow_change: resume even if settings, code or data differ from those of the run in ``run_dir``.
+        store: address of the store that the journal is synced to; see `Trainer.store`.
 
     Raises:
-        TrueloopError: what cannot work, with what to do.
+        TrueloopError: the recipe cannot be trained.
     """
     validate(recipe.train)
-    if recipe.train.device == "auto":  # refused now rather than after the data were read, as below
+    if recipe.train.device == "auto":  # fail before the data is read
         refuse_cpu_fallback("auto", resolve_device("auto"), os.environ)
     validate_store(store, run_dir)
     if isinstance(run_dir, Path) and not smoke:
-        RunFolder(run_dir)  # refused now rather than after the data were read
+        RunFolder(run_dir)  # fail before the data is read
     prepare_generators(recipe.train)  # the model's initial weights are drawn next
     parts = recipe.assemble(recipe.options)
     trainer = Trainer(
@@ -127,17 +127,17 @@ def _summary(result: FitResult) -> RunSummary:
 
 
 def _smoke(trainer: Trainer, parts: Parts) -> RunSummary:
-    """Train on a few batches, then see that evaluation works too."""
-    seen = trainer.smoke(parts.train, collate=parts.collate)
-    metrics = {"first_pass/loss": sum(seen.first_pass) / len(seen.first_pass)}
-    metrics["second_pass/loss"] = sum(seen.second_pass) / len(seen.second_pass)
+    """Train on a few batches, then check that evaluation works."""
+    smoke_result = trainer.smoke(parts.train, collate=parts.collate)
+    metrics = {"first_pass/loss": sum(smoke_result.first_pass) / len(smoke_result.first_pass)}
+    metrics["second_pass/loss"] = sum(smoke_result.second_pass) / len(smoke_result.second_pass)
     if parts.val is not None:
-        seen_val = trainer.evaluate(parts.val, collate=parts.collate).metrics
-        metrics |= {f"val/{name}": value for name, value in seen_val.items()}
+        val_metrics = trainer.evaluate(parts.val, collate=parts.collate).metrics
+        metrics |= {f"val/{name}": value for name, value in val_metrics.items()}
     return RunSummary(
         run_dir=None,
         reason="smoke",
-        update=len(seen.first_pass) + len(seen.second_pass),
+        update=len(smoke_result.first_pass) + len(smoke_result.second_pass),
         epochs=0,
         metrics=metrics,
         best_checkpoint=None,
@@ -145,7 +145,7 @@ def _smoke(trainer: Trainer, parts: Parts) -> RunSummary:
         weights=None,
         curves=None,
         report=None,
-        seconds=seen.seconds,
+        seconds=smoke_result.seconds,
         resumed_from=0,
         skipped=0,
     )
@@ -154,8 +154,8 @@ def _smoke(trainer: Trainer, parts: Parts) -> RunSummary:
 def _facts(recipe: Recipe, parts: Parts) -> dict[str, Any]:
     options = {"options": _options(recipe)} if recipe.options is not None else {}
     command = {"command": list(recipe.command)} if recipe.command else {}
-    named = {"recipe": recipe.name, "class_names": list(parts.class_names), **command}
-    return {**named, "source": source_text(recipe.assemble), **options}
+    names = {"recipe": recipe.name, "class_names": list(parts.class_names), **command}
+    return {**names, "source": source_text(recipe.assemble), **options}
 
 
 def _options(recipe: Recipe) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where a run goes that was given no folder: on in the one it was cut off in, or into a new one."""
+"""Choose the folder of a run that was given none: that of the same unfinished run, or a new one."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from trueloop.training.checkpoint.checkpoints import CheckpointFolder
 from trueloop.training.checkpoint.run_identity import Differences, Identity, compare, saved_identity
 
 DEFAULT_ROOT = Path("runs")
-_TAIL_BYTES = 1_000_000  # of a journal: the line that ends a run is short, the longest ones hold a confusion matrix
+_TAIL_BYTES = 1_000_000  # the longest lines of a journal contain a confusion matrix
 
 
 class RunFolderChooser:
-    """Chooses a folder once the run's identity is known, and says which and why.
+    """Chooses a folder once the identity of the run is known, and reports which and why.
 
-    Of the folders ROOT/NAME-TIME the newest one of this very run decides: same settings, options, code, data, model,
-    machine and versions, so that going on ends in the weights of an undisturbed run. Where it was cut off (killed,
-    interrupted, preempted, failed) and nobody trains in it, the run continues there; else it gets a new folder.
+    The newest folder ROOT/NAME-TIME with the same identity decides: same settings, options, code, data, model, machine
+    and versions, so that resuming gives the weights of an uninterrupted run. If that run was cut off (killed,
+    interrupted, preempted, failed) and no process is training in it, it is resumed; otherwise a new folder is created.
 
     Args:
-        name: of the recipe.
-        report: given the one sentence about it.
-        fresh: a new folder, whatever there is.
-        root: where the folders lie.
+        name: name of the recipe.
+        report: called with one sentence about the choice.
+        fresh: always create a new folder.
+        root: the folder of the runs.
     """
 
     def __init__(
@@ -39,32 +39,32 @@ class RunFolderChooser:
         self._name, self._report, self._fresh, self._root = name, report, fresh, root
 
     def __call__(self, identity: Identity) -> Path:
-        """Return the folder; a new one exists and is empty."""
-        other = ""
+        """Return the folder; a new one is created empty."""
+        reason = ""
         for path in () if self._fresh else self._newest_first():
             try:
-                found = _resume_point(path, identity)
-            except CheckpointError as error:  # unreadable, or a newer trueloop's
-                other = other or f"; {error.what.rstrip('.')}"
+                point = _resume_point(path, identity)
+            except CheckpointError as error:  # unreadable, or written by a newer trueloop
+                reason = reason or f"; {error.what.rstrip('.')}"
                 continue
-            if found is None:
+            if point is None:
                 continue
-            update, changed = found
+            update, differences = point
             end = _end_reason(path)
-            if not changed.same_run:
-                what = f"{changed.decisive[0]}" + (" and more" if len(changed.decisive) > 1 else "")
-                other = other or ("" if end in ("finished", "early_stop") else f"; {path} is unfinished, but {what}")
+            if not differences.same_run:
+                what = f"{differences.decisive[0]}" + (" and more" if len(differences.decisive) > 1 else "")
+                reason = reason or ("" if end in ("finished", "early_stop") else f"; {path} is unfinished, but {what}")
                 continue
             if end in ("finished", "early_stop"):
-                return self._create(f"; {path} has finished the same run")
+                return self._create(f"; the same run has finished in {path}")
             if not _is_free(path):
-                return self._create(f"; another process is training the same in {path}")
-            word = {"interrupted": "interrupted", "preempted": "preempted", "failed": "broken off"}
+                return self._create(f"; another process is training the same run in {path}")
+            how = {"interrupted": "was interrupted", "preempted": "was preempted", "failed": "failed"}
             self._report(
-                f"Continues {path}, which was {word.get(end, 'killed')}, after update {update} (--fresh: a new run)."
+                f"Resuming {path}, which {how.get(end, 'was killed')}, after update {update} (--fresh: a new run)."
             )
             return path
-        return self._create(other)
+        return self._create(reason)
 
     def _create(self, why: str) -> Path:
         path = create_run_folder(self._name, self._root)
@@ -74,16 +74,16 @@ class RunFolderChooser:
     def _newest_first(self) -> list[Path]:
         pattern = re.compile(re.escape(self._name) + r"-(\d{8}-\d{6})(?:-(\d+))?")
 
-        def place(match: re.Match[str]) -> tuple[str, int]:
+        def sort_key(match: re.Match[str]) -> tuple[str, int]:
             return match[1], int(match[2] or 1)
 
         names = [path.name for path in self._root.iterdir()] if self._root.is_dir() else []
-        matches = sorted(filter(None, map(pattern.fullmatch, names)), key=place, reverse=True)
+        matches = sorted(filter(None, map(pattern.fullmatch, names)), key=sort_key, reverse=True)
         return [self._root / match[0] for match in matches]
 
 
 def create_run_folder(name: str, root: Path = DEFAULT_ROOT) -> Path:
-    """Make ROOT/NAME-TIME, a folder that did not exist: of two processes in one second each gets its own."""
+    """Create a new folder ROOT/NAME-TIME; two processes in the same second get different ones."""
     stem = root / f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     for path in numbered_names(stem):
         try:
@@ -91,20 +91,20 @@ def create_run_folder(name: str, root: Path = DEFAULT_ROOT) -> Path:
         except FileExistsError:
             continue
         except OSError:
-            pass  # `RunFolder` meets the same error, and says what to do
+            pass  # `RunFolder` will raise the same error with a fix
         return path
-    raise AssertionError("there is no end of names")
+    raise AssertionError("numbered_names is infinite")
 
 
 def _resume_point(path: Path, identity: Identity) -> tuple[int, Differences] | None:
-    """Return how far the run in a folder is and how it differs; None where there is nothing to continue."""
+    """Return the newest checkpointed update of a folder and its differences; None if there is nothing to resume."""
     checkpoint = CheckpointFolder(path / "checkpoints", writing=False).latest()
     saved = saved_identity(checkpoint) if checkpoint else None
     return (checkpoint.update, compare(saved, identity)) if checkpoint and saved else None
 
 
 def _end_reason(path: Path) -> str:
-    """Return how the newest process said the run ended; "" where it never said."""
+    """Return the end reason of the newest process; "" if it recorded none."""
     try:
         with (path / JOURNAL_NAME).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))

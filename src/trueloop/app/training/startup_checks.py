@@ -1,4 +1,4 @@
-"""What is looked at when a run starts: the machine, in one line; and that it is not the CPU by mistake."""
+"""Check the machine when a run starts, and refuse an unintended fallback to the CPU."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from trueloop.training.loop import Assembly
 
 
 def inspect_machine(assembly: Assembly, config: TrainConfig, folder: Path | None) -> dict[str, Any]:
-    """Examine the machine a run starts on, as facts for its journal.
+    """Inspect the machine and return facts for the journal.
 
     Args:
-        assembly: what the loop turns.
-        config: its settings.
-        folder: where the run lies; None = nothing is written.
+        assembly: the assembled run.
+        config: the settings.
+        folder: the run folder; None = nothing is written.
 
     Returns:
-        "line": the machine, and what is wrong, in one line; "found": each warning and error, as the doctor's JSON.
+        "line": the machine and its problems, in one line; "found": each warning and error, as the doctor's JSON.
 
     Cost: about 1 ms; 10 ms the first time.
     """
@@ -39,24 +39,24 @@ def inspect_machine(assembly: Assembly, config: TrainConfig, folder: Path | None
         checkpoint_bytes=checkpoint_size_bytes(assembly.model, config) if folder else None,
     )
     found = examine(machine if folder else replace(machine, folder=None), need)
-    grave = [each.as_json() for each in found if each.diagnosis.level in BAD]
-    return {"line": in_one_line(machine, found), "found": grave}
+    problems = [each.as_json() for each in found if each.diagnosis.level in BAD]
+    return {"line": in_one_line(machine, found), "found": problems}
 
 
 def refuse_cpu_fallback(requested: str, device: torch.device, environment: Mapping[str, str]) -> None:
-    """Refuse to train on the CPU because no GPU could be used, where the environment forbids it.
+    """Refuse to fall back to the CPU if the environment requires a GPU.
 
     Args:
-        requested: the setting; "cpu" is asked for by name, and allowed.
-        device: the device it came to.
-        environment: variables by name.
+        requested: the device setting; an explicit "cpu" is allowed.
+        device: the resolved device.
+        environment: environment variables by name.
 
     Raises:
-        InvalidConfig: it came to the CPU.
+        InvalidConfig: the device "auto" resolved to the CPU.
     """
     if requested == "auto" and device.type == "cpu" and gpu_required(environment):
         raise InvalidConfig(
-            f"device is 'auto', torch can use no GPU, and {REQUIRE_GPU} is {environment[REQUIRE_GPU]!r}.",
-            why="The run would go on the CPU, many times slower, without a word.",
-            fix=f"`trueloop doctor` says why there is none; unset {REQUIRE_GPU}, or --device cpu, to train without.",
+            f"device is 'auto', PyTorch cannot use a GPU, and {REQUIRE_GPU} is {environment[REQUIRE_GPU]!r}.",
+            why="The run would silently use the CPU, many times slower.",
+            fix=f"Run `trueloop doctor` for the cause; to train on the CPU, unset {REQUIRE_GPU} or pass --device cpu.",
         )

@@ -1,4 +1,4 @@
-"""A run and the process that copies its journal into a store: joined here, for as long as the run is trained."""
+"""Connect a run to the process that syncs its journal to a store, while the run is training."""
 
 from __future__ import annotations
 
@@ -16,53 +16,54 @@ from trueloop.runs.tracking import SyncClient, Target, parse_target
 def reporters_with_sync(
     journal: Journal | None, target: Target | None, *, observers: Sequence[Reporter]
 ) -> Generator[list[Reporter]]:
-    """Have a run's journal followed into a store, for a ``with`` block.
+    """Sync the journal of a run to a store during a ``with`` block.
 
     Args:
-        journal: of the run; None where nothing is written.
-        target: the store; None = none.
-        observers: those who look on; they hear of a store that is down, like the journal, and of one that is behind.
+        journal: journal of the run; None = nothing is written.
+        target: the store; None = no sync.
+        observers: further reporters; like the journal they are notified of a store that is down, and alone of an
+            incomplete sync at the end.
 
     Yields:
-        The reporters to give the run: all these, and the follower behind them.
+        The reporters for the run: observers, journal and, last, the sync client.
 
-    Cost: at the end, up to 5 s for the store to have everything; then its process goes on alone.
+    Cost: up to 5 s at the end to finish the sync; after that its process continues in the background.
     """
     reporters = [*observers, *([journal] if journal else [])]
     if journal is None or target is None:
         yield reporters
         return
 
-    def tell(noted: Notice) -> None:
+    def report_problem(notice: Notice) -> None:
         for reporter in reporters:
-            reporter.report(noted)
+            reporter.report(notice)
 
-    follower = SyncClient(journal.path.parent, target, tell)
+    client = SyncClient(journal.path.parent, target, report_problem)
     try:
-        yield [*reporters, follower]
+        yield [*reporters, client]
     finally:
-        if lacking := follower.wait():  # the journal is closed by now
-            for watcher in observers:
-                watcher.report(lacking)
+        if notice := client.wait():  # the journal is closed by now
+            for observer in observers:
+                observer.report(notice)
 
 
 def validate_store(store: str | None, run_dir: object) -> None:
-    """Refuse a store that cannot be meant, before data are read.
+    """Validate the address of a store before data is read.
 
     Args:
-        store: its address; None = none.
-        run_dir: where the run is written, or what chooses it; None = nowhere.
+        store: the address; None = no store.
+        run_dir: the run folder, or the function that chooses it; None = nothing is written.
 
     Raises:
-        InvalidConfig: no store is known by such an address, or there is no journal to copy.
-        MissingExtra: what speaks to it is not installed.
+        InvalidConfig: the address is invalid, or there is no journal to sync.
+        MissingExtra: the package for this kind of store is not installed.
     """
     if store is None:
         return
     target = parse_target(store, Path())
     if run_dir is None:
         raise InvalidConfig(
-            f"The store {target.display} is to be written, but there is no run folder.",
-            why="A store is a copy of the journal, which lies in the run's folder.",
-            fix="Give a run_dir, or no store.",
+            f"store is {target.display}, but there is no run folder.",
+            why="A store is a copy of the journal, which is in the run folder.",
+            fix="Pass a run_dir, or no store.",
         )

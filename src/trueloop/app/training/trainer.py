@@ -90,12 +90,11 @@ class Trainer:
     fresh: bool = False
     """Start over: remove an earlier run from `run_dir` and from the mirror."""
     identity: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Further JSON-ready parts of the run's identity: ``{"options": vars(args)}``. The identity, which includes settings,
+    """Further JSON-ready parts of the run's identity: ``{"options": vars(args)}``. The identity, which covers settings,
     model, data and code, is saved with every checkpoint; a run folder with another identity is refused."""
     store: str | None = None
-    """Experiment tracker that a separate process syncs the journal to, so that training never waits: "sqlite" (an MLflow
-    file next to the run), "postgresql+psycopg://user@host/runs", "http://host:5000" (an MLflow server),
-    "tensorboard:DIR", "wandb:DIR"."""
+    """Experiment tracker that a separate process syncs the journal to: "sqlite" (an MLflow file next to the run),
+    "postgresql+psycopg://user@host/runs", "http://host:5000" (an MLflow server), "tensorboard:DIR", "wandb:DIR"."""
     allow_change: bool = False
     """Resume the run in `run_dir` even if its identity has changed; the changes are recorded in the journal."""
 

@@ -1,4 +1,4 @@
-"""Finds settings that make a recipe fast and leave its meaning alone: each is tried on the recipe itself."""
+"""Find settings that make a recipe faster without changing what it learns, by trying them on the recipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trueloop.training.seeding import prepare_generators
 from trueloop.training.validate import validate
 
 OUT_OF_MEMORY_PROBLEM: Final = "does not fit into the memory"
-MIN_SPEEDUP: Final = 1.05  # times as fast, for a setting other than the one there is: less is noise on most machines
+MIN_SPEEDUP: Final = 1.05  # smaller speedups are noise on most machines
 MIN_WAITING_SHARE: Final = (
     0.01  # share of the time spent waiting for data that no further loader process could win back
 )
@@ -29,54 +29,54 @@ MICRO_BATCHES_PER_WINDOW: Final = (1, 2, 4, 8, 16, 32, 64)  # micro-batches that
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One attempt."""
+    """One measured setting."""
 
     setting: str
-    """The one that is being tried; "" for the settings as they are."""
+    """Name of the setting; "" for the unchanged settings."""
     value: Any
     throughput: Throughput | None
-    """None where it could not be trained so."""
+    """The measured throughput; None if training failed."""
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningResult:
-    """What was tried, and what is best."""
+    """All trials, and the best settings."""
 
     trials: Sequence[Trial]
     chosen: Mapping[str, Any]
-    """Settings that differ from the recipe's, by name."""
+    """The settings to change, by name."""
     before: Throughput | None
-    """None where the recipe's own micro-batch does not fit into the memory."""
+    """Throughput of the recipe's settings; None if its micro-batch does not fit into memory."""
     after: Throughput
     largest_micro_batch: int | None = None
-    """The largest micro-batch found to fit, at most the effective batch; None where none was tried."""
+    """The largest micro-batch that fitted, at most the effective batch; None if none was tried."""
     not_tried: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Settings that were not tried, and why."""
+    """Settings that were not tried, with the reasons."""
 
 
 def tune_recipe(
     recipe: Recipe, *, seconds: float, compiled: bool, on_trial: Callable[[Trial], None] = lambda trial: None
 ) -> TuningResult:
-    """Try settings one after the other, each with the best of those before.
+    """Try settings one after the other, each combined with the best settings so far.
 
-    Tried are threads (on the CPU), the micro-batch, loader processes and, where asked for, compiling: none of them
-    changes what is learnt but for rounding. The effective batch, the precision and the optimizer are the recipe's.
-    Where the recipe's own micro-batch does not fit into the memory, smaller ones are tried until one does.
+    Tries threads (on the CPU), the micro-batch, loader processes and, on request, compilation: none of them changes
+    what is learned except for rounding. The effective batch, precision and optimizer are not changed. If the recipe's
+    micro-batch does not fit into memory, smaller ones are tried until one does.
 
     Args:
-        recipe: with its overrides applied; its data is read once.
-        seconds: each attempt is measured for.
-        compiled: try to compile the model, which takes a minute.
-        on_trial: called after each attempt.
+        recipe: the recipe, with its overrides applied; its data is read once.
+        seconds: length of each measurement.
+        compiled: whether to try compilation, which takes a minute.
+        on_trial: called after each trial.
 
     Raises:
-        InvalidConfig: no time at all.
-        OutOfMemory: no micro-batch fits that leaves the run what it is.
-        TrueloopError: the recipe cannot be trained as it is.
+        InvalidConfig: ``seconds`` is not positive.
+        OutOfMemory: no micro-batch fits without changing what the run learns.
+        TrueloopError: the recipe cannot be trained.
     """
     if not seconds > 0:
-        raise InvalidConfig(f"seconds is {seconds:g}.", fix="Give each attempt some time: --seconds 2.")
+        raise InvalidConfig(f"seconds is {seconds:g}.", fix="Pass a positive time per trial: --seconds 2.")
     tuning = _Tuner(recipe, seconds, on_trial)
     fits = tuning.measure_baseline()
     if not fits:
@@ -96,7 +96,7 @@ def tune_recipe(
 
 
 class _Tuner:
-    """The best so far."""
+    """Tries settings and keeps the best so far."""
 
     def __init__(self, recipe: Recipe, seconds: float, on_trial: Callable[[Trial], None]) -> None:
         validate(recipe.train)
@@ -113,9 +113,9 @@ class _Tuner:
         self._memory_error: OutOfMemory
 
     def measure_baseline(self) -> bool:
-        """Measure the settings as they are, once the process is warm; False where they do not fit into the memory.
+        """Measure the unchanged settings in a warm process; return False if they do not fit into memory.
 
-        What else goes wrong with them is not ours to hide.
+        Every other error is raised.
         """
         try:
             self._measure(self.config)
@@ -133,7 +133,7 @@ class _Tuner:
         """Halve the micro-batch until it fits.
 
         Raises:
-            OutOfMemory: it never does, or may not be touched.
+            OutOfMemory: no micro-batch fits, or it must not be changed.
         """
         size = 1 if self._uses_batch_norm() else self._micro_batch
         while self.best is None and size > 1:
@@ -143,12 +143,12 @@ class _Tuner:
             raise self._memory_error
 
     def choose_micro_batch(self) -> None:
-        """Try what the window can be cut into."""
+        """Try the micro-batches that the window can be split into."""
         if not self._uses_batch_norm():
             self.try_values("micro_batch", _micro_batch_sizes(self.config.effective_batch))
 
     def choose_workers(self) -> None:
-        """Try more and more loader processes, until training no longer waits for data."""
+        """Try increasing numbers of loader processes until training no longer waits for data."""
         waiting = self.best.waiting if self.best else 1.0
         if waiting < MIN_WAITING_SHARE:
             self.not_tried["workers"] = f"training waits for data {100 * waiting:.1f} % of the time"
@@ -158,7 +158,7 @@ class _Tuner:
     def try_values(
         self, setting: str, values: Sequence[Any], is_enough: Callable[[Throughput], bool] = lambda pace: False
     ) -> None:
-        """Try some values of a setting; keep one that is worth it, and stop where one is good enough."""
+        """Try values of a setting; keep the fastest if it is worth it, and stop at the first that is enough."""
         current = self._micro_batch if setting == "micro_batch" else getattr(self.config, setting)
         for value in values:
             if value == current:
@@ -171,7 +171,7 @@ class _Tuner:
                 return
 
     def result(self) -> TuningResult:
-        """Measure once more, side by side, the settings as they were and the best; drop what was a lucky moment."""
+        """Measure the original and the best settings again; drop changes that were faster only by chance."""
         before = self._measure(self._own_config) if self._fits else None
         after = self._measure(self.config)
         if before and after.examples_per_s <= before.examples_per_s:
@@ -197,17 +197,17 @@ class _Tuner:
         return self.config.micro_batch or self.config.effective_batch
 
     def _uses_batch_norm(self) -> bool:
-        """Say so where another micro-batch would not be the same run."""
-        if normalised := has_active_batchnorm(self.parts.model):
+        """Return whether the model uses batch normalisation, where another micro-batch changes what is learned."""
+        if uses_batch_norm := has_active_batchnorm(self.parts.model):
             self.not_tried["micro_batch"] = (
-                "batch normalisation sees one micro-batch at a time, so another one learns otherwise"
+                "batch normalisation depends on the micro-batch, so another one would change what is learned"
             )
-        return normalised
+        return uses_batch_norm
 
     def _try(self, setting: str, value: Any, config: TrainConfig) -> Trial:
         try:
             trial = Trial(setting=setting, value=value, throughput=self._measure(config))
-        except (TrueloopError, RuntimeError) as error:  # what compiles here may lack a compiler there
+        except (TrueloopError, RuntimeError) as error:  # RuntimeError: compilation may fail on this machine
             problem = f"{error}".partition("\n")[0]
             if _is_out_of_memory(error):
                 problem, self._memory_error = OUT_OF_MEMORY_PROBLEM, _to_lesson(error)
@@ -237,11 +237,11 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _to_lesson(error: Exception) -> OutOfMemory:
-    """Return the lesson without the frames of its failure, which hold memory."""
+    """Return the error as `OutOfMemory`, without its traceback, whose frames keep tensors alive."""
     if isinstance(error, OutOfMemory):
         return error.with_traceback(None)
-    said = str(error).partition("\n")[0]
-    return OutOfMemory("The recipe does not fit into the memory.", why=f"torch said: {said}", fix=REMEDIES)
+    message = str(error).partition("\n")[0]
+    return OutOfMemory("The recipe does not fit into memory.", why=f"PyTorch reported: {message}", fix=REMEDIES)
 
 
 def _thread_counts() -> list[int]:
@@ -261,5 +261,5 @@ def _powers_of_two(limit: int) -> Iterator[int]:
 
 
 def _micro_batch_sizes(effective: int) -> list[int]:
-    """Return sizes that cut a window into 1, 2, 4 ... parts, the largest first."""
+    """Return the sizes that split a window into 1, 2, 4, ... micro-batches, largest first."""
     return list(dict.fromkeys(-(-effective // parts) for parts in MICRO_BATCHES_PER_WINDOW if parts <= effective))

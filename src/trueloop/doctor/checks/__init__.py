@@ -1,1 +1,1 @@
-"""One file for each thing that is looked at, each with a ``CHECK``; nothing to register."""
+"""Checks of the machine: every function decorated with ``@check`` in these modules is found; nothing is registered."""

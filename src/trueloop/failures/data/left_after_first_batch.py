@@ -72,7 +72,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if exit_ is not None:
             reported.add(id(loop.node))
             yield Hit(
-                message=f"This return ends the loop over `{source.text.segment(loop.node.iter)}` in its first "
+                message=f"This return ends the loop over `{ast.unparse(loop.node.iter)}` in its first "
                 "iteration: the model is trained on one batch only.",
                 node=exit_,
                 related=((loop.node.iter, "the batch loop"), (step.node, "the optimizer steps here")),

@@ -193,7 +193,7 @@ def _find_seeding(source: SourceFile, start: Op, loader: AbstractValue) -> Itera
     if first and always and not any(source.calls_of(*STATES)):
         yield Hit(
             message="Every iteration of the loop sets the same seed, so "
-            f"`{source.text.segment(start.node.iter)}` shuffles into the same order each time.",
+            f"`{ast.unparse(start.node.iter)}` shuffles into the same order each time.",
             node=first[-1].node if own is None else loader.node,
             related=((start.node.iter, "the epoch starts here"),),
             fix=move_out_of_loop_fix(source, first[-1], loop, "Seed once, before the first epoch") if own is None else None,

@@ -39,7 +39,13 @@ import ast
 from collections.abc import Iterator
 
 from trueloop.analysis.operations import OpKind
-from trueloop.analysis.queries.request_handlers import NO_GRAD_CONTEXTS, HandlerCall, imported_names, qualified_name, handler_calls
+from trueloop.analysis.queries.request_handlers import (
+    NO_GRAD_CONTEXTS,
+    HandlerCall,
+    handler_calls,
+    imported_names,
+    qualified_name,
+)
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule, Severity
@@ -53,7 +59,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         return
     for each in handler_calls(source):
         if each.grad:
-            message = f"`{source.text.segment(each.call)}` builds a graph for each request, and no backward ever runs."
+            message = f"`{ast.unparse(each.call)}` builds a graph for each request, and no backward ever runs."
             yield Hit(message=message, node=each.call, fix=_inference_mode_fix(source, each))
 
 

@@ -28,6 +28,7 @@ References
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import Final
 
@@ -51,7 +52,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             if backward.kind is OpKind.BACKWARD and backward.same_iteration_as(call) and call.implied_by(backward):
                 deletion = source.remove_statement(call)
                 yield Hit(
-                    message=f"`{source.text.segment(call.node)}` is called in every iteration of the training loop.",
+                    message=f"`{ast.unparse(call.node)}` is called in every iteration of the training loop.",
                     node=call.node,
                     related=((backward.node, "this backward runs as often"),),
                     fix=Fix((deletion,), safe=True, description="Delete the call") if deletion else None,

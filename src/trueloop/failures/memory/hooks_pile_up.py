@@ -80,7 +80,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if call is None or not _is_same_module(source, registration, loop):
             continue
         yield Hit(
-            message=f"`{source.text.segment(registration.node.func)}` adds a hook in every iteration of "
+            message=f"`{ast.unparse(registration.node.func)}` adds a hook in every iteration of "
             "the loop, and none is removed.",
             node=registration.node,
             related=((call.node, "this call runs all hooks"),),

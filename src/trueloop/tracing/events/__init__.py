@@ -1,12 +1,12 @@
-"""What happens in a training run, as detectors see it. See also `Detector`.
+"""The events of a training run, as detectors receive them. See also `Detector`.
 
-Two kinds. RARE events are always told. The others only while a run is watched in full: the first windows of the run
-and after every change of structure (new optimizer, loader, mode), then a burst of a few updates now and then. A `Gap`
-stands for what was not told in between. Within a burst nothing is missing.
+RARE events are always emitted. The others are emitted during full tracing only: the first windows of the run, a few
+updates after every change of structure (new optimizer, loader, mode), and a short burst now and then. A `TracingGap`
+marks what was not traced in between. Within a burst nothing is missing.
 
-"update" counts steps of any optimizer, "micro" counts outermost calls of backward. Fields marked LIVE are the
-program's own objects, to be looked at during ``observe`` and not to be kept. A number that would have to be waited for
-(on an accelerator) is None.
+``update`` counts steps of any optimizer, ``backward_count`` counts outermost calls of backward. Fields marked LIVE hold
+the program's own objects, which must not be kept after ``observe``. A number that would need a device synchronisation
+is None.
 """
 
 from __future__ import annotations

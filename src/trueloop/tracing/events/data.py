@@ -1,4 +1,4 @@
-"""What loaders do."""
+"""Events of data loaders."""
 
 from __future__ import annotations
 
@@ -11,71 +11,71 @@ from trueloop.tracing.events.event import Event, Ref
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LoaderStarted(Event):
-    """RARE. A DataLoader was asked for an iterator."""
+    """RARE. ``iter`` was called on a DataLoader."""
 
     LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_loader",)
     loader: Ref
     epoch: int
-    """Times it was started before."""
+    """Number of earlier starts."""
     sampler: str
-    """Class name of what orders the samples: "RandomSampler", "SequentialSampler", "DistributedSampler", ..."""
+    """Class name of the sampler: "RandomSampler", "SequentialSampler", "DistributedSampler", ..."""
     shuffles: bool | None
-    """None where the sampler's class is not torch's own."""
+    """None if the sampler's class is not PyTorch's own."""
     batch_size: int | None
     workers: int
     drop_last: bool
     live_loader: Any
     """LIVE: the DataLoader."""
     dataset: Ref | None = None
-    """None where it cannot be referred to, as a list."""
+    """None if it cannot be weakly referenced, such as a list."""
     made_at: CodePosition | None = None
-    """Where the DataLoader was built."""
+    """Where the DataLoader was created."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BatchLoaded(Event):
-    """A DataLoader gave a batch. It comes without a place: nobody asks for it."""
+    """A DataLoader returned a batch. It has no location, since no detector needs it."""
 
     LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("batch",)
     loader: Ref
     epoch: int
     index: int
-    """In its epoch."""
+    """Index of the batch within its epoch."""
     wait_s: float
     batch: Any
-    """LIVE."""
+    """LIVE: the batch."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LoaderExhausted(Event):
-    """RARE. A DataLoader had no more batches: it was asked for another, or the program turned to another loader.
+    """RARE. A DataLoader has no more batches: another was requested, or the program turned to another loader.
 
-    One that was left by ``break`` before its last batch never says so.
+    It is not emitted for a loader that was left by ``break`` before its last batch.
     """
 
     loader: Ref
     epoch: int
     batches: int
     pending_backwards: int
-    """Backwards since the latest step of any optimizer."""
+    """Number of backwards since the latest step of any optimizer."""
     batches_with_backward: int
-    """Backwards while this epoch of it was running."""
+    """Number of backwards during this epoch of the loader."""
     wait_s: float = 0.0
-    """For its batches but the first, which may include the start of workers."""
+    """Wait for its batches except the first, which may include the start of workers."""
     seconds: float = 0.0
-    """From its first batch to its end."""
+    """Time from its first batch to its end."""
     workers: int = 0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SampleOrderRecorded(Event):
-    """RARE. Enough of the order a shuffling loader gave an epoch is known to compare it with that of others."""
+    """RARE. The order of samples in an epoch of a shuffling loader, as far as needed to compare it with others."""
 
     loader: Ref
     dataset: Ref | None
     epoch: int
     digest: int
-    """Of the first ``count`` indices; equal = the same samples in the same order."""
+    """Hash of the first ``count`` indices; equal = the same samples in the same order."""
     count: int
     distinct: int
     batches: int
@@ -83,71 +83,71 @@ class SampleOrderRecorded(Event):
     sampler: str
     made_at: CodePosition | None
     seeded_at: CodePosition | None
-    """The latest ``torch.manual_seed`` by the program since a shuffling loader was started before."""
+    """The latest ``torch.manual_seed`` since the previous start of a shuffling loader."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DistributedEpochStarted(Event):
-    """RARE. A loader gave the first batch of an epoch whose order a DistributedSampler shuffles."""
+    """RARE. A loader returned the first batch of an epoch that a DistributedSampler shuffles."""
 
     loader: Ref
     dataset: Ref | None
     order: tuple[int, int, int, int]
-    """What makes it: the sampler's epoch and seed, its number of processes, and its rank."""
+    """The sampler's epoch, seed, number of processes, and rank, which determine the order."""
     made_at: CodePosition | None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SortedLabels(Event):
-    """RARE. Through a whole epoch a column of whole numbers came in blocks: a value that ended never came again."""
+    """RARE. An integer column was sorted into blocks over a whole epoch: no value returned after its block."""
 
     loader: Ref
     epoch: int
     column: str
-    """Where it is in a batch: "1", "label"."""
+    """Key or index of the column in a batch: "1", "label"."""
     distinct_values: int
-    """Different ones."""
+    """Number of distinct values."""
     smallest_block: int
-    """Samples in the shortest block."""
+    """Number of samples in the smallest block."""
     samples: int
     batch_size: int
-    """Samples in the first batch."""
+    """Number of samples in the first batch."""
     looks_like_time_series: bool
-    """The samples look like a series: one holds part of the next, or something in them only grows."""
+    """The samples look like a time series: they overlap, or some feature is monotonic."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LoadersOverlap(Event):
-    """RARE. Two loaders can give some of the same samples; told when the later one is first started."""
+    """RARE. Two loaders can return some of the same samples; emitted at the first start of the later one."""
 
     one: Ref
     other: Ref
-    """The one started now."""
+    """The loader that was started now."""
     matched_by: str
     """"index": the same samples of one dataset; "content": equal samples of two."""
     shared: int
-    """Samples of ``other`` that ``one`` can give too."""
+    """Number of samples of ``other`` that ``one`` can return too."""
     one_size: int
     other_size: int
     duplicates: int
-    """By content: how many samples of ``one``, and of ``other``, repeat another one of their own."""
+    """If matched by content: number of duplicate samples within ``one`` and within ``other``."""
     remainder: Ref | None
-    """A Subset that holds what ``one`` has and ``other`` has not, all of it and nothing else."""
+    """A Subset with exactly the samples that ``one`` has and ``other`` has not."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class JointlyStandardised(Event):
-    """RARE. The inputs of several loaders, taken together, have mean 0 and deviation 1 in every feature exactly."""
+    """RARE. The joined inputs of several loaders have exactly mean 0 and deviation 1 in every feature."""
 
     loaders: tuple[Ref, ...]
     mean_offsets: tuple[float, ...]
-    """For each of them: root mean square, over the features, of the mean of its own samples."""
+    """For each loader: root mean square, over the features, of the mean of its own samples."""
     samples: int
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class SeedRepeated(Event):
-    """RARE. While a loader drew different samples, one generator was seeded with one and the same number each time."""
+    """RARE. A generator was seeded with the same number again and again while a loader fetched different samples."""
 
     loader: Ref
     generator: str
@@ -159,11 +159,11 @@ class SeedRepeated(Event):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GeneratorCopied(Event):
-    """RARE. A dataset with a generator of its own, used for each sample, is copied into workers that start alike."""
+    """RARE. A dataset's own random generator, used for each sample, is copied into workers in the same state."""
 
     loader: Ref
     generator: str
-    """Its path: "dataset.rng"."""
+    """Attribute path: "dataset.rng"."""
     kind: str
     used_at: CodePosition
     """The function that uses it."""
@@ -174,11 +174,11 @@ class GeneratorCopied(Event):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class WorkersRepeatFirstBatch(Event):
-    """RARE. All workers of a loader over a stream began with one and the same batch, and went on with others."""
+    """RARE. All workers of a loader over an iterable dataset returned the same first batch."""
 
     loader: Ref
     dataset: Ref | None
     workers: int
     samples: int
-    """In that batch."""
+    """Number of samples in that batch."""
     made_at: CodePosition | None

@@ -1,4 +1,4 @@
-"""What several processes do together: models that DistributedDataParallel keeps equal."""
+"""Events of models that DistributedDataParallel replicates."""
 
 from __future__ import annotations
 
@@ -9,50 +9,50 @@ from trueloop.tracing.events.event import Event, Ref, Refs
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ModelReplicated(Event):
-    """RARE. A model was wrapped in DistributedDataParallel, or such a wrapper was called for the first time."""
+    """RARE. A model was wrapped in DistributedDataParallel, or an existing wrapper was called for the first time."""
 
     wrapper: Ref
     module: Ref
-    """The model in it."""
+    """The wrapped model."""
     parameters: Refs
-    """Those that the wrapper keeps equal."""
+    """Parameters that the wrapper synchronises."""
     group_size: int
-    """Processes in its group."""
+    """Number of processes in its group."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ReplicaStepped(Event):
-    """An optimizer stepped parameters that a DistributedDataParallel keeps equal."""
+    """An optimizer stepped parameters of a DistributedDataParallel model."""
 
     wrapper: Ref
     parameters: Refs
-    """Of those it keeps equal, the ones that the optimizer holds and that had a gradient."""
+    """Synchronised parameters that the optimizer holds and that had a gradient."""
     forwards: int
-    """Calls of the wrapper with gradients on, since the step before."""
+    """Number of calls of the wrapper with gradients enabled since the previous step."""
     collectives: int | None
-    """That its group began since the first backward after that step; None = the group does not count them, or no
-    backward was seen."""
+    """Number of collectives that its group started since the first backward after that step; None = the group does not
+    count them, or no backward was traced."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RanksCompared(Event):
-    """RARE. What two ranks held of one model right after the same reduction and step was compared."""
+    """RARE. The parameters of one model on two ranks were compared after the same reduction and step."""
 
     wrapper: Ref
     compared_update: int
-    """The update it was after, as this process counts them."""
+    """The update after which they were compared, in this process's count."""
     ranks: tuple[int, int]
-    """This process and the other one, as numbered among all."""
+    """Global ranks of this process and the other one."""
     parameters: int
-    """Compared."""
+    """Number of compared parameters."""
     differing: tuple[tuple[str, float], ...]
-    """Names of those that differ by more than rounding, and by which share of their size; the most different first."""
+    """Names of parameters that differ by more than rounding, with the relative difference; largest first."""
     last_equal_update: int | None
-    """The latest update after which the two were found equal."""
+    """The latest update after which the two ranks were equal."""
     input_digest: tuple[float, ...] | None
-    """What this process gave the model in that round, as a few numbers that are equal only for equal inputs; None = it
-    is not known of both what they did in it."""
+    """A few numbers that identify this process's inputs in that round; None = the inputs of one of the ranks are
+    unknown."""
     same_inputs_and_gradients: bool
-    """They gave it the same, and found the same gradient before it was averaged; not where ``input_digest`` is None."""
+    """Both ranks had equal inputs, and equal gradients before averaging; False if ``input_digest`` is None."""
     loader: Ref | None
-    """That gave this process its latest batch; None = none did since the comparison before."""
+    """The loader of this process's latest batch; None = none since the previous comparison."""

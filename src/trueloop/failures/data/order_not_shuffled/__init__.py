@@ -36,6 +36,7 @@ References
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -210,7 +211,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
             and reads_sorted_classes(source, start, loader)
         ):
             yield Hit(
-                message=f"`{source.text.segment(start.node.iter)}` reads the samples sorted by class in every epoch.",
+                message=f"`{ast.unparse(start.node.iter)}` reads the samples sorted by class in every epoch.",
                 node=loader.node,
                 fix=shuffle_fix(source, loader.node),
             )

@@ -43,7 +43,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from trueloop.analysis.queries.assignments import FUNCTIONS, enclosing_definition, assigned_value, attribute_value
+from trueloop.analysis.queries.assignments import FUNCTIONS, assigned_value, attribute_value, enclosing_definition
 from trueloop.analysis.queries.request_handlers import imported_names, qualified_name
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.source_text import Fix, dotted_name

@@ -39,6 +39,7 @@ References
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -47,7 +48,7 @@ from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
-from trueloop.failures.memory.graph_kept.growing_containers import detach_fix, is_growing, holds_graph
+from trueloop.failures.memory.graph_kept.growing_containers import detach_fix, holds_graph, is_growing
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, GraphsAlive, ModelCalled
 
@@ -114,8 +115,8 @@ def find(source: SourceFile) -> Iterator[Hit]:
             backward = _last_backward(source, store, loop)
             if backward is not None:
                 yield Hit(
-                    message=f"`{source.text.segment(store.node)}` keeps a graph in memory in every iteration of the loop, although no "
-                    "later backward uses it.",
+                    message=f"`{ast.unparse(store.node)}` keeps a graph in memory in every iteration of the "
+                    "loop, although no later backward uses it.",
                     node=store.node,
                     related=((backward.node, "the only backward through that graph"),),
                     fix=detach_fix(source, store, {id(each) for each in backward.subject.autograd_graph()}),

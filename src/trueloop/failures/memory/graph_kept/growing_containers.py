@@ -20,21 +20,21 @@ GRAPH_PRESERVING_OPERATIONS: Final = frozenset((
 """Operations whose result has a graph if an input has one; others may return indices, which have none."""
 
 
-def holds_graph(thing: AbstractValue, graphs: set[int], depth: int = 12) -> bool:
+def holds_graph(stored: AbstractValue, graphs: set[int], depth: int = 12) -> bool:
     """Return True where a value certainly keeps one of these graphs alive, given by their ids."""
-    if NO_GRAPH in thing.facts or not depth:
+    if NO_GRAPH in stored.facts or not depth:
         return False
-    if id(thing) in graphs:
+    if id(stored) in graphs:
         return True
-    if thing.union:
-        return all(holds_graph(each, graphs, depth - 1) for each in thing.union)
-    counted = thing.kind is ValueKind.UNKNOWN and isinstance(thing.node, ast.BinOp)
+    if stored.union:
+        return all(holds_graph(each, graphs, depth - 1) for each in stored.union)
+    counted = stored.kind is ValueKind.UNKNOWN and isinstance(stored.node, ast.BinOp)
     if (
-        thing.kind is ValueKind.SEQUENCE
+        stored.kind is ValueKind.SEQUENCE
         or counted
-        or (thing.kind is ValueKind.TENSOR and thing.name in GRAPH_PRESERVING_OPERATIONS)
+        or (stored.kind is ValueKind.TENSOR and stored.name in GRAPH_PRESERVING_OPERATIONS)
     ):
-        return any(holds_graph(each, graphs, depth - 1) for each in thing.sources)
+        return any(holds_graph(each, graphs, depth - 1) for each in stored.sources)
     return False
 
 
@@ -88,7 +88,7 @@ def _container(store: Op, loop: Loop) -> ast.expr | None:
 
 
 def _added_value(store: Op) -> ast.expr | None:
-    """Return ``value`` of ``self.sum = self.sum + value``."""
+    """Return the added value of ``self.sum = self.sum + value``."""
     statement = store.statement
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.BinOp):
         return None
@@ -129,9 +129,9 @@ def _is_created_in_iteration(source: SourceFile, store: Op, loop: Loop) -> bool:
     return sequence and any(encloses(each, store.subject.node) for each in scopes)
 
 
-def _is_created_by_loop(thing: AbstractValue, loop: Loop) -> bool:
+def _is_created_by_loop(stored: AbstractValue, loop: Loop) -> bool:
     """Return True where one of the alternatives of a value is created by an iteration of the loop."""
-    return any(node is loop.node for alternative in thing.alternatives() for node in alternative.loops or ())
+    return any(node is loop.node for alternative in stored.alternatives() for node in alternative.loops or ())
 
 
 def _is_rebound_in_iteration(source: SourceFile, container: ast.expr, loop: Loop, store: Op) -> bool:
@@ -176,21 +176,21 @@ def detach_fix(source: SourceFile, store: Op, graphs: set[int]) -> Fix | None:
         value = _added_value(store)
     elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         value = statement.value
-    thing = store.inputs[0] if store.inputs else None
-    if store.kind is OpKind.SET_ATTRIBUTE and thing is not None:
-        thing = next((each for each in thing.sources if holds_graph(each, graphs)), None)
-    if value is None or thing is None:
+    stored = store.inputs[0] if store.inputs else None
+    if store.kind is OpKind.SET_ATTRIBUTE and stored is not None:
+        stored = next((each for each in stored.sources if holds_graph(each, graphs)), None)
+    if value is None or stored is None:
         return None
-    edits = list(_detach_edits(source, value, thing, graphs))
+    edits = list(_detach_edits(source, value, stored, graphs))
     return Fix(tuple(edits), safe=False, description="Detach the stored value") if edits else None
 
 
-def _detach_edits(source: SourceFile, node: ast.expr, thing: AbstractValue, graphs: set[int]) -> Iterator[Edit]:
-    if thing.kind is ValueKind.SEQUENCE:
+def _detach_edits(source: SourceFile, node: ast.expr, stored: AbstractValue, graphs: set[int]) -> Iterator[Edit]:
+    if stored.kind is ValueKind.SEQUENCE:
         if isinstance(node, ast.List | ast.Tuple | ast.Dict):
             parts = node.values if isinstance(node, ast.Dict) else node.elts
-            if len(parts) == len(thing.sources):
-                for each, inner in zip(parts, thing.sources, strict=True):
+            if len(parts) == len(stored.sources):
+                for each, inner in zip(parts, stored.sources, strict=True):
                     if holds_graph(inner, graphs):
                         yield from _detach_edits(source, each, inner, graphs)
         return

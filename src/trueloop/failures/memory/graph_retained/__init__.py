@@ -85,7 +85,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         ):
             continue
         yield Hit(
-            message=f"`{source.text.segment(backward.node)}` retains the graph, but no other backward runs "
+            message=f"`{ast.unparse(backward.node)}` retains the graph, but no other backward runs "
             "through it before the next iteration builds a new graph.",
             node=backward.node,
             fix=_remove_retain_graph(source, backward),

@@ -1,0 +1,150 @@
+"""Checks of cores, memory, and the limits on files and processes."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from trueloop.core.formatting import format_count, format_size
+from trueloop.doctor.diagnosis import PREFETCH, Diagnosis, RunRequirements, check, error, ok, unknown, warning
+from trueloop.doctor.machine import SHARED_MEMORY, Machine
+
+MIN_MEMORY: Final = 2**30  # torch with its libraries takes 0.3 to 0.6 GiB before the first tensor
+SMALL_SHARED_MEMORY: Final = 256 * 2**20
+"""Size below which /dev/shm is reported even if the batch size is unknown: 4 workers with batches of 32 MiB."""
+BASE_FILES: Final = 64  # torch's libraries, the journal, data files, the terminal
+FILES_PER_WORKER: Final = 3  # two ends of its queue, and the pipe that reports its exit
+TENSORS_PER_BATCH: Final = 8  # of a large batch; each tensor in shared memory is an open file on Linux
+BASE_PROCESSES: Final = 8  # per training process: torch's own, and the writers of journal and checkpoints
+PROCESSES_PER_WORKER: Final = 3  # the worker, and the threads that feed its queue
+
+
+@check("Cores and workers", "processor", failure="ENV002")
+def check_worker_count(machine: Machine, run: RunRequirements) -> Diagnosis:
+    """Check that there is a core for each loader worker, counting only the cores that this process may use."""
+    usable = machine.usable_cores
+    limit = f"; the group's limit is {machine.quota:g} of {machine.cores}" if usable < machine.cores else ""
+    cores = f"{usable:g} {'core is' if usable == 1 else 'cores are'} usable{limit}"
+    total = (run.workers or 0) * run.processes
+    if total > usable:
+        each = max(0, int(usable // run.processes) - 1)
+        split = f" ({run.workers} for each of {run.processes} processes)" if run.processes > 1 else ""
+        return warning(
+            f"{format_count(total, 'loader worker')}{split} are requested, but {cores}: they share the cores, and each costs memory.",
+            f"--workers {each} leaves a core for the training itself.",
+        )
+    return ok(f"{cores[0].upper()}{cores[1:]}.")
+
+
+@check("Threads", "processor")
+def check_threads(machine: Machine, run: RunRequirements) -> Diagnosis | None:
+    """Check that there is a core for each thread of all processes. Libraries ignore the limits of a container."""
+    if machine.torch is None:
+        return None
+    threads, usable = run.threads or machine.torch.threads, machine.usable_cores
+    if run.processes > 1 and run.threads is None and "OMP_NUM_THREADS" not in machine.environment:
+        threads = 1  # the default of torchrun
+    share = max(1, int(usable // run.processes))
+    if threads * run.processes > max(usable, run.processes):
+        limit = f" (the group's limit; torch counts {machine.cores})" if usable < machine.cores else ""
+        count = f"{run.processes} processes of {threads} threads" if run.processes > 1 else f"{threads} threads"
+        return warning(
+            f"{count} per operation share {usable:g} cores{limit}: they wait for each other, and small "
+            "operations become many times slower.",
+            f"OMP_NUM_THREADS={share}, or the setting --threads {share}.",
+        )
+    return ok(f"{format_count(threads, 'thread')} per operation, for {usable:g} usable cores.")
+
+
+@check("Memory", "memory")
+def check_memory(machine: Machine, run: RunRequirements) -> Diagnosis:
+    """Check that there is memory for what a run keeps: within the group's limit, not only in the machine."""
+    left, total = machine.available_bytes, machine.memory_bytes
+    if left is None:
+        return unknown("The system does not report how much memory is left.")
+    limit = machine.memory_limit_bytes
+    limited = limit is not None and total is not None and limit < total
+    of = f"; the group's limit is {format_size(limit or 0)}, of the machine's {format_size(total or 0)}" if limited else ""
+    # Each process holds the state; while it is saved, the first one holds a copy of it.
+    needed = (run.checkpoint_bytes or 0) * (run.processes + 1) + (run.in_flight_bytes or 0)
+    message = f"{format_size(left)} of memory are available{of}"
+    remedy = "Raise the limit of the container or job." if limited else "End other programs, or use a larger machine."
+    if needed > left and not machine.gpus:
+        return error(f"{message}, but the state and batches of this run take {format_size(needed)}.", remedy)
+    if left < MIN_MEMORY:
+        return warning(f"{message}: the system kills the largest process when memory runs out.", remedy)
+    return ok(f"{message}.")
+
+
+@check("Shared memory", "memory", failure="ENV003")
+def check_shared_memory(machine: Machine, run: RunRequirements) -> Diagnosis | None:
+    """Check that the batches of loader workers fit into /dev/shm, of which a container has 64 MB by default."""
+    if machine.system != "Linux":
+        return None
+    if machine.shared is None:
+        return unknown(f"There is no {SHARED_MEMORY} to inspect.") if run.workers != 0 else None
+    free, needed = machine.shared.free_bytes, run.in_flight_bytes
+    if needed is not None and needed > free:
+        each = f" for each of {run.processes} processes" if run.processes > 1 else ""
+        return error(
+            f"{SHARED_MEMORY} has {format_size(free)} free; {run.workers} workers{each} prefetch {PREFETCH} batches of "
+            f"{format_size(run.batch_bytes or 0)} into it: {format_size(needed)}. A worker would die of a bus error.",
+            f"{_enlarge_shared_memory(machine, needed)} Or use fewer workers or smaller micro-batches.",
+        )
+    if needed is None and run.workers != 0 and machine.shared.total_bytes <= SMALL_SHARED_MEMORY:
+        return warning(
+            f"{SHARED_MEMORY}, through which loader workers pass batches, has a size of "
+            f"{format_size(machine.shared.total_bytes)} only.",
+            _enlarge_shared_memory(machine, SMALL_SHARED_MEMORY),
+        )
+    batches = f"; prefetched batches take {format_size(needed)}" if needed else ""
+    return ok(f"{SHARED_MEMORY} has {format_size(free)} free{batches}.")
+
+
+def _enlarge_shared_memory(machine: Machine, needed: int) -> str:
+    gib = max(1, math.ceil(2 * needed / 2**30))
+    if machine.container == "kubernetes":
+        return f"Mount an emptyDir of medium: Memory and sizeLimit: {gib}Gi at {SHARED_MEMORY}."
+    if machine.container:
+        return f"Enlarge it for the container: --shm-size={gib}g (shm_size in compose.yaml), or --ipc=host."
+    return f"Enlarge it: mount -o remount,size={gib}G {SHARED_MEMORY}."
+
+
+@check("Open files", "memory")
+def check_open_files(machine: Machine, run: RunRequirements) -> Diagnosis | None:
+    """Check that one process may open enough files: pipes of workers, and every tensor in shared memory."""
+    if machine.open_files is None:
+        return None
+    soft, hard = machine.open_files
+    workers = run.workers or 0
+    needed = BASE_FILES + FILES_PER_WORKER * workers
+    needed_for_large = needed + PREFETCH * TENSORS_PER_BATCH * workers
+    if soft < 0 or soft >= max(needed_for_large, 2 * BASE_FILES):
+        return ok(f"{'Any number of' if soft < 0 else soft} files may be open.")
+    limit = "unlimited" if hard < 0 else str(hard)
+    remedy = f"ulimit -n {limit if hard > soft or hard < 0 else max(needed_for_large, 1024)}"
+    remedy += ' before the start; or torch.multiprocessing.set_sharing_strategy("file_system").'
+    message = f"{soft} files may be open at once (ulimit -n)"
+    if soft < needed:
+        return error(f"{message}, but {workers} workers alone need {needed}: Too many open files.", remedy)
+    return warning(
+        f"{message}; {workers} workers with batches of {TENSORS_PER_BATCH} tensors need {needed_for_large}.", remedy
+    )
+
+
+@check("Processes and threads", "memory")
+def check_process_limit(machine: Machine, run: RunRequirements) -> Diagnosis | None:
+    """Check that all processes and threads of a run can start: a container often has a limit of a few hundred."""
+    left = machine.processes_left
+    if left is None:
+        return None
+    threads = run.threads or (machine.torch.threads if machine.torch else 1)
+    needed = run.processes * (BASE_PROCESSES + threads + PROCESSES_PER_WORKER * (run.workers or 0))
+    if needed > left:
+        return error(
+            f"{left} more processes and threads may start (pids.max), but this run needs about {needed}: "
+            "can't start new thread.",
+            f"Raise the limit by {math.ceil((needed - left) / 100) * 100} or more (docker run --pids-limit), or use "
+            "fewer workers.",
+        )
+    return ok(f"{left} more processes and threads may start.")
