@@ -3,7 +3,7 @@
 Every system trains half a run and is killed. Then, again and again, one bit somewhere in the files of its newest
 checkpoint is flipped (any bit of any byte, all alike) and the same command is started. It may say so and stop, it may
 go on from an earlier checkpoint, the bit may not matter; or it ends as if nothing had happened, with other weights than
-the same resume from the unharmed checkpoint. That last one is what nobody would ever find out.
+the same resume from the unharmed checkpoint. The last outcome is the one that goes unnoticed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a checkpoint costs: how long training waits for it, and its speed beside plain safetensors files.
+"""What a checkpoint costs: how long training waits for it, and its speed next to plain safetensors files.
 
 The state is that of a model trained with AdamW: weights and two moments of each. Training waits for a blocking save to
-the end; for one written beside it waits for the copy only. Plain safetensors is `save_file` of everything into one
-file, as it is (the system has it in memory) and synced (the disk has it, as with every checkpoint). Loading ends in
+the end; for one written in the background it waits for the copy only. Plain safetensors is `save_file` of everything
+into one file, unsynced (the system has it in memory) and synced (the disk has it, as with every checkpoint). Loading ends in
 tensors that exist already, as `load_state_dict` does, with the files in the system's memory or only on the disk; plain
 safetensors maps the file and checks nothing, a checkpoint is read and every byte of it compared with its SHA-256.
 """
@@ -61,7 +61,7 @@ def flat(state: State) -> dict[str, Tensor]:
 
 
 def timed(work: Callable[[], object]) -> Cost:
-    """Run once; writing that is still under way elsewhere is waited for first, so that nobody pays for another."""
+    """Run once; writing that is still under way elsewhere is waited for first, so that no save pays for another."""
     os.sync()
     wall, cpu = perf_counter(), process_time()
     work()
@@ -86,8 +86,8 @@ def forget(folder: Path) -> None:
 def stall(state: State, folder: Path, rounds: int) -> SideBySide:
     """Compare how long training waits."""
     blocking = Saver(CheckpointFolder(folder / "blocking", keep_last=1), blocking=True)
-    beside = Saver(CheckpointFolder(folder / "beside", keep_last=1))
-    whole: dict[Saver, list[Cost]] = {blocking: [], beside: []}
+    background = Saver(CheckpointFolder(folder / "beside", keep_last=1))
+    whole: dict[Saver, list[Cost]] = {blocking: [], background: []}
 
     def save(saver: Saver) -> Cost:
         cost = timed(lambda: saver.save(state, update=1, epoch=0, metrics={}))
@@ -95,10 +95,10 @@ def stall(state: State, folder: Path, rounds: int) -> SideBySide:
         whole[saver].append(Cost(saver.drain_events()[0].seconds, 0.0))  # type: ignore[union-attr]
         return cost
 
-    found = interleave({BLOCKING: lambda: save(blocking), WAITED: lambda: save(beside)}, rounds)
+    found = interleave({BLOCKING: lambda: save(blocking), WAITED: lambda: save(background)}, rounds)
     blocking.close()
-    beside.close()
-    return SideBySide(costs={**found.costs, WHOLE: whole[beside][-rounds:]})
+    background.close()
+    return SideBySide(costs={**found.costs, WHOLE: whole[background][-rounds:]})
 
 
 def saving(state: State, folder: Path, rounds: int) -> SideBySide:

@@ -70,7 +70,7 @@ class Component:
 
 @contextmanager
 def unguarded() -> Iterator[None]:
-    """Switch the guard off, which no setting does: nothing is kept before a window and nothing put back."""
+    """Switch the guard off, which no setting does: no state is kept before a window or restored after it."""
     from trueloop.training.precision.nonfinite_guard import Guard
 
     def nothing(*_: Any) -> None:  # a plain function: a Mock costs more than what it replaces

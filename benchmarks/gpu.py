@@ -1,7 +1,7 @@
-"""A GPT-2-sized language model in bf16 on a CUDA device, beside a loop in nanoGPT's style.
+"""A GPT-2-sized language model in bf16 on a CUDA device, next to a loop in nanoGPT's style.
 
 Updates per second and the share they reach of a plain matrix product's rate, measured in the same process; what
-watching costs; what gradient checkpointing saves and costs; inference_mode beside no_grad. Without a CUDA device it is
+watching costs; what gradient checkpointing saves and costs; inference_mode next to no_grad. Without a CUDA device it is
 skipped, but for ``--tiny``, which runs all of it on a toy model anywhere, to see that it runs.
 """
 
@@ -145,7 +145,7 @@ def train(
 
 
 def forward_only(size: Size, device: torch.device, context: Callable[[], AbstractContextManager[Any]]) -> Cost:
-    """Time forward passes under one of torch's two ways to build no graph."""
+    """Time forward passes under `no_grad` or `inference_mode`."""
     model = size.model().to(device).eval()
     batches = Timed(size, device)
     with context(), torch.autocast(device.type, dtype=torch.bfloat16):

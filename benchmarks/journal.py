@@ -1,6 +1,6 @@
 """What the journal of a run costs: time on the training thread, bytes per update, and the time to read it back.
 
-Updates are told as the loop tells them: together, every tenth of a second. So how many share a line depends on how
+Updates are reported as the loop does it: together, every tenth of a second. So how many share a line depends on how
 long an update takes, and three paces are measured. Losses and norms have all the digits of a float64, and the learning
 rate changes at every update.
 """
@@ -24,7 +24,7 @@ from trueloop.core.protocols import RunStarted, UpdateRow, UpdatesDone
 from trueloop.runs.journal import Journal
 
 PACES = {"1 ms": 100, "10 ms": 10, "100 ms": 1}
-"""Time of an update -> updates that are told together."""
+"""Time of an update -> updates that are reported together."""
 UPDATES = 1_000_000
 REPORT_US, SIZE_MB, READ_S = 20.0, 100.0, 5.0
 READ = (
@@ -36,7 +36,7 @@ READ = (
 )
 
 
-def told(together: int, updates: int) -> Iterator[UpdatesDone]:
+def synthetic_updates(together: int, updates: int) -> Iterator[UpdatesDone]:
     """Make up a run that looks like a real one."""
     draw = random.Random(0)
     rows: list[UpdateRow] = []
@@ -55,7 +55,7 @@ def written(path: Path, together: int, updates: int) -> float:
     journal = Journal(path)
     journal.report(RunStarted(name="benchmark", epochs=1, updates=updates, start_update=0, facts={}))
     spent = 0.0
-    for event in told(together, updates):
+    for event in synthetic_updates(together, updates):
         start = time.perf_counter()
         journal.report(event)
         spent += time.perf_counter() - start

@@ -99,15 +99,15 @@ def in_the_browser(seconds: float) -> dict[str, float]:
 
 def frames(socket: ClientConnection, until: float, code: str = "") -> tuple[int, list[dict[str, Any]]]:
     """Take frames and texts as a page does that paints 30 times a second, until a finding; count the frames."""
-    count, told, painted_at = 0, [], 0.0
+    count, messages, painted_at = 0, [], 0.0
     while (left := until - time.perf_counter()) > 0:
         try:
             message = socket.recv(timeout=left)
         except TimeoutError:
             break
         if isinstance(message, str):
-            told.append(json.loads(message))
-            if code and (told[-1]["kind"] == "refused" or told[-1].get("finding", {}).get("code") == code):
+            messages.append(json.loads(message))
+            if code and (messages[-1]["kind"] == "refused" or messages[-1].get("finding", {}).get("code") == code):
                 break
             continue
         header, _ = opened(message)
@@ -115,7 +115,7 @@ def frames(socket: ClientConnection, until: float, code: str = "") -> tuple[int,
         painted_at = time.perf_counter()
         socket.send(json.dumps({"do": "ack", "frame": header["frame"]}))
         count += 1
-    return count, told
+    return count, messages
 
 
 def begin(socket: ClientConnection, config: Mapping[str, Any], *bugs: str) -> None:
@@ -132,9 +132,9 @@ def findings(patience: float) -> dict[str, float | str]:
         for code in [entry.code for entry in catalogue().values() if entry.failure.inject]:
             start = time.perf_counter()
             begin(socket, {}, code)
-            _, told = frames(socket, start + patience, code)
-            codes = [each["finding"]["code"] for each in told if each["kind"] == "finding"]
-            refused = [each["what"] for each in told if each["kind"] == "refused"]
+            _, messages = frames(socket, start + patience, code)
+            codes = [each["finding"]["code"] for each in messages if each["kind"] == "finding"]
+            refused = [each["what"] for each in messages if each["kind"] == "refused"]
             found[code] = time.perf_counter() - start if code in codes else (refused or ["not found"])[0]
     return found
 

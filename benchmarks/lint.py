@@ -1,6 +1,6 @@
-"""What linting costs: files per second, the time to the first finding, memory; beside TorchFix where it is installed.
+"""What linting costs: files per second, the time to the first finding, memory; next to TorchFix where it is installed.
 
-The tree is torch's own package as it is installed. TorchFix is measured in an environment of its own:
+The tree is the installed torch package. TorchFix is measured in an environment of its own:
 ``python -m venv X && X/bin/pip install torchfix``, then ``python benchmarks/lint.py --torchfix X``, or
 ``TORCHFIX=X make bench``. It reads the same files, or, since it takes long, every so manieth of them.
 """
@@ -157,7 +157,7 @@ def main() -> None:
     if asked.torchfix:
         peer = found["torchfix"] = with_torchfix(asked.torchfix.resolve(), files)
         rates = peer["files_per_second_one_process"]
-        title = f"beside TorchFix {peer['version']}, {peer['files']} of the files, one process each"
+        title = f"next to TorchFix {peer['version']}, {peer['files']} of the files, one process each"
         table(title, ["", "files per second"], [[name, f"{each.median:,.1f}"] for name, each in rates.items()])
     else:
         console.print("TorchFix is left out: it was not installed for this (--torchfix).")

@@ -42,7 +42,7 @@ class Cost(NamedTuple):
 
 
 class Clock:
-    """Notes the time whenever it is told to; the only clock of the benchmarks, the same for every system."""
+    """Records the time on request; the only clock of the benchmarks, the same for every system."""
 
     def __init__(self) -> None:
         self.wall: list[float] = []

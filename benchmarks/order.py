@@ -121,7 +121,7 @@ def in_a_child(work: Callable[[int], object], size: int) -> int:
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        work(1000)  # what a first call loads for good is nobody's order
+        work(1000)  # what the first call loads does not count
         Path("/proc/self/clear_refs").write_text("5")  # the peak is now the present
         before = status("VmRSS")
         work(size)
@@ -129,9 +129,9 @@ def in_a_child(work: Callable[[int], object], size: int) -> int:
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as said:
-        told = said.read()
+        answer = said.read()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    return int(told)
+    return int(answer)
 
 
 def status(field: str) -> int:

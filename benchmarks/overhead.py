@@ -1,7 +1,7 @@
 """Time per update of each training system on the same small models, side by side.
 
 The perceptron has so little arithmetic that the loop around it dominates; the transformer and the convolutional net
-say what is left of that on real work. Whoever clips, schedules and records is checked to end with the same weights.
+say what is left of that on real work. Systems that clip, schedule and record are checked to end with the same weights.
 """
 
 from __future__ import annotations

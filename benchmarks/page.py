@@ -74,7 +74,7 @@ def fast() -> str:
         if name != "raw loop"
     ]
     return (
-        "Time per update of whole runs, a dataset in and shuffled batches out, beside the loops of torch's tutorials "
+        "Time per update of whole runs, shuffled batches of a dataset, next to the loops of PyTorch's tutorials "
         "and of nanoGPT with and without mixed precision (`speed.py`):\n\n"
         + table(["task", "system", *(f"/ {each}" for each in textbooks)], runs)
         + "\nTime per update on ready batches, once everything is compiled; the raw loop neither clips nor schedules "
@@ -84,7 +84,7 @@ def fast() -> str:
 
 def processes() -> str:
     """Tell what an update takes on two processes."""
-    told = result("processes")
+    data = result("processes")
     engines = {"ddp": "DistributedDataParallel", "fsdp": "fully_shard"}
     tasks = {"mlp": "MLP 32-64-10", "gpt": "small GPT", "cnn": "small CNN"}
     references = ("bare five lines", "by hand: clipped, scheduled, recorded")
@@ -98,7 +98,7 @@ def processes() -> str:
             *(ratio(seen["trueloop"]["cpu_ratio_to"][each]) for each in references),
             " / ".join(f"{seen[system]['messages_per_update']:g}" for system in systems),
         ]
-        for name, seen in told["found"].items()
+        for name, seen in data["found"].items()
     ]
     columns = [
         "task", "engine", "ms, bare", *(f"trueloop / {each}" for each in references),
@@ -106,11 +106,11 @@ def processes() -> str:
         "messages per update, bare / by hand / trueloop",
     ]  # fmt: skip
     return (
-        f"Time per update of {told['settings']['processes']} processes on gloo, as a ratio to loops over the same "
-        "engine of torch's (`processes.py`; the bare one neither clips nor schedules nor records; load average "
-        f"{told['machine']['load_average']:.0f} on {told['machine']['cores']} cores):\n\n"
+        f"Time per update of {data['settings']['processes']} processes on gloo, as a ratio to loops over the same "
+        "PyTorch engine (`processes.py`; the bare one neither clips nor schedules nor records; load average "
+        f"{data['machine']['load_average']:.0f} on {data['machine']['cores']} cores):\n\n"
         + table(columns, rows)
-        + f"\nA message of four numbers took {told['small_message_s']['median'] * 1e6:.0f} µs there: on small models "
+        + f"\nA message of four numbers took {data['small_message_s']['median'] * 1e6:.0f} µs there: on small models "
         "an update is made of messages. With DistributedDataParallel trueloop sends none but the gradients', in which "
         "its sums, its counts and the word to stop travel along, and the statistics of batch normalisation, which "
         "plain DDP sends apart by dtype; what is left above the bare loop is the norm, and what it takes to pack and "
@@ -178,12 +178,12 @@ def cost(seen: dict[str, Any] | None) -> list[str]:
 
 def texts() -> str:
     """Tell what the programs of the lab's production page cost."""
-    told = result("components")["texts"]
+    data = result("components")["texts"]
     rows = [
-        [name, *(ratio(seen[name][f"{clock}_ratio"]) for seen in told["found"].values() for clock in ("wall", "cpu"))]
-        for name in told["found"]["mlp"]
+        [name, *(ratio(seen[name][f"{clock}_ratio"]) for seen in data["found"].values() for clock in ("wall", "cpu"))]
+        for name in data["found"]["mlp"]
     ]
-    facts, examples = told["machine"], told["settings"]["examples"]
+    facts, examples = data["machine"], data["settings"]["examples"]
     head = ["component", "MLP: wall", "MLP: CPU time", "small CNN: wall", "small CNN: CPU time"]
     return (
         "The programs that `trueloop lab` writes out on its page about the production loop, in bare PyTorch: time per "
@@ -319,7 +319,7 @@ def checkpoints() -> str:
 
 def faults() -> str:
     measured = result("faults")
-    hows = {"equal": "bitwise equal", "told": "clear error, then equal", "failed": "failures", "not run": "not run"}
+    hows = {"equal": "bitwise equal", "reported": "clear error, then equal", "failed": "failures", "not run": "not run"}
     found = measured["found"]
     found = {**found, "all": {how: sum(counts[how] for counts in found.values()) for how in hows}}
     rows = [[fault, str(sum(counts.values())), *(str(counts[how]) for how in hows)] for fault, counts in found.items()]
@@ -372,7 +372,7 @@ def lint() -> str:
         rates = peer["files_per_second_one_process"]
         rows = [[name, spread(each, 1)] for name, each in rates.items()]
         words += (
-            f"\nThe same beside TorchFix {peer['version']}, over {peer['files']} of the files with one process each; "
+            f"\nThe same next to TorchFix {peer['version']}, over {peer['files']} of the files with one process each; "
             "it looks for other mistakes, most of them deprecated names:\n\n" + table(["", "files per second"], rows)
         )
     return words
@@ -418,9 +418,9 @@ def room() -> str:
 
 def lab() -> str:
     """Tell what the lab's page does in a second."""
-    told = result("lab")
-    found, many = told["found"], told["found"]["class"]
-    goals = {name: f"{value:g}" for name, value in told["goals"].items()}
+    data = result("lab")
+    found, many = data["found"], data["found"]["class"]
+    goals = {name: f"{value:g}" for name, value in data["goals"].items()}
     rows = [[name, f"{value:.3g}", goals.get(name, "")] for name, value in found["one session"].items()]
     late = ", ".join(f"{code} {_seconds(found['findings'][code])}" for code in found["later than the goal"])
     words = (
@@ -453,11 +453,11 @@ BASE = ("torch", "numpy")
 
 def measured_on() -> str:
     """Tell of each result when, on what and with which settings it was measured."""
-    told = {path.stem: result(path.stem) for path in sorted(RESULTS.glob("*.json"))}
-    machines = {name: machine(each["machine"]) for name, each in told.items()}
+    data = {path.stem: result(path.stem) for path in sorted(RESULTS.glob("*.json"))}
+    machines = {name: machine(each["machine"]) for name, each in data.items()}
     one, *others = set(machines.values())
     rows = []
-    for name, each in told.items():
+    for name, each in data.items():
         facts = each["machine"]
         peers = [f"{key} {value}" for key, value in facts["versions"].items() if key not in ("trueloop", *BASE)]
         when = facts["date"].replace("-", "\N{NON-BREAKING HYPHEN}")
@@ -466,7 +466,7 @@ def measured_on() -> str:
     where = "" if others else f" All of them on {one}."
     return (
         f"What each result was measured on, one thread each.{where} The load average is that at the end, the "
-        "benchmark's own included; peers were installed beside in the versions named, and run as "
+        "benchmark's own included; peers were installed in the versions named, and run as "
         "[their own documentation says](#how-it-is-measured).\n\n"
         + table(["result", "on", "load", "peers", "settings", *(["machine"] if others else [])], rows)
     )
@@ -524,8 +524,8 @@ def figures() -> str:
         "lab": lab,
     }
     parts |= {name: tell for name, tell in tellers.items() if (RESULTS / f"{name}.json").exists()}
-    told = [f"### {HEADINGS.get(name, name.capitalize())}\n\n{tell()}" for name, tell in parts.items()]
-    return "\n".join([*told, f"### Machine, versions, settings\n\n{measured_on()}"])
+    sections = [f"### {HEADINGS.get(name, name.capitalize())}\n\n{tell()}" for name, tell in parts.items()]
+    return "\n".join([*sections, f"### Machine, versions, settings\n\n{measured_on()}"])
 
 
 PEERS = {

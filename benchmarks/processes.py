@@ -1,8 +1,8 @@
-"""Time per update of two processes on gloo: trueloop beside loops written by hand over the same engines of torch's.
+"""Time per update of two processes on gloo: trueloop next to loops written by hand over the same PyTorch engines.
 
 Both processes run the same systems in the same order, and the first one's clock is read. All train on the same halves
-of the same batches. The goal holds beside the loop by hand that measures the norm, clips, keeps a schedule and records,
-as trueloop does, which also adds the counts up: that makes uneven halves exact. The bare loop does none of this; it
+of the same batches. The goal is relative to the loop by hand that measures the norm, clips, keeps a schedule and
+records, as trueloop does, which also adds the counts up: that makes uneven halves exact. The bare loop does none of this; it
 shows what all of it costs. Messages are counted apart, and a small one is timed: on small models they are what an
 update is made of.
 """
@@ -169,10 +169,10 @@ def measure(*, quick: bool) -> dict[str, Any]:
     ]
     for each in lives:
         each.start()
-    told = [here.recv() for here, _ in pipes]
+    answers = [here.recv() for here, _ in pipes]
     for each in lives:
         each.join()
-    return told[0]
+    return answers[0]
 
 
 def content(found: SideBySide, said: Mapping[str, float]) -> Mapping[str, Any]:
@@ -211,8 +211,8 @@ def main() -> None:
         )
     rounds = {name: len(side.costs[TRUELOOP]) for name, (side, _) in sides.items()}
     settings = {"processes": PROCESSES, "backend": "gloo", "rounds": rounds}
-    told = {name: content(side, said) for name, (side, said) in sides.items()}
-    write("processes", {"settings": settings, "small_message_s": message, "found": told}, quick=quick)
+    contents = {name: content(side, said) for name, (side, said) in sides.items()}
+    write("processes", {"settings": settings, "small_message_s": message, "found": contents}, quick=quick)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 The runs are journals of two epochs of 20 updates each, made with the journal itself. Every question is asked in a
 process of its own, as a user does; the time that process needs over an empty folder, which is Python and the imports,
-is measured beside it. "First time" is without the index, when every journal is read.
+is measured too. "First time" is without the index, when every journal is read.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def events(draw: random.Random, k: int) -> Sequence[Any]:
         },
         "options": {"width": draw.choice([16, 32, 64])}, "sizes": {"train": 1257},
     }  # fmt: skip
-    told: list[Any] = [
+    events: list[Any] = [
         RunStarted(name="digits", epochs=EPOCHS, updates=EPOCHS * PER_EPOCH, start_update=0, facts=facts)
     ]
     for epoch in range(1, EPOCHS + 1):
@@ -67,12 +67,12 @@ def events(draw: random.Random, k: int) -> Sequence[Any]:
         rows = [UpdateRow(u, epoch, draw.random(), 1.0, 0.001, 64, 0.0001, 0.01, False) for u in range(first, last + 1)]
         metrics = {"loss": 0.2 + draw.random(), "accuracy": draw.random()}
         path = f"runs/x/checkpoints/update-{last:09}"
-        told += [
+        events += [
             UpdatesDone(rows=rows),
             Evaluated(update=last, epoch=epoch, split="val", metrics=metrics, tables={}, seconds=0.1, best=True),
             CheckpointSaved(update=last, epoch=epoch, path=path, metrics={}, seconds=0.01),
         ]
-    return [*told, RunEnded(update=last, reason="finished" if k % 10 else "failed", seconds=1.0)]
+    return [*events, RunEnded(update=last, reason="finished" if k % 10 else "failed", seconds=1.0)]
 
 
 def ask(words: Sequence[str], root: Path) -> float:

@@ -2,7 +2,7 @@
 
 Every tool watches the same unmodified ``systems/script.py``. They take turns within one run of it, each for some
 updates, in rotating order: what lies where in memory makes more of a difference between two processes than watching
-does, while bare turns are within a thousandth of each other, and no slower than in a program that nobody watches.
+does, while bare turns are within a thousandth of each other, and no slower than in a program without the sanitizer.
 
 TrainCheck has requirements of its own and replaces the program's source, so it is measured only where it is installed
 apart: ``python -m venv X && X/bin/pip install torch traincheck``, then ``python benchmarks/watch.py --traincheck X``,
@@ -69,7 +69,7 @@ class Load:
 def loads(*, quick: bool) -> dict[str, Load]:
     """List the workloads of ``systems/script.py``.
 
-    The steady state begins where the updates in full are spent that nobody counts: after about 1,000 fast ones or 250
+    The steady state begins after the initial updates with full tracing: after about 1,000 fast ones or 250
     slow ones. A turn of slow ones is in it after the first; what comes in full once more later on, a thousandth of a
     program's time at most, is left out of that.
     """
@@ -81,7 +81,7 @@ def loads(*, quick: bool) -> dict[str, Load]:
     }
 
 
-Told = dict[str, list[Report]]
+Reports = dict[str, list[Report]]
 
 
 def script(load: str, updates: int) -> list[tuple[float, float]]:
@@ -97,13 +97,15 @@ def cost(times: list[tuple[float, float]], warm: int) -> Cost:
     return Cost(*((times[-1][clock] - times[warm][clock]) / count for clock in (0, 1)))
 
 
-def contexts(told: list[Report], lightly: Mapping[str, float]) -> dict[str, Callable[[], AbstractContextManager[None]]]:
+def contexts(
+    reports: list[Report], lightly: Mapping[str, float]
+) -> dict[str, Callable[[], AbstractContextManager[None]]]:
     """Return what switches each system on, and off again; a watch's report goes to the others."""
     return {
         BARE: bare,
-        STEADY: partial(watched, told, **lightly),
-        LAB: partial(watched, told, lab=True, **lightly),
-        FULL: partial(watched, told, INITIAL_UPDATES=10**9, MAX_BATCHES=10**9),
+        STEADY: partial(watched, reports, **lightly),
+        LAB: partial(watched, reports, lab=True, **lightly),
+        FULL: partial(watched, reports, INITIAL_UPDATES=10**9, MAX_BATCHES=10**9),
         ANOMALY: anomaly,
     }
 
@@ -116,13 +118,13 @@ class Turns:
 
     def __init__(self, load: Load) -> None:
         self._load, self._clock, self._calls = load, time.perf_counter, 0
-        self._told: list[Report] = []
-        systems = contexts(self._told, load.lightly)
+        self._new_reports: list[Report] = []
+        systems = contexts(self._new_reports, load.lightly)
         self._order = [
             (system, systems[system]) for turn in range(load.rounds + 1) for system in rotated(list(systems), turn)
         ]
         self._running = ExitStack()
-        self.reports: Told = {system: [] for system in systems}
+        self.reports: Reports = {system: [] for system in systems}
 
     def __call__(self) -> float:
         """Tell the time."""
@@ -135,8 +137,8 @@ class Turns:
 
     def _switch(self, turn: int) -> None:
         self._running.close()
-        if self._told:
-            self.reports[self._order[turn - 1][0]].append(self._told.pop())
+        if self._new_reports:
+            self.reports[self._order[turn - 1][0]].append(self._new_reports.pop())
         gc.collect()
         if turn < len(self._order):
             self._running.enter_context(self._order[turn][1]())
@@ -150,12 +152,12 @@ class Turns:
         return found
 
 
-def compare(name: str, load: Load) -> tuple[SideBySide, Told]:
+def compare(name: str, load: Load) -> tuple[SideBySide, Reports]:
     """Time the script under everybody but TrainCheck; also return what the watches said."""
     turns = Turns(load)
     with mock.patch.object(time, "perf_counter", turns):
         times = script(name, load.updates * (load.rounds + 1) * len(turns.reports))
-    return SideBySide(costs=turns.costs(times)), {system: told for system, told in turns.reports.items() if told}
+    return SideBySide(costs=turns.costs(times)), {name: made for name, made in turns.reports.items() if made}
 
 
 def keep_memory() -> None:
@@ -167,7 +169,7 @@ def keep_memory() -> None:
 
 @contextmanager
 def bare() -> Iterator[None]:
-    """Nobody watches."""
+    """Run without the sanitizer."""
     yield
 
 
@@ -179,7 +181,7 @@ def anomaly() -> Iterator[None]:
 
 
 @contextmanager
-def watched(told: list[Report], *, lab: bool = False, **changed: float) -> Iterator[None]:
+def watched(reports: list[Report], *, lab: bool = False, **changed: float) -> Iterator[None]:
     """Watch with the whole catalogue, with other constants of `levels`."""
     folder = Path(tempfile.gettempdir()) / f"trueloop-bench-{os.getpid()}"
     audience = LiveWriter(folder, {"name": "script.py"}) if lab else None
@@ -189,21 +191,21 @@ def watched(told: list[Report], *, lab: bool = False, **changed: float) -> Itera
         )
         with watch:
             yield
-        told.append(watch.report())
+        reports.append(watch.report())
 
 
-def own_words(told: Told) -> dict[str, Any]:
-    """Return the cost as the reports tell it, in seconds per update over the whole run, and what they found."""
-    for reports in told.values():
-        assert not any(each.problems for each in reports), reports[-1].problems
+def own_words(reports: Reports) -> dict[str, Any]:
+    """Return the cost according to the reports, in seconds per update over the whole run, and what they found."""
+    for made in reports.values():
+        assert not any(each.problems for each in made), made[-1].problems
     return {
         system: {
-            "seconds_per_update": Spread.of([each.overhead_s / max(1, each.updates) for each in reports]),
-            "share": Spread.of([each.overhead_s / each.seconds for each in reports]),
+            "seconds_per_update": Spread.of([each.overhead_s / max(1, each.updates) for each in made]),
+            "share": Spread.of([each.overhead_s / each.seconds for each in made]),
             "updates_in_full": reports[-1].updates_traced,
             "findings": sorted({finding.code for each in reports for finding in each.findings}),
         }
-        for system, reports in told.items()
+        for system, made in reports.items()
     }
 
 
@@ -309,8 +311,8 @@ def main() -> None:
     for name, load in loads(quick=asked.quick).items():
         if asked.only not in (None, name):
             continue
-        side, told = compare(name, load)
-        said = own_words(told)
+        side, reports = compare(name, load)
+        said = own_words(reports)
         show(name, side, said)
         for system, goal in ((STEADY, load.steady), (LAB, load.steady), (FULL, load.full)):
             wall, cpu = (side.ratio(system, BARE, clock) for clock in ("wall", "cpu"))

@@ -13,7 +13,7 @@ from torch.distributions import Categorical
 
 
 class CartPole:
-    """The carts of Barto, Sutton and Anderson (1983), as Gym steps them; one that falls starts anew."""
+    """The carts of Barto, Sutton and Anderson (1983), as Gym steps them; one that falls is reset."""
 
     limits = torch.tensor([2.4, math.inf, 12 * math.pi / 180, math.inf])
 

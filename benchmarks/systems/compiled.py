@@ -32,15 +32,15 @@ def whole(task: Task) -> None:
     update = torch.compile(
         _update(task.model, task.loss, slots, rate, count, task.clip), fullgraph=True, options={"cpp_wrapper": True}
     )
-    beside = torch.optim.SGD([torch.zeros(1)], lr=1e-3)  # only to carry torch's schedule
-    schedule = cosine(beside, task.updates)
+    carrier_optimizer = torch.optim.SGD([torch.zeros(1)], lr=1e-3)  # only to carry torch's schedule
+    schedule = cosine(carrier_optimizer, task.updates)
     journal = Journal()
     with torch._dynamo.config.patch(trace_autograd_ops=True):  # noqa: SLF001
         for inputs, targets in task.batches:
-            now = beside.param_groups[0]["lr"]
+            now = carrier_optimizer.param_groups[0]["lr"]
             rate.fill_(now)
             loss, norm = update(inputs, targets)
-            beside.step()
+            carrier_optimizer.step()
             schedule.step()
             journal.add(loss, norm, now)
 

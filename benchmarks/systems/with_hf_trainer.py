@@ -19,7 +19,7 @@ from systems.task import LOG_EVERY, Task, cosine
 
 
 class OwnLoss(nn.Module):
-    """The model, returning its mean loss beside the logits as every transformers model does."""
+    """The model, returning its mean loss with the logits as every transformers model does."""
 
     def __init__(self, model: nn.Module, criterion: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Draws a failure's measured curves beside the healthy ones, as SVG that takes its colours from the page."""
+"""Draws a failure's measured curves next to the healthy ones, as SVG that takes its colours from the page."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ INDEX: Final = "failures/index.md"
 ERRORS: Final = "failures/errors.md"
 NO_CURVES: Final = (
     "The script of [the lab](../lab.md) has no single operation that could be broken this way, so there are no curves "
-    "to show: the two programs below tell it."
+    "to show; see the two programs below."
 )
 NO_RULE: Final = "`trueloop lint` has no rule for it: the text alone does not prove it."
 NO_DETECTOR: Final = "`trueloop run` does not judge it: no event at run time proves it."
@@ -48,7 +48,7 @@ def navigation() -> list[Any]:
             {family.capitalize(): [{f"{e.code} {e.failure.title}": path_of(e)} for e in members]}
             for family, members in families
         ),
-        {"Errors that torch raises": ERRORS},
+        {"Errors that PyTorch raises": ERRORS},
     ]
 
 
@@ -67,7 +67,7 @@ def linked(markdown: str, page: str) -> str:
 def _page(entry: Entry) -> str:
     failure = entry.failure
     parts = dict(split_sections(failure.doc))
-    told = [
+    blocks = [
         f"# {failure.title}",
         _facts(entry),
         as_markdown(join_wrapped_lines(parts.pop(""))),
@@ -77,16 +77,19 @@ def _page(entry: Entry) -> str:
     ]
     references = parts.pop("References")
     for heading, text in parts.items():
-        told += _section(heading, text)
-    told += ["## A program that has it", _fenced(failure.bad), "## The same without it", _fenced(failure.good)]
-    told += ["## References", "\n".join(f"- {as_markdown(line)}" for line in join_wrapped_lines(references).splitlines() if line)]
-    told += ["## In a terminal", _terminal(entry)]
-    return "\n\n".join(told) + "\n"
+        blocks += _section(heading, text)
+    blocks += ["## A program that has it", _fenced(failure.bad), "## The same without it", _fenced(failure.good)]
+    blocks += [
+        "## References",
+        "\n".join(f"- {as_markdown(line)}" for line in join_wrapped_lines(references).splitlines() if line),
+    ]
+    blocks += ["## In a terminal", _terminal(entry)]
+    return "\n\n".join(blocks) + "\n"
 
 
 def _facts(entry: Entry) -> str:
     severity = entry.failure.severity.value
-    how = ", ".join(f"`trueloop {way}`" for way in _finders(entry)) or "nobody yet"
+    how = ", ".join(f"`trueloop {way}`" for way in _finders(entry)) or "no command yet"
     return (
         f'<p class="facts" markdown="1"><span class="severity {severity}">{severity}</span> &nbsp;`{entry.code}` · '
         f"{entry.family}/{entry.slug} · found by {how}</p>"
@@ -105,24 +108,24 @@ def _section(heading: str, text: str) -> Iterator[str]:
 
 def _looks(entry: Entry) -> Iterator[str]:
     """Yield what was measured of it, where it can be put into the teaching script."""
-    told = signatures.kept(entry)
+    signature = signatures.kept(entry)
     yield "## What it looks like"
-    if told is None:
+    if signature is None:
         yield NO_CURVES
         return
-    changes = "; ".join(filter(None, map(_change, told["changes"])))
+    changes = "; ".join(filter(None, map(_change, signature["changes"])))
     yield (
-        f"A small network on points in the plane, trained by the script of [the lab](../lab.md) as it is and with this "
-        f"failure in it: {changes}. The lines are the median of {told['seeds']} seeds, the bands reach from the least "
-        "to the greatest."
+        f"A small network on points in the plane, trained by the script of [the lab](../lab.md), correct and with this "
+        f"failure in it: {changes}. The lines are the median of {signature['seeds']} seeds, the bands reach from "
+        "the least to the greatest."
     )
     yield '<p class="key"><i class="healthy"></i>healthy<i class="broken"></i>broken</p>'
-    yield curves.figure(told)
-    if told["raised"]:
-        yield f"The broken script ends before its time: `{told['raised']}`"
-    if told["message"]:
-        yield f"What `trueloop run` says of the broken one ({told['found']} of {told['seeds']} seeds):"
-        yield f"> {as_markdown(told['message'])}"
+    yield curves.figure(signature)
+    if signature["raised"]:
+        yield f"The broken script ends early: `{signature['raised']}`"
+    if signature["message"]:
+        yield f"What `trueloop run` says of the broken one ({signature['found']} of {signature['seeds']} seeds):"
+        yield f"> {as_markdown(signature['message'])}"
 
 
 def _change(change: dict[str, Any]) -> str:
@@ -153,7 +156,7 @@ def _terminal(entry: Entry) -> str:
 
 def _index() -> str:
     entries = catalogue()
-    told = [
+    blocks = [
         "# Silent failures",
         (
             f"All {len(entries)} mistakes that trueloop knows and that no exception tells of. Each page says what one "
@@ -170,9 +173,12 @@ def _index() -> str:
         ),
     ]
     for family, members in groupby(entries.values(), key=lambda entry: entry.family):
-        told += [f"## {family.capitalize()}", _table(members)]
-    told += ["## Errors that torch raises", f"They are not silent, and [explained](errors.md): {len(known_errors())}."]
-    return "\n\n".join(told) + "\n"
+        blocks += [f"## {family.capitalize()}", _table(members)]
+    blocks += [
+        "## Errors that PyTorch raises",
+        f"They are not silent, and [explained](errors.md): {len(known_errors())}.",
+    ]
+    return "\n\n".join(blocks) + "\n"
 
 
 def _table(members: Iterator[Entry]) -> str:
@@ -180,18 +186,18 @@ def _table(members: Iterator[Entry]) -> str:
     for entry in members:
         failure = entry.failure
         ways = (failure.detector, failure.rule, failure.checked_by_doctor or None)
-        told = signatures.kept(entry)
+        signature = signatures.kept(entry)
         cells = " | ".join(MARK[way is not None] for way in ways)
         severity = f'<span class="severity {failure.severity}">{failure.severity}</span>'
         name = f'<a id="{entry.code}"></a>{entry.code}'
-        picture = curves.thumb(told) if told else ""
+        picture = curves.thumb(signature) if signature else ""
         rows.append(f"| {name} | [{in_cell(failure.title)}]({entry.slug}.md) | {severity} | {cells} | {picture} |")
     return "\n".join(rows)
 
 
 def _errors() -> str:
-    told = [
-        "# Errors that torch raises",
+    blocks = [
+        "# Errors that PyTorch raises",
         (
             "They are not silent, but hard to read. `python train.py 2>&1 | trueloop explain` names the one in a "
             "traceback ([how](../explain.md)); under `trueloop run` it has the shapes and the lines of your program."
@@ -199,6 +205,6 @@ def _errors() -> str:
     ]
     for kind, known in known_errors().items():
         types = " or ".join(f"`{name}`" for name in sorted(known.exception_types))
-        told += [f"## {known.title} {{ #{kind} }}", f"{types} · `trueloop explain {kind}`"]
-        told.append(as_markdown(join_wrapped_lines(inspect.cleandoc(error_page(kind)))))
-    return "\n\n".join(told) + "\n"
+        blocks += [f"## {known.title} {{ #{kind} }}", f"{types} · `trueloop explain {kind}`"]
+        blocks.append(as_markdown(join_wrapped_lines(inspect.cleandoc(error_page(kind)))))
+    return "\n\n".join(blocks) + "\n"

@@ -1,4 +1,4 @@
-"""What `mkdocs build` does beside rendering Markdown: it adds the pages that are written from the source.
+"""Adds the pages that are generated from the source to `mkdocs build`.
 
 The catalogue's pages come from its files, the API reference from the docstrings, the proofs from the tests that the
 guides name. Nothing of this is written into the working tree.
@@ -50,13 +50,13 @@ def on_post_build(config: MkDocsConfig) -> None:
     for entry in entries:
         entry["text"] = re.sub(r"\s#(?=\s)", "", entry["text"])  # the links of headings
     pairs = zip([{"location": "#"}, *entries], entries, strict=False)
-    whole = [entry for before, entry in pairs if _told(before, entry)]
-    told = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
-    (site / "search-index.js").write_text(f"window.searchIndex = {told};\n", encoding="utf-8")
+    whole = [entry for before, entry in pairs if _is_new(before, entry)]
+    content = json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
+    (site / "search-index.js").write_text(f"window.searchIndex = {content};\n", encoding="utf-8")
     shutil.rmtree(site / "search")
 
 
-def _told(before: dict[str, Any], entry: dict[str, Any]) -> bool:
+def _is_new(before: dict[str, Any], entry: dict[str, Any]) -> bool:
     """Return False for a page's first heading, which is the page's own title again."""
     return "#" not in entry["location"] or "#" in before["location"]
 
@@ -80,7 +80,7 @@ def _code_css() -> str:
     """Return the colours of code, by day and by night; the background is the page's."""
     light, dark = HtmlFormatter(style="default"), HtmlFormatter(style="github-dark")
     night = dark.get_style_defs(".codehilite")
-    told = [
+    blocks = [
         light.get_style_defs(".codehilite"),
         re.sub(r"^\.codehilite", DARK, night, flags=re.MULTILINE),
         "@media (prefers-color-scheme: dark) {",
@@ -89,7 +89,7 @@ def _code_css() -> str:
         ".codehilite, .codehilite pre, .codehilite .err { background: none !important; border-color: var(--line); }",
         ".codehilite pre { background: var(--panel) !important; }",
     ]
-    lines = "\n".join(told).splitlines()
+    lines = "\n".join(blocks).splitlines()
     return "\n".join(line for line in lines if not line.startswith(("pre ", "td.", "span.")))
 
 

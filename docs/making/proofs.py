@@ -47,7 +47,7 @@ def source(path: str, name: str) -> str:
 
 def pages(guides: Iterable[str]) -> dict[str, str]:
     """Return the page of tests."""
-    told = [
+    blocks = [
         "# The tests behind the promises",
         (
             "Every test that a guide names, as it stands in the repository. `make test` runs them all; one of them is "
@@ -57,10 +57,10 @@ def pages(guides: Iterable[str]) -> dict[str, str]:
     file = ""
     for path, name in named(guides):
         if path != file:
-            told.append(f"## {path}")
+            blocks.append(f"## {path}")
             file = path
-        told += [f"### {name} {{ #{anchor(path, name)} }}", f"```python\n{source(path, name)}\n```"]
-    return {PAGE: "\n\n".join(told) + "\n"}
+        blocks += [f"### {name} {{ #{anchor(path, name)} }}", f"```python\n{source(path, name)}\n```"]
+    return {PAGE: "\n\n".join(blocks) + "\n"}
 
 
 @cache

@@ -10,7 +10,7 @@ _SPECIAL: Final = re.compile(r"([\\*_<>\[\]])")
 
 
 def as_markdown(text: str) -> str:
-    """Return Markdown that looks as the text is meant: code, addresses, and everything else as it is.
+    """Return Markdown that shows code and addresses as such, and everything else literally.
 
     Indented code, and lists, stay what they are.
     """
@@ -25,9 +25,9 @@ def in_cell(text: str) -> str:
 def _line(line: str) -> str:
     lead = re.match(r"\s*(?:[-*] )?", line)
     start = lead.end() if lead else 0
-    told, place = [line[:start]], start
+    pieces, place = [line[:start]], start
     for found in _PIECES.finditer(line, start):
-        told.append(_SPECIAL.sub(r"\\\1", line[place : found.start()]))
-        told.append(f"`{found[1].strip('`')}`" if found[1] else f"<{found[2]}>")
+        pieces.append(_SPECIAL.sub(r"\\\1", line[place : found.start()]))
+        pieces.append(f"`{found[1].strip('`')}`" if found[1] else f"<{found[2]}>")
         place = found.end()
-    return "".join([*told, _SPECIAL.sub(r"\\\1", line[place:])])
+    return "".join([*pieces, _SPECIAL.sub(r"\\\1", line[place:])])

@@ -58,7 +58,7 @@ def linked(markdown: str, page: str) -> str:
 
 def _index() -> str:
     rows = [f"| [`{name}`]({name}.md) | {in_cell(_summary(getattr(trueloop, name)))} |" for name in names()]
-    told = [
+    blocks = [
         "# The Python API",
         (
             f"Everything that `import trueloop` offers: {len(trueloop.__all__)} names, `__version__` among them. They "
@@ -67,7 +67,7 @@ def _index() -> str:
         ),
         "\n".join(["| name | what |", "|---|---|", *rows]),
     ]
-    return "\n\n".join(told) + "\n"
+    return "\n\n".join(blocks) + "\n"
 
 
 def _page(name: str) -> str:
@@ -100,7 +100,7 @@ def _class(thing: type, name: str, level: int) -> Iterator[str]:
     fields = list(_fields(thing))
     if fields:
         yield "**Fields**"
-        yield _terms((_term(field, kind), told) for field, kind, told in fields)
+        yield _terms((_term(field, kind), description) for field, kind, description in fields)
     for method, member in _methods(thing):
         yield f"{'#' * (level + 1)} {method} {{ #{name.replace('.', '-')}-{method} }}"
         if isinstance(member, property):
@@ -111,7 +111,7 @@ def _class(thing: type, name: str, level: int) -> Iterator[str]:
 
 
 def _methods(thing: type) -> Iterator[tuple[str, Any]]:
-    """Yield public methods and properties that are ours and told of."""
+    """Yield the documented public methods and properties that trueloop defines."""
     for method, member in inspect.getmembers_static(thing):
         inner = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
         function = inner.fget if isinstance(inner, property) else inner
@@ -162,24 +162,28 @@ def _signature(thing: Any, name: str) -> str:
     except (TypeError, ValueError):
         return ""
     parameters = [each for each in signature.parameters.values() if each.name not in ("self", "cls")]
-    told = _separated(parameters)
+    signature_parts = _separated(parameters)
     returns = signature.return_annotation
     arrow = "" if isinstance(thing, type) or returns is signature.empty else f" -> {_annotation(returns)}"
-    short = f"{name}({', '.join(told)}){arrow}"
-    whole = short if len(short) <= LONG else "\n".join([f"{name}(", *(f"    {each}," for each in told), f"){arrow}"])
+    short = f"{name}({', '.join(signature_parts)}){arrow}"
+    whole = (
+        short
+        if len(short) <= LONG
+        else "\n".join([f"{name}(", *(f"    {each}," for each in signature_parts), f"){arrow}"])
+    )
     return f"```python\n{whole}\n```"
 
 
 def _separated(parameters: list[inspect.Parameter]) -> list[str]:
     """Write parameters as they stand in a signature, with the star before those that are named."""
-    told: list[str] = []
+    signature_parts: list[str] = []
     starred = False
     for each in parameters:
         if each.kind is each.KEYWORD_ONLY and not starred:
-            told.append("*")
+            signature_parts.append("*")
         starred = starred or each.kind in (each.KEYWORD_ONLY, each.VAR_POSITIONAL)
-        told.append(_parameter(each))
-    return told
+        signature_parts.append(_parameter(each))
+    return signature_parts
 
 
 def _parameter(each: inspect.Parameter) -> str:
@@ -237,7 +241,7 @@ def _part(heading: str, text: str, types: dict[str, str]) -> Iterator[str]:
 
 
 def _terms(items: Iterable[tuple[str, str]]) -> str:
-    terms = "\n".join(f"<dt>{term}</dt><dd markdown='1'>\n\n{told}\n\n</dd>" for term, told in items)
+    terms = "\n".join(f"<dt>{term}</dt><dd markdown='1'>\n\n{description}\n\n</dd>" for term, description in items)
     return f"<dl markdown='1'>\n{terms}\n</dl>"
 
 

@@ -1,8 +1,8 @@
-"""Measures what the catalogue's pages plot: each injectable failure's curves beside the healthy ones, really run.
+"""Measures the curves of each injectable failure, and the healthy ones next to them, from real runs.
 
 `make signatures` runs what is missing or was measured of other scripts (some seconds for each) and writes one small
 JSON file per failure. The site draws from these files, so that building it trains nothing. Each carries the name of the
-two scripts it was measured of; `tests/test_site.py` compares that with the scripts as they are written today.
+two scripts it was measured of; `tests/test_site.py` compares that with the current scripts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def kept(entry: Entry) -> dict[str, Any] | None:
 
 
 def stale() -> list[tuple[Entry, str]]:
-    """Return the failures that are not measured as they are today."""
+    """Return the failures whose measurement is missing or out of date."""
     return [(entry, key) for entry, key in wanted() if (kept(entry) or {}).get("key") != key]
 
 
@@ -54,10 +54,10 @@ def measured(entry: Entry, key: str) -> dict[str, Any]:
     """Run both scripts from every seed, as the lab's page of signatures does, and return what the site needs."""
     from trueloop.lab.views.signature import Asked, answer
 
-    told = answer(Asked(code=entry.code))
-    while "curves" not in told:
-        told = answer(Asked(code=entry.code))
-    curves = told["curves"]
+    answered = answer(Asked(code=entry.code))
+    while "curves" not in answered:
+        answered = answer(Asked(code=entry.code))
+    curves = answered["curves"]
     finding = curves["finding"]
     return {
         "written by": "make signatures",
@@ -67,12 +67,12 @@ def measured(entry: Entry, key: str) -> dict[str, Any]:
         "updates": curves["updates"],
         "raised": curves["raised"],
         "message": finding["message"] if finding else "",
-        "changes": told["changes"],
-        "plots": [_rounded(plot) for plot in _told_apart(curves["plots"])],
+        "changes": answered["changes"],
+        "plots": [_rounded(plot) for plot in _distinguishable(curves["plots"])],
     }
 
 
-def _told_apart(plots: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _distinguishable(plots: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the loss, and the quantity in which the two differ most, if they differ in any other."""
     first, *others = plots
     return [first, *(plot for plot in others[: SHOWN - 1] if plot["apart"])]
@@ -101,7 +101,7 @@ def main() -> None:
     known = {file_of(entry) for entry, _ in wanted()}
     for left in set(FOLDER.glob("*.json")) - known:
         left.unlink()
-        print(f"{left.name} removed: nothing is called that any more")
+        print(f"{left.name} removed: no failure has this code")
 
 
 if __name__ == "__main__":

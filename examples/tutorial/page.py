@@ -130,11 +130,11 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     several = PROCESSES.get(case.script)
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", str(several)) if several else ()
     done = python(*launcher, "-m", "trueloop", "run", "--json", str(report), case.script, *case.options)
-    told = json.loads(report.read_text(encoding="utf-8"))
+    report_json = json.loads(report.read_text(encoding="utf-8"))
     return {
         "command": case.command, "digest": digest(case.script), "printed": done.stdout.splitlines(),
-        "headline": told["headline"], "report": findings(done.stderr),
-        "codes": sorted({each["code"] for each in told["findings"] if each["severity"] != "note"}),
+        "headline": report_json["headline"], "report": findings(done.stderr),
+        "codes": sorted({each["code"] for each in report_json["findings"] if each["severity"] != "note"}),
     }  # fmt: skip
 
 
@@ -244,7 +244,7 @@ class Pages:
         self._twins = {twin.name: twin for twin in TWINS}
 
     def page(self, text: str) -> str:
-        """Return the page with all of its blocks written anew."""
+        """Return the page with all of its blocks written again."""
         return BLOCK.sub(lambda m: m[1] + getattr(self, m[2])(*m[3].split()) + m[4], text)
 
     def printed(self, key: str) -> str:
@@ -255,7 +255,7 @@ class Pages:
         shown = lines if len(lines) < 7 else [*lines[:2], "...", *(line.rstrip() for line in lines[last:])]
         return fenced("text", [f"$ python {run['command']}", *shown])
 
-    def told(self, key: str) -> str:
+    def block_text(self, key: str) -> str:
         """Tell what trueloop says of it."""
         run = self._run(key)
         first, *others = run["report"]
@@ -277,7 +277,7 @@ class Pages:
         return fenced("text", [f"$ {command}", *self._results["lint_lines"][name]])
 
     def reached(self, name: str) -> str:
-        """Set the last line of a twin beside that of the correct example."""
+        """Compare the last line of a broken copy with that of the correct example."""
         twin = self._twins[name]
         pair = (name, f"{twin.of} for {name}" if twin.options else twin.of)
         width = max(len(self._run(key)["command"]) for key in pair)
@@ -354,7 +354,7 @@ def write() -> None:
     missing = {case.key for case in cases()} - results["runs"].keys()
     if missing:
         raise SystemExit(f"Not run yet: {', '.join(sorted(missing))}; add --run")
-    from plots import draw  # beside this file
+    from plots import draw  # in this folder
 
     draw(results, PAGES[0].parent / "images" / "tutorial")
     for page in PAGES:
