@@ -2,9 +2,10 @@
 
 The state is that of a model trained with AdamW: weights and two moments of each. Training waits for a blocking save to
 the end; for one written in the background it waits for the copy only. Plain safetensors is `save_file` of everything
-into one file, unsynced (the system has it in memory) and synced (the disk has it, as with every checkpoint). Loading ends in
-tensors that exist already, as `load_state_dict` does, with the files in the system's memory or only on the disk; plain
-safetensors maps the file and checks nothing, a checkpoint is read and every byte of it compared with its SHA-256.
+into one file, unsynced (the system has it in memory) and synced (the disk has it, as with every checkpoint). Loading
+ends in tensors that exist already, as `load_state_dict` does, with the files in the system's memory or only on the
+disk; plain safetensors maps the file and checks nothing, a checkpoint is read and every byte of it compared with its
+SHA-256.
 """
 
 from __future__ import annotations

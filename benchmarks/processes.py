@@ -2,9 +2,9 @@
 
 Both processes run the same systems in the same order, and the first one's clock is read. All train on the same halves
 of the same batches. The goal is relative to the loop by hand that measures the norm, clips, keeps a schedule and
-records, as trueloop does, which also adds the counts up: that makes uneven halves exact. The bare loop does none of this; it
-shows what all of it costs. Messages are counted apart, and a small one is timed: on small models they are what an
-update is made of.
+records, as trueloop does, which also adds the counts up: that makes uneven halves exact. The bare loop does none of
+this; it shows what all of it costs. Messages are counted apart, and a small one is timed: on small models they are
+what an update is made of.
 """
 
 from __future__ import annotations

@@ -202,8 +202,8 @@ def own_words(reports: Reports) -> dict[str, Any]:
         system: {
             "seconds_per_update": Spread.of([each.overhead_s / max(1, each.updates) for each in made]),
             "share": Spread.of([each.overhead_s / each.seconds for each in made]),
-            "updates_in_full": reports[-1].updates_traced,
-            "findings": sorted({finding.code for each in reports for finding in each.findings}),
+            "updates_in_full": made[-1].updates_traced,
+            "findings": sorted({finding.code for each in made for finding in each.findings}),
         }
         for system, made in reports.items()
     }
