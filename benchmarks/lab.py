@@ -24,7 +24,7 @@ from measure import console, options, table, write
 from playwright.sync_api import Page, sync_playwright
 from websockets.sync.client import ClientConnection, connect
 
-from trueloop.app.web.wire_format import opened
+from trueloop.app.web.wire_format import decode_frame
 from trueloop.failures.load import catalogue
 
 CHROMIUM = "/usr/bin/chromium"
@@ -110,7 +110,7 @@ def frames(socket: ClientConnection, until: float, code: str = "") -> tuple[int,
             if code and (messages[-1]["kind"] == "refused" or messages[-1].get("finding", {}).get("code") == code):
                 break
             continue
-        header, _ = opened(message)
+        header, _ = decode_frame(message)
         time.sleep(max(0.0, painted_at + 1 / 30 - time.perf_counter()))
         painted_at = time.perf_counter()
         socket.send(json.dumps({"do": "ack", "frame": header["frame"]}))

@@ -217,7 +217,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 @pytest.fixture
 def made_up_referee(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A referee that knows at once what a job comes to, by its learning rate; returns the jobs it was given."""
-    from trueloop.lab.arena.job import Job
+    from trueloop.lab.arena.trial import Job
     from trueloop.lab.arena.judge_client import Referee
     from trueloop.lab.arena.trial import Found, Trial
 

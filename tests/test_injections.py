@@ -1,4 +1,4 @@
-"""Every injected failure is found in the teaching script, and the script as it is has none."""
+"""Every injected failure is found in the teaching script; the correct script has no finding."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ EVERYTHING = Simulation(
     dataset="moons", samples=88, batch=8, accumulation=2, clip=5.0, schedule="cosine", optimizer="momentum",
     learning_rate=0.05, batchnorm=True, dropout=0.2, hidden=(16,), activation="relu", epochs=14,
 )  # fmt: skip
-"""What most failures need is in it; its last window is a short one."""
+"""Settings that most injections need; the last window of an epoch is incomplete."""
 
 
-def taught(text: str, folder: Path) -> Report:
-    """Run a script under the whole catalogue, as `trueloop run` does."""
+def run_lesson(text: str, folder: Path) -> Report:
+    """Run a script with all detectors, as `trueloop run` does."""
     path = folder / "lesson.py"
     path.write_text(text)
     watch = Watch([WatchedFailure(each.failure, each.slug) for each in ENTRIES])
@@ -40,7 +40,7 @@ def taught(text: str, folder: Path) -> Report:
     watch.start()
     try:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch sees some of these, too
+            warnings.simplefilter("ignore")  # PyTorch warns of some of them
             runpy.run_path(str(path), run_name="__main__")
     finally:
         report = watch.stop()
@@ -51,37 +51,37 @@ def taught(text: str, folder: Path) -> Report:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("entry", INJECTED, ids=lambda entry: f"{entry.code}-{entry.slug}")
-def test_an_injected_failure_is_found_and_no_other(entry: Entry, seed: int, tmp_path: Path):
+def test_run_reports_the_injected_failure_only(entry: Entry, seed: int, tmp_path: Path):
     assert entry.failure.inject is not None
     loop = fitted(replace(EVERYTHING, seed=seed), [entry.failure.inject]).loop
     assert loop.changed_lines()
-    found = {finding.code: finding for finding in taught(loop.text(), tmp_path).findings}
+    found = {finding.code: finding for finding in run_lesson(loop.text(), tmp_path).findings}
     assert entry.code in found
-    graver = {code for code, finding in found.items() if finding.severity != Severity.NOTE}
-    assert graver <= {entry.code}, [finding.message for finding in found.values()]
+    serious = {code for code, finding in found.items() if finding.severity != Severity.NOTE}
+    assert serious <= {entry.code}, [finding.message for finding in found.values()]
 
 
-def test_weights_kept_by_reference_are_named_long_before_the_end():
+def test_weights_stored_by_reference_are_reported_early():
     inject = catalogue()["CKP001"].failure.inject
     assert inject is not None
     program = Program(fitted(Simulation(samples=100, epochs=30), [inject]).loop.text())
-    told: list[tuple[str, int]] = []
+    reported: list[tuple[str, int]] = []
     watch = Watch(
         [WatchedFailure(each.failure, each.slug) for each in ENTRIES],
-        on_finding=lambda finding: told.append((finding.code, len(program.names["evaluations"]))),
+        on_finding=lambda finding: reported.append((finding.code, len(program.names["evaluations"]))),
     )
     watch.start()
     try:
         program.run()
     finally:
         watch.stop()
-    [(code, epochs)] = told
+    [(code, epochs)] = reported
     assert code == "CKP001"
-    assert epochs in (5, 10)  # the best are tried every fifth epoch; of five, the last one may be the best
+    assert epochs in (5, 10)  # the best weights are checked every fifth epoch; the last of five may be the best
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_script_as_it_is_has_none(seed: int, tmp_path: Path):
-    report = taught(fitted(replace(EVERYTHING, seed=seed), []).loop.text(), tmp_path)
+def test_run_accepts_the_correct_script(seed: int, tmp_path: Path):
+    report = run_lesson(fitted(replace(EVERYTHING, seed=seed), []).loop.text(), tmp_path)
     assert not [finding for finding in report.findings if finding.severity != Severity.NOTE]
     assert report.updates == 14 * 5

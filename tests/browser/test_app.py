@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
-from trueloop.lab.server import STATIC
+from trueloop.lab.serving import STATIC
 
 Opened = Callable[..., Page]
 PAGES = sorted(file.stem for file in (STATIC / "pages").glob("*.js"))

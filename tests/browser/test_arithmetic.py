@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from trueloop.core.arithmetic import Plan, plan
 from trueloop.core.formatting import format_number
 from trueloop.lab.teaching.one_update import step
-from trueloop.lab.teaching.programs.counts import counts
+from trueloop.lab.views.arithmetic import counts
 from trueloop.lab.teaching.programs.one_step import OneStep
 
 Opened = Callable[..., Page]

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from trueloop.lab.teaching.production.program import write
 from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
-from trueloop.lab.teaching.production.trainer_call import trainer_program
+from trueloop.lab.teaching.production.program import trainer_program
 
 Opened = Callable[..., Page]
 TEXT = (

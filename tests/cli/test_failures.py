@@ -38,7 +38,7 @@ def test_programs_get_json(capsys: pytest.CaptureFixture[str]):
         "fix": "Do otherwise.",
         "watched": True,
         "linted": False,
-        "examined": False,
+        "checked_by_doctor": False,
         "injected": False,
     }
 

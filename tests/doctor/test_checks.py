@@ -1,4 +1,4 @@
-"""Every check on machines made up for it: what it says, how grave that is, and what to do."""
+"""Every check on constructed machines: its message, level and remedy."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from trueloop.doctor.diagnosis import Diagnosis, Level, Need
+from trueloop.doctor.diagnosis import Diagnosis, Level, RunRequirements
 from trueloop.doctor.machine import Folder, Gpu, Machine, Package, Space, TorchInstall
-from trueloop.doctor.run_checks import all_checks, examine, would_fail
+from trueloop.doctor.run_checks import all_checks, has_errors, run_checks
 
 GIB = 2**30
 H200 = Gpu(name="NVIDIA H200", memory_bytes=140 * GIB, capability=(9, 0))
@@ -26,33 +26,41 @@ SOUND = Machine(
     processes_left=4000,
     folder=Folder(path="/runs", space=Space(total_bytes=100 * GIB, free_bytes=50 * GIB), files_left=10**6, kind="ext4"),
 )
+DEFAULT = RunRequirements()
 NOTHING = Space(total_bytes=64 * 2**20, free_bytes=64 * 2**20)
 
 
-def asked(name: str, need: Need | None = None, **changes: Any) -> Diagnosis | None:
-    return all_checks()[name].look(replace(SOUND, **changes), need or Need())
+def inspect(name: str, need: RunRequirements | None = None, **changes: Any) -> Diagnosis | None:
+    return all_checks()[name].inspect(replace(SOUND, **changes), need or DEFAULT)
 
 
-def answer(name: str, need: Need | None = None, **changes: Any) -> Diagnosis:
-    found = asked(name, need, **changes)
+def diagnose(name: str, need: RunRequirements | None = None, **changes: Any) -> Diagnosis:
+    found = inspect(name, need, **changes)
     assert found is not None
     return found
 
 
-def test_a_sound_machine_has_nothing_wrong_and_every_check_is_asked():
-    found = examine(SOUND, Need(workers=2, batch_bytes=2**20, checkpoint_bytes=GIB))
+def test_all_checks_run_and_a_sound_machine_has_no_problem():
+    found = run_checks(SOUND, RunRequirements(workers=2, batch_bytes=2**20, checkpoint_bytes=GIB))
     assert {each.diagnosis.level for each in found} == {Level.OK}
-    silent = {"driver", "fitting-packages", "kernels", "tf32"}  # nothing here that they concern
-    assert {each.name for each in found} == set(all_checks()) - silent
-    assert not would_fail(found)
+    not_applicable = {"driver", "fitting-packages", "kernels", "tf32"}  # there is no GPU and no package
+    assert {each.check.name for each in found} == set(all_checks()) - not_applicable
+    assert not has_errors(found)
 
 
-CASES: dict[str, tuple[str, Need, dict[str, Any], Level, str, str]] = {
-    "an old Python": ("python", Need(), {"python": (3, 10, 4)}, Level.ERROR, "Python 3.10.4", "3.11"),
-    "no torch": ("torch-installed", Need(), {"torch": None}, Level.ERROR, "not installed", "trueloop[train]"),
+CASES: dict[str, tuple[str, RunRequirements, dict[str, Any], Level, str, str]] = {
+    "an old Python": ("python", DEFAULT, {"python": (3, 10, 4)}, Level.ERROR, "Python 3.10.4", "3.11"),
+    "no torch": (
+        "torch-installed",
+        DEFAULT,
+        {"torch": None},
+        Level.ERROR,
+        "not installed",
+        "trueloop[train]",
+    ),
     "a broken torch": (
         "torch-installed",
-        Need(),
+        DEFAULT,
         {"torch": None, "torch_problem": "OSError: libcudart.so.12"},
         Level.ERROR,
         "libcudart.so.12",
@@ -60,7 +68,7 @@ CASES: dict[str, tuple[str, Need, dict[str, Any], Level, str, str]] = {
     ),
     "an old torch": (
         "torch-installed",
-        Need(),
+        DEFAULT,
         {"torch": TorchInstall(version="2.5.1")},
         Level.ERROR,
         "2.5.1 is too old",
@@ -68,15 +76,15 @@ CASES: dict[str, tuple[str, Need, dict[str, Any], Level, str, str]] = {
     ),
     "torchvision for another torch": (
         "fitting-packages",
-        Need(),
+        DEFAULT,
         {"packages": {"torchvision": Package(version="0.27.0", required_torch="2.12.0")}},
         Level.WARNING,
         "was built for torch 2.12.0",
         "torch==2.13.0 torchvision --index-url",
     ),
-    "torchvision with CUDA beside torch without": (
+    "torchvision with CUDA and torch without": (
         "fitting-packages",
-        Need(),
+        DEFAULT,
         {"packages": {"torchvision": Package(version="0.28.0+cu128")}},
         Level.WARNING,
         "a build for cu128",
@@ -84,34 +92,34 @@ CASES: dict[str, tuple[str, Need, dict[str, Any], Level, str, str]] = {
     ),
     "torchvision that does not import": (
         "fitting-packages",
-        Need(),
+        DEFAULT,
         {"packages": {"torchvision": Package(version="0.28.0", required_torch="2.13.0", problem="operator nms.")}},
         Level.WARNING,
-        "cannot be imported beside torch 2.13.0+cpu: operator nms.",
+        "cannot be imported with torch 2.13.0+cpu: operator nms.",
         "pip uninstall torchvision",
     ),
-    "a GPU that is not there": ("gpu", Need(device="cuda"), {}, Level.ERROR, "can use 0 GPUs", "device"),
+    "a GPU that is not there": ("gpu", RunRequirements(device="cuda"), {}, Level.ERROR, "can use 0 GPUs", "device"),
     "the third of one GPU": (
         "gpu",
-        Need(device="cuda:2"),
+        RunRequirements(device="cuda:2"),
         {"torch": ON_GPU},
         Level.ERROR,
-        "'cuda:2', and torch can use 1 GPU.",
+        "'cuda:2', but torch can use 1 GPU.",
         "device",
     ),
-    "no Apple": ("gpu", Need(device="mps"), {}, Level.ERROR, "mps", "auto"),
+    "no Apple": ("gpu", RunRequirements(device="mps"), {}, Level.ERROR, "mps", "auto"),
     "more processes than GPUs": (
         "gpu",
-        Need(processes=4),
+        RunRequirements(processes=4),
         {"torch": ON_GPU},
         Level.ERROR,
         "4 processes",
         "--processes 1",
     ),
-    "an idle GPU": ("gpu", Need(device="cpu"), {"torch": ON_GPU}, Level.NOTE, "stays unused", "auto"),
+    "an idle GPU": ("gpu", RunRequirements(device="cpu"), {"torch": ON_GPU}, Level.NOTE, "is not used", "auto"),
     "a GPU that others use": (
         "gpu",
-        Need(),
+        DEFAULT,
         {"torch": replace(CUDA, gpus=(replace(H200, free_bytes=3 * GIB),))},
         Level.WARNING,
         "3.0 GiB of 140.0 GiB are free",
@@ -119,39 +127,39 @@ CASES: dict[str, tuple[str, Need, dict[str, Any], Level, str, str]] = {
     ),
     "a device file, and torch without CUDA": (
         "cpu-fallback",
-        Need(),
+        DEFAULT,
         {"device_files": ("/dev/nvidia0",)},
         Level.WARNING,
-        "(/dev/nvidia0), and the run would go on the CPU. torch 2.13.0+cpu is a build for the CPU only.",
+        "(/dev/nvidia0), but the run would use the CPU. torch 2.13.0+cpu is a build for the CPU only.",
         "Install a build with CUDA",
     ),
-    "a container that was given none": (
+    "a container without a GPU assigned": (
         "cpu-fallback",
-        Need(),
+        DEFAULT,
         {"torch": CUDA, "on_bus": ("NVIDIA",), "container": "docker"},
         Level.WARNING,
         "on the PCI bus",
         "docker run --gpus all",
     ),
-    "a pod that was given none": (
+    "a pod without a GPU assigned": (
         "cpu-fallback",
-        Need(),
+        DEFAULT,
         {"torch": CUDA, "environment": {"TRUELOOP_REQUIRE_GPU": "1"}, "container": "kubernetes"},
         Level.ERROR,
         "TRUELOOP_REQUIRE_GPU is set",
         "nvidia.com/gpu",
     ),
-    "torch says why": (
+    "a warning of torch": (
         "cpu-fallback",
-        Need(),
+        DEFAULT,
         {"torch": replace(CUDA, problem="The NVIDIA driver is too old."), "driver": "450.1"},
         Level.WARNING,
         "The NVIDIA driver is too old. ".strip(),
         "nvidia-smi",
     ),
-    "a batch system gave one": (
+    "a GPU from the batch system": (
         "cpu-fallback",
-        Need(),
+        DEFAULT,
         {"torch": CUDA, "environment": {"SLURM_JOB_GPUS": "0"}},
         Level.WARNING,
         "SLURM_JOB_GPUS=0",
@@ -159,7 +167,7 @@ CASES: dict[str, tuple[str, Need, dict[str, Any], Level, str, str]] = {
     ),
     "GPUs that are hidden": (
         "cpu-fallback",
-        Need(),
+        DEFAULT,
         {"torch": CUDA, "device_files": ("/dev/nvidia0",), "environment": {"CUDA_VISIBLE_DEVICES": ""}},
         Level.NOTE,
         "CUDA_VISIBLE_DEVICES='' hides",
@@ -167,15 +175,15 @@ CASES: dict[str, tuple[str, Need, dict[str, Any], Level, str, str]] = {
     ),
     "a driver that is too old": (
         "driver",
-        Need(),
+        DEFAULT,
         {"torch": CUDA, "driver": "470.82.01"},
         Level.ERROR,
-        "470.82.01; torch's CUDA 12.8 needs 525.60.13",
+        "470.82.01 is too old: torch's CUDA 12.8 needs 525.60.13",
         "Update the driver",
     ),
-    "a CUDA of the future": (
+    "an unknown CUDA version": (
         "driver",
-        Need(),
+        DEFAULT,
         {"torch": replace(CUDA, cuda="19.0"), "driver": "999.10"},
         Level.UNKNOWN,
         "CUDA 19.0",
@@ -183,39 +191,39 @@ CASES: dict[str, tuple[str, Need, dict[str, Any], Level, str, str]] = {
     ),
     "a GPU without kernels": (
         "kernels",
-        Need(),
+        DEFAULT,
         {"torch": replace(CUDA, gpus=(replace(H200, capability=(7, 0)),))},
         Level.ERROR,
-        "is sm_70, and torch 2.13.0+cu128 has kernels for sm_80, sm_90, compute_90 only",
+        "is sm_70, but torch 2.13.0+cu128 has kernels for sm_80, sm_90, compute_90 only",
         "built for this GPU",
     ),
     "more workers than cores": (
         "worker-count",
-        Need(workers=6, processes=2),
+        RunRequirements(workers=6, processes=2),
         {},
         Level.WARNING,
-        "12 loader workers (6 for each of 2 processes), and 8 cores can be used",
+        "12 loader workers (6 for each of 2 processes) are requested, but 8 cores are usable",
         "--workers 3 ",
     ),
     "more workers than the group's share": (
         "worker-count",
-        Need(workers=4),
+        RunRequirements(workers=4),
         {"quota": 1.5},
         Level.WARNING,
-        "4 loader workers, and 1.5 cores can be used; the group's limit is 1.5 of 8",
+        "4 loader workers are requested, but 1.5 cores are usable; the group's limit is 1.5 of 8",
         "--workers 0 ",
     ),
     "more threads than the group's share": (
         "threads",
-        Need(),
+        DEFAULT,
         {"torch": replace(CPU, threads=8), "quota": 2.0},
         Level.WARNING,
-        "8 threads within one operation share 2 cores (the group's limit; torch counts 8)",
+        "8 threads per operation share 2 cores (the group's limit; torch counts 8)",
         "OMP_NUM_THREADS=2",
     ),
     "threads of several processes": (
         "threads",
-        Need(processes=4, threads=8),
+        RunRequirements(processes=4, threads=8),
         {},
         Level.WARNING,
         "4 processes of 8 threads",
@@ -223,57 +231,57 @@ CASES: dict[str, tuple[str, Need, dict[str, Any], Level, str, str]] = {
     ),
     "batches that do not fit": (
         "shared-memory",
-        Need(workers=4, batch_bytes=32 * 2**20),
+        RunRequirements(workers=4, batch_bytes=32 * 2**20),
         {"shared": NOTHING, "container": "docker"},
         Level.ERROR,
-        "64.0 MiB free; 4 workers keep 2 batches of 32.0 MiB ready in it: 288.0 MiB",
+        "64.0 MiB free; 4 workers prefetch 2 batches of 32.0 MiB into it: 288.0 MiB",
         "--shm-size=1g",
     ),
     "batches that do not fit into a pod": (
         "shared-memory",
-        Need(workers=4, batch_bytes=GIB),
+        RunRequirements(workers=4, batch_bytes=GIB),
         {"container": "kubernetes"},
         Level.ERROR,
         "9.0 GiB",
         "sizeLimit: 18Gi at /dev/shm",
     ),
-    "a container that was not told": (
+    "a container with the default /dev/shm": (
         "shared-memory",
-        Need(),
+        DEFAULT,
         {"shared": NOTHING, "container": "podman"},
         Level.WARNING,
-        "64.0 MiB in all",
+        "has a size of 64.0 MiB only",
         "shm_size",
     ),
-    "no shared memory to look at": ("shared-memory", Need(), {"shared": None}, Level.UNKNOWN, "no /dev/shm", ""),
+    "no shared memory": ("shared-memory", DEFAULT, {"shared": None}, Level.UNKNOWN, "no /dev/shm", ""),
     "little memory": (
         "memory",
-        Need(),
+        DEFAULT,
         {"available_bytes": GIB // 2},
         Level.WARNING,
-        "512.0 MiB of memory can be taken",
+        "512.0 MiB of memory are available",
         "End other",
     ),
     "a state beyond the limit": (
         "memory",
-        Need(checkpoint_bytes=3 * GIB),
+        RunRequirements(checkpoint_bytes=3 * GIB),
         {"available_bytes": 4 * GIB, "memory_limit_bytes": 5 * GIB},
         Level.ERROR,
-        "limit is 5.0 GiB, of the machine's 64.0 GiB, and the state and batches of this run take 6.0 GiB",
+        "limit is 5.0 GiB, of the machine's 64.0 GiB, but the state and batches of this run take 6.0 GiB",
         "Raise the limit",
     ),
-    "memory that is not told": ("memory", Need(), {"available_bytes": None}, Level.UNKNOWN, "does not say", ""),
+    "unknown memory": ("memory", DEFAULT, {"available_bytes": None}, Level.UNKNOWN, "does not report", ""),
     "too few open files": (
         "open-files",
-        Need(workers=80),
+        RunRequirements(workers=80),
         {"open_files": (256, 4096)},
         Level.ERROR,
-        "256 files may be open at once (ulimit -n), and 80 workers alone need 304",
+        "256 files may be open at once (ulimit -n), but 80 workers alone need 304",
         "ulimit -n 4096",
     ),
     "few open files": (
         "open-files",
-        Need(workers=16),
+        RunRequirements(workers=16),
         {"open_files": (256, 256)},
         Level.WARNING,
         "need 368",
@@ -281,31 +289,31 @@ CASES: dict[str, tuple[str, Need, dict[str, Any], Level, str, str]] = {
     ),
     "too few processes": (
         "process-limit",
-        Need(workers=8),
+        RunRequirements(workers=8),
         {"processes_left": 20},
         Level.ERROR,
-        "takes about 33",
+        "needs about 33",
         "by 100 or more",
     ),
     "checkpoints that do not fit": (
         "disk",
-        Need(checkpoint_bytes=20 * GIB),
+        RunRequirements(checkpoint_bytes=20 * GIB),
         {},
         Level.ERROR,
-        "4 checkpoints of 20.0 GiB, the one in writing included, take 80.0 GiB",
+        "4 checkpoints of 20.0 GiB, including the one being written, take 80.0 GiB",
         "--checkpoint.keep-last 1",
     ),
     "no inodes": (
         "disk",
-        Need(),
+        DEFAULT,
         {"folder": replace(SOUND.folder or Folder(path=""), files_left=3)},
         Level.ERROR,
         "3 files",
         "disk",
     ),
-    "a folder that is not ours": (
+    "a folder without write permission": (
         "disk",
-        Need(),
+        DEFAULT,
         {"folder": Folder(path="/runs", writable=False)},
         Level.ERROR,
         "cannot be written",
@@ -313,15 +321,15 @@ CASES: dict[str, tuple[str, Need, dict[str, Any], Level, str, str]] = {
     ),
     "a disk that is nearly full": (
         "disk",
-        Need(),
+        DEFAULT,
         {"folder": Folder(path="/runs", space=Space(total_bytes=GIB, free_bytes=2**20))},
         Level.WARNING,
         "1.0 MiB are free in /runs",
-        "room",
+        "space",
     ),
     "a container's own layer": (
         "run-folder",
-        Need(),
+        DEFAULT,
         {"folder": Folder(path="/app", kind="overlay"), "container": "docker"},
         Level.WARNING,
         "removed with it",
@@ -329,120 +337,158 @@ CASES: dict[str, tuple[str, Need, dict[str, Any], Level, str, str]] = {
     ),
     "a folder in memory": (
         "run-folder",
-        Need(),
+        DEFAULT,
         {"folder": Folder(path="/run", kind="tmpfs")},
         Level.WARNING,
-        "in memory",
+        "is in memory",
         "mirror",
     ),
-    "a workspace that raises": (
+    "a cuBLAS workspace that raises": (
         "repeatable",
-        Need(deterministic=True),
+        RunRequirements(deterministic=True),
         {"torch": ON_GPU, "environment": {"CUBLAS_WORKSPACE_CONFIG": ":0:0"}},
         Level.ERROR,
         "':0:0'",
         ":4096:8",
     ),
-    "algorithms that are tried out": (
+    "cudnn.benchmark": (
         "repeatable",
-        Need(),
+        DEFAULT,
         {"torch": replace(ON_GPU, cudnn_benchmark=True)},
         Level.NOTE,
         "cudnn.benchmark is on",
         "--deterministic",
     ),
-    "any GPU": ("repeatable", Need(), {"torch": ON_GPU}, Level.NOTE, "from run to run", "--deterministic"),
+    "any GPU": ("repeatable", DEFAULT, {"torch": ON_GPU}, Level.NOTE, "from run to run", "--deterministic"),
     "TF32": (
         "tf32",
-        Need(),
+        DEFAULT,
         {"torch": replace(ON_GPU, tf32_convolution=True)},
         Level.NOTE,
         "on for convolutions",
         "OVERRIDE=0",
     ),
-    "TF32 in both ways": ("tf32", Need(), {"torch": replace(ON_GPU, tf32_matmul=None)}, Level.UNKNOWN, "both|told", ""),
+    "TF32 set with both APIs": (
+        "tf32",
+        DEFAULT,
+        {"torch": replace(ON_GPU, tf32_matmul=None)},
+        Level.UNKNOWN,
+        "both the legacy",
+        "",
+    ),
     "blocking launches": (
         "debugging",
-        Need(),
+        DEFAULT,
         {"environment": {"CUDA_LAUNCH_BLOCKING": "1"}},
         Level.WARNING,
         "CUDA_LAUNCH_BLOCKING=1",
         "unset CUDA_LAUNCH_BLOCKING",
     ),
-    "a log that lags": (
+    "buffered output in a container": (
         "output-buffering",
-        Need(),
-        {"output_waits": True, "container": "docker"},
+        DEFAULT,
+        {"output_buffered": True, "container": "docker"},
         Level.WARNING,
-        "lags behind",
+        "log lags",
         "PYTHONUNBUFFERED=1",
     ),
-    "a pipe": ("output-buffering", Need(), {"output_waits": True}, Level.NOTE, "seen late", "PYTHONUNBUFFERED=1"),
+    "buffered output": (
+        "output-buffering",
+        DEFAULT,
+        {"output_buffered": True},
+        Level.NOTE,
+        "appears late",
+        "PYTHONUNBUFFERED=1",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_wrong_is_said_with_a_remedy(case: str):
+def test_each_problem_has_a_message_and_a_remedy(case: str):
     name, need, changes, level, words, remedy = CASES[case]
-    found = answer(name, need, **changes)
+    found = diagnose(name, need, **changes)
     assert found.level is level, found
     assert any(each in found.message for each in words.split("|")), found.message
     assert remedy in found.remedy
     assert bool(found.remedy) == (level is not Level.UNKNOWN)
 
 
-def test_every_check_is_seen_to_find_something():
+def test_every_check_has_a_case():
     assert {name for name, *_ in CASES.values()} == set(all_checks())
 
 
-# Correct machines that look like wrong ones
+# Correct machines that resemble wrong ones
 
 
 @pytest.mark.parametrize(
     ("name", "need", "changes"),
     [
-        ("torch-installed", Need(), {"torch": TorchInstall(version="2.10.0a0+git123")}),  # 10 is more than 6
+        ("torch-installed", DEFAULT, {"torch": TorchInstall(version="2.10.0a0+git123")}),  # 10 is more than 6
         (
             "fitting-packages",
-            Need(),
+            DEFAULT,
             {"packages": {"torchvision": Package(version="0.28.0+cpu", required_torch="2.13.0")}},
         ),
-        ("driver", Need(), {"torch": CUDA, "driver": "535.104.05"}),
-        ("driver", Need(), {"torch": ON_GPU, "driver": "470.82.01"}),  # it works: a compatibility package
-        ("kernels", Need(), {"torch": replace(CUDA, gpus=(replace(H200, capability=(8, 6)),))}),  # sm_80 runs on 8.6
-        ("kernels", Need(), {"torch": replace(CUDA, gpus=(replace(H200, capability=(12, 0)),))}),  # compute_90
-        ("worker-count", Need(workers=8), {}),
-        ("threads", Need(processes=8), {"torch": replace(CPU, threads=8)}),  # torchrun sets 1
-        ("threads", Need(processes=16, threads=1), {}),  # more processes than cores is what the user asked for
-        ("shared-memory", Need(workers=0), {"shared": NOTHING}),
-        ("shared-memory", Need(workers=1, batch_bytes=2**20), {"shared": NOTHING}),
-        ("memory", Need(checkpoint_bytes=100 * GIB), {"torch": ON_GPU}),  # the state is on the device
-        ("open-files", Need(workers=64), {"open_files": (-1, -1)}),
-        ("disk", Need(), {"folder": replace(SOUND.folder or Folder(path=""), files_left=None)}),
-        ("run-folder", Need(), {"folder": Folder(path="/", kind="overlay")}),  # a live system, no container
-        ("repeatable", Need(deterministic=True), {"torch": ON_GPU}),
-        ("tf32", Need(), {"torch": replace(ON_GPU, tf32_matmul=True), "environment": {"NVIDIA_TF32_OVERRIDE": "0"}}),
-        ("debugging", Need(), {"environment": {"CUDA_LAUNCH_BLOCKING": "0", "TORCH_DISTRIBUTED_DEBUG": "INFO"}}),
-        ("cpu-fallback", Need(), {"environment": {"NVIDIA_VISIBLE_DEVICES": "void", "SLURM_GPUS_ON_NODE": "0"}}),
-        ("cpu-fallback", Need(), {"environment": {"TRUELOOP_REQUIRE_GPU": "0"}}),
+        ("driver", DEFAULT, {"torch": CUDA, "driver": "535.104.05"}),
+        ("driver", DEFAULT, {"torch": ON_GPU, "driver": "470.82.01"}),  # it works: a compatibility package
+        (
+            "kernels",
+            DEFAULT,
+            {"torch": replace(CUDA, gpus=(replace(H200, capability=(8, 6)),))},
+        ),  # sm_80 runs on 8.6
+        (
+            "kernels",
+            DEFAULT,
+            {"torch": replace(CUDA, gpus=(replace(H200, capability=(12, 0)),))},
+        ),  # compute_90
+        ("worker-count", RunRequirements(workers=8), {}),
+        ("threads", RunRequirements(processes=8), {"torch": replace(CPU, threads=8)}),  # torchrun sets 1
+        ("threads", RunRequirements(processes=16, threads=1), {}),  # the user requested more processes than cores
+        ("shared-memory", RunRequirements(workers=0), {"shared": NOTHING}),
+        ("shared-memory", RunRequirements(workers=1, batch_bytes=2**20), {"shared": NOTHING}),
+        ("memory", RunRequirements(checkpoint_bytes=100 * GIB), {"torch": ON_GPU}),  # the state is on the device
+        ("open-files", RunRequirements(workers=64), {"open_files": (-1, -1)}),
+        ("disk", DEFAULT, {"folder": replace(SOUND.folder or Folder(path=""), files_left=None)}),
+        ("run-folder", DEFAULT, {"folder": Folder(path="/", kind="overlay")}),  # a live system, no container
+        ("repeatable", RunRequirements(deterministic=True), {"torch": ON_GPU}),
+        (
+            "tf32",
+            DEFAULT,
+            {"torch": replace(ON_GPU, tf32_matmul=True), "environment": {"NVIDIA_TF32_OVERRIDE": "0"}},
+        ),
+        (
+            "debugging",
+            DEFAULT,
+            {"environment": {"CUDA_LAUNCH_BLOCKING": "0", "TORCH_DISTRIBUTED_DEBUG": "INFO"}},
+        ),
+        (
+            "cpu-fallback",
+            DEFAULT,
+            {"environment": {"NVIDIA_VISIBLE_DEVICES": "void", "SLURM_GPUS_ON_NODE": "0"}},
+        ),
+        ("cpu-fallback", DEFAULT, {"environment": {"TRUELOOP_REQUIRE_GPU": "0"}}),
     ],
 )
-def test_what_is_right_is_ok(name: str, need: Need, changes: dict[str, Any]):
-    found = answer(name, need, **changes)
+def test_a_correct_machine_passes(name: str, need: RunRequirements, changes: dict[str, Any]):
+    found = diagnose(name, need, **changes)
     assert (found.level, found.remedy) == (Level.OK, ""), found
 
 
 @pytest.mark.parametrize(
     ("name", "need", "changes"),
     [
-        ("cpu-fallback", Need(), {"torch": ON_GPU, "environment": {"TRUELOOP_REQUIRE_GPU": "1"}}),
-        ("cpu-fallback", Need(device="cpu"), {"device_files": ("/dev/nvidia0",)}),
-        ("cpu-fallback", Need(), {"torch": replace(CPU, mps=True)}),
-        ("shared-memory", Need(), {"system": "Darwin", "shared": None}),
-        ("tf32", Need(), {"torch": replace(CUDA, gpus=(replace(H200, capability=(7, 5)),), tf32_matmul=True)}),
-        ("open-files", Need(), {"open_files": None}),
-        ("process-limit", Need(), {"processes_left": None}),
+        ("cpu-fallback", DEFAULT, {"torch": ON_GPU, "environment": {"TRUELOOP_REQUIRE_GPU": "1"}}),
+        ("cpu-fallback", RunRequirements(device="cpu"), {"device_files": ("/dev/nvidia0",)}),
+        ("cpu-fallback", DEFAULT, {"torch": replace(CPU, mps=True)}),
+        ("shared-memory", DEFAULT, {"system": "Darwin", "shared": None}),
+        (
+            "tf32",
+            DEFAULT,
+            {"torch": replace(CUDA, gpus=(replace(H200, capability=(7, 5)),), tf32_matmul=True)},
+        ),
+        ("open-files", DEFAULT, {"open_files": None}),
+        ("process-limit", DEFAULT, {"processes_left": None}),
     ],
 )
-def test_what_does_not_concern_is_left_out(name: str, need: Need, changes: dict[str, Any]):
-    assert asked(name, need, **changes) is None
+def test_a_check_that_does_not_apply_returns_none(name: str, need: RunRequirements, changes: dict[str, Any]):
+    assert inspect(name, need, **changes) is None

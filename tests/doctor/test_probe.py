@@ -1,21 +1,26 @@
-"""Reading a machine that is laid out in a folder, and this one."""
+"""Facts read from a constructed file tree, from this machine, and from torch."""
 
 from __future__ import annotations
 
+import builtins
+import importlib.util
 import io
 import os
 import tempfile
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trueloop.doctor import probe
-from trueloop.doctor.diagnosis import Need
-from trueloop.doctor.machine import Package
-from trueloop.doctor.probe import read_folder, read_machine
-from trueloop.doctor.run_checks import examine
+from trueloop.doctor.diagnosis import RunRequirements
+from trueloop.doctor.machine import Gpu, Package
+from trueloop.doctor.probe import read_folder, read_machine, read_torch
+from trueloop.doctor.run_checks import run_checks
 
 DRIVERS = {
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 2023\nGCC version:": "535.104.05",
@@ -24,7 +29,7 @@ DRIVERS = {
 }
 
 
-def lay(root: Path, files: dict[str, str]) -> Path:
+def write_files(root: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,8 +37,8 @@ def lay(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def test_a_container_of_the_second_version_of_groups(tmp_path: Path):
-    root = lay(tmp_path, {
+def test_a_container_with_cgroup_version_2(tmp_path: Path):
+    root = write_files(tmp_path, {
         "proc/self/cgroup": "0::/\n",
         "proc/meminfo": "MemTotal: 4096 kB\nMemAvailable: 2048 kB\nHugePages_Total: 0\n",
         "sys/fs/cgroup/cpu.max": "150000 100000\n",
@@ -54,9 +59,9 @@ def test_a_container_of_the_second_version_of_groups(tmp_path: Path):
     assert seen.usable_cores == min(1.5, len(os.sched_getaffinity(0)))
 
 
-def test_a_group_of_the_first_version_and_one_around_it(tmp_path: Path):
+def test_nested_groups_of_cgroup_version_1(tmp_path: Path):
     none = str(2**63 - 4096)
-    root = lay(tmp_path, {
+    root = write_files(tmp_path, {
         "proc/self/cgroup": "4:memory:/docker/ab/job\n3:cpu,cpuacct:/docker/ab\n1:name=systemd:/\nbroken\n",
         "sys/fs/cgroup/memory/docker/ab/job/memory.limit_in_bytes": none,
         "sys/fs/cgroup/memory/docker/ab/memory.limit_in_bytes": "5000",
@@ -72,7 +77,7 @@ def test_a_group_of_the_first_version_and_one_around_it(tmp_path: Path):
     assert seen.processes_left is None
 
 
-def test_a_machine_that_says_nothing_is_no_error(tmp_path: Path):
+def test_missing_kernel_files_are_no_error(tmp_path: Path):
     seen = read_machine(tmp_path / "none", root=tmp_path, environment={})
     assert (seen.memory_bytes, seen.available_bytes, seen.quota, seen.shared) == (None, None, None, None)
     assert (seen.driver, seen.device_files, seen.on_bus, seen.container) == ("", (), (), "")
@@ -81,8 +86,8 @@ def test_a_machine_that_says_nothing_is_no_error(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("text", "version"), DRIVERS.items())
-def test_the_driver_is_read_from_its_own_words(text: str, version: str, tmp_path: Path):
-    root = lay(tmp_path, {"proc/driver/nvidia/version": text})
+def test_the_driver_version_is_parsed(text: str, version: str, tmp_path: Path):
+    root = write_files(tmp_path, {"proc/driver/nvidia/version": text})
     assert read_machine(tmp_path, root=root, environment={}).driver == version
 
 
@@ -90,7 +95,7 @@ def test_the_driver_is_read_from_its_own_words(text: str, version: str, tmp_path
     ("environment", "container"),
     [({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "kubernetes"), ({"container": "lxc"}, "lxc"), ({}, "")],
 )
-def test_a_container_is_told_by_its_variables(environment: dict[str, str], container: str, tmp_path: Path):
+def test_a_container_is_recognised_by_its_variables(environment: dict[str, str], container: str, tmp_path: Path):
     assert read_machine(tmp_path, root=tmp_path, environment=environment).container == container
 
 
@@ -103,10 +108,10 @@ def test_this_machine_is_read():
     assert len(seen.gpus) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
     assert seen.folder is not None
     assert seen.folder.space is not None
-    assert not seen.packages, "they are looked for where that was asked for"
+    assert not seen.packages, "packages are only read with deep=True"
 
 
-def test_packages_that_have_to_fit_are_tried_in_another_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_compiled_packages_are_imported_in_another_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     stub = tmp_path / "torchvision-0.1.dist-info"
     stub.mkdir()
     (stub / "METADATA").write_text(
@@ -121,21 +126,86 @@ def test_packages_that_have_to_fit_are_tried_in_another_process(monkeypatch: pyt
     )
 
 
-def test_a_folder_on_a_full_disk_is_told_from_one_that_is_not(tmp_path: Path):
+def test_the_file_system_type_of_the_nearest_mount_is_read(tmp_path: Path):
     mounts = (
         f"1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 8:2 / {tmp_path}/my\\040runs rw,x shared:1 - nfs4 server:/ rw\nshort\n"
     )
-    root = lay(tmp_path, {"proc/self/mountinfo": mounts})
+    root = write_files(tmp_path, {"proc/self/mountinfo": mounts})
     (tmp_path / "my runs").mkdir()
     assert read_folder(tmp_path / "my runs" / "later" / "this", root).kind == "nfs4"
     assert read_folder(tmp_path / "other", root).kind == "ext4"
 
 
-def test_standard_output_that_waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_buffered_standard_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(probe.sys, "stdout", io.TextIOWrapper(io.BytesIO()))
     assert read_machine(tmp_path, root=tmp_path).output_buffered
     monkeypatch.setattr(probe.sys, "stdout", io.TextIOWrapper(io.BytesIO(), write_through=True))
     assert not read_machine(tmp_path, root=tmp_path).output_buffered
+
+
+def test_missing_torch(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert read_torch() == (None, "")
+
+
+def test_broken_torch(monkeypatch: pytest.MonkeyPatch):
+    real = builtins.__import__
+
+    def broken(name: str, *args: Any, **options: Any) -> Any:
+        if name == "torch":
+            raise OSError("libcudart.so.12: cannot open shared object file\nand more")
+        return real(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", broken)
+    assert read_torch() == (None, "OSError: libcudart.so.12: cannot open shared object file")
+
+
+def test_free_gpu_memory_is_read_only_with_deep(monkeypatch: pytest.MonkeyPatch):
+    torch = pytest.importorskip("torch")
+    known = SimpleNamespace(name="NVIDIA H200", total_memory=140 * 2**30, major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: known)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_90"])
+    queried: list[int] = []
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (2**30, queried.append(index)))
+    seen, problem = read_torch()
+    assert seen is not None
+    assert (problem, seen.problem, seen.built_for, queried) == ("", "", ("sm_90",), [])
+    gpu = Gpu(name="NVIDIA H200", memory_bytes=140 * 2**30, capability=(9, 0))
+    assert seen.gpus == (gpu, gpu)
+    deep, _ = read_torch(deep=True)
+    assert deep is not None
+    assert ([each.free_bytes for each in deep.gpus], queried) == ([2**30, 2**30], [0, 1])
+
+
+def test_the_warning_of_torch_explains_a_missing_gpu(monkeypatch: pytest.MonkeyPatch):
+    torch = pytest.importorskip("torch")
+
+    def unavailable() -> bool:
+        warnings.warn("CUDA initialization: The NVIDIA driver on your system is too old.\nMore", stacklevel=1)
+        return False
+
+    monkeypatch.setattr(torch.cuda, "is_available", unavailable)
+    seen, _ = read_torch()
+    assert seen is not None
+    assert (seen.gpus, seen.problem) == ((), "CUDA initialization: The NVIDIA driver on your system is too old.")
+
+
+def test_a_setting_that_torch_refuses_to_report_is_unknown(monkeypatch: pytest.MonkeyPatch):
+    torch = pytest.importorskip("torch")
+
+    class Mixed:
+        benchmark = True
+
+        @property
+        def allow_tf32(self) -> bool:
+            raise RuntimeError("a mix of the legacy and new APIs")
+
+    monkeypatch.setattr(torch.backends, "cudnn", Mixed())
+    seen, _ = read_torch()
+    assert seen is not None
+    assert (seen.tf32_convolution, seen.cudnn_benchmark) == (None, True)
 
 
 FILES = (
@@ -172,11 +242,11 @@ WORDS = st.sampled_from(
 
 @given(st.lists(st.lists(WORDS, max_size=12).map("".join), min_size=len(FILES), max_size=len(FILES)))
 @settings(max_examples=60, deadline=None)
-def test_no_kernels_file_can_end_a_run(texts: list[str]):
+def test_malformed_kernel_files_never_raise(texts: list[str]):
     with tempfile.TemporaryDirectory() as folder:
         for name, text in zip(FILES, texts, strict=True):
             path = Path(folder) / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode("utf-8", "surrogatepass"))
         seen = read_machine(Path(folder), root=Path(folder), environment={})
-        assert examine(seen, Need(workers=2, batch_bytes=1, checkpoint_bytes=1))
+        assert run_checks(seen, RunRequirements(workers=2, batch_bytes=1, checkpoint_bytes=1))

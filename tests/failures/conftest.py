@@ -46,7 +46,7 @@ class RunResult(NamedTuple):
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., RunResult]:
-    """Run a script in this process, from its own file, with the detectors of the whole catalogue attached."""
+    """Run a script in this process, from its own file, with all detectors of the catalogue attached."""
 
     def run(script: str, name: str = "train.py") -> RunResult:
         import numpy as np
@@ -97,9 +97,9 @@ def run_reports(run: Callable[..., RunResult]) -> Callable[[str], RunResult]:
 def run_is_clean(
     run: Callable[..., RunResult], same_training_after_fix: Callable[[str], None]
 ) -> Callable[..., RunResult]:
-    """Run a correct look-alike: nothing may be found, not even a note, but for those of a failure that is named.
+    """Run a correct script: nothing may be found, except notes of the failure given by ``note``.
 
-    ``lint --fix`` must not change how it trains, unless it is not correct: the detector only sees too little of it.
+    ``lint --fix`` must not change its training, unless ``correct`` is False: a faulty script that a run cannot detect.
     """
 
     def check(script: str, note: str = "", *, correct: bool = True) -> RunResult:
@@ -149,9 +149,9 @@ def lint_reports() -> Callable[..., list[Finding]]:
 
 @pytest.fixture
 def lint_is_clean(same_training_after_fix: Callable[[str], None]) -> Callable[..., None]:
-    """Read a correct look-alike, or one of which the text alone does not reveal: no rule may say more than a note.
+    """Lint a correct script, or a faulty one that the text alone does not reveal: no error, no warning.
 
-    Of a failure that is named, not even a note. ``lint --fix`` must not change how it trains.
+    Notes are allowed, except those of the failure given by ``code``. ``lint --fix`` must not change its training.
     """
 
     def check(script: str, code: str = "") -> None:
@@ -166,7 +166,7 @@ def lint_is_clean(same_training_after_fix: Callable[[str], None]) -> Callable[..
     return check
 
 
-# What a safe fix leaves as it was ---------------------------------------------------------------------------------
+# Safe fixes ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Safe fixes: none cuts the graph, and none changes the training of a correct program.
 
-Every correct look-alike of the catalogue's tests is held to the same by the fixtures ``run_is_clean`` and ``lint_is_clean``.
+The fixtures ``run_is_clean`` and ``lint_is_clean`` check the same for every correct script of the tests of failures.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from trueloop.lab.api import Answering
+from trueloop.lab.api import RequestHandler
 from trueloop.lab.workers import Gone
 
 
@@ -54,7 +54,7 @@ def question() -> Request:
     return Request(scope, receive)
 
 
-def asked_at_once(answering: Answering, *questions: Request) -> list[tuple[int, str]]:
+def asked_at_once(answering: RequestHandler, *questions: Request) -> list[tuple[int, str]]:
     async def asked() -> list[tuple[int, str]]:
         answers = await asyncio.gather(*map(answering.answer, questions))
         return [(answer.status_code, bytes(answer.body).decode()) for answer in answers]
@@ -75,7 +75,7 @@ def test_a_question_that_does_not_come_to_its_end_is_not_waited_for(monkeypatch:
 
     nothing: Any = None
     scope = question().scope
-    late, left = asked_at_once(Answering(Workers(), nothing), Request(scope, slow), Request(scope, leaves))  # pyright: ignore[reportArgumentType]
+    late, left = asked_at_once(RequestHandler(Workers(), nothing), Request(scope, slow), Request(scope, leaves))  # pyright: ignore[reportArgumentType]
     assert late[0] == 408
     assert "to arrive" in late[1]
     assert left[0] == 400
@@ -85,7 +85,7 @@ def test_only_so_many_questions_wait(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("trueloop.lab.api.WAITING", 1)
     workers: Any = Workers("hangs", "hangs", "answers", "answers")
     nothing: Any = None
-    answers = asked_at_once(Answering(workers, nothing, patience_s=0.1), *(question() for _ in range(5)))
+    answers = asked_at_once(RequestHandler(workers, nothing, patience_s=0.1), *(question() for _ in range(5)))
     assert sorted(status for status, _ in answers) == [200, 503, 503, 503, 503]
     assert sum("questions wait" in words for _, words in answers) == 2
 
@@ -96,7 +96,7 @@ def test_a_worker_that_fails_is_not_asked_again(behaves: str, status: int, words
     nothing: Any = None
 
     async def asked() -> list[tuple[int, Any]]:
-        answering = Answering(workers, nothing, patience_s=0.05 if behaves == "hangs" else 20)
+        answering = RequestHandler(workers, nothing, patience_s=0.05 if behaves == "hangs" else 20)
         answers = [await answering.answer(question()) for _ in range(3)]
         await answering.stop()
         return [(answer.status_code, json.loads(bytes(answer.body))) for answer in answers]

@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from trueloop.app.web.wire_format import opened
+from trueloop.app.web.wire_format import decode_frame
 from trueloop.lab import frames as module
 from trueloop.lab.frames import Frames
 from trueloop.lab.teaching.player import Play
@@ -60,17 +60,17 @@ def test_every_point_is_in_one_frame_and_large_things_in_some(now: list[float]):
     play = played(frames, hidden=(3,))
     for _ in range(module.SLOW):
         frames.send(play, "running")
-    headers = [opened(data)[0] for data in sent]
+    headers = [decode_frame(data)[0] for data in sent]
     assert [header["points"]["update"] for header in headers] == [[0, 1, 2, 3], [], []]
     assert [header["run"] for header in headers] == [7] * 3
     assert [("weights" in header, len(header["planes"])) for header in headers] == [(False, 1), (False, 1), (True, 4)]
     assert len(headers[-1]["weights"]["layers.0.weight"]) == 3
     frames.send(play, "paused")
-    assert len(opened(sent[-1])[0]["planes"]) == 4
+    assert len(decode_frame(sent[-1])[0]["planes"]) == 4
 
 
 def test_a_network_of_many_weights_keeps_them_to_itself(now: list[float]):
     sent: list[bytes] = []
     frames = Frames(sent.append)
     frames.send(played(frames, hidden=(64, 64)), "paused")
-    assert "weights" not in opened(sent[0])[0]
+    assert "weights" not in decode_frame(sent[0])[0]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trueloop.app.web.wire_format import LENGTH, TEXT, opened
+from trueloop.app.web.wire_format import LENGTH, TEXT, decode_frame
 
 Message = dict[str, Any]
 QUICK = {"samples": 40, "batch": 8, "epochs": 3, "hidden": [4]}
@@ -42,7 +42,7 @@ class Page:
         data = self.process.stdout.read(length)
         if kind == TEXT:
             return json.loads(data, parse_constant=pytest.fail)
-        header, planes = opened(data)
+        header, planes = decode_frame(data)
         assert len(planes) == sum(plane["width"] * plane["height"] for plane in header["planes"])
         self.frames.append((header, planes))
         if self.paints:

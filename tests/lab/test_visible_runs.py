@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from trueloop.app.web.wire_format import written
+from trueloop.app.web.wire_format import encode_json
 from trueloop.lab import visible_runs as module
 from trueloop.lab.visible_runs import RunsSeen
 from trueloop.runs.live.position_file import encode_position
@@ -32,7 +32,7 @@ def test_runs_and_programs_are_listed_together(made, seen, tmp_path):
     assert by_id[f"live/{writer.name}"]["what"] == "train.py --lr 1"
     assert [each["id"] for each in seen.listed("train lr")["runs"]] == [f"live/{writer.name}"]
     assert [each["id"] for each in seen.listed("killed")["runs"]] == ["runs/digits-2"]
-    written(told)
+    encode_json(told)
 
 
 def test_a_list_is_bounded(made, seen, monkeypatch):
@@ -89,7 +89,7 @@ def test_a_hostile_run_is_text(made, seen):
     (told,) = seen.follow([f"runs/{folder.name}"], [])["runs"]
     assert told["checkpoints"][0]["name"] == "etc"
     assert told["checkpoints"][0]["there"] is False
-    written(told)
+    encode_json(told)
 
 
 def test_few_are_kept_in_memory(made, seen, monkeypatch):
@@ -124,7 +124,7 @@ def test_a_program_is_shown_while_it_runs_and_after(seen, tmp_path):
     (loss,) = [panel for panel in told["panels"] if panel["name"] == "loss"]
     assert (loss["marks"], loss["curves"][0]["y"]) == ([1], [3.0, 1.0])
     assert {part["name"]: round(part["share"], 3) for part in told["spent"]}["other"] == 0.3
-    written(told)
+    encode_json(told)
 
 
 def test_a_hostile_program_is_text(seen, tmp_path):
@@ -135,11 +135,11 @@ def test_a_hostile_program_is_text(seen, tmp_path):
     writer.write_end(1, 0, {"report": {"verdicts": [3], "problems": [{}], "findings": [1], "error": [], "headline": {}}})
     (told,) = seen.follow([f"live/{writer.name}"], [])["runs"]
     assert told["findings"][0]["severity"] == "warning"
-    written(told)
+    encode_json(told)
     (folder / "now").write_bytes(encode_position({"s": "x", "updates": 1e308, "pid": "1", "timing": {"a": []}}))
     (told,) = seen.follow([f"live/{writer.name}"], [])["runs"]
     assert told["state"] == "killed"
-    written(told)
+    encode_json(told)
 
 
 def test_a_run_that_was_given_alone_is_the_only_one(made, tmp_path):

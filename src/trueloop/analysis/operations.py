@@ -85,7 +85,7 @@ class Loop(NamedTuple):
         return len(range(*limits)) if 0 < len(limits) < 4 and known else None
 
     def runs_at_most_once(self) -> bool:
-        """Return True if the loop certainly has at most one iteration: by its ``range`` or because its body leaves it."""
+        """Return True if the loop certainly has at most one iteration: by its ``range``, or its body leaves it."""
         body: list[ast.stmt] = getattr(self.node, "body", [])
         return self.trip_count() in (0, 1) or (_exits_loop(body) and not any(_may_continue(each) for each in body))
 
@@ -166,7 +166,7 @@ class Op:
         )
 
     def implied_by(self, other: Op) -> bool:
-        """Return True if the operation runs whenever another one does: it has no condition that the other lacks."""
+        """Return True if the operation runs whenever another one does."""
         return {(id(each.node), each.arm) for each in self.branches} <= {
             (id(each.node), each.arm) for each in other.branches
         }

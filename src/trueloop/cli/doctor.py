@@ -12,9 +12,9 @@ from trueloop.app.option_types import Flag
 from trueloop.app.training.resource_needs import find_need
 from trueloop.cli.doctor_options import Asks, checks_named
 from trueloop.cli.doctor_page import print_examined
-from trueloop.doctor.diagnosis import Need
+from trueloop.doctor.diagnosis import RunRequirements
 from trueloop.doctor.probe import read_machine
-from trueloop.doctor.run_checks import examine, in_one_line, would_fail
+from trueloop.doctor.run_checks import run_checks, summarize, has_errors
 
 
 def doctor_command(
@@ -39,13 +39,13 @@ def doctor_command(
         json: Print one JSON object and nothing else.
     """
     names = checks_named(only)
-    asked, folder = find_need(run, root) if run else (Need(), root)
+    asked, folder = find_need(run, root) if run else (RunRequirements(), root)
     need = (asks or Asks()).over(asked)
     machine = read_machine((asks and asks.run_dir) or folder, deep=not quick)
-    found = [each for each in examine(machine, need) if not names or each.name in names]
+    found = [each for each in run_checks(machine, need) if not names or each.check.name in names]
     if json:
-        record = {"would_fail": would_fail(found), "line": in_one_line(machine, found)}
+        record = {"would_fail": has_errors(found), "line": summarize(machine, found)}
         print(json_format.dumps({**record, "checks": [each.as_json() for each in found]}, indent=2))
     else:
         print_examined(machine, found)
-    return 1 if would_fail(found) else 0
+    return 1 if has_errors(found) else 0

@@ -11,7 +11,7 @@ from typing import Final
 
 from trueloop.app.option_types import Count
 from trueloop.core.errors import InvalidConfig
-from trueloop.doctor.diagnosis import Need
+from trueloop.doctor.diagnosis import RunRequirements
 from trueloop.doctor.run_checks import all_checks
 
 MIB: Final = 2**20
@@ -34,7 +34,7 @@ class Asks:
     run_dir: Path | None = None
     """Where the run is to lie."""
 
-    def over(self, need: Need) -> Need:
+    def over(self, need: RunRequirements) -> RunRequirements:
         """Return a need with what was typed over it.
 
         Raises:

@@ -15,7 +15,7 @@ from rich.text import Text
 from trueloop.core.formatting import format_count, replace_unprintable
 from trueloop.doctor.diagnosis import Level
 from trueloop.doctor.machine import Machine
-from trueloop.doctor.run_checks import BAD, CheckResult, would_fail
+from trueloop.doctor.run_checks import PROBLEM_LEVELS, CheckResult, has_errors
 
 STYLES: Final = {
     Level.OK: "green",
@@ -53,14 +53,14 @@ def _said(each: CheckResult) -> Text:
     text = Text(replace_unprintable(found.message))
     if found.remedy:
         text.append("\nfix: ", "bold green").append(replace_unprintable(found.remedy))
-    if each.check.failure and found.level in BAD:
+    if each.check.failure and found.level in PROBLEM_LEVELS:
         text.append("\nmore: ", "dim").append(f"trueloop explain {each.check.failure}", "dim")
     return text
 
 
 def _verdict(found: Sequence[CheckResult], machine: Machine) -> str:
     seen = Counter(each.diagnosis.level for each in found)
-    told = ", ".join(format_count(seen[level], level.value) for level in BAD if seen[level])
+    told = ", ".join(format_count(seen[level], level.value) for level in PROBLEM_LEVELS if seen[level])
     where = f" in a container ({machine.container})" if machine.container else ""
-    verdict = "A run would fail." if would_fail(found) else "A run can start."
+    verdict = "A run would fail." if has_errors(found) else "A run can start."
     return f"{format_count(len(found), 'check')}{where}: {told or 'nothing is wrong'}. {verdict}"

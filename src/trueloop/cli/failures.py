@@ -44,7 +44,7 @@ def as_record(entry: Entry) -> dict[str, str | bool]:
         "fix": failure.fix,
         "watched": failure.detector is not None,
         "linted": failure.rule is not None,
-        "examined": failure.checked_by_doctor,
+        "checked_by_doctor": failure.checked_by_doctor,
         "injected": failure.inject is not None,
     }
 

@@ -95,9 +95,7 @@ def as_tensor_data(dataset: Any) -> TensorData | None:
         if source is None:
             return None
         indices = torch.as_tensor(dataset.indices, dtype=torch.int64)
-        return source.subset(
-            torch.where(indices < 0, indices + len(source), indices)
-        )  # -1 is the last one, as in Subset
+        return source.subset(torch.where(indices < 0, indices + len(source), indices))  # -1 = last, as in Subset
     return None
 
 

@@ -19,9 +19,7 @@ from torch.utils.data import Sampler
 from trueloop.core.errors import InvalidConfig, InvalidData
 from trueloop.data.order import Order, OrderChoice, choose_order
 
-BLOCK_SIZE = (
-    2**16
-)  # positions ordered at a time: 1 ms, including a fixed cost of 0.1 to 0.5 ms, too much for a single batch
+BLOCK_SIZE = 2**16  # positions ordered at a time: 1 ms, of which 0.1 to 0.5 ms are a fixed cost
 
 
 class OrderSampler(Sampler[int]):
@@ -149,11 +147,8 @@ class WindowSampler(Sampler[list[int]]):
         return self._micro_batches(self._order.for_epoch(epoch), skip_updates)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return (
-            each.indices_B.tolist()
-            for each in self.micro_batches(self._epoch, self._skip_updates)
-            if len(each.indices_B)
-        )
+        micro_batches = self.micro_batches(self._epoch, self._skip_updates)
+        return (each.indices_B.tolist() for each in micro_batches if len(each.indices_B))
 
     def __len__(self) -> int:
         """Batches that ``__iter__`` yields: those of this rank that are not empty."""

@@ -55,9 +55,8 @@ class WorkerLanes:
 
     def __init__(self, shard_epoch: ShardEpoch, starts: Mapping[int, LanePosition], *, workers: int) -> None:
         # Its own generator, so that the workers' seed is not drawn from the global one.
-        generator = torch.Generator().manual_seed(
-            int(derive_keys("workers", shard_epoch.seed, shard_epoch.epoch, 1)[0] >> 1)
-        )
+        (key,) = derive_keys("workers", shard_epoch.seed, shard_epoch.epoch, 1)
+        generator = torch.Generator().manual_seed(int(key >> 1))
         loader: DataLoader[Any] = DataLoader(
             _LaneChunks(shard_epoch, starts),
             batch_size=None,

@@ -238,9 +238,8 @@ class ShardLoader:
         self._position = StreamPosition(start.epoch, updates + bool(in_window), positions, next_lane)
         if in_window:
             missing = self.effective_batch - in_window
-            yield _StreamMicroBatch(
-                own, closes_window=True, partial=sum(shares) < min(self._full_size, sum(shares) + missing)
-            )
+            partial = sum(shares) < min(self._full_size, sum(shares) + missing)
+            yield _StreamMicroBatch(own, closes_window=True, partial=partial)
 
     def _sequence(self, start: StreamPosition) -> Iterator[tuple[int, ShardSample | None]]:
         """Yield (lane, sample) of the epoch from a position on; the sample is None in a lane of another process."""

@@ -1,4 +1,4 @@
-"""What a check is, what it is asked for, and what it answers."""
+"""Defines a check, the requirements of a run that it reads, and the diagnosis that it returns."""
 
 from __future__ import annotations
 
@@ -11,95 +11,110 @@ from trueloop.doctor.machine import Machine
 
 Group = Literal["software", "accelerator", "processor", "memory", "disk", "numbers", "output"]
 
-PREFETCH: Final = 2  # batches that torch's DataLoader keeps ready for each worker, unless it is told otherwise
+PREFETCH: Final = 2  # the default prefetch_factor of torch's DataLoader: batches kept ready for each worker
 
 
 class Level(StrEnum):
-    """How a run would fare."""
+    """Severity of a diagnosis."""
 
     OK = "ok"
     NOTE = "note"
-    """Worth knowing; nothing is wrong."""
+    """Nothing is wrong, but the fact is worth knowing."""
     WARNING = "warning"
-    """A run would be slow, or fragile, or not what was meant."""
+    """A run would be slow, fragile, or different from what was intended."""
     ERROR = "error"
     """A run would fail."""
     UNKNOWN = "unknown"
-    """It cannot be told here."""
+    """The machine does not show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What one check found."""
+    """Result of one check."""
 
     level: Level
     message: str
     """One or two sentences with the numbers."""
     remedy: str = ""
-    """What to do; for every warning and error."""
+    """What to do; present for every warning and error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """What a run would ask of the machine. None = not known."""
+class RunRequirements:
+    """Resources that a run needs from the machine. None = unknown."""
 
     device: str = "auto"
     processes: int = 1
-    """On this machine."""
+    """Training processes on this machine."""
     workers: int | None = None
-    """Loader processes for each of them; None = chosen when the run starts."""
+    """Loader processes per training process; None = chosen when the run starts."""
     batch_bytes: int | None = None
-    """Of one micro-batch, as the loader hands it over."""
+    """Size of one micro-batch as the loader returns it."""
     checkpoint_bytes: int | None = None
     checkpoints: int = 4
-    """That lie on the disk at once: kept ones, and the one being written."""
+    """Number of checkpoints on the disk at the same time, including the one being written."""
     threads: int | None = None
-    """Within one operation; None = as torch has it."""
+    """Threads per operation; None = torch's default."""
     deterministic: bool = False
 
     @property
     def in_flight_bytes(self) -> int | None:
-        """Shared memory that batches take on their way from workers; None where batch or workers are not known.
+        """Shared memory taken by batches between workers and training; None where batch or workers are unknown.
 
-        Source: torch.utils.data.DataLoader, prefetch_factor: so many for each worker, and one being trained on.
+        Source: torch.utils.data.DataLoader, prefetch_factor batches for each worker, and one in training.
         """
         if self.workers is None or self.batch_bytes is None:
             return None
         return self.processes * (self.workers * PREFETCH + 1) * self.batch_bytes if self.workers else 0
 
 
+Inspect = Callable[[Machine, RunRequirements], Diagnosis | None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that is looked at; its name is its file's."""
+    """One check of the machine."""
 
+    name: str
+    """Name for ``--only`` and JSON: "shared-memory"."""
     title: str
     group: Group
-    look: Callable[[Machine, Need], Diagnosis | None]
-    """None = it does not concern this machine, or this run."""
+    inspect: Inspect
+    """Return the diagnosis, or None where the check does not concern this machine or this run."""
     failure: str = ""
-    """Code of the catalogue's page that tells more."""
+    """Code of the failure page that explains more."""
+
+
+def check(title: str, group: Group, *, failure: str = "") -> Callable[[Inspect], Check]:
+    """Make a `Check` of a function ``check_<name>(machine, run)``."""
+
+    def decorate(inspect: Inspect) -> Check:
+        name = inspect.__name__.removeprefix("check_").replace("_", "-")
+        return Check(name=name, title=title, group=group, inspect=inspect, failure=failure)
+
+    return decorate
 
 
 def ok(message: str) -> Diagnosis:
-    """Nothing is wrong."""
+    """Return a diagnosis of level OK."""
     return Diagnosis(level=Level.OK, message=message)
 
 
 def note(message: str, remedy: str = "") -> Diagnosis:
-    """Something is worth knowing."""
+    """Return a diagnosis of level NOTE."""
     return Diagnosis(level=Level.NOTE, message=message, remedy=remedy)
 
 
 def warning(message: str, remedy: str) -> Diagnosis:
-    """A run would be slow, or fragile, or not what was meant."""
+    """Return a diagnosis of level WARNING."""
     return Diagnosis(level=Level.WARNING, message=message, remedy=remedy)
 
 
 def error(message: str, remedy: str) -> Diagnosis:
-    """A run would fail."""
+    """Return a diagnosis of level ERROR."""
     return Diagnosis(level=Level.ERROR, message=message, remedy=remedy)
 
 
 def unknown(message: str) -> Diagnosis:
-    """It cannot be told here."""
+    """Return a diagnosis of level UNKNOWN."""
     return Diagnosis(level=Level.UNKNOWN, message=message)

@@ -1,12 +1,14 @@
-"""Reads what there is to know of the machine; the only place of the doctor that looks anywhere."""
+"""Reads the facts of this machine; the only module of the doctor that accesses the system."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, distribution
@@ -14,13 +16,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from trueloop.doctor import cgroup
-from trueloop.doctor.machine import Folder, Machine, Package, Space
-from trueloop.doctor.mounts import kind_of
-from trueloop.doctor.torch_facts import read_torch
+from trueloop.doctor.machine import Folder, Gpu, Machine, Package, Space, TorchInstall
 
-FITTING: Final = ("torchvision", "torchaudio")
-"""Packages with compiled code that fits one version of torch only."""
-PATIENCE_S: Final = 60.0  # to import one of them, on a slow network disk
+COMPILED_PACKAGES: Final = ("torchvision", "torchaudio")
+"""Packages with binaries that fit one version of torch only."""
+IMPORT_TIMEOUT_S: Final = 60.0  # to import one of them, on a slow network disk
+_OCTAL: Final = re.compile(r"\\([0-7]{3})")  # a space is written \040
 _DRIVER: Final = re.compile(r"Kernel Module.*?\s(\d{3,}(?:\.\d+)+)\s")
 _MAKERS: Final = {"0x10de": "NVIDIA", "0x1002": "AMD"}
 _DISPLAYS: Final = ("0x0300", "0x0302", "0x0380", "0x1200")  # VGA, 3D, other display; processing accelerators
@@ -32,58 +33,136 @@ def read_machine(
     """Read everything that checks need.
 
     Args:
-        folder: where runs are to lie; it need not exist.
-        root: where /proc, /sys and /dev are.
+        folder: folder for runs; it need not exist.
+        root: folder that contains /proc, /sys and /dev.
         environment: variables by name.
-        deep: look also where that takes long: how much memory is free on each GPU, which packages have to fit torch,
-            and whether they can be imported, which is tried in a process of its own.
+        deep: also read the free memory of each GPU, and try to import the packages compiled for torch, each in a
+            process of its own.
 
     Cost: about 2 ms once torch is imported; some seconds if ``deep``.
     """
-    seen, problem = read_torch(deep=deep)
-    packages = dict(_packages()) if deep else {}
-    if seen is not None:
+    torch, problem = read_torch(deep=deep)
+    packages = dict(_installed_packages()) if deep else {}
+    if torch is not None:
         packages = {name: replace(each, problem=_import_problem(name)) for name, each in packages.items()}
-    total, available = _memory(root)
+    total, available = _read_memory(root)
     return Machine(
         python=sys.version_info[:3],
         system=platform.system(),
-        torch=seen,
+        torch=torch,
         torch_problem=problem,
         packages=packages,
         environment=environment,
-        driver=_driver(root),
-        device_files=_device_files(root),
-        on_bus=tuple(sorted(_on_bus(root))),
-        cores=_cores(),
+        driver=_read_driver(root),
+        device_files=_list_device_files(root),
+        on_bus=tuple(sorted(_gpu_makers_on_bus(root))),
+        cores=_usable_cores(),
         quota=cgroup.cores_quota(root),
         memory_bytes=total,
         available_bytes=available,
         memory_limit_bytes=cgroup.memory_limit(root),
-        shared=_space(root / "dev/shm"),
-        open_files=_open_files(),
+        shared=_read_space(root / "dev/shm"),
+        open_files=_open_files_limit(),
         processes_left=cgroup.processes_left(root),
         folder=read_folder(folder, root),
-        container=_container(root, environment),
-        output_buffered=_waits(sys.stdout),
+        container=_container_engine(root, environment),
+        output_buffered=_is_block_buffered(sys.stdout),
     )
 
 
 def read_folder(folder: Path, root: Path = Path("/")) -> Folder:
-    """Read what is known of a folder, or of the nearest one above it that there is."""
+    """Read the facts of a folder, or of its nearest existing parent."""
     path = folder.absolute()
-    there = next((each for each in (path, *path.parents) if each.is_dir()), path)
-    space, left = _space(there), None
+    existing = next((each for each in (path, *path.parents) if each.is_dir()), path)
+    space, left = _read_space(existing), None
     if hasattr(os, "statvfs") and space is not None:
-        files = os.statvfs(there)
+        files = os.statvfs(existing)
         left = files.f_favail if files.f_files else None  # btrfs and others count none
     mounts = cgroup.read_text(root / "proc/self/mountinfo")
-    writable = os.access(there, os.W_OK | os.X_OK)
-    return Folder(path=str(there), space=space, files_left=left, writable=writable, kind=kind_of(there, mounts))
+    writable = os.access(existing, os.W_OK | os.X_OK)
+    return Folder(
+        path=str(existing), space=space, files_left=left, writable=writable, kind=filesystem_type(existing, mounts)
+    )
 
 
-def _packages() -> Iterator[tuple[str, Package]]:
-    for name in FITTING:
+def filesystem_type(path: Path, mountinfo: str) -> str:
+    """Return the type of the file system that holds a path: "ext4", "overlay", "tmpfs"; "" where it is unknown.
+
+    Args:
+        path: absolute.
+        mountinfo: the text of /proc/self/mountinfo.
+
+    Source: proc(5): the mount point is the fifth word, the type the first one after a lone hyphen.
+    """
+    best, kind = -1, ""
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        words = before.split()
+        if len(words) < 5 or not after:
+            continue
+        point = Path(_OCTAL.sub(lambda found: chr(int(found[1], 8)), words[4]))
+        if (
+            path.is_relative_to(point) and len(point.parts) >= best
+        ):  # of two mounts on one point, the later one hides the other
+            best, kind = len(point.parts), after.split()[0]
+    return kind
+
+
+def read_torch(*, deep: bool = False) -> tuple[TorchInstall | None, str]:
+    """Return the facts of torch, or None and why it cannot be imported; (None, "") where it is not installed.
+
+    Args:
+        deep: also read the free memory of each GPU, which creates a context on it.
+
+    Cost: imports torch, and queries the driver for its devices.
+    """
+    if importlib.util.find_spec("torch") is None:
+        return None, ""
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # a shared library is missing, or of another version
+        return None, f"{type(error).__name__}: {error}".splitlines()[0]
+    with warnings.catch_warnings(record=True) as caught:  # torch warns of a driver that is too old, and continues
+        warnings.simplefilter("always")
+        usable = torch.cuda.is_available()
+        gpus = tuple(_read_gpu(torch, index, deep=deep) for index in range(torch.cuda.device_count() if usable else 0))
+    backends: Any = torch.backends
+    seen = TorchInstall(
+        version=str(torch.__version__),
+        cuda=torch.version.cuda,
+        hip=torch.version.hip,
+        gpus=gpus,
+        mps=bool(backends.mps.is_available()),
+        problem="" if gpus else " ".join(str(each.message).splitlines()[0] for each in caught[:1]),
+        built_for=tuple(torch.cuda.get_arch_list()) if usable else (),
+        threads=torch.get_num_threads(),
+        cudnn_benchmark=bool(backends.cudnn.benchmark),
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+        tf32_matmul=_allows_tf32(backends.cuda.matmul),
+        tf32_convolution=_allows_tf32(backends.cudnn),
+    )
+    return seen, ""
+
+
+def _read_gpu(torch: Any, index: int, *, deep: bool) -> Gpu:
+    properties = torch.cuda.get_device_properties(index)
+    return Gpu(
+        name=properties.name,
+        memory_bytes=properties.total_memory,
+        free_bytes=torch.cuda.mem_get_info(index)[0] if deep else None,
+        capability=(properties.major, properties.minor),
+    )
+
+
+def _allows_tf32(backend: Any) -> bool | None:
+    try:
+        return bool(backend.allow_tf32)
+    except RuntimeError:  # torch 2.9 and later, where the program used both the legacy and the new API
+        return None
+
+
+def _installed_packages() -> Iterator[tuple[str, Package]]:
+    for name in COMPILED_PACKAGES:
         try:
             found = distribution(name)
         except PackageNotFoundError:
@@ -93,22 +172,22 @@ def _packages() -> Iterator[tuple[str, Package]]:
 
 
 def _import_problem(name: str) -> str:
-    """Return the last line of what Python says when it imports a package; "" where it can."""
+    """Return the last line of the error from importing a package; "" where it can be imported."""
     command = [sys.executable, "-W", "ignore", "-c", f"import {name}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)  # noqa: S603 - a fixed list of names
+        done = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, check=False)  # noqa: S603 - a fixed list of names
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     lines = done.stderr.strip().splitlines()
     return (lines[-1] if lines else f"exit code {done.returncode}") if done.returncode else ""
 
 
-def _driver(root: Path) -> str:
+def _read_driver(root: Path) -> str:
     found = _DRIVER.search(cgroup.read_text(root / "proc/driver/nvidia/version"))
     return found[1] if found else ""
 
 
-def _device_files(root: Path) -> tuple[str, ...]:
+def _list_device_files(root: Path) -> tuple[str, ...]:
     try:
         names = sorted(each.name for each in (root / "dev").iterdir())
     except OSError:
@@ -116,7 +195,7 @@ def _device_files(root: Path) -> tuple[str, ...]:
     return tuple(f"/dev/{name}" for name in names if re.fullmatch(r"nvidia\d+|kfd|dxg", name))
 
 
-def _on_bus(root: Path) -> Iterator[str]:
+def _gpu_makers_on_bus(root: Path) -> Iterator[str]:
     try:
         devices = list((root / "sys/bus/pci/devices").iterdir())
     except OSError:
@@ -127,12 +206,12 @@ def _on_bus(root: Path) -> Iterator[str]:
             yield maker
 
 
-def _cores() -> int:
+def _usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _memory(root: Path) -> tuple[int | None, int | None]:
-    """Return the machine's memory, and what can still be taken of it and of the group's limit."""
+def _read_memory(root: Path) -> tuple[int | None, int | None]:
+    """Return the machine's memory, and what is available of it within the cgroup's limit."""
     pairs = (line.split(":", 1) for line in cgroup.read_text(root / "proc/meminfo").splitlines() if ":" in line)
     sizes = {
         name: int(text.split()[0]) * 1024 for name, text in pairs if text.split()[:1] and text.split()[0].isdecimal()
@@ -141,7 +220,7 @@ def _memory(root: Path) -> tuple[int | None, int | None]:
     return sizes.get("MemTotal"), min((each for each in left if each is not None), default=None)
 
 
-def _space(path: Path) -> Space | None:
+def _read_space(path: Path) -> Space | None:
     if not hasattr(os, "statvfs"):
         return None
     try:
@@ -151,7 +230,7 @@ def _space(path: Path) -> Space | None:
     return Space(total_bytes=seen.f_frsize * seen.f_blocks, free_bytes=seen.f_frsize * seen.f_bavail)
 
 
-def _open_files() -> tuple[int, int] | None:
+def _open_files_limit() -> tuple[int, int] | None:
     try:
         import resource
     except ModuleNotFoundError:  # Windows
@@ -160,7 +239,7 @@ def _open_files() -> tuple[int, int] | None:
     return soft, hard
 
 
-def _container(root: Path, environment: Mapping[str, str]) -> str:
+def _container_engine(root: Path, environment: Mapping[str, str]) -> str:
     if "KUBERNETES_SERVICE_HOST" in environment:
         return "kubernetes"
     if (root / "run/.containerenv").exists():
@@ -168,11 +247,11 @@ def _container(root: Path, environment: Mapping[str, str]) -> str:
     if (root / ".dockerenv").exists():
         return "docker"
     named = environment.get("container") or next(
-        iter(re.findall(r"docker|kubepods|containerd|lxc", cgroup.names(root))), ""
+        iter(re.findall(r"docker|kubepods|containerd|lxc", cgroup.group_names(root))), ""
     )
     return named and ("kubernetes" if named == "kubepods" else named)
 
 
-def _waits(stream: Any) -> bool:
-    """Return True where what is printed is kept back until a block is full."""
+def _is_block_buffered(stream: Any) -> bool:
+    """Return True where printed text is held until a block is full."""
     return not (getattr(stream, "line_buffering", True) or getattr(stream, "write_through", False))

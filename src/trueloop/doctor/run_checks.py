@@ -1,4 +1,4 @@
-"""Finds every check there is and asks them all."""
+"""Finds all checks, runs them, and summarizes the results."""
 
 from __future__ import annotations
 
@@ -6,67 +6,60 @@ import importlib
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Final, NamedTuple, get_args
 
 from trueloop.core.formatting import format_count, format_size
 from trueloop.doctor import checks
-from trueloop.doctor.diagnosis import Check, Diagnosis, Group, Level, Need
+from trueloop.doctor.diagnosis import Check, Diagnosis, Group, Level, RunRequirements
 from trueloop.doctor.machine import Machine
 
-BAD: Final = (Level.ERROR, Level.WARNING)
+PROBLEM_LEVELS: Final = (Level.ERROR, Level.WARNING)
 
 
 class CheckResult(NamedTuple):
-    """One check, and what it found."""
+    """A check with its diagnosis."""
 
-    name: str
-    """The check's file with hyphens: "shared-memory"."""
     check: Check
     diagnosis: Diagnosis
 
     def as_json(self) -> dict[str, str]:
-        """Return it JSON-ready."""
-        found = self.diagnosis
-        words = {"check": self.name, "group": self.check.group, "title": self.check.title, "level": found.level.value}
-        more = {"remedy": found.remedy, "page": self.check.failure if found.level in BAD else ""}
-        return words | {"message": found.message} | {key: text for key, text in more.items() if text}
+        """Return the result JSON-ready."""
+        check, found = self.check, self.diagnosis
+        record = {"check": check.name, "group": check.group, "title": check.title, "level": found.level.value}
+        optional = {"remedy": found.remedy, "page": check.failure if found.level in PROBLEM_LEVELS else ""}
+        return record | {"message": found.message} | {key: text for key, text in optional.items() if text}
 
 
 @cache
 def all_checks() -> Mapping[str, Check]:
-    """Return every check by its name, in the order of groups and names.
-
-    Raises:
-        ValueError: a file without a ``CHECK``.
-    """
-    found: dict[str, Check] = {}
-    for file in pkgutil.iter_modules(checks.__path__, f"{checks.__name__}."):
-        check = getattr(importlib.import_module(file.name), "CHECK", None)
-        if not isinstance(check, Check):
-            raise ValueError(f"{file.name} has no CHECK.")
-        found[file.name.rpartition(".")[2].replace("_", "-")] = check
+    """Return every check by its name, ordered by group and name."""
+    modules = [
+        importlib.import_module(f"{checks.__name__}.{each.name}") for each in pkgutil.iter_modules(checks.__path__)
+    ]
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, Check)]
     groups = get_args(Group)
-    return dict(sorted(found.items(), key=lambda item: (groups.index(item[1].group), item[0])))
+    return {each.name: each for each in sorted(found, key=lambda each: (groups.index(each.group), each.name))}
 
 
-def examine(machine: Machine, need: Need) -> list[CheckResult]:
-    """Ask every check; those that do not concern this machine or this run are left out.
+def run_checks(machine: Machine, run: RunRequirements) -> list[CheckResult]:
+    """Run every check; those that do not concern this machine or this run are left out.
 
     Args:
-        machine: where the run would start.
-        need: what it would ask for.
+        machine: machine on which the run would start.
+        run: resources that it would need.
     """
-    answers = ((name, check, check.look(machine, need)) for name, check in all_checks().items())
-    return [CheckResult(name, check, answer) for name, check, answer in answers if answer is not None]
+    results = ((each, each.inspect(machine, run)) for each in all_checks().values())
+    return [CheckResult(each, diagnosis) for each, diagnosis in results if diagnosis is not None]
 
 
-def would_fail(found: Iterable[CheckResult]) -> bool:
-    """Return True where something was found with which a run fails."""
-    return any(each.diagnosis.level is Level.ERROR for each in found)
+def has_errors(results: Iterable[CheckResult]) -> bool:
+    """Return True where a diagnosis would make a run fail."""
+    return any(each.diagnosis.level is Level.ERROR for each in results)
 
 
-def in_one_line(machine: Machine, found: Sequence[CheckResult]) -> str:
-    """Say in one line where a run starts, and what is wrong with that.
+def summarize(machine: Machine, results: Sequence[CheckResult]) -> str:
+    """Summarize the machine and its problems in one line.
 
     Returns:
         "torch 2.13.0 (CPU only), 2 cores, 24.0 GiB free; 1 warning: /dev/shm has 64.0 MiB ..."
@@ -79,12 +72,10 @@ def in_one_line(machine: Machine, found: Sequence[CheckResult]) -> str:
     parts.append(f"{machine.usable_cores:g} {'core' if machine.usable_cores == 1 else 'cores'}")
     if machine.available_bytes is not None:
         parts.append(f"{format_size(machine.available_bytes)} of memory free")
-    grave = sorted(
-        (each for each in found if each.diagnosis.level in BAD), key=lambda each: BAD.index(each.diagnosis.level)
-    )
-    if not grave:
+    by_level = [[each for each in results if each.diagnosis.level is level] for level in PROBLEM_LEVELS]
+    problems = list(chain.from_iterable(by_level))
+    if not problems:
         return f"{', '.join(parts)}; nothing is wrong"
-    counts = [(level, sum(each.diagnosis.level is level for each in grave)) for level in BAD]
-    told = ", ".join(format_count(count, level.value) for level, count in counts if count)
-    more = f" ({len(grave) - 1} more: trueloop doctor)" if len(grave) > 1 else ""
-    return f"{', '.join(parts)}; {told}: {grave[0].diagnosis.message}{more}"
+    counts = ", ".join(format_count(len(each), each[0].diagnosis.level.value) for each in by_level if each)
+    more = f" ({len(problems) - 1} more: trueloop doctor)" if len(problems) > 1 else ""
+    return f"{', '.join(parts)}; {counts}: {problems[0].diagnosis.message}{more}"

@@ -11,29 +11,29 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trueloop.app.web.request_body import Refused, json_body
-from trueloop.app.web.wire_format import parsed, refusal, written
+from trueloop.app.web.request_body import RequestError, read_json_body
+from trueloop.app.web.wire_format import decode_object, error_body, encode_json
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.lab.views.load import View, views
 from trueloop.lab.visible_runs import RunsSeen
 from trueloop.lab.workers import Gone, Worker, Workers
 
-LARGEST: Final = 64 << 10  # bytes of a question
-SLOWEST_S: Final = 10.0  # that a question may take to arrive
-PATIENCE_S: Final = 20.0
-CALCULATORS: Final = 2
-WAITING: Final = 64  # questions that wait for a calculator
-SEE: Final = "The lab's terminal says why."
+MAX_BODY_BYTES: Final = 64 << 10  # bytes of a question
+BODY_TIMEOUT_S: Final = 10.0  # that a question may take to arrive
+ANSWER_TIMEOUT_S: Final = 20.0
+MAX_CALCULATORS: Final = 2
+MAX_WAITING: Final = 64  # questions that wait for a calculator
+SEE_TERMINAL: Final = "The lab's terminal says why."
 
 
-class Answering:
+class RequestHandler:
     """Answers every view, those that need torch in workers."""
 
-    def __init__(self, workers: Workers, runs: RunsSeen, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, workers: Workers, runs: RunsSeen, *, patience_s: float = ANSWER_TIMEOUT_S) -> None:
         self._workers, self._runs, self._patience_s = workers, runs, patience_s
         self._free: list[Worker] = []
-        self._turns = asyncio.Semaphore(CALCULATORS)
+        self._turns = asyncio.Semaphore(MAX_CALCULATORS)
         self._slow = asyncio.Semaphore(1)
         self._waiting = 0
 
@@ -41,14 +41,14 @@ class Answering:
         """Tell what a page can ask, for its controls."""
         try:
             return _json(describe_fields(_view(request).asked))
-        except Refused as refused:
+        except RequestError as refused:
             return _json(refused.words, refused.status)
 
     async def answer(self, request: Request) -> Response:
         """Answer one question, or say in a 4xx why not."""
         try:
             view = _view(request)
-            given = parsed(await json_body(request, largest=LARGEST, slowest_s=SLOWEST_S))
+            given = decode_object(await read_json_body(request, largest=MAX_BODY_BYTES, slowest_s=BODY_TIMEOUT_S))
             asked = parse_record(view.asked, given)  # here, so that what cannot be met costs no worker
             if view.needs_torch:
                 async with self._slow if view.slow else contextlib.nullcontext():
@@ -56,20 +56,20 @@ class Answering:
             known = (asked, self._runs) if view.needs_runs else (asked,)
             return _json(await run_in_threadpool(view.answer, *known))
         except InvalidConfig as error:
-            return _json(refusal(error), 400)
-        except Refused as refused:
+            return _json(error_body(error), 400)
+        except RequestError as refused:
             return _json(refused.words, refused.status)
         except Gone as error:
-            return _json({"what": f"The process that computes has ended: {error}.", "why": "", "fix": SEE}, 500)
+            return _json({"what": f"The process that computes has ended: {error}.", "why": "", "fix": SEE_TERMINAL}, 500)
 
     async def _calculated(self, name: str, given: Mapping[str, Any]) -> Response:
         async with self._calculator() as worker:
             try:
                 async with asyncio.timeout(self._patience_s):
-                    await worker.send(written({"view": name, "asked": given}))
+                    await worker.send(encode_json({"view": name, "asked": given}))
                     reply = await worker.receive()
             except TimeoutError:
-                raise Refused(503, f"This took more than {self._patience_s:g} s.", "Ask for less.") from None
+                raise RequestError(503, f"This took more than {self._patience_s:g} s.", "Ask for less.") from None
         assert isinstance(reply, str)
         if reply.startswith('{"answer":'):
             return Response(reply[len('{"answer":') : -1], media_type="application/json")
@@ -78,8 +78,8 @@ class Answering:
     @contextlib.asynccontextmanager
     async def _calculator(self) -> AsyncGenerator[Worker]:
         """Lend a worker; one that failed its borrower is not lent again."""
-        if self._waiting >= WAITING:
-            raise Refused(503, f"{WAITING} questions wait already.", "Ask again in a while.")
+        if self._waiting >= MAX_WAITING:
+            raise RequestError(503, f"{MAX_WAITING} questions wait already.", "Ask again in a while.")
         self._waiting += 1
         try:
             await self._turns.acquire()
@@ -106,9 +106,9 @@ def _view(request: Request) -> View:
     name = request.path_params["page"]
     found = views().get(name)
     if found is None:
-        raise Refused(404, f"There is no page {name[:40]!r}.", f"Known: {', '.join(views())}.")
+        raise RequestError(404, f"There is no page {name[:40]!r}.", f"Known: {', '.join(views())}.")
     return found
 
 
 def _json(value: Any, status: int = 200) -> Response:
-    return Response(written(value), status, media_type="application/json")
+    return Response(encode_json(value), status, media_type="application/json")

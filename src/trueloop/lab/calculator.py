@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trueloop.app.web.wire_format import refusal
+from trueloop.app.web.wire_format import error_body
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import parse_record
 from trueloop.lab.channel import Channel
@@ -28,4 +28,4 @@ def _reply(message: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         return {"answer": view.answer(parse_record(view.asked, message["asked"]))}
     except InvalidConfig as error:
-        return {"refused": refusal(error)}
+        return {"refused": error_body(error)}

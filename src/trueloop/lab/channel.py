@@ -7,7 +7,7 @@ import select
 from collections.abc import Mapping
 from typing import Any, Final
 
-from trueloop.app.web.wire_format import FRAME, LENGTH, TEXT, parsed, written
+from trueloop.app.web.wire_format import FRAME, LENGTH, TEXT, decode_object, encode_json
 from trueloop.core.errors import InvalidConfig
 
 CHUNK: Final = 1 << 16
@@ -45,7 +45,7 @@ class Channel:
         while b"\n" in self._rest:
             line, rest = self._rest.split(b"\n", 1)
             try:
-                messages.append(parsed(line))
+                messages.append(decode_object(line))
             except InvalidConfig:
                 if messages:  # they count, and the line is refused when it is its turn
                     break
@@ -56,7 +56,7 @@ class Channel:
 
     def tell(self, message: Mapping[str, Any]) -> None:
         """Send a text: JSON for the page."""
-        self._send(TEXT, written(message).encode())
+        self._send(TEXT, encode_json(message).encode())
 
     def show(self, data: bytes) -> None:
         """Send a frame, see `wire.frame`."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Final
 
-from trueloop.app.web.wire_format import frame
+from trueloop.app.web.wire_format import encode_frame
 from trueloop.lab.teaching.decision_planes import Plane, pictures
 from trueloop.lab.teaching.player import Curves, Play
 
@@ -73,7 +73,7 @@ class Frames:
             if large and sum(p.numel() for p in play.model.parameters()) <= WEIGHTS:
                 header["weights"] = {name: p.detach().tolist() for name, p in play.model.named_parameters()}
         header["planes"] = [_named(plane) for plane in planes]
-        self._show(frame(header, [plane.data for plane in planes]))
+        self._show(encode_frame(header, [plane.data for plane in planes]))
         now_s = perf_counter()
         self._due_s = max(start_s + EVERY_S, now_s + (now_s - start_s) * (1 / SHARE - 1))
 

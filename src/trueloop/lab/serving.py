@@ -1,100 +1,195 @@
-"""Runs the lab's server until it is interrupted, and opens the page."""
+"""Serves the lab's page, requests and live sessions until interrupted; torch is imported only by the workers."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import mimetypes
 import os
 import socket
 import webbrowser
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
-from typing import Any, Final
+from time import monotonic
+from typing import Final
 from urllib.parse import urlsplit
 
 import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import JSONResponse
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from trueloop.app.lab_address import write_address
-from trueloop.app.web.connections import Http, WebSocket
+from trueloop.app.web.connections import HttpProtocol, WebSocketProtocol
+from trueloop.app.web.same_origin import SameOriginMiddleware
 from trueloop.core.errors import InvalidConfig
-from trueloop.lab.idle_shutdown import Lively
-from trueloop.lab.server import application
+from trueloop.lab.api import RequestHandler
+from trueloop.lab.visible_runs import VisibleRuns
+from trueloop.lab.websocket import LiveSessions
+from trueloop.lab.workers import Workers
 from trueloop.runs.live.folder import live_folder
 from trueloop.runs.live.run_list import any_running
 
-ADDRESS: Final = "127.0.0.1"  # nobody else on the network; a class reaches it through ssh -L
-LARGEST_MESSAGE: Final = 64 << 10
+ADDRESS: Final = "127.0.0.1"  # unreachable from the network; a class reaches it through ssh -L
+MAX_MESSAGE_BYTES: Final = 64 << 10
+IDLE_CHECK_INTERVAL_S: Final = 60.0
+STATIC: Final = Path(__file__).with_name("static")
+
+mimetypes.add_type("text/javascript", ".js")  # some systems say text/plain, and browsers then refuse a module
 
 
-def listening(port: int, *, host: str = ADDRESS, command: str = "trueloop lab") -> socket.socket:
-    """Take the port, so that the address is known before anything starts.
+def bind_port(port: int, *, host: str = ADDRESS, command: str = "trueloop lab") -> socket.socket:
+    """Bind the port, so that the address is known before anything starts.
 
     Raises:
-        InvalidConfig: somebody else has it, or the host is none of this machine's.
+        InvalidConfig: the port is in use, or the host is not an address of this machine.
     """
-    taken = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        taken.bind((host, port))
+        bound.bind((host, port))
     except (OSError, OverflowError) as error:
-        taken.close()
+        bound.close()
         at = f"Port {port} of {host!r}" if host != ADDRESS else f"Port {port}"
         raise InvalidConfig(
             f"{at} cannot be used: {str(getattr(error, 'strerror', '') or error).rstrip('.')}.",
-            fix=f"{command} --port 0 takes one that is free.",
+            fix=f"{command} --port 0 takes a free port.",
         ) from None
-    return taken
+    return bound
 
 
 def serve(
-    taken: socket.socket, runs: Path, *, opened: bool, say: Callable[[str], None], idle_s: float | None = None
+    bound: socket.socket, runs: Path, *, opened: bool, say: Callable[[str], None], idle_s: float | None = None
 ) -> None:
     """Serve on a socket until Ctrl-C.
 
     Args:
-        taken: from `listening`.
+        bound: from `bind_port`.
         runs: a folder of runs that may be shown.
         opened: open the page in the user's browser.
-        say: told the address, when the page can be read there.
-        idle_s: end also after so many seconds without a visitor and without a watched program that runs.
+        say: called with the address once the page can be opened there.
+        idle_s: also stop after so many seconds without a visitor and without a running watched program.
     """
-    app = Lively(application(runs))
-    address = f"http://{ADDRESS}:{taken.getsockname()[1]}/"
+    app = IdleMonitor(build_app(runs))
+    address = f"http://{ADDRESS}:{bound.getsockname()[1]}/"
     config = uvicorn.Config(
         app,
         log_level="warning",
-        http=Http,
-        ws=WebSocket,
-        ws_max_size=LARGEST_MESSAGE,
+        http=HttpProtocol,
+        ws=WebSocketProtocol,
+        ws_max_size=MAX_MESSAGE_BYTES,
         ws_per_message_deflate=False,
         timeout_graceful_shutdown=2,
         server_header=False,
         proxy_headers=False,
     )
+
+    def announce() -> None:
+        write_address(os.environ, urlsplit(address).port or 0)
+        say(address)
+        if opened:
+            webbrowser.open(address)
+
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_run(uvicorn.Server(config), taken, lambda: _ready(address, opened, say), _idle(app, idle_s)))
+        asyncio.run(_run(uvicorn.Server(config), bound, app, idle_s, announce))
 
 
 async def _run(
-    server: uvicorn.Server, taken: socket.socket, ready: Callable[[], None], idle: Coroutine[Any, Any, None] | None
+    server: uvicorn.Server, bound: socket.socket, app: IdleMonitor, idle_s: float | None, announce: Callable[[], None]
 ) -> None:
-    serving = asyncio.create_task(server.serve([taken]))
+    serving = asyncio.create_task(server.serve([bound]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.02)
     if server.started:
-        ready()
-    if idle is not None:
-        await asyncio.wait([serving, asyncio.create_task(idle)], return_when=asyncio.FIRST_COMPLETED)
+        announce()
+    if idle_s is not None:
+        idle = asyncio.create_task(app.wait_until_idle(idle_s, lambda: any_running(live_folder(os.environ))))
+        await asyncio.wait([serving, idle], return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
     await serving
 
 
-def _idle(app: Lively, idle_s: float | None) -> Coroutine[Any, Any, None] | None:
-    return None if idle_s is None else app.until_idle(idle_s, lambda: any_running(live_folder(os.environ)))
+def build_app(runs: Path) -> Starlette:
+    """Build the server: ``GET /`` and its files, ``GET`` and ``POST /api/<page>``, WebSocket ``/live/simulator``.
+
+    Args:
+        runs: a folder of runs that may be shown.
+    """
+    workers = Workers()
+    handler = RequestHandler(workers, VisibleRuns(runs, live_folder(os.environ)))
+    sessions = LiveSessions(workers)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncGenerator[None]:
+        await workers.start()
+        try:
+            yield
+        finally:
+            await handler.stop()
+            await workers.stop()
+
+    async def simulator(socket: WebSocket) -> None:
+        await sessions.serve(socket, "simulator")
+
+    return Starlette(
+        routes=[
+            Route("/api/{page}", handler.describe, methods=["GET"]),
+            Route("/api/{page}", handler.answer, methods=["POST"]),
+            WebSocketRoute("/live/simulator", simulator),
+            Mount("/", StaticFiles(directory=STATIC, html=True)),
+        ],
+        middleware=[Middleware(SameOriginMiddleware), Middleware(GZipMiddleware, minimum_size=1024)],
+        lifespan=lifespan,
+    )
 
 
-def _ready(address: str, opened: bool, say: Callable[[str], None]) -> None:
-    write_address(os.environ, urlsplit(address).port or 0)
-    say(address)
-    if opened:
-        webbrowser.open(address)
+class IdleMonitor:
+    """ASGI middleware that records when the last request ended, so that an unused lab can stop."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._open = 0
+        self._last_s = monotonic()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request or a connection on."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def track_start(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        self._open += 1
+        try:
+            await self._app(scope, receive, track_start)
+        except asyncio.CancelledError:  # the server stops: the terminal shows no error, and the page retries
+            if scope["type"] == "http" and not started:
+                body = {"what": "The lab is being stopped.", "why": "", "fix": "", "stopping": True}
+                await JSONResponse(body, 503)(scope, receive, send)
+        finally:
+            self._open -= 1
+            self._last_s = monotonic()
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last request was answered; 0 while a connection is open."""
+        return 0.0 if self._open else monotonic() - self._last_s
+
+    async def wait_until_idle(self, idle_s: float, busy: Callable[[], bool]) -> None:
+        """Return when no request has come for ``idle_s`` seconds.
+
+        Args:
+            idle_s: seconds.
+            busy: returns true while there is another reason to stay.
+        """
+        while self.idle_s < idle_s or busy():
+            await asyncio.sleep(min(IDLE_CHECK_INTERVAL_S, idle_s / 4))

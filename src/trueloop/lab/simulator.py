@@ -24,6 +24,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from time import perf_counter
@@ -57,13 +58,46 @@ from trueloop.lab.teaching.inject import Inject, Written, fitted
 from trueloop.lab.teaching.memory import measured_by
 from trueloop.lab.teaching.player import Play, Stopped
 from trueloop.lab.teaching.program import Program
-from trueloop.lab.teaching.scenarios import SCENARIOS
-from trueloop.lab.teaching.trial import tried
+from trueloop.lab.teaching.scenarios import SCENARIOS, Record, Scenario, Variant
 from trueloop.reporting.excerpt import excerpts
 from trueloop.reporting.json_report import finding_to_json
 from trueloop.reporting.summary import counts, headline
 from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
+
+
+def tried(
+    scenario: Scenario, injects: Mapping[str, Inject], hear: Callable[[float], None] = lambda progress: None
+) -> Sequence[Record]:
+    """Run all variants.
+
+    Args:
+        scenario: the experiment.
+        injects: what breaks a script, by its code.
+        hear: told before every batch how far all is, 0..1; may raise `Stopped`.
+
+    Returns:
+        A record of each, in their order.
+    """
+    total = sum(variant.simulation.updates for variant in scenario.variants)
+    done = 0
+    records: list[Record] = []
+    for variant in scenario.variants:
+        records.append(_run(variant, injects, lambda play, done=done: hear((done + play.update) / total)))
+        done += variant.simulation.updates
+    return records
+
+
+def _run(variant: Variant, injects: Mapping[str, Inject], hear: Callable[[Play], None]) -> Record:
+    loop, simulation = fitted(variant.simulation, [injects[code] for code in variant.bugs])
+    play = Play(Program(loop.text()), hear, clip=simulation.clip, memory_share=1.0)
+    play.run()
+    curves = play.take()
+    return Record(
+        update=curves.update, loss=curves.loss, norm=curves.norm, rate=curves.rate, evaluations=curves.evaluations,
+        sweep=play.sweep,
+    )  # fmt: skip
+
 
 SAID_S: Final = 0.1  # between two words on how far an experiment is
 MOST_MIB: Final = 768.0  # what a run may come to hold: graphs that are kept grow without end

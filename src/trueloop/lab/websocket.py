@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from trueloop.app.web.wire_format import parsed, refusal, written
+from trueloop.app.web.wire_format import decode_object, error_body, encode_json
 from trueloop.core.errors import InvalidConfig
 from trueloop.lab.workers import Gone, Worker, Workers
 
@@ -64,9 +64,9 @@ class Sessions:
             except (WebSocketDisconnect, KeyError):  # KeyError: bytes, which no page of ours sends
                 return 1000, ""
             try:
-                parsed(text)
+                decode_object(text)
             except InvalidConfig as error:
-                if not await self._shown(socket, written({"kind": "refused", **refusal(error)})):
+                if not await self._shown(socket, encode_json({"kind": "refused", **error_body(error)})):
                     return IDLE, UNREAD
             else:
                 await worker.send(text)

@@ -25,9 +25,9 @@ from trueloop.tracing.events import LossRecord
 from trueloop.tracing.saved_tensors import input_shape, result_shape, saved_tensor, unreadable_reason
 from trueloop.tracing.torch_modes import modes_disabled
 
-MOST_NODES: Final = 48  # a sum of twenty losses, each with a weight; 0.3 us each
-MOST_MAKERS: Final = 4
-NOTE: Final = "trueloop.loss"  # in a node's metadata: a `Note`
+MAX_NODES: Final = 48  # a sum of twenty losses, each with a weight; 0.3 us each
+MAX_OPERATIONS: Final = 4
+LOSS_CALL_KEY: Final = "trueloop.loss"  # in a node's metadata: a `Note`
 REDUCTIONS: Final = ("none", "mean", "sum")
 KINDS: Final = {
     "NllLoss": "nll",
@@ -58,7 +58,7 @@ VIEWS: Final = frozenset(
         "View",
     )
 )
-RESHAPED: Final = VIEWS - {"Expand", "Index", "IndexSelect", "MaskedSelect", "Narrow", "Select", "Slice", "Split"}
+RESHAPES: Final = VIEWS - {"Expand", "Index", "IndexSelect", "MaskedSelect", "Narrow", "Select", "Slice", "Split"}
 ARITHMETIC: Final = VIEWS | {
     "Add",
     "Cat",
@@ -76,27 +76,27 @@ ARITHMETIC: Final = VIEWS | {
 }
 
 
-class Note(NamedTuple):
-    """What a loss function was called with, left on the node it made."""
+class LossCall(NamedTuple):
+    """The line and argument shapes of a loss call, stored on the node it made."""
 
-    place: CodePosition | None
+    location: CodePosition | None
     shapes: tuple[tuple[int, ...], ...]
-    """Of its input and target, as given."""
+    """Shapes of its input and target."""
 
 
-class Found(NamedTuple):
+class LossNode(NamedTuple):
     """A loss in the graph."""
 
     kind: str
     reduction: str
     top: Any
-    """The node that receives the gradient of the loss as a whole."""
+    """The node that receives the gradient of the loss value."""
     core: Any
-    """The node that holds its input and target, or nearest to them."""
+    """The node that saved its input and target, or is nearest to them."""
     source: Any
-    """The node that made its input; None where that has no gradient."""
+    """The node that made its input; None if the input needs no gradient."""
     divisor: float | None = None
-    """Of its mean, where it is known already."""
+    """Divisor of its mean, if known already."""
 
 
 class LossProbe:
@@ -104,33 +104,33 @@ class LossProbe:
 
     Args:
         root: the tensor whose ``backward()`` is about to run; hooks that read the losses' weights are put on its graph,
-            and taken off by `finish`.
-        weights: whether somebody wants to know the weights, and what a mean divides by.
+            and removed by `finish`.
+        weights: whether to read the weights and the divisors of means.
 
-    Cost: 4 to 12 us; with the weights 4 us more for each loss. No device is waited for: numbers are read on the CPU
+    Cost: 4 to 12 us; with the weights 4 us more for each loss. No device synchronisation: numbers are read on the CPU
     only.
     """
 
     __slots__ = ("_handles", "_losses", "_weights")
 
     def __init__(self, root: Tensor, *, weights: bool = True) -> None:
-        found = _walk(root.grad_fn)
-        self._losses = tuple([_seen(each, weights) for each in found])
+        found = _find_losses(root.grad_fn)
+        self._losses = tuple([_loss_record(each, weights) for each in found])
         self._weights: list[float | None] = [None] * len(found)
         self._handles: list[Any] = []
         if weights and found and root.is_cpu and not _compiled_autograd() and not modes_disabled():
             for place, each in enumerate(found):
-                self._handles.append(each.top.register_prehook(partial(_note, self._weights, place)))
+                self._handles.append(each.top.register_prehook(partial(_record_weight, self._weights, place)))
 
     def losses(self) -> tuple[LossRecord, ...]:
-        """Return the losses, with ``weight`` None."""
+        """Return the losses, with ``gradient_weight`` None."""
         return self._losses
 
     def finish(self, scale: float = 1.0) -> tuple[LossRecord, ...]:
-        """Return the losses with the weights they had in the backward that has run, and take the hooks off.
+        """Return the losses with their weights in the backward that has run, and remove the hooks.
 
         Args:
-            scale: a factor to be taken out of the weights: GradScaler's.
+            scale: GradScaler's factor, which the weights are divided by.
         """
         for handle in self._handles:
             handle.remove()
@@ -140,22 +140,22 @@ class LossProbe:
         return self._losses
 
 
-def _note(weights: list[float | None], place: int, gradients: Sequence[Tensor | None]) -> None:
-    """Remember the gradient that comes into a loss, where it is one number; runs within the program's backward."""
+def _record_weight(weights: list[float | None], place: int, gradients: Sequence[Tensor | None]) -> None:
+    """Record the scalar gradient of a loss; runs within the program's backward."""
     gradient = gradients[0] if gradients else None
     if type(gradient) is Tensor and gradient.numel() == 1 and gradient.device.type == "cpu":
         weights[place] = gradient.item()
 
 
 def _compiled_autograd() -> bool:
-    """A hook would become part of what is compiled."""
+    """Return True if compiled autograd is on, which would compile a hook into the graph."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")
     return module is not None and bool(getattr(module, "compiled_autograd_enabled", False))
 
 
 @cache
 def operation_name(name: str) -> str:
-    """Make "Mean" of "MeanBackward1", "" for a node that is no derivative of an operation of torch."""
+    """Return "Mean" for "MeanBackward1", "" for a node that is no derivative of a PyTorch operation."""
     return name.rpartition("Backward")[0]
 
 
@@ -164,32 +164,32 @@ def _name(node: Any) -> str:
 
 
 def parent(node: Any, place: int = 0) -> Any:
-    """Return what made an input of a node; None where that needed no gradient."""
+    """Return the node that made an input of a node; None if the input needs no gradient."""
     edges = node.next_functions
     return edges[place][0] if place < len(edges) else None
 
 
 def first_parent(node: Any) -> Any:
-    """Return what made the first of its inputs that needs a gradient."""
+    """Return the node of the first input that needs a gradient."""
     return next((edge[0] for edge in node.next_functions if edge[0] is not None), None)
 
 
 # Finding --------------------------------------------------------------------------------------------------------
 
 
-def _walk(root: Any) -> list[Found]:
+def _find_losses(root: Any) -> list[LossNode]:
     if root is None:
         return []
-    found: list[Found] = []
+    found: list[LossNode] = []
     queue: list[Any] = [root]
     known = {root}
     for node in queue:
         name = _name(node)
         pattern = PATTERNS.get(name)
-        loss = _plain(node, name, node) if name in KINDS else pattern(node) if pattern else None
+        loss = _own_node(node, name, node) if name in KINDS else pattern(node) if pattern else None
         if loss is not None:
             found.append(loss)
-        elif name in ARITHMETIC and len(queue) < MOST_NODES:
+        elif name in ARITHMETIC and len(queue) < MAX_NODES:
             for edge in node.next_functions:
                 if edge[0] is not None and edge[0] not in known:
                     known.add(edge[0])
@@ -197,77 +197,77 @@ def _walk(root: Any) -> list[Found]:
     return found
 
 
-def _plain(node: Any, name: str, top: Any, reduced: str = "") -> Found:
-    """A loss that has a node of its own."""
+def _own_node(node: Any, name: str, top: Any, reduced: str = "") -> LossNode:
+    """Return a loss with its own node."""
     reduction = reduced or REDUCTIONS[getattr(node, "_saved_reduction", 0)]
-    source = parent(node) if KINDS[name].startswith("bce") else first_parent(node)  # its target has a gradient, too
-    return Found(KINDS[name], reduction, top, node, source)
+    source = parent(node) if KINDS[name].startswith("bce") else first_parent(node)  # its target may have a gradient, too
+    return LossNode(KINDS[name], reduction, top, node, source)
 
 
-def _mean(node: Any) -> Found | None:
+def _mean(node: Any) -> LossNode | None:
     below = parent(node)
-    while _name(below) in RESHAPED:  # a mean over selected samples is none over all of them
+    while _name(below) in RESHAPES:  # a mean over selected samples is not one over all
         below = parent(below)
     name = _name(below)
     count = getattr(node, "_saved_self_sym_numel", None)
     if name == "Div" and _name(parent(below)) in ("CtcLoss", "CudnnCtcLoss"):
-        return _plain(parent(below), "CtcLoss", node, "mean")
+        return _own_node(parent(below), "CtcLoss", node, "mean")
     if name in KINDS and getattr(below, "_saved_reduction", 0) == 0:
-        return _plain(below, name, node, "mean")._replace(divisor=count)
+        return _own_node(below, name, node, "mean")._replace(divisor=count)
     if name == "Abs" and _name(parent(below)) == "Sub":
-        return Found("l1", "mean", node, below, first_parent(parent(below)), count)
+        return LossNode("l1", "mean", node, below, first_parent(parent(below)), count)
     if name == "Pow" and _name(parent(below)) == "Sub" and getattr(below, "_saved_exponent", 0) == 2:
-        return _squares(node, below)
-    return _divergence(node, below, "mean", count)
+        return _squared_error(node, below)
+    return _kl_divergence(node, below, "mean", count)
 
 
-def _squares(node: Any, below: Any) -> Found | None:
-    """A squared error written by hand: taken for a loss only where it is proven to be one, and broadcast."""
-    found = Found("mse", "mean", node, below, first_parent(parent(below)))
-    return found if _broadcast(found, None) is not None else None
+def _squared_error(node: Any, below: Any) -> LossNode | None:
+    """Return a hand-written squared error; only if it was broadcast, which proves that it is a loss."""
+    found = LossNode("mse", "mean", node, below, first_parent(parent(below)))
+    return found if _broadcast_shapes(found, None) is not None else None
 
 
-def _sum(node: Any) -> Found | None:
+def _sum(node: Any) -> LossNode | None:
     below = parent(node)
     name = _name(below)
     if name in KINDS and getattr(below, "_saved_reduction", 0) == 0:
-        return _plain(below, name, node, "sum")
+        return _own_node(below, name, node, "sum")
     if name == "Abs" and _name(parent(below)) == "Sub":
-        return Found("l1", "sum", node, below, first_parent(parent(below)))
-    return _divergence(node, below, "sum", None)
+        return LossNode("l1", "sum", node, below, first_parent(parent(below)))
+    return _kl_divergence(node, below, "sum", None)
 
 
-def _divergence(node: Any, below: Any, reduction: str, count: float | None) -> Found | None:
-    """kl_div is target * log(target) - target * input, of which only the second half needs a gradient."""
+def _kl_divergence(node: Any, below: Any, reduction: str, count: float | None) -> LossNode | None:
+    """Return a kl_div: target * log(target) - target * input, of which only the second term needs a gradient."""
     if _name(below) != "Sub" or parent(below, 0) is not None or _name(parent(below, 1)) != "Mul":
         return None
     product = parent(below, 1)
     if [made is None for made, _ in product.next_functions] != [True, False]:
         return None
-    return Found("kl_div", reduction, node, product, first_parent(product), count)
+    return LossNode("kl_div", reduction, node, product, first_parent(product), count)
 
 
-def _division(node: Any) -> Found | None:
+def _division(node: Any) -> LossNode | None:
     below = parent(node)
     count = getattr(node, "_saved_other", None)
     if _name(below) == "Neg":
-        soft = _negative(below)
+        soft = _soft_cross_entropy(below)
         return soft._replace(top=node, reduction="mean", divisor=count) if soft and isinstance(count, int) else None
     if _name(below) == "Sum" and _name(parent(below)) == "Sub":
-        return _divergence(node, parent(below), "mean", None)  # batchmean
+        return _kl_divergence(node, parent(below), "mean", None)  # batchmean
     return None
 
 
-def _negative(node: Any) -> Found | None:
-    """Cross-entropy with probabilities for targets: -(target * log_softmax(input)).sum()."""
+def _soft_cross_entropy(node: Any) -> LossNode | None:
+    """Return a cross-entropy with probabilities as targets: -(target * log_softmax(input)).sum()."""
     product = parent(parent(node)) if _name(parent(node)) == "Sum" else None
     if _name(product) != "Mul" or _name(parent(product)) != "LogSoftmax":
         return None
-    return Found("nll", "sum", node, product, parent(product))
+    return LossNode("nll", "sum", node, product, parent(product))
 
 
-def _smoothed(node: Any) -> Found | None:
-    """Label smoothing: (1 - s) * nll + s / classes * (sum over classes), which weigh 1 together."""
+def _label_smoothing(node: Any) -> LossNode | None:
+    """Return a loss with label smoothing: (1 - s) * nll + s / classes * (sum over classes), of total weight 1."""
     first, second = parent(node, 0), parent(node, 1)
     if _name(first) != "Mul" or _name(second) != "Mul" or _name(parent(first)) not in ("NllLoss", "NllLoss2D"):
         return None
@@ -277,14 +277,14 @@ def _smoothed(node: Any) -> Found | None:
     if not isinstance(kept, float) or not isinstance(spread, float) or not shape:
         return None
     classes = shape[1 if len(shape) > 1 else 0]
-    return _plain(nll, "NllLoss", node) if abs(kept + spread * classes - 1) < 1e-6 else None
+    return _own_node(nll, "NllLoss", node) if abs(kept + spread * classes - 1) < 1e-6 else None
 
 
-PATTERNS: Final[dict[str, Callable[[Any], Found | None]]] = {
-    "Add": _smoothed,
+PATTERNS: Final[dict[str, Callable[[Any], LossNode | None]]] = {
+    "Add": _label_smoothing,
     "Div": _division,
     "Mean": _mean,
-    "Neg": _negative,
+    "Neg": _soft_cross_entropy,
     "Sum": _sum,
 }
 
@@ -292,9 +292,9 @@ PATTERNS: Final[dict[str, Callable[[Any], Found | None]]] = {
 # Reading --------------------------------------------------------------------------------------------------------
 
 
-def _seen(found: Found, counted: bool) -> LossRecord:
+def _loss_record(found: LossNode, with_count: bool) -> LossRecord:
     kind, source, core = found.kind, found.source, found.core
-    note: Note | None = found.top.metadata.get(NOTE) or core.metadata.get(NOTE)
+    note: LossCall | None = found.top.metadata.get(LOSS_CALL_KEY) or core.metadata.get(LOSS_CALL_KEY)
     logs = None
     if kind == "nll":
         logs = source
@@ -308,20 +308,20 @@ def _seen(found: Found, counted: bool) -> LossRecord:
         kind=kind,
         reduction=found.reduction,
         shape=shape,
-        count=_count(found, shape) if counted else None,
+        count=_mean_divisor(found, shape) if with_count else None,
         gradient_weight=None,
-        input_operations=_makers(source, logs if kind == "cross_entropy" else None),
-        broadcast=_broadcast(found, note),
+        input_operations=_input_operations(source, logs if kind == "cross_entropy" else None),
+        broadcast=_broadcast_shapes(found, note),
         ignore_index=ignored if ignored is None or ignored < 1 << 63 else ignored - (1 << 64),
         targets=saved_tensor(core, "targets" if kind == "ctc" else "target"),
         unreadable_reason=unreadable_reason(core, "target", "targets", "self"),
-        location=note and note.place,
+        location=note and note.location,
         class_weights=getattr(core, "_raw_saved_weight", None) is not None and saved_tensor(core, "weight") is not None,
-        normalised_over=None if logs is None or ignored is None else _astray(logs, found.source, shape),
+        normalised_over=None if logs is None or ignored is None else _normalised_over(logs, found.source, shape),
     )
 
 
-def _count(found: Found, shape: tuple[int, ...] | None) -> float | None:
+def _mean_divisor(found: LossNode, shape: tuple[int, ...] | None) -> float | None:
     if found.divisor is not None or found.reduction != "mean":
         return found.divisor
     if found.kind == "nll":
@@ -330,14 +330,14 @@ def _count(found: Found, shape: tuple[int, ...] | None) -> float | None:
     return None if shape is None or found.kind in ("kl_div", "ctc") else math.prod(shape)
 
 
-def _makers(node: Any, logs: Any) -> tuple[str, ...]:
-    """Name the operations before the input, views left out.
+def _input_operations(node: Any, logs: Any) -> tuple[str, ...]:
+    """Return the names of the operations before the input, without views.
 
-    A softmax over anything but the classes is "softmax_elsewhere": over positions, or of which only a part was taken.
+    A softmax that is not over the classes is "softmax_elsewhere": over positions, or with only a part of it used.
     """
     makers: list[str] = []
     steps = 0
-    while node is not None and len(makers) < MOST_MAKERS and steps < 3 * MOST_MAKERS:
+    while node is not None and len(makers) < MAX_OPERATIONS and steps < 3 * MAX_OPERATIONS:
         steps += 1
         name = _name(node)
         if name not in VIEWS:
@@ -350,21 +350,21 @@ def _makers(node: Any, logs: Any) -> tuple[str, ...]:
     return tuple(makers)
 
 
-def _astray(logs: Any, source: Any, shape: tuple[int, ...] | None) -> tuple[int, int] | None:
-    """Return the dimension and size a log-softmax is over, where these are not the classes of the loss behind it."""
+def _normalised_over(logs: Any, source: Any, shape: tuple[int, ...] | None) -> tuple[int, int] | None:
+    """Return the dimension and size of a log-softmax that is not over the classes of its loss."""
     own, along = result_shape(logs), getattr(logs, "_saved_dim", None)
     if not own or not shape or len(shape) < 2 or along is None:
         return None
     along = along if along < len(own) else along - (1 << 64) + len(own)
-    if own != shape:  # reshaped in between: the size tells
-        while _name(source) in RESHAPED:
+    if own != shape:  # reshaped in between: compare the size
+        while _name(source) in RESHAPES:
             source = parent(source)
         return (along, own[along]) if source is logs and own[along] != shape[1] else None
     return (along, own[along]) if along != 1 and source is logs else None
 
 
 def _size_along(node: Any) -> int | None:
-    """How many values a softmax or log-softmax is over; None where that is not known."""
+    """Return the size of the dimension of a softmax or log-softmax; None if unknown."""
     shape, along = result_shape(node), getattr(node, "_saved_dim", None)
     if not shape or along is None:
         return None
@@ -376,10 +376,10 @@ def _snake(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_")
 
 
-def _broadcast(found: Found, note: Note | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Shapes of input and target before they were expanded against each other.
+def _broadcast_shapes(found: LossNode, note: LossCall | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the shapes of input and target before they were broadcast; None if they were not.
 
-    Not told where the program added an axis for it just before, with ``unsqueeze`` or ``[:, None]``: it wants pairs.
+    Also None if the program added an axis just before, with ``unsqueeze`` or ``[:, None]``: it intends pairs.
     """
     if found.kind not in ("mse", "smooth_l1", "huber", "l1") or found.source is None:
         return None

@@ -246,17 +246,21 @@ class Fit:
 
     def evaluate(self, batches: Iterable[Any]) -> Evaluation:
         """Evaluate the weights that would be shipped: averaged where an average is kept."""
+        average = self.parts.average
+        with average.applied() if average else nullcontext():
+            return self._evaluate_current(batches)
+
+    def _evaluate_current(self, batches: Iterable[Any]) -> Evaluation:
         parts = self.parts
-        with parts.average.applied() if parts.average else nullcontext():
-            return evaluate(
-                parts.forward,
-                parts.oom_retry.split_batches(batches),
-                parts.objective,
-                metrics=self._metrics,
-                device=parts.device,
-                context=parts.autocast(),
-                processes=self._evaluation_processes,
-            )
+        return evaluate(
+            parts.forward,
+            parts.oom_retry.split_batches(batches),
+            parts.objective,
+            metrics=self._metrics,
+            device=parts.device,
+            context=parts.autocast(),
+            processes=self._evaluation_processes,
+        )
 
     def report_evaluation(self, split: str, result: Evaluation, *, best: bool) -> None:
         """Report one evaluation."""
@@ -360,16 +364,7 @@ class Fit:
 
     def test(self, batches: Iterable[Any]) -> dict[str, float]:
         """Evaluate the current model once, on the test set."""
-        parts = self.parts
-        result = evaluate(
-            parts.forward,
-            parts.oom_retry.split_batches(batches),
-            parts.objective,
-            metrics=self._metrics,
-            device=parts.device,
-            context=parts.autocast(),
-            processes=self._evaluation_processes,
-        )
+        result = self._evaluate_current(batches)
         self.report_evaluation("test", result, best=False)
         return {f"test/{name}": value for name, value in result.metrics.items()}
 

@@ -57,11 +57,8 @@ class Interrupt:
 
     def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         again, now = self.requested is not None, time.monotonic()
-        if (
-            again
-            and self._launcher
-            and now - self._requested_at < (FORWARDED_WITHIN_S if self._launcher_is_alive() else DUPLICATE_WITHIN_S)
-        ):
+        within_s = FORWARDED_WITHIN_S if self._launcher_is_alive() else DUPLICATE_WITHIN_S
+        if again and self._launcher and now - self._requested_at < within_s:
             return
         if again and number == signal.SIGINT:
             raise KeyboardInterrupt

@@ -29,7 +29,7 @@ def there(run_dir):
 
 def gone(made, wishes, do=clean_up):
     plan = do(load_overviews(made.root), made.root, wishes)
-    return [(item.kind, item.path.name) for item in plan.items], {path.name: reason for path, reason in plan.spared}
+    return [(item.kind, item.path.name) for item in plan.items], {path.name: reason for path, reason in plan.skipped}
 
 
 def test_a_look_changes_nothing(made):

@@ -172,7 +172,7 @@ def test_a_body_that_does_not_come_is_given_up(serving, made_artifacts):
 
 
 def test_a_head_that_does_not_come_is_cut(serving, made_artifacts, monkeypatch):
-    monkeypatch.setattr("trueloop.app.web.connections.SLOWEST_S", 0.2)
+    monkeypatch.setattr("trueloop.app.web.connections.REQUEST_TIMEOUT_S", 0.2)
     with serving(made_artifacts.model()) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as slow:
             slow.sendall(b"POST /predict HTTP/1.1\r\nHost: loc")

@@ -49,9 +49,9 @@ def test_what_is_wrong_is_journaled_with_its_remedy(tmp_path: Path, monkeypatch:
 
 def test_nothing_is_said_of_a_disk_that_nothing_is_written_to(monkeypatch: pytest.MonkeyPatch):
     asked: list[object] = []
-    real = startup_checks.examine
+    real = startup_checks.run_checks
     monkeypatch.setattr(
-        startup_checks, "examine", lambda machine, need: asked.append((machine, need)) or real(machine, need)
+        startup_checks, "run_checks", lambda machine, need: asked.append((machine, need)) or real(machine, need)
     )
     fit(None, device="cpu")
     [(machine, need)] = asked  # pyright: ignore[reportGeneralTypeIssues]

@@ -1,4 +1,4 @@
-"""Connections that are too many, too slow or deaf are cut, and the others are answered."""
+"""Too many, slow or unread connections are closed, and the others are is_answered."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from trueloop.app.web import connections
-from trueloop.app.web.connections import Http, WebSocket
+from trueloop.app.web.connections import HttpProtocol, WebSocketProtocol
 
 
-async def waits(socket: Socket) -> None:
+async def hold_open(socket: Socket) -> None:
     await socket.accept()
     await socket.receive()
 
 
-async def speaks(socket: Socket) -> None:
-    """Say much, and go when nobody listens."""
+async def send_much(socket: Socket) -> None:
+    """Send much, and stop when the client does not read."""
     await socket.accept()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(0.2):
@@ -39,11 +39,11 @@ async def speaks(socket: Socket) -> None:
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(connections, "MOST", 3)
-    monkeypatch.setattr(connections, "SLOWEST_S", 0.3)
-    monkeypatch.setattr(connections, "UNREAD", 1 << 12)
-    app = Starlette(routes=[WebSocketRoute("/live", waits), WebSocketRoute("/speaks", speaks)])
-    server = uvicorn.Server(uvicorn.Config(app, http=Http, ws=WebSocket, log_level="error", lifespan="off"))
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(connections, "MAX_UNREAD_BYTES", 1 << 12)
+    app = Starlette(routes=[WebSocketRoute("/live", hold_open), WebSocketRoute("/send_much", send_much)])
+    server = uvicorn.Server(uvicorn.Config(app, http=HttpProtocol, ws=WebSocketProtocol, log_level="error", lifespan="off"))
     taken = socket.socket()
     taken.bind(("127.0.0.1", 0))
     thread = threading.Thread(target=asyncio.run, args=(server.serve([taken]),))
@@ -55,7 +55,7 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     thread.join()
 
 
-def answered(port: int) -> bool:
+def is_answered(port: int) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     connection.request("GET", "/")
     status = connection.getresponse().status
@@ -63,7 +63,7 @@ def answered(port: int) -> bool:
     return status == 404
 
 
-def cut(connection: socket.socket) -> bool:
+def is_closed(connection: socket.socket) -> bool:
     connection.settimeout(20)
     try:
         return connection.recv(1) == b""
@@ -72,48 +72,48 @@ def cut(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: a", b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HT"])
-def test_a_request_that_does_not_come_is_not_waited_for(port: int, said: bytes):
+def test_a_request_that_does_not_arrive_times_out(port: int, said: bytes):
     with socket.create_connection(("127.0.0.1", port)) as slow:
         slow.sendall(said)
         slow.settimeout(20)
         while said.endswith(b"HT") and not slow.recv(1000).endswith(b"Not Found"):
             continue
-        assert cut(slow)
-    assert answered(port)
+        assert is_closed(slow)
+    assert is_answered(port)
 
 
-def test_too_many_are_cut_and_the_first_ones_are_not(port: int):
+def test_too_many_connections_close_the_newest_only(port: int):
     with connect(f"ws://127.0.0.1:{port}/live") as first:
         several: list[Any] = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
-        assert cut(several[-1])
+        assert is_closed(several[-1])
         time.sleep(0.5)
         first.ping().wait(20)  # a live page may be silent for as long as it likes
         for each in several:
             each.close()
-    assert answered(port)
+    assert is_answered(port)
 
 
-def opened(port: int, path: str) -> socket.socket:
-    deaf = socket.create_connection(("127.0.0.1", port), timeout=20)
+def open_websocket(port: int, path: str) -> socket.socket:
+    unread = socket.create_connection(("127.0.0.1", port), timeout=20)
     key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
     upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
-    deaf.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\n{upgrade}{key}\r\n".encode())
-    return deaf
+    unread.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\n{upgrade}{key}\r\n".encode())
+    return unread
 
 
-def test_pings_whose_answers_nobody_reads_end_the_connection(port: int):
-    with opened(port, "/live") as deaf:
+def test_unread_pongs_close_the_connection(port: int):
+    with open_websocket(port, "/live") as unread:
         ping = b"\x89\xfd" + b"\0" * 4 + b"x" * 125
         with pytest.raises(OSError, match="reset|Broken pipe"):
             for _ in range(100_000):
-                deaf.sendall(ping * 100)
+                unread.sendall(ping * 100)
     with pytest.raises(ConnectionClosed), connect(f"ws://127.0.0.1:{port}/live") as one:
-        one.send("so the next one is heard")
+        one.send("so the next one is received")
         one.recv(20)
 
 
-def test_what_nobody_takes_is_not_kept_for_ever(port: int):
-    with opened(port, "/speaks") as deaf, pytest.raises(OSError, match="reset|Broken pipe"):
+def test_unread_messages_are_not_buffered_without_limit(port: int):
+    with open_websocket(port, "/send_much") as unread, pytest.raises(OSError, match="reset|Broken pipe"):
         for _ in range(200):
             time.sleep(0.1)
-            deaf.sendall(b"\x8a\x80" + b"\0" * 4)  # a pong nobody asked for
+            unread.sendall(b"\x8a\x80" + b"\0" * 4)  # an unsolicited pong

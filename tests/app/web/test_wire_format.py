@@ -1,4 +1,4 @@
-"""What goes over the line is strict JSON, and frames come apart as they were put together."""
+"""JSON messages are strict, and frames decode to what was encoded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueloop.app.web.wire_format import frame, opened, parsed, plain, written
+from trueloop.app.web.wire_format import encode_frame, decode_frame, decode_object, to_json_value, encode_json
 from trueloop.core.errors import InvalidConfig
 
 JSON = st.recursive(
@@ -23,26 +23,26 @@ def refuse(name: str) -> None:
 
 
 @given(JSON)
-def test_whatever_is_written_is_read_by_a_strict_reader(value: object):
-    read = json.loads(written(value), parse_constant=refuse)
-    assert read == plain(value)
+def test_encoded_json_is_strict(value: object):
+    read = json.loads(encode_json(value), parse_constant=refuse)
+    assert read == to_json_value(value)
 
 
-def test_numbers_that_are_not_finite_become_words():
-    assert plain({"loss": math.nan, "norms": (math.inf, -math.inf, 1.5)}) == {
+def test_non_finite_numbers_become_strings():
+    assert to_json_value({"loss": math.nan, "norms": (math.inf, -math.inf, 1.5)}) == {
         "loss": "nan",
         "norms": ["inf", "-inf", 1.5],
     }
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "3", "{", '{"a": NaN}', '{"a": Infinity}', "[" * 100_000, b"\xff{}"])
-def test_what_is_no_object_is_refused(text: str | bytes):
+def test_other_values_than_objects_are_refused(text: str | bytes):
     with pytest.raises(InvalidConfig, match="not"):
-        parsed(text)
+        decode_object(text)
 
 
 @given(st.dictionaries(st.text(), st.integers() | st.text()), st.lists(st.binary()))
-def test_a_frame_comes_apart_as_it_was_put_together(header: dict[str, int | str], planes: list[bytes]):
-    data = frame(header, planes)
-    assert opened(data) == (header, b"".join(planes))
+def test_frames_round_trip(header: dict[str, int | str], planes: list[bytes]):
+    data = encode_frame(header, planes)
+    assert decode_frame(data) == (header, b"".join(planes))
     assert (len(data) - sum(map(len, planes))) % 4 == 0

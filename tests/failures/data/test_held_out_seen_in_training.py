@@ -43,7 +43,7 @@ for epoch in range(2):
     train(train_loader)
     accuracy(val_loader)
 """,
-    "everything in the training loader": """
+    "the full dataset in the training loader": """
 train_set, held_out = random_split(data, [300, 100])
 train_loader = DataLoader(data, 50, shuffle=True)  # <- DAT001
 val_loader = DataLoader(held_out, 50)
@@ -81,7 +81,7 @@ class Experiment:
             accuracy(val_loader)
 Experiment().run()
 """,
-    "arrays in a dataset of one's own": """
+    "arrays in a custom dataset": """
 class Table(Dataset):
     def __init__(self, a, b):
         self.a, self.b = a.numpy(), b.numpy()
@@ -145,7 +145,7 @@ for fold in range(4):
         train(loader, net, opt)
         accuracy(val, net)
 """,
-    "folds, one model set back": """
+    "folds, one model reset": """
 start = {k: v.clone() for k, v in model.state_dict().items()}
 for fold in range(4):
     model.load_state_dict(start)
@@ -156,7 +156,7 @@ for fold in range(4):
         train(train_loader, model, opt)
         accuracy(val_loader)
 """,
-    "refit on everything": """
+    "refit on the full dataset": """
 train_set, held_out = random_split(data, [300, 100])
 train_loader, val_loader = DataLoader(train_set, 50, shuffle=True), DataLoader(held_out, 50)
 for epoch in range(2):
@@ -167,7 +167,7 @@ for epoch in range(2):
     train(final)
     accuracy(val_loader)
 """,
-    "repetitions by nature": """
+    "natural duplicates": """
 x = x[torch.randint(0, 60, (400,))]
 y = (x.sum(1) > 0).long()
 train_loader = DataLoader(TensorDataset(x[:300], y[:300]), 50, shuffle=True)

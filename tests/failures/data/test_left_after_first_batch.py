@@ -121,7 +121,7 @@ def train(limit):
     return loss
 train(3)
 """,
-    "a break in the first turn": """
+    "a break in the first iteration": """
 def train():
     for x, y in loader:
         loss = update(x, y)
@@ -129,7 +129,7 @@ def train():
     return loss
 train()
 """,
-    "return on a condition": """
+    "a return under a condition": """
 def train():
     for x, y in loader:
         loss = update(x, y)
@@ -138,7 +138,7 @@ def train():
     return loss
 train()
 """,
-    "return in each arm of one, but one": """
+    "a return in all branches but one": """
 def train(limit):
     for i, (x, y) in enumerate(loader):
         loss = update(x, y)
@@ -188,15 +188,15 @@ def overfit(steps):
 overfit(100)
 """,
     "all data in one batch": """
-whole = DataLoader(data, batch_size=len(data))
+full_batch = DataLoader(data, batch_size=len(data))
 def train():
-    for x, y in whole:
+    for x, y in full_batch:
         loss = update(x, y)
         return loss
 for epoch in range(100):
     train()
 """,
-    "an iterator that is kept": """
+    "an iterator that is reused": """
 batches = iter(loader)
 def train():
     for x, y in batches:
@@ -214,7 +214,7 @@ def train():
 for step in range(100):
     train()
 """,
-    "without end, by hand": """
+    "an endless loader without islice": """
 def endless(loader):
     while True:
         for batch in loader:

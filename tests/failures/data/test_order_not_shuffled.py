@@ -39,7 +39,7 @@ def make_loaders():
     return DataLoader(Folder(50), batch_size=10, shuffle=False)  # <- DAT003
 fit(make_loaders())
 """,
-    "two classes, dictionaries, a loop of one's own": """
+    "two classes, dictionaries, a custom loop": """
 class Pairs(Dataset):
     def __len__(self):
         return 200
@@ -120,7 +120,7 @@ fit([(x, y)] * 20)
 small = DataLoader(Subset(TensorDataset(inputs, labels), range(0, 320, 10)), batch_size=32)
 fit(small, epochs=20)
 """,
-    "one window for the whole epoch": """
+    "one window per epoch": """
 loader = DataLoader(TensorDataset(inputs, labels), batch_size=16)
 for epoch in range(6):
     optimizer.zero_grad()
@@ -144,7 +144,7 @@ class Stream(IterableDataset):
         return zip(inputs, labels)
 fit(DataLoader(Stream(), batch_size=16))
 """,
-    "a sampler of one's own": """
+    "a custom sampler": """
 class ByLength(torch.utils.data.Sampler):
     def __len__(self):
         return 320
@@ -167,7 +167,7 @@ def test_run_accepts_correct_scripts(run_is_clean, script):
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-RUN_ONLY = {"a folder of classes", "two classes, dictionaries, a loop of one's own"}
+RUN_ONLY = {"a folder of classes", "two classes, dictionaries, a custom loop"}
 """What a dataset of one's own gives the text does not tell."""
 
 LINT_FAULTY = {
@@ -192,7 +192,7 @@ class Trainer:
         self.train = data.DataLoader(  # <- DAT003
             D.DatasetFolder(args.root, loader=torch.load, extensions=(".pt",)),
             batch_size=args.batch_size,
-            shuffle=False,  # as it is
+            shuffle=False,  # the default
         )
         self.opt = torch.optim.AdamW(net.parameters())
     def epoch(self):
@@ -206,7 +206,7 @@ class Trainer:
             self.net.train()
             self.epoch()
 """,
-    "two classes written out": """
+    "two classes as constants": """
 x = torch.cat([torch.randn(100, 12) + 1, torch.randn(100, 12) - 1])
 y = torch.cat([torch.zeros(100), torch.ones(100)])
 net = nn.Linear(12, 1)
@@ -243,7 +243,7 @@ LINT_CORRECT = {
 train, held_out = torch.utils.data.random_split(folder, [0.8, 0.2])
 fit(DataLoader(train, 16))
 """,
-    "a folder, shuffled if asked": FOLDER + "fit(DataLoader(folder, 16, shuffle=args.shuffle))",
+    "a folder, shuffled by an option": FOLDER + "fit(DataLoader(folder, 16, shuffle=args.shuffle))",
     "phases": FOLDER
     + """
 loaders = {each: DataLoader(ImageFolder(each), 16, shuffle=each == "train") for each in ("train", "val")}

@@ -26,7 +26,7 @@ for epoch in range(3):
     torch.manual_seed(0)  # <- DAT004
     one_epoch(loader)
 """,
-    "its own generator, seeded again": """
+    "a generator of the loader, seeded again": """
 g = torch.Generator()
 loader = DataLoader(data, 16, shuffle=True, generator=g)  # <- DAT004
 for epoch in range(3):
@@ -111,7 +111,7 @@ model.load_state_dict(weights)
 torch.set_rng_state(generator)
 one_epoch(loader)
 """,
-    "held-out data shuffled alike": """
+    "held-out data in the same shuffled order": """
 train_loader, val_loader = DataLoader(data, 16, shuffle=True), DataLoader(TensorDataset(x + 1, x), 16, shuffle=True)
 for epoch in range(3):
     one_epoch(train_loader)
@@ -226,7 +226,7 @@ for member in members:
 for number in range(3):
     members[number].fit()
 """,
-    "the next seed at each turn": """
+    "another seed in each iteration": """
 seeds = iter(range(9))
 loader = DataLoader(data, 16, shuffle=True)
 def fit(seed):
@@ -250,7 +250,7 @@ for epoch in range(3):
         torch.manual_seed(0)
     one_epoch(loader)
 """,
-    "the state put back after drawing": """
+    "the state restored after drawing": """
 loader = DataLoader(data, 16, shuffle=True)
 for epoch in range(3):
     state = torch.get_rng_state()
@@ -259,7 +259,7 @@ for epoch in range(3):
     torch.set_rng_state(state)
     one_epoch(loader)
 """,
-    "a generator of its own, which goes on": """
+    "a generator of the loader that continues": """
 generator = torch.Generator()
 generator.manual_seed(0)
 for epoch in range(3):

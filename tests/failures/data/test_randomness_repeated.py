@@ -98,7 +98,7 @@ class Synthetic(Rows):
         return torch.randn(6)
 fit(DataLoader(Synthetic(), 8))
 """,
-    "a generator of its own, in this process": """
+    "a generator of the dataset, in this process": """
 class Noisy(Rows):
     def __init__(self):
         self.rng = np.random.default_rng(0)
@@ -125,7 +125,7 @@ class Part(Rows):
         return torch.randn(6) * self.order[i] / 1000
 fit(DataLoader(Part(), 20, shuffle=True, num_workers=2))
 """,
-    "made anew for each sample": """
+    "a new generator for each sample": """
 class Noisy(Rows):
     def __init__(self):
         self.rng = np.random.default_rng(0)
@@ -134,7 +134,7 @@ class Noisy(Rows):
         return torch.from_numpy(self.rng.normal(size=6)).float()
 fit(DataLoader(Noisy(), 20, shuffle=True, num_workers=2))
 """,
-    "workers told apart": """
+    "workers with different seeds": """
 class Stream(IterableDataset):
     def __init__(self):
         self.rng = np.random.default_rng(0)

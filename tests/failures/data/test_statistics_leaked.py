@@ -74,7 +74,7 @@ m, s = x[:400].mean(0), x[:400].std(0)
 x = (x - m) / s
 fit(DataLoader(TensorDataset(x[:400], y[:400]), 50, shuffle=True), DataLoader(TensorDataset(x[400:], y[400:]), 50))
 """,
-    "each part by its own": """
+    "each part with its own statistics": """
 a, b = x[:400], x[400:]
 a, b = (a - a.mean(0)) / a.std(0), (b - b.mean(0)) / b.std(0)
 fit(DataLoader(TensorDataset(a, y[:400]), 50, shuffle=True), DataLoader(TensorDataset(b, y[400:]), 50))
@@ -102,7 +102,7 @@ data = TensorDataset(bits, bits.prod(1, keepdim=True))
 train_set, held_out = random_split(data, [48, 16])
 fit(DataLoader(train_set, 8, shuffle=True), DataLoader(held_out, 8))
 """,
-    "centred by whoever published it": """
+    "centred by its publisher": """
 from sklearn.datasets import load_diabetes
 a, b = load_diabetes(return_X_y=True)
 data = TensorDataset(torch.tensor(a[:, :6], dtype=torch.float32), torch.tensor(b, dtype=torch.float32)[:, None] / 100)

@@ -27,7 +27,7 @@ train.dataset.transform = augment
 val.dataset.transform = plain  # <- DAT008
 """
     + LOADERS,
-    "another than it was made with": """
+    "another transform than in the constructor": """
 train, val = random_split(datasets.ImageFolder("data", transform=augment), [0.8, 0.2])
 val.dataset.transform = plain  # <- DAT008
 """
@@ -110,7 +110,7 @@ train, val = random_split(datasets.ImageFolder("data"), [0.8, 0.2])
 train.dataset.transform = plain
 """
     + LOADERS,
-    "a dataset that was made without": """
+    "a dataset built without a transform": """
 train, val = random_split(datasets.ImageFolder("data", transform=None), [0.8, 0.2])
 val.dataset.transform = plain
 """
@@ -129,7 +129,7 @@ val = Subset(two, order[800:])
 val.dataset.transform = plain
 """
     + LOADERS,
-    "anew before every phase": """
+    "set again before every phase": """
 data = datasets.ImageFolder("data", transform=augment)
 train, val = random_split(data, [0.8, 0.2])
 """
@@ -168,7 +168,7 @@ if only_measured:
     val.dataset.transform = plain
 """
     + LOADERS,
-    "parts bound anew": """
+    "parts that are reassigned": """
 data = datasets.ImageFolder("data", transform=augment)
 train, val = random_split(data, [0.8, 0.2])
 val.dataset.transform = plain
@@ -213,7 +213,7 @@ def test_lint_accepts_correct_scripts(lint_is_clean, name):
 def test_the_message_names_both_values(lint_reports):
     first, second = (lint_reports(HEAD + FAULTY[name])[0] for name in list(FAULTY)[:2])
     assert first.message == (
-        "`train.dataset` and `val.dataset` are one object: its transform becomes `plain` for all of them, and `augment` "
-        "is never used."
+        "`train.dataset` and `val.dataset` are one object: its transform becomes `plain` for all of them, and "
+        "`augment` is never used."
     )
     assert second.message == first.message

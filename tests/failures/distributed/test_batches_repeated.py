@@ -64,13 +64,13 @@ class Trainer:
 
 Trainer(net(), DataLoader(data, 16, shuffle=True)).fit(2)  # <- DST005
 """,
-    "a stream that nobody shares out": """
+    "a stream that is not divided": """
 class Rows(IterableDataset):
     def __iter__(self):
         yield from zip(*data.tensors)
 train(DDP(net()), DataLoader(Rows(), batch_size=16))  # <- DST005
 """,
-    "drawn by hand, with one seed": """
+    "random batches with one seed": """
 model = DDP(net())  # <- DST005
 optimizer = torch.optim.Adam(model.parameters())
 def step():
@@ -147,7 +147,7 @@ train(DDP(net()), [next(iter(DataLoader(data, batch_size=16)))] * 8)
     "all of the data in each update": """
 train(DDP(net()), DataLoader(data, batch_size=192), 12)
 """,
-    "a task of its own on each rank": TASKS,
+    "a separate task on each rank": TASKS,
     "a part of the sequence each, within the model": """
 class InParts(nn.Module):
     def __init__(self):
@@ -164,7 +164,7 @@ for a, b in DataLoader(data, batch_size=32, shuffle=True):
     mse(model(a), b.chunk(world_size)[rank]).backward()
     optimizer.step()
 """,
-    "noise of its own on equal samples": """
+    "different noise on equal samples": """
 torch.manual_seed(rank)
 model = DDP(nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.3), nn.Linear(8, 1)))
 train(model, DataLoader(data, batch_size=16))
@@ -191,7 +191,7 @@ for a, b in DataLoader(data, batch_size=16):
     (model(a) * 0.0).sum().backward()
     optimizer.step()
 """,
-    "a GAN with noise of its own": """
+    "a GAN with different noise": """
 G, D = DDP(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 6))), DDP(nn.Linear(6, 1))
 opt_g, opt_d = torch.optim.Adam(G.parameters(), lr=1e-3), torch.optim.Adam(D.parameters(), lr=1e-3)
 bce = nn.BCEWithLogitsLoss()
@@ -228,7 +228,7 @@ def test_run_accepts_correct_scripts(ran, name):
     for result in ran[name]:
         assert not result.problems
         assert not result.found, result.messages
-    verdicts = {result.judged["DST005"][0] for result in ran[name]}
+    verdicts = {result.verdicts["DST005"][0] for result in ran[name]}
     assert verdicts == ({"passed"} if name in JUDGED else {"not judged"})
 
 
@@ -245,13 +245,13 @@ train(DDP(net()), loader)
     assert second.found == expected(script)
     assert "Ranks 0 and 1 train on the same batches" in second.messages[0]
     assert not third.found
-    assert not first.found, "rank 0 asks one after the other, and one of them does other work"
+    assert not first.found, "rank 0 compares with one rank after another, and one of them has other batches"
 
 
 def test_an_untraced_rank_does_not_block(on_ranks):
-    result = on_ranks({"one": HEAD + FAULTY["in order"]}, unwatched=(1,))["one"][0]
+    result = on_ranks({"one": HEAD + FAULTY["in order"]}, untraced=(1,))["one"][0]
     assert not result.found
-    assert result.judged["DST005"] == ("not judged", "no two ranks could be compared")
+    assert result.verdicts["DST005"] == ("not judged", "no two ranks could be compared")
 
 
 def test_no_hook_remains_and_results_are_equal(on_ranks):
@@ -259,18 +259,18 @@ def test_no_hook_remains_and_results_are_equal(on_ranks):
         HEAD
         + """
 model = DDP(net())
-heard = []
+hook_counts = []
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 for a, b in DataLoader(data, batch_size=16, sampler=DistributedSampler(data)):
     optimizer.zero_grad()
     loss = mse(model(a), b)
-    heard.append(sum(bool(p._backward_hooks) for p in model.parameters()))
+    hook_counts.append(sum(bool(p._backward_hooks) for p in model.parameters()))
     loss.backward()
     optimizer.step()
-    heard.append(sum(bool(p._backward_hooks) for p in model.parameters()))
-results = [heard, [round(p.sum().item(), 6) for p in model.parameters()]]
+    hook_counts.append(sum(bool(p._backward_hooks) for p in model.parameters()))
+results = [hook_counts, [round(p.sum().item(), 6) for p in model.parameters()]]
 """
     )
-    seen = on_ranks({"one": script})["one"][0]
-    assert seen.printed[0] == "[3, 0, 3, 0, 0, 0, 3, 0, 0, 0, 0, 0]", "the first, 2nd and 4th of six rounds"
-    assert seen.printed[1] == on_ranks({"one": script}, unwatched=(0, 1))["one"][0].printed[1]
+    result = on_ranks({"one": script})["one"][0]
+    assert result.printed[0] == "[3, 0, 3, 0, 0, 0, 3, 0, 0, 0, 0, 0]", "the first, 2nd and 4th of six rounds"
+    assert result.printed[1] == on_ranks({"one": script}, untraced=(0, 1))["one"][0].printed[1]

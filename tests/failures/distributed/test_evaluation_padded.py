@@ -32,7 +32,7 @@ def measure(loader):
 
 CORRECT = {
     "a multiple of the processes": "held_out = shared(held_out_set, 3, shuffle=False)\n",
-    "shared out without repeats": "held_out = DataLoader(Subset(held_out_set, range(0, 21, 2)), batch_size=8)\n",
+    "divided without repeats": "held_out = DataLoader(Subset(held_out_set, range(0, 21, 2)), batch_size=8)\n",
     "one process": "held_out = DataLoader(held_out_set, batch_size=8)\n",
 }
 LOOP = """
@@ -51,20 +51,23 @@ for epoch in range(2):
 """
 
 FAULTY = {
-    "in order": ("held_out = shared(held_out_set, shuffle=False)" + LOOP, "22 samples of 21, 1 of them twice"),
+    "in order": (
+        "held_out = shared(held_out_set, shuffle=False)" + LOOP,
+        "has 21 samples, but its DistributedSampler yields 22 over 2 processes, 1 of them twice",
+    ),
     "four processes, a subset": (
         "held_out = shared(Subset(held_out_set, range(9)), 4, shuffle=False)" + LOOP,
-        "12 samples of 9, 3 of them twice",
+        "has 9 samples, but its DistributedSampler yields 12 over 4 processes, 3 of them twice",
     ),
     "within a batch sampler": (
         "inner = DistributedSampler(held_out_set, 2, 0, shuffle=False)\n"
         "held_out = DataLoader(held_out_set, batch_sampler=torch.utils.data.BatchSampler(inner, 8, False))  # here"
         + LOOP,
-        "22 samples of 21, 1 of them twice",
+        "has 21 samples, but its DistributedSampler yields 22 over 2 processes, 1 of them twice",
     ),
     "left out instead": (
         "held_out = shared(held_out_set, 4, shuffle=False, drop_last=True)" + LOOP,
-        "20 samples of 21, and leaves 1 out",
+        "has 21 samples, but its DistributedSampler yields 20 over 4 processes and omits 1",
     ),
     "a class, two optimizers, at the end": (
         """
@@ -86,7 +89,7 @@ for number, (a, b) in enumerate(train):
             each.zero_grad()
 Test(held_out_set).run()
 """,
-        "22 samples of 21, 1 of them twice",
+        "has 21 samples, but its DistributedSampler yields 22 over 2 processes, 1 of them twice",
     ),
 }
 

@@ -27,7 +27,7 @@ def loss_of(model):
 """
 
 FAULTY = {
-    "a rate for each rank": """
+    "a learning rate per rank": """
 model = DistributedDataParallel(net)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3 * (1 + rank))
 for step in range(10):
@@ -103,7 +103,7 @@ for step in range(8):
 }
 
 CORRECT = {
-    "statistics of its own on each rank": """
+    "different statistics on each rank": """
 model = DistributedDataParallel(net, broadcast_buffers=False)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 for step in range(10):
@@ -158,7 +158,7 @@ for step in range(16):
             dist.all_reduce(p.data)
             p.data /= 2
 """,
-    "wrapped after the first update, which was averaged by hand": """
+    "wrapped after a first update with manual averaging": """
 optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
 for p in net.parameters():
     dist.broadcast(p.data, src=0)
@@ -172,7 +172,7 @@ for step in range(8):
     optimizer.zero_grad()
     loss_of(model).backward()
 """,
-    "local SGD by torch's own hook": """
+    "local SGD by the hook of PyTorch": """
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 model = DistributedDataParallel(net)
@@ -253,8 +253,8 @@ for step in range(8):
 """,
 }
 
-JUDGED = {"wrapped after the first update, which was averaged by hand",
-          "accumulated under no_sync", "statistics of its own on each rank", "compressed gradients",
+JUDGED = {"wrapped after a first update with manual averaging",
+          "accumulated under no_sync", "different statistics on each rank", "compressed gradients",
           "a GAN, two wrappers and two optimizers", "shards of one optimizer",
           "parameters that are left out"}  # fmt: skip
 
@@ -277,7 +277,7 @@ def test_run_accepts_correct_scripts(ran, name):
     for result in ran[name]:
         assert not result.problems
         assert not result.found, result.messages
-    verdicts = {result.judged["DST001"][0] for result in ran[name]}
+    verdicts = {result.verdicts["DST001"][0] for result in ran[name]}
     assert verdicts == {"passed"} if name in JUDGED else verdicts <= {"passed", "not judged", "not applicable"}
 
 
@@ -306,6 +306,6 @@ for step in range(20):
 
 
 def test_an_untraced_rank_does_not_block(on_ranks):
-    result = on_ranks({"one": HEAD + FAULTY["a rate for each rank"]}, unwatched=(1,))["one"][0]
+    result = on_ranks({"one": HEAD + FAULTY["a learning rate per rank"]}, untraced=(1,))["one"][0]
     assert not result.found
-    assert result.judged["DST001"] == ("not judged", "no two ranks could be compared")
+    assert result.verdicts["DST001"] == ("not judged", "no two ranks could be compared")

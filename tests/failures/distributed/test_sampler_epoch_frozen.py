@@ -55,7 +55,7 @@ for epoch in range(3):
         nn.functional.mse_loss(model(a), b).backward()
         optimizer.step()
 """,
-    "a class that makes loader and sampler anew each time": """
+    "a class that rebuilds loader and sampler each time": """
 class Trainer:
     def loader(self):
         sampler = DistributedSampler(data, num_replicas=4, rank=2)
@@ -70,7 +70,7 @@ trainer = Trainer()
 for _ in range(3):
     trainer.epoch()
 """,
-    "told the same epoch each time": """
+    "the same epoch set each time": """
 sampler = DistributedSampler(data, num_replicas=2, rank=0)
 loader = DataLoader(data, 8, sampler=sampler)
 start = 0
@@ -84,14 +84,14 @@ for epoch in range(3):
 }
 
 CORRECT = {
-    "told by the sampler": """
+    "set on the sampler": """
 sampler = DistributedSampler(data, num_replicas=2, rank=0)
 loader = DataLoader(data, 8, sampler=sampler)
 for epoch in range(3):
     sampler.set_epoch(epoch)
     one_epoch(loader)
 """,
-    "told by the loader's, in a helper": """
+    "set on the sampler of the loader, in a helper": """
 def begin(loader, epoch):
     if isinstance(loader.sampler, DistributedSampler):
         loader.sampler.set_epoch(epoch)
@@ -100,7 +100,7 @@ for epoch in range(3):
     begin(loader, epoch)
     one_epoch(loader)
 """,
-    "told through a batch sampler": """
+    "set through a batch sampler": """
 loader = DataLoader(data, batch_sampler=BatchSampler(DistributedSampler(data, 2, 0), 8, True))
 for epoch in range(3):
     loader.batch_sampler.sampler.set_epoch(epoch)
@@ -128,7 +128,7 @@ for epoch in range(1, 3):
 for epoch in range(3):
     one_epoch(DataLoader(data, 8, sampler=DistributedSampler(data, num_replicas=2, rank=0, seed=epoch)))
 """,
-    "an epoch of its own": """
+    "an epoch from another counter": """
 class Counting(DistributedSampler):
     def __iter__(self):
         self.epoch += 1
@@ -137,7 +137,7 @@ loader = DataLoader(data, 8, sampler=Counting(data, num_replicas=2, rank=0))
 for epoch in range(3):
     one_epoch(loader)
 """,
-    "two models in turn": """
+    "two alternating models": """
 other = nn.Linear(6, 1)
 its_optimizer = torch.optim.SGD(other.parameters(), lr=0.01)
 sampler = DistributedSampler(data, num_replicas=2, rank=0)
@@ -181,7 +181,7 @@ def test_run_accepts_correct_scripts(run_is_clean, script):
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-RUN_ONLY = {"a sampler within a batch sampler", "told the same epoch each time"}
+RUN_ONLY = {"a sampler within a batch sampler", "the same epoch set each time"}
 NOT_LINTED = {"one batch"}  # the text does not tell how many samples there are
 
 LINT_FAULTY = {
@@ -231,7 +231,7 @@ def main(args):
             train_sampler.set_epoch(epoch)
         one_epoch(loader)
 """,
-    "told where the file does not show it": """
+    "set in code that the file does not show": """
 from helpers import begin_epoch
 sampler = DistributedSampler(data)
 loader = DataLoader(data, 32, sampler=sampler)
@@ -239,7 +239,7 @@ for epoch in range(9):
     begin_epoch(sampler, epoch)
     one_epoch(loader)
 """,
-    "on whatever has it": """
+    "set on any object with the method": """
 loader = DataLoader(data, 32, sampler=DistributedSampler(data))
 for epoch in range(9):
     for each in (loader.sampler, loader.dataset):

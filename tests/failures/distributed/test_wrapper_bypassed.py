@@ -123,7 +123,7 @@ for epoch in range(3):
         mse(model.module(x), y)
     torch.autograd.grad(model.module(x).sum(), model.module.head.weight)
 """,
-    "gradients reduced by hand": """
+    "gradients with manual reduction": """
 model = DDP(Net())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(8):
@@ -193,7 +193,7 @@ for step in range(8):
     mse(model(x), y).backward()
     optimizer.step()
 """,
-    "a model beside it that is not wrapped": """
+    "a second model that is not wrapped": """
 model, small = DDP(Net()), nn.Linear(6, 1)
 optimizer = torch.optim.SGD([*model.parameters(), *small.parameters()], lr=0.01)
 for step in range(8):
@@ -216,7 +216,7 @@ def no_group_is_left():
 @pytest.mark.parametrize("name", FAULTY.keys() - {"a method of the module, in a class"})
 def test_run_reports_faulty_scripts(run_reports, name):
     ran = run_reports(HEAD + FAULTY[name])
-    assert "with one process that makes no difference yet" in ran.findings[0].message
+    assert "no difference yet with one process" in ran.findings[0].message
 
 
 def test_a_method_of_the_module_is_reported_at_its_call(run):
@@ -232,7 +232,7 @@ def test_run_accepts_correct_scripts(run_is_clean, script):
 
 
 def test_two_ranks_report_the_same(on_ranks):
-    names = ["the module of the wrapper", "accumulated and scaled"], ["gradients reduced by hand", "the wrapper"]
+    names = ["the module of the wrapper", "accumulated and scaled"], ["gradients with manual reduction", "the wrapper"]
     head = BODY + "torch.manual_seed(dist.get_rank())\n"
     scripts = {name: head + {**FAULTY, **CORRECT}[name] for name in (*names[0], *names[1])}
     ran = on_ranks(scripts)
@@ -242,10 +242,10 @@ def test_two_ranks_report_the_same(on_ranks):
             assert result.found == expected(script), result.messages
     message = ran["the module of the wrapper"][1].messages[0]
     assert message == (
-        "Net is called past its DistributedDataParallel in training: the gradients of 4 parameters were stepped "
-        "without being averaged over its 2 processes."
+        "Training calls Net instead of its DistributedDataParallel wrapper: the gradients of 4 parameters were not "
+        "averaged over 2 processes before the step."
     )
-    assert ran["the module of the wrapper"][0].judged["DST001"][0] == "not judged"
+    assert ran["the module of the wrapper"][0].verdicts["DST001"][0] == "not judged"
 
 
 def test_the_broken_teaching_loop_is_found_on_two_ranks(on_ranks):
@@ -255,4 +255,4 @@ def test_the_broken_teaching_loop_is_found_on_two_ranks(on_ranks):
         assert not result.problems
         line = loop.text().splitlines().index("        outputs = model(inputs)") + 1
         assert result.found == {("DST002", line)}
-        assert "without being averaged over its 2 processes" in result.messages[0]
+        assert "were not averaged over 2 processes" in result.messages[0]

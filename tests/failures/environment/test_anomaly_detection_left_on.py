@@ -49,7 +49,7 @@ for _ in range(48):
 }
 
 FAULTY = {
-    "for the whole program": """
+    "for the full program": """
 torch.autograd.set_detect_anomaly(True)  # <- ENV006
 for _ in range(48):
     update()
@@ -89,7 +89,7 @@ def switched_off():
     torch.autograd.set_detect_anomaly(False)
 
 
-def noted(ran):
+def noted_lines(ran):
     return {found.location.line for found in ran.findings if found.code == "ENV006"}
 
 
@@ -101,7 +101,9 @@ def test_run_accepts_correct_scripts(run_is_clean, script):
 @pytest.mark.parametrize("script", FAULTY.values(), ids=FAULTY)
 def test_run_notes_the_line(run, script):
     ran = run(HEAD + script)
-    assert noted(ran) == {(HEAD + script).splitlines().index(line) + 1 for line in script.splitlines() if "<-" in line}
+    assert noted_lines(ran) == {
+        (HEAD + script).splitlines().index(line) + 1 for line in script.splitlines() if "<-" in line
+    }
     assert not ran.places
 
 
@@ -121,7 +123,7 @@ trainer = L.Trainer(max_epochs=3, detect_anomaly=True)  # <- ENV006
 
 LINT_CORRECT = {
     "by a setting": "torch.autograd.set_detect_anomaly(args.debug)\n",
-    "only where something went wrong": """
+    "only after an error": """
 try:
     update()
 except RuntimeError:

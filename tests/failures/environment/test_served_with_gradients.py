@@ -152,7 +152,7 @@ def predict(values: list):
 def predict(values: list):
     return model(torch.tensor(values)).tolist()
 """,
-    "given, not the module's": """
+    "an argument, not a global model": """
 @app.post("/predict")
 def predict(values: list, model):
     return model(torch.tensor(values)).tolist()

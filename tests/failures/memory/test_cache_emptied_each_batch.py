@@ -53,7 +53,7 @@ with torch.no_grad():
 }
 
 FAULTY = {
-    "at the end of the turn": """
+    "at the end of the iteration": """
 for _ in range(3):
     optimizer.zero_grad()
     mse(model(x), y).backward()

@@ -34,7 +34,10 @@ AVERAGED = """
 """
 
 FAULTY = {
-    "a teacher's average": ("0.weight of Sequential is computed from 13 of its earlier values", TEACHER + AVERAGED),
+    "a teacher that averages a student": (
+        "0.weight of Sequential is computed from 13 of its earlier values",
+        TEACHER + AVERAGED,
+    ),
     "a list": (
         "losses[*] (global, train.py)",
         """
@@ -110,7 +113,7 @@ CORRECT = {
     "a teacher that is averaged without gradients": TEACHER
     + "    with torch.no_grad():"
     + AVERAGED.replace("    ", "        "),
-    "a teacher that forgets now and then": TEACHER
+    "a teacher that is reset now and then": TEACHER
     + AVERAGED
     + """
     if step % 16 == 15:
@@ -136,7 +139,7 @@ for step in range(120):
     loss = update(mse(model(x), y))
     best = loss if best is None or loss < best else best
 """,
-    "an epoch's, cleared at its end": """
+    "a list that is cleared after each epoch": """
 losses = []
 for step in range(120):
     losses.append(update(mse(model(x), y)))
@@ -177,7 +180,7 @@ for step in range(80):
     keeper.me, keeper.loss = keeper, update(mse(model(x), y))
 gc.enable()
 """,
-    "graphs that were made once and are used in every update": """
+    "graphs that are built once and used in every update": """
 parts = [model(x[k : k + 8]) for k in range(0, 64, 8)]
 scale = nn.Parameter(torch.ones(1))
 optimizer = torch.optim.SGD([scale], lr=0.01)
@@ -209,7 +212,7 @@ def test_run_accepts_correct_scripts(run_is_clean, script):
 
 # The rule --------------------------------------------------------------------------------------------------------
 
-RUN_ONLY = {"a teacher's average"}
+RUN_ONLY = {"a teacher that averages a student"}
 """Scripts where the text is not conclusive."""
 
 LINT_FAULTY = {
@@ -359,7 +362,7 @@ for step in range(80):
     log["loss"] = loss
     log["norm"] = loss.sqrt()
 """,
-    "a list made anew when it is full": """
+    "a list that is replaced when it is full": """
 losses = []
 for step in range(80):
     losses.append(update(mse(model(x), y)))
@@ -387,7 +390,7 @@ def finish(policy, opt):
     opt.step()
     del policy.saved[:]
 """,
-    "a loss put together of parts in every turn": """
+    "a loss summed from parts in every iteration": """
 for step in range(80):
     loss = 0
     for weight, head in ((1.0, mse), (0.1, nn.functional.l1_loss)):
@@ -480,7 +483,7 @@ for layer in self.layers:
 CREATED_IN_THE_CALL = {
     "a list": "outs = []" + FILL,
     "a list with an element": "outs = [x]" + FILL,
-    "a list that another name has, too": "outs = again = []" + FILL,
+    "a list with two names": "outs = again = []" + FILL,
     "a list in a tuple": "outs, weights = [], [0.1, 0.2, 0.3]" + FILL,
     "a list from a method": "outs = self.make()" + FILL,
     "a list from a function": "outs = make()" + FILL,
@@ -490,8 +493,8 @@ CREATED_IN_THE_CALL = {
     "a copy by a star": "outs = [*self.start]" + FILL,
     "a sum of lists": "outs = self.start + []" + FILL,
     "a deque": "outs = collections.deque()" + FILL,
-    "the one that is given, or a new one": "outs = self.given or []" + FILL,
-    "a list made in the loop over layers": """
+    "an existing list or a new one": "outs = self.given or []" + FILL,
+    "a list created in the loop over layers": """
 outs = None
 for layer in self.layers:
     x = layer(x)
@@ -545,7 +548,7 @@ while at < 3:
     "a generator": "outs = []\nfor x in self.states(x):\n    outs.append(x)",
     "passed on": "outs = []\nx = fill(self.layers, x, outs)",
     "passed on as a copy": "x = fill(self.layers, x, [*self.start])\nouts = [x, x, x]",
-    "made where it is filled": "x, outs = self.encode(x)",
+    "created where it is filled": "x, outs = self.encode(x)",
     "passed to a recursion": "outs = []\nself.walk(x, 0, outs)",
     "an object": "acc = Acc()\nfor layer in self.layers:\n    x = layer(x)\n    acc.add(x)\nouts = acc.items",
     "an attribute": "self.outs = []" + FILL.replace("outs.", "self.outs.") + "outs = self.outs",

@@ -115,7 +115,7 @@ for step in range(30):
     (-judge(fake)).mean().backward()
     optimizer.step()
 """,
-    "a graph made once": """
+    "a graph built once": """
 table = nn.Parameter(torch.randn(96, 8))
 encoded = table.tanh() * 2
 head = nn.Linear(8, 1)
@@ -125,7 +125,7 @@ for step in range(30):
     mse(head(encoded), y).backward(retain_graph=True)
     optimizer.step()
 """,
-    "gradients asked for afterwards, by torch.autograd.grad": """
+    "a later torch.autograd.grad": """
 norms = []
 for step in range(30):
     optimizer.zero_grad()
@@ -195,7 +195,7 @@ RUN_ONLY: set[str] = set()
 """Of these the text cannot tell."""
 
 LINT_FAULTY = {
-    "a trainer with a net of its own": """
+    "a trainer class with a network": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -285,7 +285,7 @@ for step in range(16):
     optimizer.step()
     optimizer.zero_grad()
 """,
-    "kept in a list": """
+    "stored in a list": """
 memory = []
 for step in range(16):
     optimizer.zero_grad()
@@ -293,7 +293,7 @@ for step in range(16):
     torch.stack(memory).mean().backward(retain_graph=True)
     optimizer.step()
 """,
-    "handed to somebody": """
+    "passed to unknown code": """
 from elsewhere import penalty
 for step in range(16):
     optimizer.zero_grad()
@@ -302,7 +302,7 @@ for step in range(16):
     penalty(loss)
     optimizer.step()
 """,
-    "an embedding made once": """
+    "an embedding computed once": """
 embedding = nn.Embedding(96, 8)
 encoded = embedding(torch.arange(96))
 head = nn.Linear(8, 1)

@@ -40,7 +40,7 @@ for _ in range(4):
     update()
     handle.remove()
 """,
-    "handles that are kept": """
+    "handles that are stored": """
 handles = []
 for _ in range(4):
     handles.append(model[1].register_forward_hook(keep))
@@ -58,13 +58,13 @@ for fold in range(3):
     net.register_forward_hook(keep)
     net(x)
 """,
-    "cleared by hand": """
+    "cleared manually": """
 for _ in range(4):
     model[1]._forward_hooks.clear()
     model[1].register_forward_hook(keep)
     update()
 """,
-    "of the first turn only": """
+    "in the first iteration only": """
 for number in range(4):
     if number == 0:
         model[1].register_forward_hook(keep)

@@ -20,8 +20,8 @@ class Block(nn.Module):
     def forward(self, x):
         return checkpoint(self.layer, x)  # <- MEM003
 """,
-    "told to": "y = checkpoint(nn.Linear(8, 8), x, use_reentrant=True)  # <- MEM003",
-    "by its whole name, among other arguments": """
+    "use_reentrant=True": "y = checkpoint(nn.Linear(8, 8), x, use_reentrant=True)  # <- MEM003",
+    "by its full name, among other arguments": """
 def run(blocks, x, mask):
     for block in blocks:
         x = torch.utils.checkpoint.checkpoint(block, x, mask, preserve_rng_state=False)  # <- MEM003
@@ -35,7 +35,7 @@ y = saving.checkpoint(  # <- MEM003
     x,  # the input
 )
 """,
-    "a function of one's own": """
+    "a custom function": """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -47,10 +47,10 @@ class Net(nn.Module):
 """,
 }
 LINT_CORRECT = {
-    "told not to": "y = checkpoint(nn.Linear(8, 8), x, use_reentrant=False)",
-    "told by a variable": "y = checkpoint(nn.Linear(8, 8), x, use_reentrant=old)",
-    "handed on": "y = checkpoint(nn.Linear(8, 8), x, **options)",
-    "a chain, told not to": "y = checkpoint_sequential(nn.Sequential(nn.Linear(8, 8)), 1, x, use_reentrant=False)",
+    "use_reentrant=False": "y = checkpoint(nn.Linear(8, 8), x, use_reentrant=False)",
+    "use_reentrant from a variable": "y = checkpoint(nn.Linear(8, 8), x, use_reentrant=old)",
+    "passed in **options": "y = checkpoint(nn.Linear(8, 8), x, **options)",
+    "a sequence": "y = checkpoint_sequential(nn.Sequential(nn.Linear(8, 8)), 1, x, use_reentrant=False)",
     "another package's": "from fairscale.nn import checkpoint_wrapper as checkpoint\ny = checkpoint(nn.Linear(8, 8))",
     "a function of this file": "def checkpoint(model, path):\n    torch.save(model.state_dict(), path)\n"
     "checkpoint(nn.Linear(8, 8), 'last.pt')",

@@ -15,11 +15,10 @@ import pytest
 
 from trueloop.core.errors import BoardError
 from trueloop.lab.arena.entry import Entry
-from trueloop.lab.arena.job import Job
 from trueloop.lab.arena.judge_client import Referee
 from trueloop.lab.arena.script import script
 from trueloop.lab.arena.tracks import DEEP
-from trueloop.lab.arena.trial import End, Point, Trial
+from trueloop.lab.arena.trial import End, Job, Point, Trial
 
 QUICK = Entry(optimizer="sgd", lr=0.1, momentum=0.9, batch=64, initialisation="orthogonal", clip=1.0)
 JOB = Job(id=0, track="deep", entry=QUICK, seed=5)
@@ -150,7 +149,7 @@ def job(seed: int) -> Job:
 def test_a_job_has_a_process_of_its_own_with_bounds(made_up):
     import json
 
-    from trueloop.lab.arena.job import CPU_S, ROOM_MIB
+    from trueloop.lab.arena.trial import CPU_S, ROOM_MIB
 
     referee = made_up()
     curve: list[Point] = []

@@ -11,8 +11,7 @@ import pytest
 from trueloop.core.errors import BoardError
 from trueloop.lab.arena.entry import Entry
 from trueloop.lab.arena.judge_client import Referee
-from trueloop.lab.arena.judging import hand_in
-from trueloop.lab.arena.judging_lock import turn
+from trueloop.lab.arena.judging import hand_in, turn
 from trueloop.lab.arena.leaderboard import ATTEMPTS, Board, State
 from trueloop.lab.arena.queue_worker import see_through
 from trueloop.lab.arena.tracks import DIGITS

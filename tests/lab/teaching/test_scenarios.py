@@ -7,9 +7,9 @@ import re
 import pytest
 
 from trueloop.failures.load import catalogue
+from trueloop.lab.simulator import tried
 from trueloop.lab.teaching.player import Stopped
 from trueloop.lab.teaching.scenarios import NAMES, SCENARIOS, Record, reached
-from trueloop.lab.teaching.trial import tried
 
 INJECTS = {code: entry.failure.inject for code, entry in catalogue().items() if entry.failure.inject}
 

@@ -7,15 +7,49 @@ from typing import Any
 
 import pytest
 
-from trueloop.app.web.wire_format import written
+from trueloop.app.web.wire_format import encode_json
 from trueloop.core.arithmetic import plan
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import describe_fields, parse_record
-from trueloop.lab.views.arithmetic import Asked, answer
+from trueloop.lab.views.arithmetic import Asked, answer, counts
+
+SIZES: list[dict[str, Any]] = [
+    {"dataset": 10000, "batch": 32, "epochs": 3, "accumulate": 4},
+    {"dataset": 100, "batch": 16, "drop_last": True, "sample_bytes": 3072},
+    {"dataset": 1, "batch": 64},
+    {"dataset": 1003, "batch": 7, "processes": 6},
+    {"dataset": 1003, "batch": 7, "processes": 6, "drop_last": True},
+    {"dataset": 10**12, "batch": 32, "epochs": 100, "accumulate": 8, "processes": 1000},
+]
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_it_runs_and_its_check_holds(sizes: dict[str, Any], capsys: pytest.CaptureFixture[str]):
+    made = plan(**sizes)
+    scope: dict[str, Any] = {}
+    exec(counts(made), scope)
+    assert scope["run"] == made
+    printed = capsys.readouterr().out.splitlines()
+    assert f"updates {made.updates}" in printed
+    assert printed[-1] == f"first micro-batch {scope['sampler'].order.at(first_positions(made)).tolist()}"
+
+
+def first_positions(made: Any) -> Any:
+    import torch
+
+    held = min(made.batch, -(-made.examples_per_epoch // made.processes))
+    return torch.arange(held) * made.processes
+
+
+def test_only_what_is_not_the_default_is_said():
+    text = counts(plan(dataset=100, batch=16))
+    assert "plan(dataset=100, batch=16, epochs=1)" in text
+    assert "processes" not in text
+    assert "drop_last=True" not in text
 
 
 def told(**asked: Any) -> dict[str, Any]:
-    return json.loads(written(answer(parse_record(Asked, asked))))
+    return json.loads(encode_json(answer(parse_record(Asked, asked))))
 
 
 def test_the_numbers_are_the_plans():

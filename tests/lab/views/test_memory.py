@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from trueloop.app.web.wire_format import written
+from trueloop.app.web.wire_format import encode_json
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import parse_record
 from trueloop.lab.views.memory import MIB, Asked, answer
@@ -13,7 +13,7 @@ ASKED = Asked(depth=2, width=64, batch=512)
 
 
 def test_what_is_said_is_what_was_measured():
-    told = json.loads(written(answer(ASKED)))
+    told = json.loads(encode_json(answer(ASKED)))
     train, evaluation, no_grad, inference = told["ways"]
     assert no_grad["kept_b"] == inference["kept_b"] == 512 * 64 * 4
     assert (no_grad["kept"], no_grad["for_backward"]) == ("0.12 MiB", "0")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-from trueloop.app.web.wire_format import written
+from trueloop.app.web.wire_format import encode_json
 from trueloop.lab.teaching.programs.one_step import one_step
 from trueloop.lab.views.one_step import Asked, answer
 
 
 def test_the_code_told_is_the_program_and_its_print_is_the_update():
     asked = Asked(dataset=100, batch=16, accumulate=2)
-    found = json.loads(written(answer(asked)))
+    found = json.loads(encode_json(answer(asked)))
     assert "\n".join("".join(text for _, text in line) for line in found["code"]) == one_step(asked).rstrip()
     assert found["printed"] == [f"32 examples: weight and bias {tuple(found['before'])} -> {tuple(found['after'])}"]
     assert found["stages"][-1]["kind"] == "update"

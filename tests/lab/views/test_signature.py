@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from trueloop.app.web.wire_format import written
+from trueloop.app.web.wire_format import encode_json
 from trueloop.core.errors import InvalidConfig
 from trueloop.failures.load import catalogue
 from trueloop.lab.teaching import signatures
@@ -37,7 +37,7 @@ def test_a_signature_is_run_once_and_then_known(monkeypatch):
     assert told["address"].startswith("#/simulator?dataset=moons&")
     assert told["address"].endswith("&bugs=GRD001&twin=1")
     monkeypatch.setattr(signature, "_run", lambda entry, both: pytest.fail("it was run again"))
-    assert written(answer(Asked(code="never-cleared"))) == written(told)
+    assert encode_json(answer(Asked(code="never-cleared"))) == encode_json(told)
 
 
 @pytest.mark.parametrize("cache", [True, False])
@@ -63,7 +63,7 @@ def test_what_is_kept_of_a_seed_is_what_was_run():
     signature._RECENT.clear()
     again = signature._known(entry, both, kept)
     assert again is not None
-    assert written(asdict(again.broken)) == written(asdict(first.broken))
+    assert encode_json(asdict(again.broken)) == encode_json(asdict(first.broken))
     assert again.finding == first.finding
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from trueloop.app.web.wire_format import written
+from trueloop.app.web.wire_format import encode_json
 from trueloop.core.errors import InvalidConfig
 from trueloop.failures.load import catalogue
 from trueloop.lab.views.signatures import Asked, _blocks, _pieces, answer
@@ -20,7 +20,7 @@ def test_every_failure_is_in_the_table():
         assert each["symptom"], each["code"]
         assert each["fix"], each["code"]
         assert bool(each["why"]) != each["curves"], "who has no curves says so in words"
-    written(told)
+    encode_json(told)
 
 
 @pytest.mark.parametrize("code", list(catalogue()))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from trueloop.app.web.wire_format import written
+from trueloop.app.web.wire_format import encode_json
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.failures.load import catalogue
@@ -23,7 +23,7 @@ def test_every_failure_that_can_be_put_in_is_a_switch_in_words():
         assert bug["title"] == catalogue()[bug["code"]].failure.title
         assert bug["symptom"].endswith((".", "?")), bug
     assert not told["broken"]
-    assert json.loads(written(told))["config"]["hidden"] == [16, 16]
+    assert json.loads(encode_json(told))["config"]["hidden"] == [16, 16]
 
 
 def test_the_script_is_the_one_that_runs_and_what_a_failure_needs_is_set():

@@ -153,13 +153,13 @@ def repeat_count(source: SourceFile, loop: Loop) -> ast.expr | None:
 
 
 def is_batch_mean(source: SourceFile, backward: Op, loop: Loop, *, uses_next: bool = False) -> bool:
-    """True where a backward's root is one of torch's losses, a mean, over what the loop gives in this turn.
+    """Return True if a backward starts from a PyTorch loss that is a mean over the batch of this iteration.
 
     Args:
-        source: of all.
-        backward: in the loop.
-        loop: over batches.
-        drawn: each turn takes its batch with ``next``.
+        source: the file.
+        backward: a backward in the loop.
+        loop: a loop over batches.
+        uses_next: whether each iteration gets its batch from ``next``.
     """
     root = backward.subject
     if {"0", "gradient", "grad_tensors", "create_graph"} & backward.options.keys() or MANAGED in root.facts:

@@ -37,8 +37,8 @@ def remove_activation_fix(source: SourceFile, origin: AbstractValue, word: str) 
 
     Args:
         source: the file.
-        made: what `AbstractValue.origin` returned.
-        word: what it is called.
+        origin: the result of `AbstractValue.origin`.
+        word: name of the operation: "softmax".
     """
     description = f"Remove the {word}"
     if origin.kind is ValueKind.TENSOR:

@@ -89,6 +89,7 @@ def _is_loss_value(value: Any, loss: Op) -> bool:
             return False
         value = method.value
     statement = loss.statement
-    is_assigned = isinstance(statement, ast.Assign) and statement.value is loss.node
-    name = dotted_name(statement.targets[0]) if is_assigned else ""
+    name = ""
+    if isinstance(statement, ast.Assign) and statement.value is loss.node:
+        name = dotted_name(statement.targets[0])
     return value is loss.node or (bool(name) and dotted_name(value) == name)

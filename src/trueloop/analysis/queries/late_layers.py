@@ -1,4 +1,4 @@
-"""Parts that a model gets after an optimizer was built over it."""
+"""Layers that are missing from the optimizer: added to the model too late, or never passed."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ ADDING_OPERATIONS: Final = frozenset(("add_module", "[]"))
 
 
 class LateLayer(NamedTuple):
-    """A part with parameters that was put into a model behind an optimizer's back."""
+    """A layer or parameter that was added to a model after its optimizer was created."""
 
     operation: Op
     step: Op
-    """The first of the optimizer's after it."""
+    """First step of the optimizer after the addition."""
     replaces: bool
-    """Something of the same name was there before."""
+    """Whether it replaces a layer of the same name."""
 
 
 def has_trainable_weights(value: AbstractValue) -> bool:
-    """Return True where a module surely has parameters that want gradients."""
+    """Return True if a module certainly has parameters that require gradients."""
     if FROZEN in value.facts or value.kind is not ValueKind.MODEL:
         return False
     package, _, last = value.name.rpartition(".")
@@ -49,20 +49,22 @@ def has_trainable_weights(value: AbstractValue) -> bool:
     return any(has_trainable_weights(each) for each in inner if each.kind is ValueKind.MODEL and each is not value)
 
 
-def late_layers(source: SourceFile, made: Op) -> Iterator[LateLayer]:
-    """Yield what a model got after an optimizer was built over it, and what no optimizer was told of.
+def late_layers(source: SourceFile, creation: Op) -> Iterator[LateLayer]:
+    """Yield the layers added to a model after an optimizer was created over it, and never added to an optimizer.
 
     Args:
         source: the file.
-        made: the optimizer.
+        creation: the creation of the optimizer.
     """
-    optimizer = made.subject
+    optimizer = creation.subject
     if not optimizer.models() or MANAGED in optimizer.facts:
         return
-    run = [each for each in source.operations if each.entry_point == made.entry_point and each.index > made.index]
+    run = [
+        each for each in source.operations if each.entry_point == creation.entry_point and each.index > creation.index
+    ]
     if any(_may_add_parameters(each, optimizer) for each in run):
         return
-    built = {id(each.subject) for each in run if each.kind is OpKind.CREATE}
+    created = {id(each.subject) for each in run if each.kind is OpKind.CREATE}
     for change in run:
         if change.kind not in (OpKind.SET_ATTRIBUTE, OpKind.STORE_ITEM) or change.subject.kind is not ValueKind.MODEL:
             continue
@@ -71,7 +73,7 @@ def late_layers(source: SourceFile, made: Op) -> Iterator[LateLayer]:
         ]
         fresh = any(
             _is_trainable_parameter(part)
-            or (id(part) in built and has_trainable_weights(part) and _contains_only_new(part, built))
+            or (id(part) in created and has_trainable_weights(part) and _contains_only_new(part, created))
             for part in parts
         )
         frozen = any(FROZEN in each.facts for each in change.subject.with_enclosing_modules())
@@ -81,22 +83,22 @@ def late_layers(source: SourceFile, made: Op) -> Iterator[LateLayer]:
                 yield LateLayer(change, step, _replaces(source, change))
 
 
-def create_later_fix(source: SourceFile, made: Op, change: Op) -> Fix | None:
-    """Return the fix: the line that builds the optimizer goes behind the change of the model; else None."""
-    block = source.block(made.statement)
-    ends = [number for number, each in enumerate(block) if each in (made.statement, change.statement)]
-    if len(ends) != 2 or made.statement is None or block[ends[0]] is not made.statement:
+def create_later_fix(source: SourceFile, creation: Op, change: Op) -> Fix | None:
+    """Return the fix that moves the creation of the optimizer after the change of the model, if possible."""
+    block = source.block(creation.statement)
+    ends = [number for number, each in enumerate(block) if each in (creation.statement, change.statement)]
+    if len(ends) != 2 or creation.statement is None or block[ends[0]] is not creation.statement:
         return None
-    name = assigned_names(made.statement)
+    name = assigned_names(creation.statement)
     if any(names_in(each) & name for each in block[ends[0] + 1 : ends[1]]):
         return None
-    return move_after_fix(source, made, change, "Build the optimizer after the last change of the model")
+    return move_after_fix(source, creation, change, "Build the optimizer after the last change of the model")
 
 
 def _may_add_parameters(operation: Op, optimizer: AbstractValue) -> bool:
-    """Return True where an optimizer may get to know of other parameters."""
-    given = operation.kind is OpKind.ESCAPE and any(each.may_alias(optimizer) for each in operation.inputs)
-    return given or operation.name == "add_param_group"
+    """Return True if an operation may add parameters to an optimizer."""
+    is_passed_out = operation.kind is OpKind.ESCAPE and any(each.may_alias(optimizer) for each in operation.inputs)
+    return is_passed_out or operation.name == "add_param_group"
 
 
 def _edits_param_groups(source: SourceFile) -> bool:
@@ -106,38 +108,40 @@ def _edits_param_groups(source: SourceFile) -> bool:
 
 
 def _is_trainable_parameter(part: AbstractValue) -> bool:
-    """Return True for ``nn.Parameter(...)`` that wants gradients."""
-    wants = part.arguments.get("requires_grad") or part.arguments.get("1")
-    made = part.name == "torch.nn.Parameter" and isinstance(part.node, ast.Call)
-    return made and (wants is None or wants.constant() is True)
+    """Return True for ``nn.Parameter(...)`` that requires gradients."""
+    requires_grad = part.arguments.get("requires_grad") or part.arguments.get("1")
+    is_parameter = part.name == "torch.nn.Parameter" and isinstance(part.node, ast.Call)
+    return is_parameter and (requires_grad is None or requires_grad.constant() is True)
 
 
-def _contains_only_new(part: AbstractValue, built: set[int]) -> bool:
-    """Return True where a new part does not stand around an old one."""
+def _contains_only_new(part: AbstractValue, created: set[int]) -> bool:
+    """Return True if a new layer does not wrap an old one."""
     if part.name.rpartition(".")[2] in LAYERS_WITH_WEIGHTS:
         return True
     inner = (
         part.sources if part.name == "torch.nn.Sequential" else (*part.arguments.values(), *part.attributes.values())
     )
-    return not any(each.kind in (ValueKind.MODEL, ValueKind.UNKNOWN) and id(each) not in built for each in inner)
+    return not any(each.kind in (ValueKind.MODEL, ValueKind.UNKNOWN) and id(each) not in created for each in inner)
 
 
 def _first_step(run: list[Op], change: Op, optimizer: AbstractValue) -> Op | None:
-    """Return the first step after a change that the changed model was called for, on the change's conditions."""
+    """Return the first step after a change under the same conditions, if the changed model was called and trained."""
     later = [each for each in run if each.index > change.index]
     step = next((each for each in later if each.kind is OpKind.STEP and each.subject.may_alias(optimizer)), None)
-    anew = any(each.kind is OpKind.CREATE and each.subject.kind is ValueKind.OPTIMIZER for each in later)
-    asked = [each.condition_key() for each in step.branches] if step is not None else []
-    if step is None or anew or any(each.condition_key() not in asked for each in change.branches):
+    is_recreated = any(each.kind is OpKind.CREATE and each.subject.kind is ValueKind.OPTIMIZER for each in later)
+    step_conditions = [each.condition_key() for each in step.branches] if step is not None else []
+    if step is None or is_recreated or any(each.condition_key() not in step_conditions for each in change.branches):
         return None
-    above = change.subject.with_enclosing_modules()
-    called = any(each.kind is OpKind.MODEL_CALL and any(each.subject.may_alias(one) for one in above) for each in later)
+    enclosing = change.subject.with_enclosing_modules()
+    called = any(
+        each.kind is OpKind.MODEL_CALL and any(each.subject.may_alias(one) for one in enclosing) for each in later
+    )
     backward = any(each.kind is OpKind.BACKWARD and each.index < step.index for each in later)
     return step if called and backward else None
 
 
 def _replaces(source: SourceFile, change: Op) -> bool:
-    if change.kind is OpKind.STORE_ITEM:  # model[2] is there before; heads["new"] most likely not
+    if change.kind is OpKind.STORE_ITEM:  # model[2] existed before; heads["new"] probably not
         return not change.subject.name.endswith("Dict")
     if change.name in ADDING_OPERATIONS:
         return False
@@ -153,77 +157,79 @@ def _replaces(source: SourceFile, change: Op) -> bool:
 
 
 class UnoptimizedLayer(NamedTuple):
-    """A layer that gets gradients, between layers that are stepped and the loss, and is in no optimizer."""
+    """A layer in no optimizer that gets gradients, between optimized layers and the loss."""
 
     layer: AbstractValue
     model: AbstractValue
     step: Op
 
 
-def unoptimized_layers(source: SourceFile, made: Op) -> Iterator[UnoptimizedLayer]:
-    """Yield layers of a model of this file that an optimizer over other parts of it leaves out, and all others do."""
-    held = [each for each in made.subject.models() if SUBMODULE not in each.facts]
-    wholes = {id(whole): whole for each in held for whole in each.owners if isinstance(whole.scope, AbstractValue)}
+def unoptimized_layers(source: SourceFile, creation: Op) -> Iterator[UnoptimizedLayer]:
+    """Yield layers of a model of the file that are in no optimizer, while one optimizes other layers of the model."""
+    optimized = [each for each in creation.subject.models() if SUBMODULE not in each.facts]
+    parents = {
+        id(model): model for each in optimized for model in each.owners if isinstance(model.scope, AbstractValue)
+    }
     optimizers = [each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.OPTIMIZER]
-    run = [each for each in source.operations if each.entry_point == made.entry_point]
-    for whole in wholes.values():
+    run = [each for each in source.operations if each.entry_point == creation.entry_point]
+    for model in parents.values():
         layers = [
             each
-            for each in whole.attributes.values()
+            for each in model.attributes.values()
             if each.name.rpartition(".")[2] in LAYERS_WITH_WEIGHTS and has_trainable_weights(each)
         ]
-        left = [each for each in layers if not any(_may_contain(one, each) for one in optimizers)]
-        if not left or source.escapes(whole, run) or any(_accesses_weights(each, whole) for each in run):
+        unoptimized = [each for each in layers if not any(_may_contain(one, each) for one in optimizers)]
+        if not unoptimized or source.escapes(model, run) or any(_accesses_weights(each, model) for each in run):
             continue
-        for layer in left:
-            step = _step_after_backward(run, layer, made.subject, held)
-            if step is not None and FROZEN not in whole.facts:
-                yield UnoptimizedLayer(layer, whole, step)
+        for layer in unoptimized:
+            step = _step_after_backward(run, layer, creation.subject, optimized)
+            if step is not None and FROZEN not in model.facts:
+                yield UnoptimizedLayer(layer, model, step)
 
 
 def _may_contain(optimizer: AbstractValue, layer: AbstractValue) -> bool:
-    """Return True where an optimizer has a layer, or some part of its model that the text does not tell."""
-    above = layer.with_enclosing_modules()
+    """Return True if an optimizer has a layer, or an unspecified submodule of its model."""
+    enclosing = layer.with_enclosing_modules()
     some = (each for each in optimizer.models() if SUBMODULE in each.facts)
     return optimizer.covers(layer) or any(
-        whole is one for each in some for whole in each.with_enclosing_modules() for one in above
+        model is one for each in some for model in each.with_enclosing_modules() for one in enclosing
     )
 
 
-def _accesses_weights(operation: Op, whole: AbstractValue) -> bool:
-    """Return True where the weights of a model or of a part of it are loaded, or looked at one by one."""
+def _accesses_weights(operation: Op, model: AbstractValue) -> bool:
+    """Return True if an operation loads or reads the weights of a model or submodule."""
     if operation.kind is OpKind.LOAD_STATE_DICT:
-        return operation.subject.covers(whole) or whole.covers(operation.subject)
-    looked = (
+        return operation.subject.covers(model) or model.covers(operation.subject)
+    values = (
         operation.subject.ancestors()
         if operation.kind in (OpKind.TORCH_CALL, OpKind.STORE_ITEM, OpKind.ACCESS_GRADIENTS)
         else ()
     )
-    return any(each.kind is ValueKind.PARAMETERS and whole.covers(each) for each in looked)
+    return any(each.kind is ValueKind.PARAMETERS and model.covers(each) for each in values)
 
 
 def _step_after_backward(
-    run: list[Op], layer: AbstractValue, optimizer: AbstractValue, held: list[AbstractValue]
+    run: list[Op], layer: AbstractValue, optimizer: AbstractValue, optimized: list[AbstractValue]
 ) -> Op | None:
-    """Return the optimizer's first step behind a backward through a layer, and through others before it."""
+    """Return the first step of the optimizer after a backward through a layer and the optimized layers before it."""
     called = [
         each for each in run if each.kind is OpKind.MODEL_CALL and each.subject is layer and each.result is not None
     ]
     after = [
         each
         for each in called
-        if any(one is part for given in each.inputs for one in _gradient_path(given) for part in held)
+        if any(one is part for value in each.inputs for one in _gradient_path(value) for part in optimized)
     ]
     for backward in (each for each in run if each.kind is OpKind.BACKWARD and after):
         through = {id(one) for one in _gradient_path(backward.subject)}
         if any(id(each.result) in through for each in after):
-            behind = (each for each in run if each.kind is OpKind.STEP and each.index > backward.index)
-            return next((each for each in behind if each.subject is optimizer), None)
+            steps = (each for each in run if each.kind is OpKind.STEP and each.index > backward.index)
+            return next((each for each in steps if each.subject is optimizer), None)
     return None
 
 
 def _gradient_path(value: AbstractValue) -> Iterator[AbstractValue]:
-    """Yield what gradients of a thing flow to."""
+    """Yield the values that gradients of a value flow to."""
     seen, queue = {id(value)}, [value]
     while queue and len(seen) < 500:
         each = queue.pop()

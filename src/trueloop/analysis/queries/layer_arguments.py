@@ -1,4 +1,4 @@
-"""What a layer is made with, as it is written."""
+"""Arguments of the calls that create layers."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ BATCH_NORMS: Final = tuple(
 
 
 def epsilon_position(source: SourceFile, call: ast.Call) -> int:
-    """Return where a normalisation takes its epsilon, and momentum behind it; lazy ones take no number of features."""
+    """Return the position of the epsilon of a normalization layer; momentum follows."""
     return 0 if source.qualified_name(call.func).startswith("torch.nn.Lazy") else 1
 
 
-def argument_node(call: ast.Call, name: str, place: int) -> ast.expr | None:
-    """Return what a call gives for a parameter, by name or by place; None = nothing."""
+def argument_node(call: ast.Call, name: str, position: int) -> ast.expr | None:
+    """Return the argument of a call for a parameter, by name or position; None if there is none."""
     named = next((each.value for each in call.keywords if each.arg == name), None)
-    return call.args[place] if named is None and len(call.args) > place else named
+    return call.args[position] if named is None and len(call.args) > position else named
 
 
-def argument_value(expression: ast.expr | None, made: Op | None, name: str, place: int) -> Any:
-    """Return the constant that was written for a parameter, or that the name written there is bound to.
+def argument_value(expression: ast.expr | None, creation: Op | None, name: str, position: int) -> Any:
+    """Return the value of an argument: a constant, or a name bound to one.
 
     Args:
-        expression: as `argument_node` returns it.
-        made: the making of the layer, where it was read; it knows what names are bound to.
-        name: of the parameter, and its ``place``.
+        expression: the result of `argument_node`.
+        creation: the creation of the layer, which resolves names; None if not interpreted.
+        name: name of the parameter.
+        position: position of the parameter.
     """
-    if isinstance(expression, ast.Name) and made is not None:
-        given = made.options.get(name) or made.options.get(str(place))
-        return given.constant() if given is not None and not given.union else None
+    if isinstance(expression, ast.Name) and creation is not None:
+        argument = creation.options.get(name) or creation.options.get(str(position))
+        return argument.constant() if argument is not None and not argument.union else None
     return expression.value if isinstance(expression, ast.Constant) else None

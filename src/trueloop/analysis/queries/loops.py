@@ -1,4 +1,4 @@
-"""Loops in a program's text: what stands in them, what comes back in their turns."""
+"""Loops: containment of syntax nodes, and operations that repeat in their iterations."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from typing import Any
 
 from trueloop.analysis.operations import Branch, Loop, Op
 
+_PLAIN_TEST = ast.Name | ast.Compare | ast.Constant | ast.Is | ast.IsNot | ast.UnaryOp | ast.Not | ast.expr_context
+
 
 def is_statement(node: Any) -> bool:
-    """True for a loop that is a statement, not a comprehension."""
+    """Return True for a loop statement, as opposed to a comprehension."""
     return isinstance(node, ast.For | ast.While)
 
 
 def is_inside(inner: Any, outer: Any) -> bool:
-    """True where one node of the syntax tree is a part of another."""
+    """Return True if a syntax node is part of another one, or that node itself."""
     return any(each is inner for each in ast.walk(outer))
 
 
 def repeats_with(operation: Op, other: Op, loop: Loop) -> bool:
-    """True where an operation happens in every turn of a loop in which another does, or in every so many of them."""
+    """Return True if an operation runs in every iteration of a loop in which another one does, or periodically."""
     one, two = operation.branches, other.branches
     if any(mine.node is its.node and mine.arm != its.arm for mine in one for its in two):
         return False
@@ -28,7 +30,7 @@ def repeats_with(operation: Op, other: Op, loop: Loop) -> bool:
 
 
 def _is_periodic(branch: Branch, loop: Loop) -> bool:
-    """True for the condition "every so many turns", or one that no turn of the loop changes."""
+    """Return True for a periodic condition, ``i % k``, or one that the loop does not change."""
     if not isinstance(branch.node, ast.If):
         return False
     arm: Sequence[ast.stmt] = branch.node.body if branch.arm == 0 else branch.node.orelse
@@ -38,8 +40,7 @@ def _is_periodic(branch: Branch, loop: Loop) -> bool:
     names = {each.id for each in ast.walk(test) if isinstance(each, ast.Name)}
     if any(isinstance(each, ast.Mod) for each in ast.walk(test)):
         return not any(isinstance(each, ast.And | ast.Or) for each in ast.walk(test))
-    plain = all(isinstance(each, ast.Name | ast.Compare | ast.Constant | ast.Is | ast.IsNot | ast.UnaryOp | ast.Not
-                           | ast.expr_context) for each in ast.walk(test))  # fmt: skip
+    plain = all(isinstance(each, _PLAIN_TEST) for each in ast.walk(test))
     return plain and not names & assigned_names(loop.node)
 
 

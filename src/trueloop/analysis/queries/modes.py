@@ -1,4 +1,4 @@
-"""Train and eval mode in a program's text: who has a use for them, and who sets them."""
+"""Train and eval mode: which models depend on it, and which operations set it."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ _NETWORKS: Final = (
     "resnet", "densenet", "mobilenet", "efficientnet", "inception", "googlenet", "resnext", "wide_resnet", "shufflenet",
     "mnasnet", "regnet", "vgg", "alexnet", "squeezenet",
 )  # fmt: skip
-"""Of torchvision: those with dropout or batch normalisation."""
+"""Torchvision models with dropout or batch normalization."""
 MODE_DEPENDENT: Final = "ropout|BatchNorm|Transformer|LSTM|GRU|RNN|MultiheadAttention|torchvision"
-"""One of these stands in each text with a model that is `has_mode_dependent_layers` for certain."""
+"""Pattern that matches every file with a model that certainly has mode-dependent layers."""
 _TORCH_NN: Final = "torch.nn."
 _FUNCTIONS: Final = tuple(f"torch.nn.functional.dropout{kind}" for kind in ("", "1d", "2d", "3d"))
 
 
 def sets_mode_of(mode: Op, model: AbstractValue) -> bool:
-    """True where a change of mode is one of a whole model."""
+    """Return True if an operation sets the mode of the full model."""
     return any(mode.subject.may_alias(each) for each in model.with_enclosing_modules())
 
 
 def may_set_mode_of(mode: Op, model: AbstractValue) -> bool:
-    """True where a change of mode may be one of a model or a part of it."""
+    """Return True if an operation may set the mode of a model or a submodule."""
     return not mode.subject.models() or mode.subject.covers(model) or model.covers(mode.subject)
 
 
 def unresolved_mode_changes(source: SourceFile, method: str) -> list[ast.expr]:
-    """Return where the text does not tell whose mode is set: by ``train`` or ``eval``, or by ``module.training = ``."""
-    by_hand: list[ast.expr] = [
+    """Return the mode changes of unknown models: calls of ``train`` or ``eval``, and ``module.training = ``."""
+    assigned: list[ast.expr] = [
         each
         for each in (source.nodes if ".training" in source.text.source else ())
         if isinstance(each, ast.Attribute) and each.attr == "training" and isinstance(each.ctx, ast.Store)
     ]
     called = [call for call in source.all_calls if isinstance(call.func, ast.Attribute) and call.func.attr == method]
     if not called:
-        return by_hand
-    read = {id(each.node) for each in source.ops(OpKind.SET_MODE)}
-    read |= {id(call) for each in source.operations for call in each.calls}
-    return by_hand + [call for call in called if id(call) not in read]
+        return assigned
+    known = {id(each.node) for each in source.ops(OpKind.SET_MODE)}
+    known |= {id(call) for each in source.operations for call in each.calls}
+    return assigned + [call for call in called if id(call) not in known]
 
 
 def is_in_unused_function(source: SourceFile, node: Any) -> bool:
-    """True for what stands in a function of the file whose name stands nowhere else in it."""
+    """Return True for a node in a function whose name the file does not use anywhere else."""
     for each in source.tree.body:
         if isinstance(each, ast.FunctionDef) and is_inside(node, each):
             named = (getattr(other, "id", getattr(other, "value", None)) for other in source.nodes)
@@ -61,10 +61,10 @@ def is_in_unused_function(source: SourceFile, node: Any) -> bool:
 
 
 def is_left_in_train_mode(source: SourceFile, call: Op) -> bool:
-    """True where a model surely is in train mode when it is called, as it was put into for training it.
+    """Return True if a model certainly is still in train mode from its training when it is called.
 
-    Where every turn of the loops around both puts it back into eval mode afterwards, the call may be meant to see it
-    in train mode, as the re-estimation of batch normalisation's statistics does.
+    False if every iteration sets eval mode afterwards: then the call may need train mode, like the re-estimation of
+    batch normalization statistics.
     """
     run = source.ops_of_run(call)
     modes = [each for each in run if each.kind is OpKind.SET_MODE and may_set_mode_of(each, call.subject)]
@@ -72,17 +72,21 @@ def is_left_in_train_mode(source: SourceFile, call: Op) -> bool:
         around = zip(mode.loops, (*call.loops, *mode.loops), strict=False)
         if mode.index > call.index or not mode.implied_by(call) or any(one is not other for one, other in around):
             continue
-        turn = [each for each in run if all(each.is_inside(loop) for loop in mode.loops)]
+        iteration = [each for each in run if all(each.is_inside(loop) for loop in mode.loops)]
         trained = any(
-            is_training_step(source, each, call.subject, run) for each in turn if mode.index < each.index < call.index
+            is_training_step(source, each, call.subject, run)
+            for each in iteration
+            if mode.index < each.index < call.index
         )
-        if trained and not any(each.value is not True and each.index > mode.index for each in modes if each in turn):
+        if trained and not any(
+            each.value is not True and each.index > mode.index for each in modes if each in iteration
+        ):
             return True
     return False
 
 
 def is_in_eval_mode(source: SourceFile, call: Op) -> bool:
-    """True where a model as a whole is in eval mode when it is called."""
+    """Return True if the full model is in eval mode when it is called."""
     model = call.subject
     modes = [
         each
@@ -90,13 +94,13 @@ def is_in_eval_mode(source: SourceFile, call: Op) -> bool:
         if each.entry_point == call.entry_point and may_set_mode_of(each, model)
     ]
     if any(each.value is not False and not sets_mode_of(each, model) for each in modes):
-        return False  # a part of it is switched by itself
+        return False  # a submodule is switched separately
     before = [each for each in modes if each.index < call.index and sets_mode_of(each, model)]
     return bool(before) and before[-1].value is False and before[-1].branches == call.branches
 
 
 def is_training_step(source: SourceFile, step: Op, model: AbstractValue, operations: Iterable[Op]) -> bool:
-    """True for a step of a model's parameters that a backward among operations has reached."""
+    """Return True for a step that updates a model after a backward through it."""
     if step.kind is not OpKind.STEP or step.subject.kind is not ValueKind.OPTIMIZER:
         return False
     if step.subject.models() and not step.subject.covers(model):
@@ -105,7 +109,7 @@ def is_training_step(source: SourceFile, step: Op, model: AbstractValue, operati
 
 
 def is_partly_frozen(source: SourceFile, model: AbstractValue) -> bool:
-    """True where gradients of a model or of parts of it are switched off somewhere."""
+    """Return True if gradients of a model or a submodule are switched off anywhere."""
     return any(
         each.value is not True and (model.covers(each.subject) or each.subject.covers(model))
         for each in source.ops(OpKind.SET_REQUIRES_GRAD)
@@ -113,11 +117,11 @@ def is_partly_frozen(source: SourceFile, model: AbstractValue) -> bool:
 
 
 def may_recreate_model(loop: Loop, model: AbstractValue, inside: Iterable[Op]) -> bool:
-    """True where each turn of a loop may have a model of its own."""
+    """Return True if each iteration of a loop may create its own model."""
     functions = {id(each.function): each.function for each in inside if each.function is not None}
     around = [each for each in functions.values() if not encloses(each, loop.node)]
-    places, nodes = (loop.node, *around), [each.node for each in model.alternatives()]
-    if any(place is not node and encloses(place, node) for node in nodes for place in places):
+    scopes, nodes = (loop.node, *around), [each.node for each in model.alternatives()]
+    if any(scope is not node and encloses(scope, node) for node in nodes for scope in scopes):
         return True
     return any(
         (each.kind is OpKind.CREATE and each.subject.may_alias(model))
@@ -127,7 +131,7 @@ def may_recreate_model(loop: Loop, model: AbstractValue, inside: Iterable[Op]) -
 
 
 def train_mode_fix(source: SourceFile, mode: Op, loop: Loop) -> Fix | None:
-    """Return the fix: train mode at the beginning of every turn, or of the loop over batches in it."""
+    """Return the fix: train mode at the start of every iteration, or before the inner loop over batches."""
     call = next(
         (
             each
@@ -147,7 +151,7 @@ def train_mode_fix(source: SourceFile, mode: Op, loop: Loop) -> Fix | None:
 
 
 def eval_mode_fix(source: SourceFile, call: Op) -> Fix | None:
-    """Return the fix: eval mode before the loop or statement of a call that measures, train mode after it."""
+    """Return the fix: eval mode before the loop or statement of an evaluation, train mode after it."""
     loop, text = call.loops[-1].node, dotted_name(call.node.func)
     if is_statement(loop) and is_inside(call.node, loop):
         statement = loop
@@ -161,12 +165,12 @@ def eval_mode_fix(source: SourceFile, call: Op) -> Fix | None:
         source.text.insert_before(statement, f"{text}.eval()"),
         source.text.insert_after(statement, f"{text}.train()"),
     )
-    words = f"Insert {text}.eval() and {text}.train()"
-    return Fix((before, after), safe=True, description=words) if before and after else None
+    description = f"Insert {text}.eval() and {text}.train()"
+    return Fix((before, after), safe=True, description=description) if before and after else None
 
 
 def has_mode_dependent_layers(source: SourceFile, model: AbstractValue) -> bool | None:
-    """Return whether a model has dropout or batch normalisation; None where the text does not tell."""
+    """Return whether a model has dropout or batch normalization; None if unknown."""
     return _depends_on_mode(source, model, set())
 
 
@@ -174,11 +178,11 @@ def _depends_on_mode(source: SourceFile, model: AbstractValue, seen: set[int]) -
     if id(model) in seen:
         return False
     seen.add(id(model))
-    ways = list(model.alternatives())
-    if len(ways) > 1:
-        told = {_depends_on_mode(source, each, seen) for each in ways}
-        return told.pop() if len(told) == 1 else None
-    model = ways[0]
+    alternatives = list(model.alternatives())
+    if len(alternatives) > 1:
+        answers = {_depends_on_mode(source, each, seen) for each in alternatives}
+        return answers.pop() if len(answers) == 1 else None
+    model = alternatives[0]
     if WRAPPER in model.facts and model.sources:
         return _depends_on_mode(source, model.sources[0], seen)
     if isinstance(model.scope, AbstractValue):
@@ -198,42 +202,44 @@ def _torch_layer_depends(source: SourceFile, model: AbstractValue, name: str, se
         return _has_dropout(model, "dropout", "", default=0.1)
     if name in _WITH_DROPOUT:
         return _has_dropout(model, "dropout", "", default=0.0)
-    written = len(getattr(model.node, "args", ())) + len(getattr(model.node, "keywords", ()))
+    argument_count = len(getattr(model.node, "args", ())) + len(getattr(model.node, "keywords", ()))
     if name in ("Sequential", "ModuleList", "ModuleDict"):
         return _any_true(
-            [None] * (written > 0 and not model.sources),
+            [None] * (argument_count > 0 and not model.sources),
             (_depends_on_mode(source, each, seen) for each in model.sources),
         )
     return False
 
 
-def _has_dropout(model: AbstractValue, word: str, place: str, *, default: float) -> bool:
-    given = model.arguments.get(word) or model.arguments.get(place)
-    rate = default if given is None else given.constant(default or 0.1)
+def _has_dropout(model: AbstractValue, word: str, position: str, *, default: float) -> bool:
+    argument = model.arguments.get(word) or model.arguments.get(position)
+    rate = default if argument is None else argument.constant(default or 0.1)
     return rate != 0
 
 
 def _class_depends(source: SourceFile, model: AbstractValue, kind: AbstractValue, seen: set[int]) -> bool | None:
-    told: list[bool | None] = []
+    answers: list[bool | None] = []
     called = set[str]()
     for each in _class_hierarchy(kind):
         if each.kind is not ValueKind.CLASS:
-            told.append(False if each.name in ("torch.nn.Module", "builtins.object") else None)
+            answers.append(False if each.name in ("torch.nn.Module", "builtins.object") else None)
             continue
         first, last = each.node.lineno, each.node.end_lineno
-        within = [call for call in source.all_calls if first <= call.lineno <= last]
-        told += [True for call in within if source.qualified_name(call.func) in _FUNCTIONS and _has_nonzero_rate(call)]
-        called |= {call.func.attr for call in within if isinstance(call.func, ast.Attribute)}
+        calls = [call for call in source.all_calls if first <= call.lineno <= last]
+        answers += [
+            True for call in calls if source.qualified_name(call.func) in _FUNCTIONS and _has_nonzero_rate(call)
+        ]
+        called |= {call.func.attr for call in calls if isinstance(call.func, ast.Attribute)}
     for name, part in model.attributes.items():
         if part.kind is ValueKind.MODEL:
-            told.append(_depends_on_mode(source, part, seen))
+            answers.append(_depends_on_mode(source, part, seen))
         elif part.kind is ValueKind.UNKNOWN and name in called:
-            told.append(None)  # called, so it may be a module
-    return _any_true(told, ())
+            answers.append(None)  # it is called, so it may be a module
+    return _any_true(answers, ())
 
 
 def _has_nonzero_rate(call: ast.Call) -> bool:
-    """True for a call of functional dropout, unless it says a rate of 0."""
+    """Return True for a call of functional dropout, unless its rate is 0."""
     rate = next((word.value for word in call.keywords if word.arg == "p"), call.args[1] if len(call.args) > 1 else None)
     return not (isinstance(rate, ast.Constant) and rate.value == 0)
 
@@ -246,5 +252,5 @@ def _class_hierarchy(kind: AbstractValue) -> list[AbstractValue]:
 
 
 def _any_true(first: Iterable[bool | None], second: Iterable[bool | None]) -> bool | None:
-    told = {*first, *second}
-    return True if True in told else None if None in told else False
+    answers = {*first, *second}
+    return True if True in answers else None if None in answers else False

@@ -1,4 +1,4 @@
-"""Web requests in a program's text: functions that a framework calls for each, and the models they call."""
+"""Request handlers of web frameworks, and the models they call."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class ModuleNames(NamedTuple):
-    """What the names of a file stand for."""
+    """Imports, models and functions of a file by name, and the functions visited so far."""
 
     imported_names: dict[str, str]
     models: dict[str, AbstractValue]
     functions: dict[str, Function]
     visited: dict[tuple[int, bool], int]
-    """Functions that were gone through, and whether gradients may be off in them -> the fewest calls that led there."""
+    """Visited functions, with whether gradients may be off in them -> smallest number of calls that led there."""
 
 
 class CallPath(NamedTuple):
-    """How a function was reached from a handler."""
+    """The calls from a handler to a function."""
 
     depth: int = 0
     grad_may_be_off: bool = False
-    """Gradients may be off."""
+    """Whether gradients may be off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerCall:
-    """A model of the module, called for a request."""
+    """A call of a global model for a request."""
 
     model: AbstractValue
     call: ast.Call
     statement: ast.stmt
     grad: bool
-    """Gradients are on, as far as the functions on the way tell."""
+    """Whether gradients are on, judging by the functions on the path."""
 
 
 def handler_calls(source: SourceFile) -> Iterator[HandlerCall]:
-    """Yield the calls of whole models in handlers of requests, and in functions of the file that those call.
+    """Yield the model calls in request handlers, and in functions of the file that handlers call.
 
-    Only of models that the module itself makes, once and for all requests, under a name that nothing changes.
+    Considers only models that the module creates once for all requests, under a name assigned once.
     """
     functions = {each.name: each for each in source.tree.body if isinstance(each, Function)}
     decorators = [decorator for each in functions.values() for decorator in each.decorator_list]
@@ -75,23 +75,25 @@ def handler_calls(source: SourceFile) -> Iterator[HandlerCall]:
 
 
 def _module_models(source: SourceFile) -> dict[str, AbstractValue]:
-    """Return the models that names of the module stand for, where each name is written once."""
-    made = {id(each.node): each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.MODEL}
-    written: dict[str, list[Any]] = {}
+    """Return the models of the module by name; only names that are assigned once."""
+    created = {
+        id(each.node): each.subject for each in source.ops(OpKind.CREATE) if each.subject.kind is ValueKind.MODEL
+    }
+    assignments: dict[str, list[Any]] = {}
     for node in source.nodes:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            written.setdefault(node.id, []).append(node)
+            assignments.setdefault(node.id, []).append(node)
     found: dict[str, AbstractValue] = {}
     for statement in source.tree.body:
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            target, model = statement.targets[0], made.get(id(_receiver(statement.value)))
-            if isinstance(target, ast.Name) and model is not None and len(written[target.id]) == 1:
+            target, model = statement.targets[0], created.get(id(_receiver(statement.value)))
+            if isinstance(target, ast.Name) and model is not None and len(assignments[target.id]) == 1:
                 found[target.id] = model
     return found
 
 
 def _receiver(value: ast.expr) -> ast.expr:
-    """Return what a chain of methods begins with: ``Net()`` of ``Net().to(device).eval()``."""
+    """Return the first receiver of a chain of methods: ``Net()`` of ``Net().to(device).eval()``."""
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
         if value.func.attr not in ("to", "eval", "train", "cuda", "cpu", "half", "float", "requires_grad_"):
             break
@@ -114,45 +116,45 @@ def _is_route(tree: ast.Module, decorator: ast.expr, names: dict[str, str]) -> b
     )
 
 
-def _calls_in(function: Function, known: ModuleNames, way: CallPath) -> Iterator[HandlerCall]:
-    if way.depth >= known.visited.get((id(function), way.grad_may_be_off), _MAX_DEPTH + 1):
+def _calls_in(function: Function, known: ModuleNames, path: CallPath) -> Iterator[HandlerCall]:
+    if path.depth >= known.visited.get((id(function), path.grad_may_be_off), _MAX_DEPTH + 1):
         return
-    known.visited[id(function), way.grad_may_be_off] = way.depth
-    off = way.grad_may_be_off or any(
+    known.visited[id(function), path.grad_may_be_off] = path.depth
+    grad_may_be_off = path.grad_may_be_off or any(
         qualified_name(each, known.imported_names) in NO_GRAD_CONTEXTS for each in function.decorator_list
     )
     local = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
-    for statement, guarded in _statements(function.body, known.imported_names, guarded=False):
+    for statement, no_grad in _statements(function.body, known.imported_names, no_grad=False):
         for call in _own_calls(statement):
             name = call.func.id if isinstance(call.func, ast.Name) else ""
             if name in local:
                 continue
             if name in known.models:
                 yield HandlerCall(
-                    model=known.models[name], call=call, statement=statement, grad=not off and not guarded
+                    model=known.models[name], call=call, statement=statement, grad=not grad_may_be_off and not no_grad
                 )
             elif name in known.functions and known.functions[name] is not function:
-                yield from _calls_in(known.functions[name], known, CallPath(way.depth + 1, off or guarded))
+                yield from _calls_in(known.functions[name], known, CallPath(path.depth + 1, grad_may_be_off or no_grad))
 
 
-def _statements(body: list[Any], names: dict[str, str], *, guarded: bool) -> Iterator[tuple[ast.stmt, bool]]:
+def _statements(body: list[Any], names: dict[str, str], *, no_grad: bool) -> Iterator[tuple[ast.stmt, bool]]:
     """Yield the statements of a function, and whether gradients may be off around each."""
     for statement in body:
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            guarded |= qualified_name(statement.value, names) in NO_GRAD_CONTEXTS  # torch.set_grad_enabled(False)
-        yield statement, guarded
-        inner = guarded
+            no_grad |= qualified_name(statement.value, names) in NO_GRAD_CONTEXTS  # torch.set_grad_enabled(False)
+        yield statement, no_grad
+        inner = no_grad
         if isinstance(statement, ast.With | ast.AsyncWith):
-            inner = True  # whichever it is, it may switch gradients off
+            inner = True  # any context manager may switch gradients off
         for part in ("body", "orelse", "finalbody"):
             if not isinstance(statement, Function | ast.ClassDef):
-                yield from _statements(getattr(statement, part, None) or [], names, guarded=inner)
+                yield from _statements(getattr(statement, part, None) or [], names, no_grad=inner)
         for handler in getattr(statement, "handlers", ()):
-            yield from _statements(handler.body, names, guarded=inner)
+            yield from _statements(handler.body, names, no_grad=inner)
 
 
 def _own_calls(statement: ast.stmt) -> Iterator[ast.Call]:
-    """Yield the calls in a statement's own expressions, not in the statements it holds."""
+    """Yield the calls in the expressions of a statement, without its nested statements."""
     queue: list[ast.AST] = [statement]
     while queue:
         node = queue.pop()
@@ -166,18 +168,19 @@ def _own_calls(statement: ast.stmt) -> Iterator[ast.Call]:
 
 
 def imported_names(tree: ast.Module) -> dict[str, str]:
-    """Return what each imported name stands for: {"nn": "torch.nn"}; also where no rule has read the code."""
+    """Return the qualified name of each imported name: {"nn": "torch.nn"}; needs no interpretation."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {each.asname or each.name.partition(".")[0]: each.name if each.asname else
-                      each.name.partition(".")[0] for each in node.names}  # fmt: skip
+            for each in node.names:
+                package = each.name.partition(".")[0]
+                found[each.asname or package] = each.name if each.asname else package
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
     return found
 
 
 def qualified_name(expression: ast.expr, names: dict[str, str]) -> str:
-    """Return the qualified name of what an expression is, or calls; "" where the imports do not tell."""
+    """Return the qualified name of an expression or of the function it calls; "" if not imported."""
     head, dot, rest = dotted_name(expression.func if isinstance(expression, ast.Call) else expression).partition(".")
     return f"{names[head]}{dot}{rest}" if head in names else ""

@@ -1,4 +1,4 @@
-"""Statements that are moved to another place, with the comments on their lines."""
+"""Fixes that move a statement, with the comment on its line."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from trueloop.analysis.source_file import SourceFile
 from trueloop.core.source_text import Fix
 
 
-def move_after_fix(source: SourceFile, one: Op, other: Op, words: str, *, safe: bool = False) -> Fix | None:
-    """Return the fix that moves the statement of one operation behind that of another.
+def move_after_fix(source: SourceFile, one: Op, other: Op, description: str, *, safe: bool = False) -> Fix | None:
+    """Return the fix that moves the statement of one operation after that of another; None if not possible.
 
-    Where the other stands deeper, the first comes to stand on the same conditions; where it is in another loop or
-    function, the first goes to the end of its own loop.
+    If the other one is nested deeper, the first gets the same conditions; if it is in another loop or function, the
+    first moves to the end of its own loop.
 
     Args:
-        source: of both.
-        one: all that its statement does.
-        other: comes later.
-        words: what the fix does.
-        safe: nothing between them has to do with it.
+        source: the file.
+        one: the operation to move; its statement does nothing else.
+        other: a later operation.
+        description: what the fix does.
+        safe: whether the statements between them are unrelated.
     """
-    statement, behind = one.statement, other.statement
-    if statement is None or behind is None or not _is_sole_operation(one) or len(body := source.block(statement)) < 2:
+    statement, anchor = one.statement, other.statement
+    if statement is None or anchor is None or not _is_sole_operation(one) or len(body := source.block(statement)) < 2:
         return None
     if one.function is other.function and one.loops == other.loops:
-        edits = source.text.move_statement(statement, behind=behind)
+        edits = source.text.move_statement(statement, behind=anchor)
     elif one.loops and body is getattr(one.loops[-1].node, "body", None) and not _may_exit_early(body):
         edits = source.text.move_statement(statement, behind=body[-1])
     else:
         return None
-    return Fix(edits, safe=safe, description=words) if edits else None
+    return Fix(edits, safe=safe, description=description) if edits else None
 
 
-def move_into_loop_fix(source: SourceFile, one: Op, other: Op, words: str) -> Fix | None:
-    """Return the fix that moves a statement behind one in a loop beside it, in the same function; else None."""
-    statement, behind = one.statement, other.statement
-    if statement is None or behind is None or one.function is not other.function or not _is_sole_operation(one):
+def move_into_loop_fix(source: SourceFile, one: Op, other: Op, description: str) -> Fix | None:
+    """Return the fix that moves a statement after one in another loop of the same function; None if not possible."""
+    statement, anchor = one.statement, other.statement
+    if statement is None or anchor is None or one.function is not other.function or not _is_sole_operation(one):
         return None
-    edits = source.text.move_statement(statement, behind=behind) if len(source.block(statement)) > 1 else None
-    return Fix(edits, safe=False, description=words) if edits else None
+    edits = source.text.move_statement(statement, behind=anchor) if len(source.block(statement)) > 1 else None
+    return Fix(edits, safe=False, description=description) if edits else None
 
 
-def move_out_of_loop_fix(source: SourceFile, one: Op, loop: Loop, words: str) -> Fix | None:
-    """Return the fix that moves a statement in front of the loop whose body it is a part of; else None."""
+def move_out_of_loop_fix(source: SourceFile, one: Op, loop: Loop, description: str) -> Fix | None:
+    """Return the fix that moves a statement before the loop that directly contains it; None if not possible."""
     body = source.block(one.statement)
     if (
         one.statement is None
@@ -54,11 +54,11 @@ def move_out_of_loop_fix(source: SourceFile, one: Op, loop: Loop, words: str) ->
     ):
         return None
     edits = source.text.move_statement(one.statement, before=loop.node)
-    return Fix(edits, safe=False, description=words) if edits else None
+    return Fix(edits, safe=False, description=description) if edits else None
 
 
 def _is_sole_operation(one: Op) -> bool:
-    """Return True where a statement does nothing else: a call, or one whose result gets one name."""
+    """Return True if a statement consists of one operation: a call, or its assignment to one name."""
     statement = one.statement
     if isinstance(statement, ast.Assign):
         return (
@@ -68,7 +68,7 @@ def _is_sole_operation(one: Op) -> bool:
 
 
 def _may_exit_early(block: list[ast.stmt]) -> bool:
-    """Return True where a turn of the loop may end before its last statement."""
+    """Return True if an iteration of a loop may end before its last statement."""
     queue: list[ast.AST] = list(block)
     while queue:
         each = queue.pop()

@@ -1,4 +1,4 @@
-"""What numbers of a program are counted in: micro-batches, or updates."""
+"""Units of step counts: whether a number counts micro-batches or optimizer updates."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LENGTH_ARGUMENTS: Final = {
     "get_cosine_schedule_with_warmup": ("2", "num_training_steps"),
     "get_scheduler": ("3", "num_training_steps"),
 }
-"""Schedules with an end, and the arguments that say how many advances it takes."""
-MAX_DEPTH: Final = 12  # terms within one another
+"""Schedules of finite length, and the arguments that set their number of steps."""
+MAX_DEPTH: Final = 12  # nested terms
 ROUNDING_FUNCTIONS: Final = frozenset(("int", "round", "max", "min", "ceil", "floor"))
 
 
 def iterations_per_step(step: Op, loop: Loop) -> AbstractValue | None:
-    """Return K where an update is made in every K-th turn of a loop, on the condition ``i % K``; else None."""
+    """Return K if a loop makes an update in every K-th iteration, by the condition ``i % K``; else None."""
     for branch in step.conditions(loop) if step.loops[-1].node is loop.node else ():
         for each in branch.test.ancestors() if branch.test is not None else ():
             if isinstance(each.node, ast.BinOp) and isinstance(each.node.op, ast.Mod) and len(each.sources) == 2:
@@ -32,7 +32,7 @@ def iterations_per_step(step: Op, loop: Loop) -> AbstractValue | None:
 
 
 def schedule_lengths(scheduler: AbstractValue) -> list[AbstractValue]:
-    """Return the numbers of advances that a schedule, or those it is put together from, are made for."""
+    """Return the lengths in steps of a schedule, or of the schedules it is composed of."""
     names = LENGTH_ARGUMENTS.get(scheduler.name.rpartition(".")[2], ())
     found = [each for name, each in scheduler.arguments.items() if name in names]
     for each in scheduler.arguments.values():
@@ -42,15 +42,15 @@ def schedule_lengths(scheduler: AbstractValue) -> list[AbstractValue]:
 
 
 def unit_exponent(number: AbstractValue, unit: AbstractValue, depth: int = 0) -> int | None:
-    """Return how often a number was multiplied by another one: -1 where it was divided by it once.
+    """Return the exponent of a unit in a computed number: 1 = multiplied by it once, -1 = divided by it once.
 
     Args:
-        number: was computed.
-        unit: the same thing, or computed from it.
-        deep: how many terms stand around.
+        number: a computed value.
+        unit: the value to look for.
+        depth: number of enclosing terms.
 
     Returns:
-        None where the text does not tell.
+        The exponent; None if unknown.
     """
     if number is unit or number.union or depth > MAX_DEPTH:
         return 1 if number is unit else None
@@ -82,7 +82,7 @@ def _combine_exponents(op: ast.operator, left: int, right: int) -> int | None:
             return None if left or right else 0
 
 
-def _common_exponent(powers: list[int]) -> int | None:
-    """Return the power of a sum: that of its terms, of which plain numbers are none."""
-    found = {each for each in powers if each}
+def _common_exponent(exponents: list[int]) -> int | None:
+    """Return the exponent that all terms of a sum share; terms without the unit are ignored."""
+    found = {each for each in exponents if each}
     return None if len(found) > 1 else next(iter(found), 0)

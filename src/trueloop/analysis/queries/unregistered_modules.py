@@ -1,4 +1,4 @@
-"""Modules that a module of the text keeps in a plain list, dictionary or tuple, which registers none of them."""
+"""Modules stored in a plain list, dictionary or tuple, which does not register them."""
 
 from __future__ import annotations
 
@@ -21,56 +21,65 @@ _REGISTERING: Final = frozenset(("setattr", "add_module", "register_module", "__
 
 
 class UnregisteredLayers(NamedTuple):
-    """Layers that their module does not hold."""
+    """Layers that their module does not register."""
 
     assignment: Op
-    """Where the list becomes an attribute."""
+    """The assignment of the list to an attribute."""
     layer: AbstractValue
     call: Op
-    """Where one of them takes part in the forward pass."""
+    """The call of one of the layers in the forward."""
 
 
 def unregistered_layers(source: SourceFile) -> Iterator[UnregisteredLayers]:
-    """Yield the attributes whose layers train with nobody: called with gradients, and used in no other way."""
+    """Yield attributes with unregistered layers that are called with gradients and used in no other way."""
     calls = source.ops(OpKind.MODEL_CALL)
     seen = set[int]()
-    for bound in source.ops(OpKind.SET_ATTRIBUTE):
-        model, kept = bound.subject, bound.inputs[0] if bound.inputs else None
+    for assignment in source.ops(OpKind.SET_ATTRIBUTE):
+        model, container = assignment.subject, assignment.inputs[0] if assignment.inputs else None
         kind = model.scope.node if isinstance(model.scope, AbstractValue) else None
-        plain = kept is not None and kept.kind is ValueKind.SEQUENCE and kept.name != "iterations"
-        if model.kind is not ValueKind.MODEL or kind is None or not plain or kept is None or id(bound.node) in seen:
+        plain = container is not None and container.kind is ValueKind.SEQUENCE and container.name != "iterations"
+        if (
+            model.kind is not ValueKind.MODEL
+            or kind is None
+            or not plain
+            or container is None
+            or id(assignment.node) in seen
+        ):
             continue
         layers = [
-            each for each in _layers(kept) if _is_created_for(source, each, bound, kind) and _is_untracked(source, each)
+            each
+            for each in _layers(container)
+            if _is_created_for(source, each, assignment, kind) and _is_untracked(source, each)
         ]
         used = [each for each in calls if any(each.subject.may_alias(layer) for layer in layers)]
-        if not used or not layers or not _only_called(source, bound.name, kind, used):
+        if not used or not layers or not _only_called(source, assignment.name, kind, used):
             continue
-        seen.add(id(bound.node))
+        seen.add(id(assignment.node))
         trained = [each for each in used if each.grad is not False and not _is_detached(source, each.node)]
         if len(trained) == len(used) or any(_precedes_backward(source, each) for each in trained):
-            yield UnregisteredLayers(bound, layers[0], trained[0])
+            yield UnregisteredLayers(assignment, layers[0], trained[0])
 
 
-def _is_created_for(source: SourceFile, layer: AbstractValue, bound: Op, kind: ast.ClassDef) -> bool:
-    """True for a layer that a class makes, and for copies that a function makes for it: ``clones(layer, 3)``."""
+def _is_created_for(source: SourceFile, layer: AbstractValue, assignment: Op, kind: ast.ClassDef) -> bool:
+    """Return True for a layer that a class creates, and for copies from a function: ``clones(layer, 3)``."""
     if is_inside(layer.node, kind):
         return True
-    asked = dotted_name(getattr(getattr(bound.statement, "value", None), "func", None))
+    called = dotted_name(getattr(getattr(assignment.statement, "value", None), "func", None))
     returned = (
         each.value
         for function in source.tree.body
-        if isinstance(function, ast.FunctionDef) and function.name == asked
+        if isinstance(function, ast.FunctionDef) and function.name == called
         for each in function.body
         if isinstance(each, ast.Return)
     )
     return COPY in layer.facts and any(
-        isinstance(each, ast.ListComp) and each is bound.inputs[0].node and each.elt is layer.node for each in returned
+        isinstance(each, ast.ListComp) and each is assignment.inputs[0].node and each.elt is layer.node
+        for each in returned
     )
 
 
-def _layers(kept: AbstractValue) -> Iterator[AbstractValue]:
-    queue, seen = [kept], set[int]()
+def _layers(container: AbstractValue) -> Iterator[AbstractValue]:
+    queue, seen = [container], set[int]()
     while queue:
         each = queue.pop(0)
         if id(each) in seen:
@@ -83,12 +92,12 @@ def _layers(kept: AbstractValue) -> Iterator[AbstractValue]:
 
 
 def _is_untracked(source: SourceFile, layer: AbstractValue) -> bool:
-    """True for a layer with weights that nothing holds, freezes or steps."""
+    """Return True for a layer with weights that no module registers, no code freezes and no optimizer updates."""
     if layer.owners or not has_weights(layer) or any(FROZEN in each.facts for each in _submodules(layer)):
         return False
     own = list(_submodules(layer, copies=False))
     ids = {id(each) for each in own}
-    if any(id(holder) not in ids for each in own for holder in each.owners):
+    if any(id(owner) not in ids for each in own for owner in each.owners):
         return False
     return not any(
         (each.kind in (OpKind.SET_MODE, OpKind.SET_REQUIRES_GRAD) and each.subject.may_alias(layer))
@@ -98,7 +107,7 @@ def _is_untracked(source: SourceFile, layer: AbstractValue) -> bool:
 
 
 def has_weights(layer: AbstractValue) -> bool:
-    """True for a layer of torch's that has weights, and for a module of this file that holds one, or a parameter."""
+    """Return True for a PyTorch layer with weights, and for a module of the file that has one, or a parameter."""
     return any(
         each.name.removeprefix("torch.nn.").startswith(_WITH_WEIGHTS)
         or any(map(_is_trainable_parameter, each.attributes.values()))
@@ -107,13 +116,13 @@ def has_weights(layer: AbstractValue) -> bool:
 
 
 def _is_trainable_parameter(value: AbstractValue) -> bool:
-    """True for ``nn.Parameter(...)`` that is not told whether it wants a gradient, and so does."""
+    """Return True for ``nn.Parameter(...)`` without ``requires_grad``, which defaults to True."""
     call = value.node
     return value.name in _PARAMETERS and isinstance(call, ast.Call) and len(call.args) == 1 and not call.keywords
 
 
 def _submodules(layer: AbstractValue, *, copies: bool = True) -> Iterator[AbstractValue]:
-    """Yield a module and its parts; those of a copy, told by the parts of what was copied, only where asked for."""
+    """Yield a module and its submodules; submodules of a copy only if ``copies`` is set."""
     queue, seen = [layer], set[int]()
     while queue:
         each = queue.pop()
@@ -124,8 +133,8 @@ def _submodules(layer: AbstractValue, *, copies: bool = True) -> Iterator[Abstra
             queue += [part for part in parts if part.kind is ValueKind.MODEL]
 
 
-def _only_called(source: SourceFile, word: str, kind: ast.ClassDef, used: list[Op]) -> bool:
-    """True where an attribute is only written, appended to, and read where its layers are called."""
+def _only_called(source: SourceFile, name: str, kind: ast.ClassDef, used: list[Op]) -> bool:
+    """Return True if an attribute is only assigned, appended to, and read where its layers are called."""
     if any(
         (getattr(call.func, "attr", "") or getattr(call.func, "id", "")) in _REGISTERING for call in source.all_calls
     ):
@@ -137,17 +146,17 @@ def _only_called(source: SourceFile, word: str, kind: ast.ClassDef, used: list[O
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("append", "extend", "insert")
     }
     for each in source.nodes:
-        if not isinstance(each, ast.Attribute) or each.attr != word:
+        if not isinstance(each, ast.Attribute) or each.attr != name:
             continue
-        written = isinstance(each.ctx, ast.Store) or id(each) in appended
+        stored = isinstance(each.ctx, ast.Store) or id(each) in appended
         read = any(is_inside(each, caller) for caller in callers)
-        if not is_inside(each, kind) or not (written or read):
+        if not is_inside(each, kind) or not (stored or read):
             return False
     return True
 
 
 def _precedes_backward(source: SourceFile, call: Op) -> bool:
-    """True where a backward comes behind it; that the layers are measured without gradients elsewhere is no excuse."""
+    """Return True if a backward follows a call."""
     return any(each.kind is OpKind.BACKWARD and each.index > call.index for each in source.ops_of_run(call))
 
 
@@ -159,7 +168,7 @@ def _is_detached(source: SourceFile, node: Any) -> bool:
 
 
 def module_list_fix(source: SourceFile, found: UnregisteredLayers) -> Fix | None:
-    """Return the fix: ``nn.ModuleList([...])`` or ``nn.ModuleDict({...})`` where the list is written out."""
+    """Return the fix: ``nn.ModuleList([...])`` or ``nn.ModuleDict({...})``; None unless the list is a literal."""
     statement, layer = found.assignment.statement, getattr(found.layer.node, "func", None)
     package, _, name = dotted_name(layer).rpartition(".")
     if not isinstance(statement, ast.Assign) or not package or found.layer.name != f"torch.nn.{name}":
@@ -172,4 +181,4 @@ def module_list_fix(source: SourceFile, found: UnregisteredLayers) -> Fix | None
         kind = "ModuleList" if isinstance(value, ast.List | ast.ListComp) else ""
     start, end = source.text.span(value)
     edits = Edit(start, start, f"{package}.{kind}("), Edit(end, end, ")")
-    return Fix(edits, safe=False, description=f"Keep them in {package}.{kind}") if kind else None
+    return Fix(edits, safe=False, description=f"Store them in {package}.{kind}") if kind else None

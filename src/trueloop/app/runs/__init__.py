@@ -1,1 +1,1 @@
-"""Operations on run folders: best run, cleanup, rollback, sync."""
+"""Operate on run folders: find the best run, clean up, roll back, sync."""

@@ -1,4 +1,4 @@
-"""The best evaluation of all runs, and the checkpoint that holds its weights: there, whole, or missing."""
+"""Find the best evaluation of all runs, and verify the checkpoint with its weights."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from trueloop.training.checkpoint.manifest import verify
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedCheckpoint:
-    """One evaluation, and what is left of the weights it measured."""
+    """One evaluation, and the checkpoint with the weights it evaluated."""
 
     run: Overview
     point: Point
     checkpoint: Path
-    """Where the checkpoint lies, or would."""
+    """Path of the checkpoint, which may be missing."""
     problem: str
-    """Why it cannot be used: it is missing, or its bytes are not those that were saved; empty where every byte is."""
+    """Why the checkpoint cannot be used: it is missing or damaged; empty if every byte was verified."""
 
     def as_json(self) -> dict[str, Any]:
-        """As `--json` tells it."""
+        """Return the output of `--json`."""
         return {
             "run": self.run.name,
             "path": str(self.run.path),
@@ -43,40 +43,40 @@ class EvaluatedCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestRun:
-    """What `find_best` found."""
+    """The result of `find_best`."""
 
     metric: str
     mode: Mode
     best: EvaluatedCheckpoint
     """The best of all evaluations."""
     alternative: EvaluatedCheckpoint | None
-    """Where its checkpoint cannot be used: the best one whose can; None also where there is no such."""
+    """The best evaluation with a usable checkpoint, if that of ``best`` is not usable; None if there is none."""
 
 
 def find_best(runs: Sequence[Overview], metric: str, mode: Mode) -> BestRun:
-    """Find the best evaluation over all runs, and check its checkpoint byte by byte.
+    """Find the best evaluation of all runs, and verify its checkpoint byte by byte.
 
     Args:
-        runs: to look through, every evaluation of each.
-        metric: as in the journal: "val/loss".
-        mode: whether less or more is better.
+        runs: the runs to search.
+        metric: metric as in the journal: "val/loss".
+        mode: whether lower or higher values are better.
 
     Raises:
-        InvalidConfig: no run has measured it.
+        InvalidConfig: no run has measured the metric.
 
-    Cost: reads the checkpoint; only where that cannot be used, the journals of runs that could hold the next best.
+    Cost: reads the checkpoint; if it is not usable, also the journals of runs that may have the next best one.
     """
     order = rank_runs(runs, metric, mode)
     run, point = order[0]
     answer = _check_checkpoint(run, point, _weights_update(run, point, metric))
     offered = _find_alternative([each.run for each in order], metric, mode) if answer.problem else None
-    if offered and offered.point.value == point.value:  # as good, and there
+    if offered and offered.point.value == point.value:  # equally good, and usable
         answer, offered = offered, None
     return BestRun(metric=metric, mode=mode, best=answer, alternative=offered)
 
 
 def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
-    """List the whole checkpoints of a run, oldest first; only looks, also at a run that trains.
+    """List the complete checkpoints of a run, oldest first; read-only, even while the run is training.
 
     Raises:
         NewerSchemaError: a newer trueloop wrote one of them.
@@ -85,7 +85,7 @@ def list_checkpoints(run_dir: Path) -> list[Checkpoint]:
 
 
 def _find_alternative(runs: Sequence[Overview], metric: str, mode: Mode) -> EvaluatedCheckpoint | None:
-    """Go through runs by their best value, until none that is left can beat what was found."""
+    """Return the best evaluation with a usable checkpoint; stops when no remaining run can be better."""
     sign, found = (1 if mode == "min" else -1), None
     for run in runs:
         bound = run.best(metric, mode)
@@ -99,21 +99,21 @@ def _find_alternative(runs: Sequence[Overview], metric: str, mode: Mode) -> Eval
 
 def _best_usable(run: Overview, metric: str, mode: Mode) -> EvaluatedCheckpoint | None:
     try:
-        there = {checkpoint.update for checkpoint in list_checkpoints(run.path)}
-        history = read_journal(run.path) if there else None
-    except TrueloopError:  # whatever stands in the way, nothing of this run can be offered
+        available = {checkpoint.update for checkpoint in list_checkpoints(run.path)}
+        history = read_journal(run.path) if available else None
+    except TrueloopError:  # an unreadable run has no usable checkpoint
         return None
     for point in rank_points(history, metric, mode) if history else ():
         update = _weights_update(run, point, metric, history)
-        if update in there and not (answer := _check_checkpoint(run, point, update)).problem:
+        if update in available and not (answer := _check_checkpoint(run, point, update)).problem:
             return answer
     return None
 
 
 def _weights_update(run: Overview, point: Point, metric: str, history: History | None = None) -> int:
-    """Return after which update the weights were saved that an evaluation measured.
+    """Return the update of the weights that an evaluation measured.
 
-    The test set is measured with the weights that are shipped: where the run ships its best, those are older.
+    The test set is evaluated with the final weights, which are older if the run ends with its best weights.
     """
     if not metric.startswith("test/"):
         return point.update
@@ -134,7 +134,7 @@ def _check_checkpoint(run: Overview, point: Point, update: int) -> EvaluatedChec
         if not problem:
             verify(path)
         elif path.exists():
-            verify(path)  # says what is wrong with it
+            verify(path)  # raises the reason
     except NewerSchemaError as error:
         problem = error.what
     except CheckpointError as error:

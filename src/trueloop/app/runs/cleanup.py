@@ -1,8 +1,8 @@
-"""What may go from a runs folder, and its removal: checkpoints beyond the best, runs that came to nothing, leftovers.
+"""Remove checkpoints beyond the best, runs without a result, and leftovers from a folder of runs.
 
-Never a best checkpoint of a metric that a run monitored, never the last one of any run, never anything of a run that a
-process trains in or that cannot be judged, and only files that are a run's own. Whatever is removed is first renamed,
-or goes before the journal does: cut off in the middle, a smaller run is left and not a broken one.
+Never removed: the best checkpoint by any metric that a run monitored, the last checkpoint of a run, a run that is
+training or whose state is unknown, and files that trueloop did not write. Items are renamed first, or removed before
+the journal, so that an interrupted removal leaves a smaller but valid run.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ Kind = Literal["checkpoint", "run", "leftover"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupOptions:
-    """What is to go."""
+    """What to remove."""
 
     keep_best: int | None = None
-    """Of each run, keep only so many best checkpoints by each monitored metric, and the last; None = keep all."""
+    """Checkpoints to keep per run and monitored metric, in addition to the last; None = keep all."""
     unfinished: bool = False
-    """Remove runs that ended unfinished and left no checkpoint to go on from."""
+    """Whether to remove unfinished runs without a checkpoint to resume from."""
     older_than_days: float = 0.0
-    """Only of runs whose journal was not written for so long."""
+    """Minimum age of the last journal write, in days, of the runs to clean up."""
 
     def check(self) -> None:
-        """Refuse wishes that would remove a best checkpoint, or nothing at all.
+        """Refuse options that would remove the best checkpoint, or nothing.
 
         Raises:
-            InvalidConfig: names the wish.
+            InvalidConfig: an option is invalid.
         """
         if self.keep_best is None and not self.unfinished:
             raise InvalidConfig(
-                "Nothing was asked to be removed.",
-                fix="Say --keep-best N for checkpoints, --unfinished for runs that came to nothing, or both.",
+                "Nothing is selected for removal.",
+                fix="Pass --keep-best N for checkpoints, --unfinished for runs without a result, or both.",
             )
         if self.keep_best is not None and self.keep_best < 1:
             raise InvalidConfig(
@@ -62,7 +62,7 @@ class CleanupOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupItem:
-    """One thing that may go."""
+    """A file or folder that may be removed."""
 
     kind: Kind
     path: Path
@@ -70,54 +70,54 @@ class CleanupItem:
     reason: str
 
     def as_json(self) -> dict[str, Any]:
-        """As `--json` tells it."""
+        """Return the output of `--json`."""
         return {"kind": self.kind, "path": str(self.path), "bytes": self.bytes, "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupPlan:
-    """What may go, and what was left alone though it was asked for, by path with the reason."""
+    """Items to remove, and runs that are skipped, by path with the reason."""
 
     items: Sequence[CleanupItem]
     skipped: Sequence[tuple[Path, str]]
 
 
 def plan_cleanup(runs: Sequence[Overview], root: Path, options: CleanupOptions) -> CleanupPlan:
-    """Say what may go; nothing is changed.
+    """Return what may be removed, without removing it.
 
     Args:
-        runs: to look through.
-        root: where rollbacks that were killed may have left something.
-        options: checked already.
+        runs: the runs to clean up.
+        root: folder of the runs, which may contain leftovers of killed rollbacks.
+        options: validated options.
 
-    Cost: reads the manifests of all checkpoints of these runs, and the journals of those of which some may go.
+    Cost: reads the manifests of all checkpoints of these runs, and the journals of runs with removable ones.
     """
     items: list[CleanupItem] = []
-    spared: list[tuple[Path, str]] = []
+    skipped: list[tuple[Path, str]] = []
     for run in runs:
         if not _is_old(run.path / "journal.jsonl", options):
             continue
         if reason := _reason_to_skip(run):
-            spared.append((run.path, reason))
+            skipped.append((run.path, reason))
             continue
         try:
             items += _removable_items(run, options)
         except (TrueloopError, OSError) as error:
-            spared.append((run.path, error.what if isinstance(error, TrueloopError) else str(error)))
+            skipped.append((run.path, error.what if isinstance(error, TrueloopError) else str(error)))
     for path in _leftover_rollbacks(root):
         if _is_old(path, options):
-            items.append(_make_item("leftover", path, "of a rollback that was killed"))
-    return CleanupPlan(items=items, skipped=spared)
+            items.append(_make_item("leftover", path, "of an interrupted rollback"))
+    return CleanupPlan(items=items, skipped=skipped)
 
 
 def clean_up(runs: Sequence[Overview], root: Path, options: CleanupOptions) -> CleanupPlan:
-    """Remove what `plan_cleanup` says, run by run, each looked at again while its lock is held.
+    """Remove the items of `plan_cleanup`; each run is locked and checked again before.
 
     Returns:
-        What was removed, and what was left alone.
+        The removed items and the skipped runs.
     """
     removed: list[CleanupItem] = []
-    spared: list[tuple[Path, str]] = []
+    skipped: list[tuple[Path, str]] = []
     plan = plan_cleanup(runs, root, options)
     touched = {item.path if item.kind == "run" else item.path.parent.parent for item in plan.items}
     for run in (run for run in runs if run.path in touched):
@@ -127,12 +127,12 @@ def clean_up(runs: Sequence[Overview], root: Path, options: CleanupOptions) -> C
                     _remove_item(item)
                     removed.append(item)
         except (TrueloopError, OSError) as error:
-            spared.append((run.path, error.what if isinstance(error, TrueloopError) else str(error)))
+            skipped.append((run.path, error.what if isinstance(error, TrueloopError) else str(error)))
     for item in plan.items:
         if STAGING_NAME.fullmatch(item.path.name):
             shutil.rmtree(item.path, ignore_errors=True)
             removed.append(item)
-    return CleanupPlan(items=removed, skipped=[*plan.skipped, *spared])
+    return CleanupPlan(items=removed, skipped=[*plan.skipped, *skipped])
 
 
 def _is_old(path: Path, options: CleanupOptions) -> bool:
@@ -143,64 +143,66 @@ def _is_old(path: Path, options: CleanupOptions) -> bool:
 
 
 def _reason_to_skip(run: Overview) -> str:
-    """Say why a run is left alone; empty where it is not."""
+    """Return why a run must be skipped; empty if it need not be."""
     training = is_training(run.path)
     if training is not False:
-        return "a process is training in it" if training else "whether a process trains in it cannot be told here"
+        return "a process is training in it" if training else "whether a process is training in it is unknown"
     if run.state == "damaged":
         return run.problem
     if (run.path / "checkpoints").is_symlink():
-        return "its checkpoints lie elsewhere, behind a link"
+        return "its checkpoints folder is a link"
     return ""
 
 
 def _removable_items(run: Overview, options: CleanupOptions) -> Iterator[CleanupItem]:
-    """List what may go of a run in which nobody trains."""
+    """Yield the removable items of a run that is not training."""
     folder = CheckpointFolder(run.path / "checkpoints", writing=False)
-    whole = folder.checkpoints()
-    if options.unfinished and not whole and (reason := _reason_to_remove(run)):
+    checkpoints = folder.checkpoints()
+    if options.unfinished and not checkpoints and (reason := _reason_to_remove(run)):
         yield _make_item("run", run.path, reason)
         return
     if (run.path / "checkpoints").is_dir():
         for path in folder.leftovers():
-            yield _make_item("leftover", path, "of a save or a removal that was killed")
-    if options.keep_best is not None and len(whole) > 1:
-        kept = _updates_to_keep(run, whole, options.keep_best)
-        for checkpoint in whole:
-            if checkpoint.update not in kept:
-                yield _make_item("checkpoint", checkpoint.path, "neither the last nor of the best")
+            yield _make_item("leftover", path, "of an interrupted save or removal")
+    if options.keep_best is not None and len(checkpoints) > 1:
+        keep = _updates_to_keep(run, checkpoints, options.keep_best)
+        for checkpoint in checkpoints:
+            if checkpoint.update not in keep:
+                yield _make_item("checkpoint", checkpoint.path, "neither the last nor among the best")
 
 
 def _reason_to_remove(run: Overview) -> str:
-    """Say why a run without a checkpoint may go; empty where it ended well, or could still be continued."""
+    """Return why a run without a checkpoint may be removed; empty if it finished or can still be resumed."""
     end = run.record.get("end", "")
     if end in ("finished", "early_stop", "damaged") or (run.path / "final").exists():
         return ""
     if not run.problem and _has_mirror(run):
         return ""
-    return f"it ended as {end or 'killed'} and left no checkpoint to go on from"
+    return f"it ended as {end or 'killed'} and has no checkpoint to resume from"
 
 
 def _has_mirror(run: Overview) -> bool:
-    """A run may be continued from its mirror, without a checkpoint here."""
+    """Return whether the run has a mirror, from which it can be resumed without a local checkpoint."""
     config: Any = read_journal(run.path).facts.get("config")
     checkpoint: Any = config.get("checkpoint") if isinstance(config, dict) else None
     return bool(checkpoint.get("mirror")) if isinstance(checkpoint, dict) else False
 
 
-def _updates_to_keep(run: Overview, whole: Sequence[Checkpoint], best: int) -> set[int]:
-    """Return the updates whose checkpoints stay: the last, and the best by each metric that was ever monitored."""
+def _updates_to_keep(run: Overview, checkpoints: Sequence[Checkpoint], best: int) -> set[int]:
+    """Return the updates of the checkpoints to keep: the last, and the best by each metric ever monitored."""
     history = read_journal(run.path)
-    kept = {whole[-1].update}
-    there = {checkpoint.update for checkpoint in whole}
+    keep = {checkpoints[-1].update}
+    existing = {checkpoint.update for checkpoint in checkpoints}
     for metric, mode in all_monitored_metrics(run.path):
         sign = 1 if mode == "min" else -1
-        told = [
-            (sign * value, each.update) for each in whole if not math.isnan(value := each.metrics.get(metric, math.nan))
+        ranked = [
+            (sign * value, each.update)
+            for each in checkpoints
+            if not math.isnan(value := each.metrics.get(metric, math.nan))
         ]
-        kept |= {update for _, update in sorted(told)[:best]}
-        kept |= {point.update for point in rank_points(history, metric, mode)[:best] if point.update in there}
-    return kept
+        keep |= {update for _, update in sorted(ranked)[:best]}
+        keep |= {point.update for point in rank_points(history, metric, mode)[:best] if point.update in existing}
+    return keep
 
 
 def _leftover_rollbacks(root: Path) -> list[Path]:
@@ -237,7 +239,7 @@ def _remove_item(item: CleanupItem) -> None:
 
 
 def _remove_run(path: Path) -> None:
-    """Remove a run's own files, the journal last; the folder too, unless there is something else in it."""
+    """Remove the files of a run, the journal last, and its folder if nothing else is in it."""
     for own in (path / name for name in reversed(RUN_FILES)):
         if own.is_dir() and not own.is_symlink():
             shutil.rmtree(own)
@@ -245,4 +247,4 @@ def _remove_run(path: Path) -> None:
             own.unlink(missing_ok=True)
     if [entry.name for entry in path.iterdir()] == [".lock"]:
         (path / ".lock").unlink()
-        path.rmdir()  # refused where another process has begun a run in it meanwhile
+        path.rmdir()  # fails if another process has started a run in it meanwhile

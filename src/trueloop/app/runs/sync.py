@@ -1,4 +1,4 @@
-"""Runs copied into a store after the fact: each by itself, so that one damaged journal does not keep back the rest."""
+"""Sync runs to a store afterwards, each separately, so that a damaged journal does not block the others."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from trueloop.runs.tracking.target import ADDRESS_FORMS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncedRun:
-    """What became of one run."""
+    """The result of syncing one run."""
 
     run: Path
     store: str
-    """The address, without what is secret."""
+    """Address of the store, without secrets."""
     result: SyncResult | None
-    """None where it could not be copied."""
+    """What was synced; None if the sync failed."""
     problem: str = ""
-    """Why not."""
+    """Why the sync failed."""
 
 
 def sync_runs(words: Sequence[str], root: Path, store: str | None, *, rewrite: bool) -> Iterator[SyncedRun]:
-    """Copy runs into a store, one after the other.
+    """Sync runs to a store, one after the other.
 
     Args:
-        words: which runs, as `find_run` takes them; none = all below the root.
-        root: where the runs lie.
-        store: the address.
-        rewrite: write each anew, whatever the store has of it.
+        words: runs, as for `find_run`; empty = all runs below the root.
+        root: folder of the runs.
+        store: address of the store.
+        rewrite: delete each run in the store and write it from scratch.
 
     Raises:
-        InvalidConfig: no store is named, or no store is known by that address.
-        MissingExtra: what speaks to it is not installed.
+        InvalidConfig: there is no address, or it is invalid.
+        MissingExtra: the package for this kind of store is not installed.
         RunFolderError: there is no such run.
-        StoreDown: the store does not answer; then it would not for the next run either.
+        StoreUnavailable: the store does not answer; the remaining runs are not tried.
     """
     if not store:
         raise InvalidConfig(
-            "No store is named.",
-            fix=f"Say which with --store, or set TRUELOOP_STORE: {ADDRESS_FORMS}.",
+            "No store is given.",
+            fix=f"Pass --store or set TRUELOOP_STORE: {ADDRESS_FORMS}.",
         )
     parse_target(store, root)
     runs = [find_run(word, root) for word in words] or [root / name for name in run_names(root)]
     if not runs:
-        raise RunFolderError(f"There are no runs in {str(root)!r}.", fix="Say where they are with --root.")
+        raise RunFolderError(f"There are no runs in {str(root)!r}.", fix="Pass their folder with --root.")
     return _sync_each(list(dict.fromkeys(runs)), store, rewrite=rewrite)
 
 

@@ -15,7 +15,7 @@ from typing import Final
 import uvicorn
 
 from trueloop.app.serving.service import Service
-from trueloop.app.web.connections import Http
+from trueloop.app.web.connections import HttpProtocol
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 SPARE_S: Final = 5.0  # beyond a request's own time, until a connection is cut at the end
@@ -59,7 +59,7 @@ def server(service: Service, *, host: str, timeout_s: float) -> Server:
         service.application(guarded=is_loopback(host)),
         log_level="warning",
         access_log=False,
-        http=Http,
+        http=HttpProtocol,
         ws="none",
         timeout_graceful_shutdown=int(timeout_s + SPARE_S),
         server_header=False,

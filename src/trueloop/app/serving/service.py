@@ -21,9 +21,9 @@ from trueloop.app.serving.batching import Batcher, Full, Stopped
 from trueloop.app.serving.limits import Limits
 from trueloop.app.serving.metrics import TYPE, Metrics
 from trueloop.app.serving.warmup import warm_up
-from trueloop.app.web.request_body import Refused, json_body
-from trueloop.app.web.same_origin import Guard
-from trueloop.app.web.wire_format import parsed, written
+from trueloop.app.web.request_body import RequestError, read_json_body
+from trueloop.app.web.same_origin import SameOriginMiddleware
+from trueloop.app.web.wire_format import decode_object, encode_json
 from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel, TrueloopError
 from trueloop.export.artifact import Description
 from trueloop.export.exported_model import Model, Outputs, answer
@@ -67,7 +67,7 @@ class Service:
         """
         says = "This server answers requests to 127.0.0.1 or localhost only."
         middleware = [Middleware(Access, metrics=self.metrics, log=self._log)]
-        middleware += [Middleware(Guard, says=says)] if guarded else []
+        middleware += [Middleware(SameOriginMiddleware, message=says)] if guarded else []
         return Starlette(
             routes=[
                 Route("/", self._describe),
@@ -117,9 +117,9 @@ class Service:
         limits, since_s = self._limits, perf_counter()
         try:
             if not self.ready:
-                raise Refused(503, "The model is warming up.", "Ask again in a second.")
-            largest = int(limits.max_body_mib * 2**20)
-            body = await json_body(request, largest=largest, slowest_s=limits.timeout_s)
+                raise RequestError(503, "The model is warming up.", "Ask again in a second.")
+            max_bytes = int(limits.max_body_mib * 2**20)
+            body = await read_json_body(request, max_bytes=max_bytes, timeout_s=limits.timeout_s)
             samples, raw = await run_in_threadpool(_asked, self._model.description, body, limits.max_batch)
             outputs = await self._outputs(samples, limits.timeout_s - (perf_counter() - since_s))
             text = await run_in_threadpool(_told, self._model.description, outputs, raw=raw)
@@ -128,8 +128,8 @@ class Service:
             return _json(_words(error), 400)
         except (InvalidData, InvalidModel) as error:
             return _json(_words(error), 422)
-        except Refused as refused:
-            return _json(refused.words, refused.status, RETRY if refused.status == 503 else None)
+        except RequestError as refused:
+            return _json(refused.body, refused.status, RETRY if refused.status == 503 else None)
 
     async def _outputs(self, samples: list[Sample], patience_s: float) -> list[Outputs]:
         try:
@@ -137,16 +137,16 @@ class Service:
             async with asyncio.timeout(max(0.0, patience_s)):
                 return await asyncio.wrap_future(done)
         except Full:
-            raise Refused(503, "Too many requests wait already.", "Ask again in a second.") from None
+            raise RequestError(503, "Too many requests wait already.", "Ask again in a second.") from None
         except Stopped:
-            raise Refused(503, "The server is stopping.", "Ask another one.") from None
+            raise RequestError(503, "The server is stopping.", "Ask another one.") from None
         except TimeoutError:
             what = f"This took more than {self._limits.timeout_s:g} s."
-            raise Refused(503, what, "Ask again in a while, or for less.") from None
+            raise RequestError(503, what, "Ask again in a while, or for less.") from None
 
 
 def _asked(description: Description, body: bytes, most: int) -> tuple[list[Sample], bool]:
-    given = dict(parsed(body))
+    given = dict(decode_object(body))
     raw = given.pop("raw", False)
     if not isinstance(raw, bool):
         raise InvalidConfig("raw is neither true nor false.", fix="Leave it out, or send true.")
@@ -154,7 +154,7 @@ def _asked(description: Description, body: bytes, most: int) -> tuple[list[Sampl
 
 
 def _told(description: Description, outputs: list[Outputs], *, raw: bool) -> str:
-    return written({"answers": [answer(description, each, raw=raw) for each in outputs]})
+    return encode_json({"answers": [answer(description, each, raw=raw) for each in outputs]})
 
 
 def _words(error: TrueloopError) -> dict[str, str]:
@@ -162,4 +162,4 @@ def _words(error: TrueloopError) -> dict[str, str]:
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(written(value), status, headers=headers, media_type="application/json")
+    return Response(encode_json(value), status, headers=headers, media_type="application/json")

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 from trueloop.app.planning.scale import MOMENTS
 from trueloop.core.errors import InvalidConfig, RunFolderError
 from trueloop.core.paths import is_file
-from trueloop.doctor.diagnosis import Need
+from trueloop.doctor.diagnosis import RunRequirements
 
 if TYPE_CHECKING:
     from trueloop.recipes.recipe import Recipe
     from trueloop.training.config import TrainConfig
 
 
-def find_need(word: str, root: Path) -> tuple[Need, Path]:
+def find_need(word: str, root: Path) -> tuple[RunRequirements, Path]:
     """Return the needs of a recipe or a run, and the folder it is written to.
 
     Args:
@@ -47,7 +47,7 @@ def find_need(word: str, root: Path) -> tuple[Need, Path]:
     return run_need(run), run
 
 
-def recipe_need(recipe: Recipe) -> Need:
+def recipe_need(recipe: Recipe) -> RunRequirements:
     """Return the needs of a recipe: assemble it, measure its model, and read one sample."""
     from trueloop.training.seeding import prepare_generators
 
@@ -63,9 +63,9 @@ def recipe_need(recipe: Recipe) -> Need:
     )
 
 
-def settings_need(config: TrainConfig) -> Need:
+def settings_need(config: TrainConfig) -> RunRequirements:
     """Return the needs that follow from the settings alone."""
-    return Need(
+    return RunRequirements(
         device=config.device,
         workers=config.workers,
         checkpoints=config.checkpoint.keep_last + config.checkpoint.keep_best + 1,
@@ -74,7 +74,7 @@ def settings_need(config: TrainConfig) -> Need:
     )
 
 
-def run_need(run: Path) -> Need:
+def run_need(run: Path) -> RunRequirements:
     """Return the needs of a run, with the size of its newest checkpoint.
 
     Args:
@@ -88,7 +88,7 @@ def run_need(run: Path) -> Need:
     saved = [each for each in run.glob("checkpoints/*") if each.is_dir()]
     newest = max(saved, key=lambda each: each.stat().st_mtime, default=None)
     newest_bytes = sum(file.stat().st_size for file in newest.rglob("*") if file.is_file()) if newest else None
-    return Need(
+    return RunRequirements(
         device=str(config.get("device", "auto")),
         processes=facts.get("processes", 1),
         workers=config.get("workers"),

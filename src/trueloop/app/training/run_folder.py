@@ -33,9 +33,7 @@ RUN_FILES = ("journal.jsonl", "config.json", "checkpoints", "final", "curves.png
 
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
-_OPEN_LOCKS = (
-    handles_closed_after_fork()
-)  # open lock files: a forked loader process must not keep the lock after the run
+_OPEN_LOCKS = handles_closed_after_fork()  # a forked loader process must not keep the lock after the run
 
 
 class RunFolder:

@@ -13,7 +13,7 @@ from trueloop.app.training.resource_needs import checkpoint_size_bytes, settings
 from trueloop.core.errors import InvalidConfig
 from trueloop.doctor.machine import REQUIRE_GPU, gpu_required
 from trueloop.doctor.probe import read_machine
-from trueloop.doctor.run_checks import BAD, examine, in_one_line
+from trueloop.doctor.run_checks import PROBLEM_LEVELS, run_checks, summarize
 from trueloop.training.config import TrainConfig
 from trueloop.training.loop import Assembly
 
@@ -38,9 +38,9 @@ def inspect_machine(assembly: Assembly, config: TrainConfig, folder: Path | None
         processes=assembly.parallel.processes.size,
         checkpoint_bytes=checkpoint_size_bytes(assembly.model, config) if folder else None,
     )
-    found = examine(machine if folder else replace(machine, folder=None), need)
-    problems = [each.as_json() for each in found if each.diagnosis.level in BAD]
-    return {"line": in_one_line(machine, found), "found": problems}
+    found = run_checks(machine if folder else replace(machine, folder=None), need)
+    problems = [each.as_json() for each in found if each.diagnosis.level in PROBLEM_LEVELS]
+    return {"line": summarize(machine, found), "found": problems}
 
 
 def refuse_cpu_fallback(requested: str, device: torch.device, environment: Mapping[str, str]) -> None:

@@ -164,10 +164,12 @@ class _Tuner:
             if value == current:
                 continue
             config = replace(self.config, **{setting: value})
-            pace = self._try(setting, value, config).throughput
-            if pace and (self.best is None or pace.examples_per_s > MIN_SPEEDUP * self.best.examples_per_s):
-                self.best, self.config, self.chosen[setting] = pace, config, value
-            if pace and is_enough(pace):
+            throughput = self._try(setting, value, config).throughput
+            if throughput is None:
+                continue
+            if self.best is None or throughput.examples_per_s > MIN_SPEEDUP * self.best.examples_per_s:
+                self.best, self.config, self.chosen[setting] = throughput, config, value
+            if is_enough(throughput):
                 return
 
     def result(self) -> TuningResult:

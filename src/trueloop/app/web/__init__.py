@@ -1,1 +1,1 @@
-"""Pieces of HTTP servers that the lab and `trueloop serve` share."""
+"""HTTP server parts that `trueloop lab` and `trueloop serve` share."""

@@ -1,4 +1,4 @@
-"""The body of a request, bounded in size and time, whoever sends it."""
+"""Reads the body of a request within limits of size and time."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ import asyncio
 from starlette.requests import ClientDisconnect, Request
 
 
-class Refused(Exception):
-    """A request that is answered with a status and words."""
+class RequestError(Exception):
+    """A request that gets an error status and a message."""
 
     def __init__(self, status: int, what: str, fix: str = "") -> None:
         super().__init__(what)
         self.status = status
-        self.words = {"what": what, "why": "", "fix": fix}
+        self.body = {"what": what, "why": "", "fix": fix}
 
 
-async def json_body(request: Request, *, largest: int, slowest_s: float) -> bytes:
-    """Read the body of a request that says it is JSON.
+async def read_json_body(request: Request, *, max_bytes: int, timeout_s: float) -> bytes:
+    """Read the body of a request whose content type is JSON.
 
     Args:
-        request: not read yet.
-        largest: bytes it may have.
-        slowest_s: seconds it may take to arrive.
+        request: its body has not been read yet.
+        max_bytes: limit of its size.
+        timeout_s: limit of the seconds it may take to arrive.
 
     Raises:
-        Refused: it is of another type, too large, or too slow.
+        RequestError: it is of another type, too large, or too slow.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":  # a form of another site could send anything else unasked
-        raise Refused(415, f"A question of type {kind[:40]!r}.", "Send application/json.")
+    if kind != "application/json":  # a form on another site can send any other type
+        raise RequestError(415, f"The request has content type {kind[:40]!r}.", "Send application/json.")
     body = bytearray()
     try:
-        async with asyncio.timeout(slowest_s):
+        async with asyncio.timeout(timeout_s):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > largest:
-                    raise Refused(413, f"A question of more than {largest} bytes.", "Ask for less.")
+                if len(body) > max_bytes:
+                    raise RequestError(413, f"The request is larger than {max_bytes} bytes.", "Send a smaller one.")
     except TimeoutError:
-        raise Refused(408, f"A question that took more than {slowest_s:g} s to arrive.", "Send it at once.") from None
+        raise RequestError(408, f"The request took more than {timeout_s:g} s to arrive.", "Send it without pauses.") from None
     except ClientDisconnect:
-        raise Refused(400, "A question that was not sent to its end.") from None  # nobody hears it
+        raise RequestError(400, "The request was not sent completely.") from None  # the client has disconnected
     return bytes(body)

@@ -1,4 +1,4 @@
-"""What lets only the lab's own page in: any web page may send requests to this machine, and names can be rebound."""
+"""Refuses requests of other origins: any web page may send requests to this machine, and DNS names can be rebound."""
 
 from __future__ import annotations
 
@@ -9,58 +9,58 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HOSTS: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 POLICY: Final = {
-    # 'self' for everything is the proof that nothing is fetched from elsewhere
+    # 'self' for everything: the page loads nothing from elsewhere
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
-    "cache-control": "no-cache",  # asked again every time, answered "not modified"
+    "cache-control": "no-cache",  # revalidated every time, answered "not modified"
 }
 
 
-class Guard:
-    """Refuses requests under another name than this machine's, or from another origin than the page's own."""
+class SameOriginMiddleware:
+    """Refuses requests with a foreign Host header or from another origin than the page's own."""
 
-    def __init__(self, app: ASGIApp, *, says: str = "The lab answers its own page on this machine only.") -> None:
+    def __init__(self, app: ASGIApp, *, message: str = "The lab answers its own page on this machine only.") -> None:
         self._app = app
-        self._says = says
+        self._message = message
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what may pass."""
-        if scope["type"] == "lifespan" or _trusted(Headers(scope=scope)):
+        """Pass the request on if its origin is trusted."""
+        if scope["type"] == "lifespan" or _is_trusted(Headers(scope=scope)):
             await self._app(scope, receive, _with_policy(send))
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: 403
         else:
-            await _forbid(send, self._says)
+            await _forbid(send, self._message)
 
 
-def _trusted(headers: Headers) -> bool:
+def _is_trusted(headers: Headers) -> bool:
     host = headers.get("host", "")
     origin = headers.get("origin")
-    if _name(host) not in HOSTS:
+    if _host_name(host) not in HOSTS:
         return False
     return origin is None or origin in (f"http://{host}", f"https://{host}")
 
 
-def _name(host: str) -> str:
+def _host_name(host: str) -> str:
     name, _, port = host.rpartition(":")
     return name if name and port.isdigit() else host
 
 
 def _with_policy(send: Send) -> Send:
-    async def sent(message: Message) -> None:
+    async def send_with_policy(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             for name, value in POLICY.items():
                 headers.setdefault(name, value)
         await send(message)
 
-    return sent
+    return send_with_policy
 
 
-async def _forbid(send: Send, says: str) -> None:
+async def _forbid(send: Send, message: str) -> None:
     headers = [(b"content-type", b"text/plain; charset=utf-8")]
     await send({"type": "http.response.start", "status": 403, "headers": headers})
-    await send({"type": "http.response.body", "body": f"{says}\n".encode()})
+    await send({"type": "http.response.body", "body": f"{message}\n".encode()})

@@ -1,4 +1,4 @@
-"""How the lab writes things down for its page and its workers: strict JSON, and frames of bytes behind a header."""
+"""Encodes messages of the lab to its page and workers: strict JSON, and binary frames with a JSON header."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.core.json_text import parse_strict_json
 
 LENGTH: Final = Struct("<IB")
-"""Before everything a worker sends: its length in bytes, and whether it is `TEXT` or a `FRAME`."""
+"""Prefix of every message of a worker: length in bytes, and `TEXT` or `FRAME`."""
 TEXT: Final = 0
 FRAME: Final = 1
 _HEADER: Final = Struct("<I")
 
 
-def plain(value: Any) -> Any:
-    """Return ``value`` in what JSON knows; numbers that are not finite as "nan", "inf" and "-inf"."""
+def to_json_value(value: Any) -> Any:
+    """Return ``value`` in types that JSON has; non-finite numbers become "nan", "inf" and "-inf"."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in cast("Mapping[Any, Any]", value).items()}
+        return {str(key): to_json_value(inner) for key, inner in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(inner) for inner in cast("Sequence[Any]", value)]
+        return [to_json_value(inner) for inner in cast("Sequence[Any]", value)]
     return value
 
 
-def written(value: Any) -> str:
-    """Write ``value`` as JSON that every browser reads."""
-    return json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
+def encode_json(value: Any) -> str:
+    """Encode ``value`` as strict JSON."""
+    return json.dumps(to_json_value(value), allow_nan=False, separators=(",", ":"))
 
 
-def parsed(text: str | bytes) -> Mapping[str, Any]:
-    """Read a JSON object.
+def decode_object(text: str | bytes) -> Mapping[str, Any]:
+    """Decode a JSON object.
 
     Raises:
-        InvalidConfig: it is none; NaN and Infinity, which JSON does not have, included.
+        InvalidConfig: the text is not a strict JSON object; NaN and Infinity are refused too.
     """
     try:
         value = parse_strict_json(text)
@@ -49,20 +49,20 @@ def parsed(text: str | bytes) -> Mapping[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def frame(header: Mapping[str, Any], planes: Iterable[bytes] = ()) -> bytes:
-    """Put planes of bytes behind their header: ``u32 length | JSON padded to 4 | planes``."""
-    text = written(header).encode()
+def encode_frame(header: Mapping[str, Any], planes: Iterable[bytes] = ()) -> bytes:
+    """Encode a frame: ``u32 length | JSON header padded to 4 | planes``."""
+    text = encode_json(header).encode()
     text += b" " * (-len(text) % 4)
     return b"".join((_HEADER.pack(len(text)), text, *planes))
 
 
-def opened(data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Take a frame apart again: its header, and all planes in one."""
+def decode_frame(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Decode a frame into its header and the bytes of all planes."""
     (length,) = _HEADER.unpack_from(data)
     start = _HEADER.size
     return json.loads(data[start : start + length]), data[start + length :]
 
 
-def refusal(error: InvalidConfig) -> dict[str, str]:
-    """Return what the page shows of a request that cannot be met."""
+def error_body(error: InvalidConfig) -> dict[str, str]:
+    """Return the JSON body of a refused request."""
     return {"what": error.what, "why": error.why, "fix": error.fix}

@@ -9,7 +9,7 @@ from trueloop.app.option_types import Flag
 from trueloop.cli.arena import BoardPath
 from trueloop.cli.arena_entry_text import table
 from trueloop.cli.columns import say
-from trueloop.lab.arena.leaderboard_path import board_at
+from trueloop.lab.arena.leaderboard import board_at
 from trueloop.lab.arena.ranking import By, Standing, standings
 from trueloop.lab.arena.tracks import TRACKS, track_named
 from trueloop.runs.journal_lines import encode_line

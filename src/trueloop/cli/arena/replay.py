@@ -8,8 +8,8 @@ from trueloop.app.option_types import Count, Flag
 from trueloop.cli.arena import BoardPath
 from trueloop.cli.columns import say
 from trueloop.lab.arena.judge_client import Referee, check_installed
-from trueloop.lab.arena.leaderboard_path import board_at
-from trueloop.lab.arena.replay import Replayed, replay
+from trueloop.lab.arena.leaderboard import board_at
+from trueloop.lab.arena.judging import Replayed, replay
 from trueloop.lab.arena.tracks import track_named
 from trueloop.runs.journal_lines import encode_line
 

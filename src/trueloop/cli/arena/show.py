@@ -11,7 +11,7 @@ from trueloop.cli.arena_entry_text import as_record, outcome, seeds_table, setti
 from trueloop.cli.columns import aligned, say
 from trueloop.core.errors import BoardError
 from trueloop.lab.arena.entry import entry_of
-from trueloop.lab.arena.leaderboard_path import board_at
+from trueloop.lab.arena.leaderboard import board_at
 from trueloop.lab.arena.script import script as script_of
 from trueloop.lab.arena.tracks import track_named
 from trueloop.runs.journal_lines import encode_line

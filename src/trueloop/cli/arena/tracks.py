@@ -8,7 +8,7 @@ from trueloop.cli.columns import aligned, say, width
 from trueloop.core.formatting import format_percent
 from trueloop.core.untrusted_input import describe_fields
 from trueloop.lab.arena.entry import Entry
-from trueloop.lab.arena.job import SEEDS
+from trueloop.lab.arena.trial import SEEDS
 from trueloop.lab.arena.tracks import TRACKS, Track
 from trueloop.runs.journal_lines import encode_line
 

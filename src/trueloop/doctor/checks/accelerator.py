@@ -220,6 +220,6 @@ def check_tf32(machine: Machine, run: RunRequirements) -> Diagnosis | None:
     if not reduced:
         return ok("TF32 is off: float32 has its full precision.")
     return note(
-        f"TF32 is on for {' and '.join(reduced)}: float32 has a mantissa of 10 bits there, and is several times faster.",
+        f"TF32 is on for {' and '.join(reduced)}: float32 has a 10-bit mantissa there, and is several times faster.",
         "Set NVIDIA_TF32_OVERRIDE=0 to compare numbers with those of another device.",
     )

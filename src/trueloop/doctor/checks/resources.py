@@ -30,7 +30,8 @@ def check_worker_count(machine: Machine, run: RunRequirements) -> Diagnosis:
         each = max(0, int(usable // run.processes) - 1)
         split = f" ({run.workers} for each of {run.processes} processes)" if run.processes > 1 else ""
         return warning(
-            f"{format_count(total, 'loader worker')}{split} are requested, but {cores}: they share the cores, and each costs memory.",
+            f"{format_count(total, 'loader worker')}{split} are requested, but {cores}: they share the "
+            "cores, and each costs memory.",
             f"--workers {each} leaves a core for the training itself.",
         )
     return ok(f"{cores[0].upper()}{cores[1:]}.")
@@ -64,7 +65,11 @@ def check_memory(machine: Machine, run: RunRequirements) -> Diagnosis:
         return unknown("The system does not report how much memory is left.")
     limit = machine.memory_limit_bytes
     limited = limit is not None and total is not None and limit < total
-    of = f"; the group's limit is {format_size(limit or 0)}, of the machine's {format_size(total or 0)}" if limited else ""
+    of = (
+        f"; the group's limit is {format_size(limit or 0)}, of the machine's {format_size(total or 0)}"
+        if limited
+        else ""
+    )
     # Each process holds the state; while it is saved, the first one holds a copy of it.
     needed = (run.checkpoint_bytes or 0) * (run.processes + 1) + (run.in_flight_bytes or 0)
     message = f"{format_size(left)} of memory are available{of}"

@@ -33,7 +33,9 @@ def _compare_checkpoints(path: str, free: int, run: RunRequirements) -> Diagnosi
     if run.checkpoint_bytes is None:
         return warning(f"{message}.", FREE_SPACE) if free < MIN_FREE_BYTES else ok(f"{message}.")
     needed = run.checkpoint_bytes * run.checkpoints
-    message += f"; {run.checkpoints} checkpoints of {format_size(run.checkpoint_bytes)}, including the one being written, "
+    message += (
+        f"; {run.checkpoints} checkpoints of {format_size(run.checkpoint_bytes)}, including the one being written, "
+    )
     message += f"take {format_size(needed)}."
     if needed > free:
         return error(message, f"{FREE_SPACE} Or keep fewer: --checkpoint.keep-last 1.")

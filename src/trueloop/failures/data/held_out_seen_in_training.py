@@ -32,9 +32,9 @@ How it is detected
     and unseen samples on purpose is reported too: hence a warning.
 
 References
-    Kapoor and Narayanan, "Leakage and the reproducibility crisis in machine-learning-based science", Patterns 2023
     torch.utils.data.random_split, https://docs.pytorch.org/docs/stable/data.html
     scikit-learn, "Common pitfalls: data leakage", https://scikit-learn.org/stable/common_pitfalls.html
+    Kapoor and Narayanan, "Leakage and the reproducibility crisis in machine-learning-based science", Patterns 2023
 """
 
 from __future__ import annotations

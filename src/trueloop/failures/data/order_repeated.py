@@ -188,7 +188,8 @@ def _find_seeding(source: SourceFile, start: Op, loader: AbstractValue) -> Itera
         seeds = [each for each in inside if each.name.endswith(".manual_seed") and id(each.subject) in made]
     first = [each for each in seeds if each.index < start.index] or (seeds if (loop.trip_count() or 3) > 2 else [])
     always = all(
-        each.is_unconditional_in(loop) and each.loops == start.loops and _is_constant_seed(source, each, loop) for each in seeds
+        each.is_unconditional_in(loop) and each.loops == start.loops and _is_constant_seed(source, each, loop)
+        for each in seeds
     )
     if first and always and not any(source.calls_of(*STATES)):
         yield Hit(
@@ -196,7 +197,9 @@ def _find_seeding(source: SourceFile, start: Op, loader: AbstractValue) -> Itera
             f"`{ast.unparse(start.node.iter)}` shuffles into the same order each time.",
             node=first[-1].node if own is None else loader.node,
             related=((start.node.iter, "the epoch starts here"),),
-            fix=move_out_of_loop_fix(source, first[-1], loop, "Seed once, before the first epoch") if own is None else None,
+            fix=move_out_of_loop_fix(source, first[-1], loop, "Seed once, before the first epoch")
+            if own is None
+            else None,
         )
 
 

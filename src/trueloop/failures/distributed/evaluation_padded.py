@@ -85,10 +85,10 @@ class Detector(failure.Detector):
         if sharding is None or not all(call.all_eval for call in sweep.calls):
             return None
         repeated = sharding.yielded - sharding.samples
-        what = f"{repeated} of them twice" if repeated > 0 else f"and omits {-repeated}"
+        what = f", {repeated} of them twice" if repeated > 0 else f" and omits {-repeated}"
         return Evidence(
-            message=f"The DistributedSampler of this held-out loader yields {sharding.yielded} samples of "
-            f"{sharding.samples} to {sharding.processes} processes, {what}.",
+            message=f"This held-out set has {sharding.samples} samples, but its DistributedSampler yields "
+            f"{sharding.yielded} over {sharding.processes} processes{what}.",
             location=sharding.made_at,
             related=((sweep.calls[0].location, "measured here"),) if sweep.calls[0].location else (),
             first_update=sweep.update,

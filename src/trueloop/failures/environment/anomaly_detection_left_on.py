@@ -107,7 +107,7 @@ def _mode_argument(source: SourceFile, call: ast.Call) -> ast.expr | None:
 
 
 def _package(source: SourceFile, call: ast.Call) -> str:
-    return f"{ast.unparse(call.func.value)}." if isinstance(call.func, ast.Attribute) else ""
+    return f"{source.text.segment(call.func.value)}." if isinstance(call.func, ast.Attribute) else ""
 
 
 def _unconditional_nodes(tree: ast.AST) -> set[int]:

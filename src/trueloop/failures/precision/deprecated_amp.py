@@ -18,7 +18,7 @@ When this is fine
     - The code must run with PyTorch older than 2.3, which has no ``torch.amp.GradScaler``.
 
 How it is detected
-    By lint only, and only when the rule is selected: the computation is the same, so it is a note.
+    By lint, from the text only, and only when the rule is selected: the computation is the same, so it is a note.
 
 References
     torch.amp, https://docs.pytorch.org/docs/stable/amp.html

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from trueloop.core.findings import Severity
 from trueloop.core.formatting import to_single_line
 from trueloop.failures.selection import FailureSelection
-from trueloop.lab.arena.job import Job
 from trueloop.lab.arena.script import reference, script
 from trueloop.lab.arena.tracks import track_named
-from trueloop.lab.arena.trial import End, Found, Point, Trial
+from trueloop.lab.arena.trial import End, Found, Job, Point, Trial
 from trueloop.sanitizer.launch import FINDINGS_EXIT_CODE, LaunchResult, launch
 from trueloop.sanitizer.run_program import ProgramCommand, run_program
 

@@ -19,9 +19,8 @@ from typing import IO, Any
 
 from trueloop.core.errors import BoardError, MissingExtra
 from trueloop.core.untrusted_input import parse_record
-from trueloop.lab.arena.job import Job
 from trueloop.lab.arena.tracks import Track
-from trueloop.lab.arena.trial import Point, Trial
+from trueloop.lab.arena.trial import Job, Point, Trial
 
 Tell = Callable[[list[Point]], None]
 Answers = SimpleQueue[Mapping[str, Any] | None]

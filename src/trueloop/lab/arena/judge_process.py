@@ -28,8 +28,7 @@ from trueloop.core.errors import TrueloopError
 from trueloop.core.untrusted_input import parse_record
 from trueloop.failures.load import catalogue, known_errors
 from trueloop.lab.arena.attempt import attempt
-from trueloop.lab.arena.job import CPU_S, ROOM_MIB, WALL_S, Job
-from trueloop.lab.arena.trial import End, Point, Trial
+from trueloop.lab.arena.trial import CPU_S, ROOM_MIB, WALL_S, End, Job, Point, Trial
 from trueloop.version import __version__
 
 AT_ONCE: Final = 2

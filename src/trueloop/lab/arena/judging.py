@@ -3,21 +3,109 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from trueloop.core.errors import BoardError, InvalidConfig
 from trueloop.core.untrusted_input import Bounds, parse_record
 from trueloop.lab.arena.entry import Entry, entry_of
-from trueloop.lab.arena.job import MISSES, SEEDS, Job
 from trueloop.lab.arena.judge_client import Referee
-from trueloop.lab.arena.judging_lock import turn
 from trueloop.lab.arena.leaderboard import Board, Row, State, Submission
-from trueloop.lab.arena.tracks import TRACKS, Track
-from trueloop.lab.arena.trial import SEED_BOUND, End, Point, Trial
+from trueloop.lab.arena.tracks import TRACKS, Track, track_named
+from trueloop.lab.arena.trial import MISSES, SEED_BOUND, SEEDS, End, Job, Point, Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """One seed of an entry, then and now."""
+
+    then: Trial
+    now: Trial
+
+    @property
+    def same(self) -> bool:
+        """True where it came to the same end at the same update, with the same weights to the bit."""
+        return _essence(self.then) == _essence(self.now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """An entry run again."""
+
+    seeds: tuple[Replayed, ...]
+    differing: dict[str, tuple[str, str]]
+    """Versions that are not those of then: name -> (then, now)."""
+
+    @property
+    def same(self) -> bool:
+        """True where every seed is."""
+        return all(seed.same for seed in self.seeds)
+
+
+def replay(row: Row, referee: Referee, told: Callable[[Replayed], None] = lambda seed: None) -> Replay:
+    """Run every seed of an entry again. Nothing is written on the board.
+
+    Raises:
+        BoardError: the entry is not judged yet, was never run, or the track is not what it was.
+    """
+    if row.open or not row.trials or row.trials[0].end == End.FAILED:
+        raise BoardError(f"Entry {row.id} has no result to compare with: it is {row.state}.")
+    if track_named(row.track).mark != row.mark:
+        raise BoardError(
+            f"The track {row.track!r} is not what it was when entry {row.id} was judged.",
+            fix=f"Replay it with trueloop {row.versions.get('trueloop', 'of then')}.",
+        )
+    seeds: list[Replayed] = []
+    for then in row.trials:
+        seeds.append(Replayed(then=then, now=referee.run(replace(job_of(row, then.seed), once=True))))
+        told(seeds[-1])
+    now = referee.versions()
+    names = row.versions.keys() | now.keys()
+    differing = {name: (row.versions.get(name, "?"), now.get(name, "?")) for name in sorted(names)}
+    return Replay(seeds=tuple(seeds), differing={name: pair for name, pair in differing.items() if pair[0] != pair[1]})
+
+
+def _essence(trial: Trial) -> tuple[object, ...]:
+    """What must be the same again: time is not, and what is found names the same failure."""
+    code = trial.found.code if trial.found else ""
+    return (trial.end, trial.updates, trial.examples, trial.accuracy, trial.digest, code)
+
+
+@contextmanager
+def turn(board: Path) -> Generator[bool]:
+    """Try to become the board's only judge, without waiting; false where another one is.
+
+    Args:
+        board: the board's file; the lock is a file beside it.
+
+    Raises:
+        BoardError: this system or file system knows no such locks.
+    """
+    try:
+        import fcntl
+    except ImportError as error:
+        raise BoardError("This system has no file locks of the kind that the referee needs.") from error
+    path = board.with_name(board.name + ".lock")
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise BoardError(f"{str(path)!r} cannot be written: {error.strerror}.", fix="Give another --board.") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = True
+        except BlockingIOError:
+            mine = False
+        yield mine
+    finally:
+        os.close(handle)
+
 
 TELL_S: Final = 0.2
 """Between two notes of progress on the board."""

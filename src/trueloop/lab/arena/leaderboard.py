@@ -6,7 +6,9 @@ A connection lives for one question: threads and processes share nothing but the
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
@@ -17,10 +19,41 @@ from typing import Annotated, Any, Final, cast
 
 from trueloop.core.errors import BoardError, InvalidConfig
 from trueloop.core.json_text import parse_json
+from trueloop.core.paths import is_file
 from trueloop.core.untrusted_input import Bounds, parse_record
 from trueloop.lab.arena.entry import entry_of
 from trueloop.lab.arena.ranking import Judged
 from trueloop.lab.arena.trial import SEED_BOUND, End, Point, Trial, thinned
+
+
+def board_at(given: Path | None) -> Board:
+    """Open the board that is named, or the user's own.
+
+    Raises:
+        BoardError: no file lies where one is named.
+    """
+    if given is not None and not is_file(given):
+        raise BoardError(f"There is no board {str(given)!r}.", fix="`trueloop arena submit --board` begins one.")
+    return Board(given or usual_board())
+
+
+def usual_board(environment: Mapping[str, str] | None = None, *, platform: str = sys.platform) -> Path:
+    """Return the user's own board: a file in the folder that the system keeps programs' data in.
+
+    Args:
+        environment: of the process, unless given.
+        platform: as `sys.platform` names it.
+    """
+    given = os.environ if environment is None else environment
+    home = Path.home()
+    if platform == "darwin":
+        folder = home / "Library" / "Application Support"
+    elif platform == "win32":
+        folder = Path(given.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    else:
+        folder = Path(given.get("XDG_DATA_HOME") or home / ".local" / "share")
+    return folder / "trueloop" / "arena.sqlite3"
+
 
 WAITING: Final = 32  # entries in the queue at most: an hour of judging
 KEPT: Final = 5000  # entries at most: about 125 MB with their curves

@@ -16,15 +16,12 @@ from typing import Any, Final
 
 from trueloop.core.errors import BoardError, TrueloopError
 from trueloop.lab.arena.entry import Entry
-from trueloop.lab.arena.job import Job
 from trueloop.lab.arena.judge_client import Referee, check_installed
-from trueloop.lab.arena.judging import hand_in
-from trueloop.lab.arena.leaderboard import Board
-from trueloop.lab.arena.leaderboard_path import usual_board
+from trueloop.lab.arena.judging import Replay, Replayed, hand_in, replay
+from trueloop.lab.arena.leaderboard import Board, usual_board
 from trueloop.lab.arena.queue_worker import Clerk
-from trueloop.lab.arena.replay import Replay, Replayed, replay
 from trueloop.lab.arena.tracks import Track
-from trueloop.lab.arena.trial import Point, Trial
+from trueloop.lab.arena.trial import Job, Point, Trial
 
 GOING: Final = 8  # practice runs and replays that run or wait, of all who look at the page
 KEPT: Final = 64

@@ -12,14 +12,13 @@ from typing import Annotated, Any, Final, Literal
 from trueloop.core.errors import BoardError, InvalidConfig, MissingExtra
 from trueloop.core.untrusted_input import Bounds, parse_record
 from trueloop.lab.arena.entry import Entry, entry_of
-from trueloop.lab.arena.job import MISSES, SEEDS
 from trueloop.lab.arena.judging import Signed
 from trueloop.lab.arena.leaderboard import Board, Row
 from trueloop.lab.arena.ranking import BOARDS, Standing, standings
 from trueloop.lab.arena.script import script
 from trueloop.lab.arena.submission_queue import Desk
 from trueloop.lab.arena.tracks import TRACKS, Track, track_named
-from trueloop.lab.arena.trial import SEED_BOUND
+from trueloop.lab.arena.trial import MISSES, SEED_BOUND, SEEDS
 from trueloop.lab.highlight import highlighted
 
 NEEDS_TORCH: Final = False  # the referee has a process of its own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from difflib import SequenceMatcher
 from typing import Annotated, Any
 
 from trueloop.failures.load import catalogue
@@ -11,10 +12,23 @@ from trueloop.lab.highlight import highlighted
 from trueloop.lab.teaching.production.chart import Chart, chart
 from trueloop.lab.teaching.production.components import COMPONENTS
 from trueloop.lab.teaching.production.costs import CLOCKS, MODELS, costs
-from trueloop.lab.teaching.production.differences import gone_lines, new_lines
-from trueloop.lab.teaching.production.program import Program, write
+from trueloop.lab.teaching.production.program import Program, trainer_program, write
 from trueloop.lab.teaching.production.selection import Selection
-from trueloop.lab.teaching.production.trainer_call import trainer_program
+
+
+def new_lines(before: str, now: str) -> list[int]:
+    """Return the numbers, from 1, of the lines of ``now`` that ``before`` has not; blank ones are not told."""
+    old, new = before.splitlines(), now.splitlines()
+    same = SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
+    kept = {block.b + place for block in same for place in range(block.size)}
+    return [place + 1 for place, line in enumerate(new) if place not in kept and line.strip()]
+
+
+def gone_lines(before: str, now: str) -> list[str]:
+    """Return the lines of ``before`` that ``now`` has no more, as they stood; blank ones are not told."""
+    old = before.splitlines()
+    return [old[number - 1] for number in new_lines(now, before)]
+
 
 NEEDS_TORCH = False
 

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
-from trueloop.app.web.wire_format import plain
+from trueloop.app.web.wire_format import to_json_value
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import Bounds
 from trueloop.failures.load import Entry, find_failure
@@ -93,7 +93,7 @@ def _computed(entry: Entry, kept: Kept, key: str) -> dict[str, Any]:
         "seeds": len(seeds),
         "updates": len(seeds[0].healthy.curves["loss"][0]),
     }
-    strict: dict[str, Any] = plain(told)
+    strict: dict[str, Any] = to_json_value(told)
     kept.put(key, strict)
     return strict
 
@@ -124,7 +124,7 @@ def _known(entry: Entry, both: Pair, kept: Kept) -> _Seed | None:
 
 def _new(entry: Entry, both: Pair, kept: Kept) -> _Seed:
     key, found = _key(entry, both, "one seed"), _run(entry, both)
-    kept.put(key, plain(found._asdict() | {"healthy": asdict(found.healthy), "broken": asdict(found.broken)}))
+    kept.put(key, to_json_value(found._asdict() | {"healthy": asdict(found.healthy), "broken": asdict(found.broken)}))
     _RECENT[key] = found
     while len(_RECENT) > RECENT:
         _RECENT.popitem(last=False)

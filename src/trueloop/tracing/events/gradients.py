@@ -1,4 +1,4 @@
-"""Losses, and what happens to gradients."""
+"""Events of losses, backwards and gradients."""
 
 from __future__ import annotations
 
@@ -11,76 +11,75 @@ from trueloop.tracing.events.event import Event, Ref, Refs
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LossRecord:
-    """One loss of torch's own, as found in the graph from which a backward started."""
+    """One PyTorch loss, as found in the graph of a backward."""
 
     kind: str
     """"cross_entropy", "nll", "bce", "bce_with_logits", "mse", "l1", "smooth_l1", "huber", "kl_div", "ctc"."""
     reduction: str
     """"mean", "sum", "none"."""
     shape: tuple[int, ...] | None
-    """Of its input."""
+    """Shape of its input."""
     count: float | None
-    """What its mean divides by: elements, or targets that are not ignored, or their weights; None = unknown."""
+    """Divisor of its mean: number of elements, or of targets not ignored, or sum of their weights; None = unknown."""
     gradient_weight: float | None
-    """The gradient it received in this backward, as a number: 1/K where the loss was divided by K. None = not read."""
+    """The scalar gradient it received in this backward: 1/K if the loss was divided by K. None = not read."""
     input_operations: tuple[str, ...]
-    """The operations before it, nearest first, views left out: ("softmax", "addmm")."""
+    """Operations before its input, nearest first, without views: ("softmax", "addmm")."""
     broadcast: tuple[tuple[int, ...], tuple[int, ...]] | None
-    """Shapes of input and target before they were expanded against each other, where they were."""
+    """Shapes of input and target before broadcasting; None = they were not broadcast."""
     ignore_index: int | None
     targets: Any
-    """LIVE, and there when the backward starts only: the target tensor; None where the graph does not hold it."""
+    """LIVE: the target tensor, only when the backward starts; None if the graph does not hold it."""
     unreadable_reason: str = ""
-    """Why targets, and a count that leaves some of them out, cannot be read from the graph; "" = they can."""
+    """The reason why targets, and the number of targets not ignored, cannot be read from the graph; "" = they can."""
     class_weights: bool = False
     """Its targets are weighted by their class."""
     location: CodePosition | None = None
-    """The line that computed it; None = not known."""
+    """The line that computed it; None = unknown."""
     normalised_over: tuple[int, int] | None = None
-    """Of log-probabilities that add up to one over something other than the classes: over which dimension, and how
-    many values it has; None = over the classes, or not known."""
+    """Dimension and size of a log-softmax that is not over the classes; None = over the classes, or unknown."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LossArgumentsSwapped(Event):
-    """RARE. A binary cross-entropy whose input has no graph, while its target has one."""
+    """RARE. The target of a binary cross-entropy has a graph, and its input has none."""
 
     function: str
     """"binary_cross_entropy", "binary_cross_entropy_with_logits"."""
     input_is_binary: bool | None
-    """Its input is made of zeros and ones; None = values are not read, which lie on a device."""
+    """Its input consists of zeros and ones; None = not read, as it is on a device."""
     target_outside_unit_interval: bool | None
-    """Its target is no probability: it leaves 0 to 1."""
+    """Its target is outside of [0, 1]."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BackwardStarted(Event):
-    """An outermost ``backward()`` begins."""
+    """An outermost ``backward()`` starts."""
 
     leaf: bool
-    """The root is a leaf itself: ``requires_grad_(True)`` made it differentiable, and nothing is behind it."""
+    """The root itself is a leaf: ``requires_grad_(True)`` made it differentiable, and it has no graph."""
     retain_graph: bool
     create_graph: bool
     scaled: bool
     """The root was multiplied by a GradScaler."""
     losses: tuple[LossRecord, ...]
-    """With ``gradient_weight`` None."""
+    """The losses, with ``gradient_weight`` None."""
     loader: Ref | None
-    """The loader that gave the latest batch."""
+    """The loader of the latest batch."""
     batch: int
-    """A number that grows with every batch drawn from any loader; equal = the same batch."""
+    """Number of batches that all loaders have returned; equal = the same batch."""
     anomaly_mode: bool = False
-    """torch looks for what makes a gradient not finite: ``torch.autograd.detect_anomaly``."""
+    """``torch.autograd.detect_anomaly`` is on."""
     anomaly_at: CodePosition | None = None
-    """Where that was switched on, if it was seen."""
+    """Where anomaly detection was switched on, if that was traced."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BackwardLosses(Event):
-    """Behind `BackwardStarted`, where its losses were read anew; those of updates made alike are a few times only."""
+    """Follows `BackwardStarted` if its losses were newly read, which equal windows do only a few times."""
 
     losses: tuple[LossRecord, ...]
-    """The same."""
+    """The losses of that backward."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -88,90 +87,90 @@ class BackwardEnded(Event):
     """An outermost ``backward()`` returned."""
 
     root_value: float | None
-    """Of the root, where it is one number and can be read without waiting; GradScaler's factor is taken out."""
+    """Value of a scalar root without GradScaler's factor; None if it needs a device synchronisation."""
     losses: tuple[LossRecord, ...]
-    """With ``gradient_weight``."""
+    """The losses, with ``gradient_weight``."""
     reached_parameters: Refs
-    """Parameters, of all models and optimizers seen, whose gradient it made or added to."""
+    """Parameters of all known models and optimizers whose gradient it created or added to."""
     seconds: float
     loader: Ref | None
-    """The loader that had given the latest batch when it began."""
+    """The loader of the latest batch when it started."""
     batch: int
-    """That batch's number, as of its `BackwardStarted`."""
+    """The batch number of its `BackwardStarted`."""
     graph_order: int | None = None
-    """A number of the root's operation that is higher than those of all operations before it in its thread."""
+    """Sequence number of the root's operation: higher than those of all earlier operations in its thread."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class IncompleteWindow(Event):
-    """RARE. A loader ended within a window of several batches, and no step has used what was accumulated by then."""
+    """RARE. A loader ended within an accumulation window, and no step has used the gradients accumulated so far."""
 
     loader: Ref
     batches: int
-    """Of the loader's epoch."""
+    """Number of batches in the loader's epoch."""
     leftover_backwards: int
-    """Backwards since the step before its end."""
+    """Number of backwards between the latest step and the loader's end."""
     window_backwards: int
-    """Backwards in each of the windows before."""
+    """Number of backwards in each of the previous windows."""
     cleared: bool
-    """The gradients were cleared; otherwise they went into the next window."""
+    """The gradients were cleared; otherwise they were added to the next window."""
     next_window_backwards: int
-    """In that next window, together with those left over; 0 where they were cleared."""
+    """Number of backwards in the next window, including the leftover ones; 0 if they were cleared."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GradientsCleared(Event):
-    """``zero_grad()`` of an optimizer or module dropped what no step has used; any other is not told.
+    """``zero_grad()`` of an optimizer or module discarded gradients that no step has used; other calls emit nothing.
 
-    Gradients cleared by hand are seen at the next step only.
+    Gradients that are cleared by hand are detected at the next step only.
     """
 
     unused: Refs
-    """Parameters whose gradient held something a backward added that no step has used."""
+    """Parameters with a gradient contribution that no step has used."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GradientsClipped(Event):
-    """``clip_grad_norm_`` or ``clip_grad_value_``."""
+    """``clip_grad_norm_`` or ``clip_grad_value_`` was called."""
 
     kind: str
     """"norm", "value"."""
     limit: float
     measured: float | None
     parameters: Refs
-    """That had a gradient."""
+    """Parameters that had a gradient."""
     already_used: Refs
-    """Of those, nothing was added since a step used it."""
+    """Parameters whose gradient is unchanged since a step used it."""
     scaled: Refs
-    """Of those, still multiplied by a GradScaler's factor."""
+    """Parameters whose gradient is still multiplied by a GradScaler's factor."""
     only_measured: bool
-    """The limit is infinite: only the norm was wanted."""
+    """The limit is infinite, to measure the norm only."""
     generator_exhausted: bool = False
-    """What was given is a generator that had been gone through to its end before."""
+    """The parameters were passed as a generator that was already exhausted."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LossScaled(Event):
-    """``GradScaler.scale(loss)``, told in full only."""
+    """``GradScaler.scale(loss)`` was called."""
 
     scaler: Ref
     enabled: bool
     scale: float | None
     autocast: str | None
-    """The type of autocast the newest call of a model ran under that made a graph."""
+    """The autocast type of the newest model call that made a graph."""
     dtype: str
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ScalerCreated(Event):
-    """RARE. A GradScaler that is switched on was built."""
+    """RARE. An enabled GradScaler was created."""
 
     scaler: Ref
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GradientsUnscaled(Event):
-    """``GradScaler.unscale_(optimizer)``, called by the program."""
+    """``GradScaler.unscale_(optimizer)`` was called by the program."""
 
     scaler: Ref
     optimizer: Ref

@@ -1,4 +1,4 @@
-"""What models do."""
+"""Events of model calls, their layers and modes."""
 
 from __future__ import annotations
 
@@ -10,61 +10,61 @@ from trueloop.tracing.events.event import Event, Ref, Refs
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ModelCalled(Event):
-    """An outermost module with parameters returned from its forward."""
+    """The forward of an outermost module with parameters returned."""
 
     LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_module", "output")
     model: Ref
     training: bool
     dropout_active: bool
-    """It holds a dropout layer with p > 0 in train mode, or called functional dropout by a mode that is."""
+    """It has a dropout layer with p > 0 in train mode, or applied functional dropout because of train mode."""
     batchnorm_active: bool
-    """It holds a batch normalisation with running statistics in train mode."""
+    """It has a batch normalisation with running statistics in train mode."""
     all_eval: bool
-    """No module in it is in train mode."""
+    """All of its modules are in eval mode."""
     grad_mode: bool
     inference_mode: bool
     has_graph: bool
-    """Its output leads back to a parameter that wants a gradient."""
+    """Its output depends on a parameter that requires a gradient."""
     autocast: str | None
-    """The type of autocast it ran under: "float16", "bfloat16"; None = off."""
+    """Autocast type: "float16", "bfloat16"; None = off."""
     recomputed: bool
-    """Within a backward, by activation checkpointing."""
+    """The call is a recomputation of activation checkpointing, within a backward."""
     loader: Ref | None
-    """The loader that gave the latest batch, since the latest forward of this model; None = none did."""
+    """The loader of the latest batch; None = no batch since the previous forward of this model."""
     parameters: Refs
     """All of its parameters."""
     seconds: float
     live_module: Any
     """LIVE: the module."""
     output: Any
-    """LIVE."""
+    """LIVE: the output."""
     autocast_parameter: tuple[Ref, int] | None = None
-    """A parameter near the end of its graph that autocast has cast to another type, and the number of the operation
-    that did: those of later ones are higher. None = none was found, or there is no autocast."""
+    """A parameter near the end of its graph that autocast has cast, and the sequence number of the cast; None = no
+    autocast, or none found."""
     previous_graph_used: bool = False
-    """The graph of this model's call before, in eval mode, was run backward, if only by ``torch.autograd.grad``."""
+    """The graph of this model's previous call, in eval mode, was run backward, possibly by ``torch.autograd.grad``."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ForwardBypassed(Event):
-    """``model.forward(x)`` was called by the program with gradients on, though the model has hooks of its own.
+    """``model.forward(x)`` was called by the program with gradients enabled, though the model has hooks.
 
-    Told once between two backwards for each line. Calls by the model's own methods and by libraries are left out.
+    Emitted once per line between two backwards. Calls by the model's own methods and by libraries are left out.
     """
 
     model: Ref
     parameters: Refs
     hooks: tuple[str, ...]
-    """The kinds of hooks that did not run: "forward pre-hook"."""
+    """Kinds of hooks that did not run: "forward pre-hook"."""
     also_called_normally: bool
-    """It was also called as it should be, by itself or within another model, at some time before."""
+    """The model was also called normally before, directly or within another model."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DropoutWithoutTrainingFlag(Event):
-    """Within the forward of a module functional dropout was at work, and ``training`` was not given to it.
+    """Functional dropout was applied within the forward of a module without a ``training`` argument.
 
-    Told each time, before the `ModelCalled` of the model it ran in; not of calls that stand under a condition.
+    Emitted each time, before the `ModelCalled` of the model; not for conditional calls.
     """
 
     module: Ref
@@ -74,16 +74,16 @@ class DropoutWithoutTrainingFlag(Event):
     """"dropout", "dropout1d", "dropout2d", "dropout3d"."""
     probability: float
     values: int
-    """In its input."""
+    """Number of values in its input."""
     input_repeated: bool
-    """The same tensor went through the same line just before: several samples are wanted."""
+    """The same tensor went through the same line just before, as in Monte Carlo sampling."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class UnregisteredModuleCalled(Event):
-    """Within a model's forward a module in train mode ran that the model does not hold, and has got gradients.
+    """A module in train mode that is not registered in the model ran within its forward, and received gradients.
 
-    It is told once; of modules within each other the outermost is.
+    Emitted once, for the outermost of nested modules.
     """
 
     LIVE_FIELDS: ClassVar[tuple[str, ...]] = ("live_module",)
@@ -97,44 +97,44 @@ class UnregisteredModuleCalled(Event):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BatchNormSingleSample(Event):
-    """A batch normalisation in train mode saw a batch of one sample after a larger one, told once for each module."""
+    """A batch normalisation in train mode got a batch of one sample after a larger one; emitted once per module."""
 
     module: Ref
     model: Ref
     values: int
-    """Values per channel it took the statistics over."""
+    """Number of values per channel in the statistics."""
     previous_batch_size: int = 0
-    """Samples in the larger batch."""
+    """Number of samples in the larger batch."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class RecurrentLayerCalled(Event):
-    """A recurrent layer that takes time as the first dimension ran on a batch of a loader, told once for each shape."""
+    """A recurrent layer with ``batch_first=False`` ran on a loader's batch; emitted once per shape."""
 
     module: Ref
     time_steps: int
-    """Size of that dimension."""
+    """Size of the first dimension."""
     sequences: int | None
-    """Of the next one; None = the layer was given a single sequence."""
+    """Size of the second dimension; None = the layer got a single sequence."""
     loader: Ref
-    """That gave the latest batch."""
+    """The loader of the latest batch."""
     input_from_loader: bool
-    """A tensor of that batch came to the model, and from there to the layer, with these as its first dimensions."""
+    """A tensor of that batch had these first dimensions, and so had the model's and the layer's input."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BatchNormTrained(Event):
-    """RARE. A model whose batch normalisations keep statistics was called in training for the first time."""
+    """RARE. A model with batch normalisations that track statistics was called in training for the first time."""
 
     model: Ref
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class HighBatchNormMomentum(Event):
-    """A model whose batch normalisations have a momentum of 0.9 to 1 was called in training for the first time."""
+    """A model with batch normalisations of momentum 0.9 to 1 was called in training for the first time."""
 
     module: Ref
-    """The first of them."""
+    """The first such layer."""
     model: Ref
     momentum: float
     layers: int
@@ -142,44 +142,44 @@ class HighBatchNormMomentum(Event):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class DominatingEpsilon(Event):
-    """A model whose batch normalisations have an epsilon of 0.1 or more was called in training for the first time."""
+    """A model with batch normalisations of epsilon 0.1 or more was called in training for the first time."""
 
     module: Ref
-    """The first of them."""
+    """The first such layer."""
     model: Ref
     epsilon: float
     layers: int
 
 
 class FreezeAttribute(NamedTuple):
-    """An attribute that was to freeze or thaw parts of a model, and that nothing reads."""
+    """An attribute that was set to freeze or unfreeze parts of a model, and that no code reads."""
 
     attribute: str
-    """Where it is "requires_grad" it stands on modules."""
+    """Name of the attribute; "requires_grad" only on modules."""
     value: bool
     names: tuple[str, ...]
-    """Of the modules or parameters in the model that have it, "" for the model itself."""
+    """Names of the modules or parameters that have it, "" for the model itself."""
     on_modules: bool
-    """It stands on modules, not on parameters."""
+    """It is set on modules, not on parameters."""
     parameters: Refs
-    """That are meant; all of them want gradients where it says False, and none of them where it says True."""
+    """The parameters it was meant for; all require gradients although it is False, or none although it is True."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class IneffectiveFreeze(Event):
-    """RARE. Such attributes of a model, at its first call in training with a new optimizer; again when they change."""
+    """RARE. The ineffective attributes of a model, at its first training call with a new optimizer and at changes."""
 
     model: Ref
     attributes: tuple[FreezeAttribute, ...]
-    """Empty where there were some before."""
+    """The attributes; empty when earlier ones are gone."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ModeSet(Event):
-    """RARE. ``train()`` or ``eval()`` was called by the program; not told for the children it passes on to."""
+    """RARE. ``train()`` or ``eval()`` was called by the program; not emitted for its children."""
 
     module: Ref
     training: bool
     changed: bool
-    """Some module in it was in the other mode."""
+    """Some submodule was in the other mode."""
     parameters: Refs

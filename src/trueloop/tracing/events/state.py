@@ -1,4 +1,4 @@
-"""Graphs in memory, saved states, and trouble."""
+"""Events of graphs in memory, state dictionaries, checkpoints, and errors."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from trueloop.tracing.events.event import Event, Ref, Refs
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GraphsAlive(Event):
-    """RARE. Graphs of past updates are in memory, after the garbage collector ran; told when their number grew."""
+    """RARE. Graphs of past updates are still in memory after garbage collection; emitted when their number grew."""
 
     count: int
     oldest_update: int
-    """The update the oldest one was made at."""
+    """The update at which the oldest graph was made."""
     holders: tuple[str, ...]
-    """Who holds them, as far as it was found: "losses[*] (local of train, train.py)"."""
+    """Variables that hold the graphs, as far as found: "losses[*] (local of train, train.py)"."""
     stored_at: SourceLocation | None = None
-    """The line that puts them there, where one was found in the source."""
+    """The line that stores them there, if found in the source."""
     parameter: str = ""
-    """The parameter that is computed from those of past updates; "" = the graphs are those of outputs."""
+    """The parameter that is computed from its past values; "" = the graphs are those of outputs."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GraphsRetained(Event):
-    """RARE. A line retains the graph of every backward, and those that are gone were never run backward again."""
+    """RARE. A line retains the graph of every backward, and none of the freed ones was run backward again."""
 
     count: int
-    """Graphs that died unused."""
+    """Number of graphs that were freed unused."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -38,14 +38,14 @@ class StateDictCreated(Event):
 
     module: Ref
     state: Ref
-    """Stands for the dictionary."""
+    """Reference of the dictionary."""
     parameter: Ref | None = None
-    """One of the module's parameters in it."""
+    """One of the module's parameters in the dictionary."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StateDictUsed(Event):
-    """RARE. A state dictionary captured before was loaded into a module or saved to a file."""
+    """RARE. A state dictionary created before was loaded into a module or saved to a file."""
 
     how: str
     """"loaded", "saved"."""
@@ -53,12 +53,12 @@ class StateDictUsed(Event):
     captured_at: CodePosition | None
     captured_update: int
     aliased: bool
-    """Its tensors are the module's own, now, so that every update since has changed them."""
+    """Its tensors share memory with the module's, so every update since has changed them."""
     target: Ref | None
     module: Ref | None = None
-    """The one it was captured from; ``target`` where it is loaded back."""
+    """The module it was created from; equal to ``target`` if it is loaded back."""
     weights_changed: bool = True
-    """The weights have changed since it was captured."""
+    """The weights have changed since it was created."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -83,18 +83,18 @@ class CheckpointWritten(Event):
 
 
 class StateDictMatch(NamedTuple):
-    """How the names in a state fit those of a model."""
+    """How the keys of a state dictionary match those of a model."""
 
     state_count: int
-    """In the state."""
+    """Number of keys in the state dictionary."""
     model_count: int
-    """Of the model."""
+    """Number of keys of the model."""
     matched: int
-    """In both: these were loaded."""
+    """Number of keys in both, which were loaded."""
     unexpected: str
-    """One of the state's that the model has not, and ``missing`` one of the model's that the state has not; "" = none,
-    or some matched."""
+    """A key that only the state dictionary has; "" = none, or some keys matched."""
     missing: str
+    """A key that only the model has; "" = none, or some keys matched."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -105,51 +105,51 @@ class StateLoaded(Event):
     what: str
     """"model", "optimizer", "scheduler", "scaler"."""
     file: Ref | None
-    """The read file it came from."""
+    """The file it was read from."""
     name_match: StateDictMatch | None = None
-    """Of a model that was loaded with ``strict=False``."""
+    """Key match of a model loaded with ``strict=False``; None if all keys match."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ModelExported(Event):
-    """RARE. A module was traced or exported by the program, and the result written to a file or given to ONNX.
+    """RARE. A module was traced or exported by the program, and the result saved to a file or passed to ONNX.
 
-    Its place is the line that traced it.
+    Its location is the line that traced it.
     """
 
     model: Ref
     how: str
     """"torch.jit.trace", "torch.export.export", "torch.onnx.export"."""
     dropout: bool
-    """It held dropout with p > 0 in train mode when it was recorded."""
+    """It had dropout with p > 0 in train mode when it was recorded."""
     batchnorm: bool
-    """It held a batch normalisation with running statistics in train mode then."""
+    """It had a batch normalisation with running statistics in train mode when it was recorded."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class NonFiniteValue(Event):
-    """RARE. A loss, gradient or weight became NaN or infinite, told the first time and then once in a while."""
+    """RARE. A loss, gradient or weight became NaN or infinite; emitted the first time and then now and then."""
 
     what: str
     """"loss", "gradient", "weight"."""
     value: str
     """"nan", "inf", "-inf"."""
     module: str
-    """The module it ran in: "tail (Tail)"; "" = not found, or in none."""
+    """The module of the operation: "tail (Tail)"; "" = not found, or outside of modules."""
     operation: str
-    """The first operation whose result was not finite though its inputs were: "log"."""
+    """The first operation with finite inputs and a non-finite result: "log"."""
     operation_location: CodePosition | None
     input_summary: str
-    """What went into it, in words: "min -3.1, max 0.0, 12 zeros"; "" = not known."""
+    """Its inputs, in words: "min -3.1, max 0.0, 12 zeros"; "" = unknown."""
     parameters: Refs
     output_finite: bool = False
-    """The model gave finite values only: where there is an operation, its result did not reach the output."""
+    """The model's output was finite: the operation's result, if any, did not reach it."""
     gradient_only: bool = False
-    """The result of the operation is finite, and its gradient is not."""
+    """The operation's result is finite, and its gradient is not."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ErrorRaised(Event):
-    """RARE. An exception left the program, or a call that is watched."""
+    """RARE. An exception left the program, or a traced call."""
 
     error: BaseException = field(repr=False)

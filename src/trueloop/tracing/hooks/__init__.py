@@ -1,4 +1,4 @@
-"""Where events come from: each module replaces or hooks one part of torch."""
+"""The hooks that emit events; each module replaces or hooks one part of PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trueloop.tracing.hooks.loss_lines import LossLines
 from trueloop.tracing.hooks.modes import Modes
 from trueloop.tracing.hooks.module_calls import ModuleCalls
 from trueloop.tracing.hooks.never_stepped import NeverStepped
-from trueloop.tracing.hooks.optimizer_attributes import Settings
+from trueloop.tracing.hooks.optimizer_attributes import OptimizerAttributes
 from trueloop.tracing.hooks.replicas import Replicas
 from trueloop.tracing.hooks.retained_graphs import RetainedGraphs
 from trueloop.tracing.hooks.scaling import Scaling
@@ -26,13 +26,13 @@ from trueloop.tracing.hooks.schedules import Schedules
 from trueloop.tracing.hooks.seeds import Seeds
 from trueloop.tracing.hooks.states import States
 from trueloop.tracing.hooks.steps import Steps
-from trueloop.tracing.hooks.symmetric_units import Units
+from trueloop.tracing.hooks.symmetric_units import UnitSymmetry
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 
 
 def all_hooks(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
-    """Make every source there is."""
+    """Return one instance of every hook."""
     windows, dropouts = AccumulationWindows(stream, program), Dropouts(stream, program)
     return [
         Anomalies(stream, program),
@@ -47,13 +47,13 @@ def all_hooks(stream: EventStream, program: ProgramState) -> Sequence[Hook]:
         Loaders(stream, program),
         States(stream, program),
         Schedules(stream, program),
-        Settings(stream, program),
+        OptimizerAttributes(stream, program),
         LossLines(stream, program),
-        ModuleCalls(stream, program, dropouts.met),
+        ModuleCalls(stream, program, dropouts.on_new_model),
         dropouts,
         Modes(stream, program),
         Exports(stream),
         Graphs(stream),
         RetainedGraphs(stream, program),
-        Units(stream, program),
+        UnitSymmetry(stream, program),
     ]

@@ -1,4 +1,4 @@
-"""Where ``torch.autograd.detect_anomaly`` and ``set_detect_anomaly`` are switched on."""
+"""Traces where ``torch.autograd.detect_anomaly`` and ``set_detect_anomaly`` are switched on."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from trueloop.tracing.user_location import user_location
 
 
 class Anomalies:
-    """Notes the line, for `BackwardStarted` to tell.
+    """Records the line for `BackwardStarted`.
 
-    Cost: 1 us for each time it is switched while watching in full.
+    Cost: 1 us for each switch during full tracing.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = ()
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._note = stream.isolated("anomaly detection", self._switched)
+        self._record = stream.isolated("anomaly detection", self._record_location)
 
     def install_always(self, patches: Patches) -> None:
-        """Nothing is needed lightly."""
+        """Install nothing for sampled tracing."""
 
     def install_full_tracing(self, patches: Patches) -> None:
         """Replace the constructors of both."""
@@ -38,9 +38,9 @@ class Anomalies:
         def __init__(switch: Any, *args: Any, **options: Any) -> None:  # noqa: N807
             original(switch, *args, **options)
             if self._stream.active:
-                self._note()
+                self._record()
 
         return __init__
 
-    def _switched(self) -> None:
+    def _record_location(self) -> None:
         self._program.anomaly_at = user_location()

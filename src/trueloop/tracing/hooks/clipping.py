@@ -1,4 +1,4 @@
-"""Clipping of gradients by torch's own functions, wherever they were imported to."""
+"""Traces the clipping of gradients by PyTorch's functions, also if they were imported by name."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from trueloop.tracing.user_location import user_location
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 
-class _Held(NamedTuple):
-    """The gradients as they are before."""
+class _Before(NamedTuple):
+    """The gradients before clipping."""
 
     graded: list[Tensor]
-    consumed: list[Tensor]
+    already_used: list[Tensor]
     scaled: Refs
     exhausted: bool
 
 
 class Clipping:
-    """Tells `GradientsClipped` while watching in full.
+    """Emits `GradientsClipped` during full tracing.
 
     Cost: 5 us, and 0.5 us for each parameter.
     """
@@ -39,14 +39,14 @@ class Clipping:
 
     def __init__(self, stream: EventStream, windows: AccumulationWindows) -> None:
         self._stream, self._windows = stream, windows
-        self._look = stream.isolated("clipping of gradients", self._held)
-        self._tell = stream.isolated("clipping of gradients", self._clipped)
+        self._inspect = stream.isolated("clipping of gradients", self._inspect_before)
+        self._report_clipped = stream.isolated("clipping of gradients", self._on_clipped)
 
     def install_always(self, patches: Patches) -> None:
-        """Nothing is needed lightly."""
+        """Install nothing for sampled tracing."""
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Replace what torch's decorator has wrapped."""
+        """Replace the functions that PyTorch's decorator has wrapped."""
         patches.replace_inner(clip_grad_norm_, lambda original: self._replacement(original, "norm"))
         patches.replace_inner(clip_grad_value_, lambda original: self._replacement(original, "value"))
 
@@ -56,14 +56,14 @@ class Clipping:
         def clip(parameters: Any, limit: Any, *args: Any, **options: Any) -> Any:
             if not stream.active or _is_compiling() or program.is_other_thread():
                 return original(parameters, limit, *args, **options)
-            over = _is_spent(parameters)
+            exhausted = _is_exhausted(parameters)
             given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-            held = self._look(given, over)
-            if isinstance(parameters, GeneratorType):  # torch warns of an empty one
+            before = self._inspect(given, exhausted)
+            if isinstance(parameters, GeneratorType):  # PyTorch warns if a generator is empty
                 given = (each for each in given)
             result = original(given, limit, *args, **options)
-            if held is not None:
-                self._tell(kind, limit, result, held)
+            if before is not None:
+                self._report_clipped(kind, limit, result, before)
             return result
 
         def clip_grad_norm_(parameters: Any, max_norm: Any, *args: Any, **options: Any) -> Any:
@@ -74,34 +74,34 @@ class Clipping:
 
         return clip_grad_norm_ if kind == "norm" else clip_grad_value_
 
-    def _held(self, parameters: list[Tensor], over: bool) -> _Held:
+    def _inspect_before(self, parameters: list[Tensor], exhausted: bool) -> _Before:
         graded = [p for p in parameters if p.grad is not None]
-        used = self._windows.ledger.is_used
+        is_used = self._windows.ledger.is_used
         scaled = self._windows.scaled and self._windows.scaled & self._stream.registry.uncached_refs(graded)
-        return _Held(graded, [p for p in graded if used(p)], scaled, over)
+        return _Before(graded, [p for p in graded if is_used(p)], scaled, exhausted)
 
-    def _clipped(self, kind: str, limit: Any, result: Any, held: _Held) -> None:
-        many = self._stream.registry.refs
+    def _on_clipped(self, kind: str, limit: Any, result: Any, before: _Before) -> None:
+        refs = self._stream.registry.refs
         readable = isinstance(result, Tensor) and result.device.type == "cpu" and type(result) is Tensor
-        if held.consumed:
-            self._windows.ledger.on_step(held.consumed)  # still used, but in another version
+        if before.already_used:
+            self._windows.ledger.on_step(before.already_used)  # still used, in another version
         self._stream.emit(
             GradientsClipped(
                 location=user_location(),
                 kind=kind,
                 limit=float(limit),
                 measured=float(result) if readable else None,
-                parameters=many(held.graded),
-                already_used=many(held.consumed),
-                scaled=held.scaled,
+                parameters=refs(before.graded),
+                already_used=refs(before.already_used),
+                scaled=before.scaled,
                 only_measured=math.isinf(float(limit)),
-                generator_exhausted=held.exhausted,
+                generator_exhausted=before.exhausted,
             )
         )
 
 
-def _is_spent(parameters: Any) -> bool:
-    """True for a generator that has come to its end, also behind ``filter`` or ``map``: it gives nothing any more."""
+def _is_exhausted(parameters: Any) -> bool:
+    """Return True for an exhausted generator, also within ``filter`` or ``map``."""
     while type(parameters) in (filter, map):
-        parameters = parameters.__reduce__()[1][-1]  # what it draws from
+        parameters = parameters.__reduce__()[1][-1]  # its source
     return isinstance(parameters, GeneratorType) and parameters.gi_frame is None

@@ -1,4 +1,4 @@
-"""Functional dropout: whether it acts, and whether somebody has told it the mode of its module."""
+"""Traces functional dropout: whether it is applied, and whether the call passes the mode of its module."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import is_user_code
 
 FUNCTIONS: Final = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
-"""Those whose ``training`` is True where it is not given; that of ``alpha_dropout`` is False."""
-TRAINING: Final = 2  # its position among their parameters
+"""Functions whose ``training`` defaults to True; that of ``alpha_dropout`` defaults to False."""
+TRAINING: Final = 2  # position of ``training`` among the parameters
 
 BY_MODE: Final = "by mode"
-"""Of a call that says ``training=self.training``, or of another module."""
+"""A call with ``training=self.training``, or of another module."""
 
-WORDS: Final = ("functional", "dropout")  # without which a file calls none of these
+WORDS: Final = ("functional", "dropout")  # a file without these words calls no functional dropout
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 
 class Dropouts:
-    """Tells `DropoutUntold` while watching in full, and notes where dropout acts by its module's mode.
+    """Emits `DropoutWithoutTrainingFlag` during full tracing, and records where dropout depends on its module's mode.
 
-    torch's functions are replaced only in programs whose models call one of them without ``training`` or by a mode, and
-    stay so: whatever dynamo has compiled with a function in it, it compiles anew when that function changes. What
-    ``training`` was given shows in the source of the call, which is read once for each line.
+    PyTorch's functions are replaced only in programs whose models call one of them without ``training`` or by a mode,
+    and remain replaced: dynamo recompiles whatever contains a function that changes. The ``training`` argument is read
+    from the source of the call, once for each line.
 
-    Cost: in other programs 10 us, once, for each line of a file that speaks of functional dropout and defines a module.
-    In those 0.6 us for each call, and 15 us, in full, for one that is not told the mode.
+    Cost: in other programs 10 us, once, for each line of a file that names functional dropout and defines a module. In
+    those 0.6 us for each call, and 15 us for a fully traced one without the flag.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (DropoutWithoutTrainingFlag,)
@@ -51,42 +51,42 @@ class Dropouts:
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._patches: Patches | None = None
-        """To replace torch's functions by, as long as they are not."""
-        self._met: WeakIdDict[nn.Module, bool] = WeakIdDict()
-        self._trusted: set[str] = set()
+        """Replaces PyTorch's functions; None once they are replaced."""
+        self._checked_models: WeakIdDict[nn.Module, bool] = WeakIdDict()
+        self._irrelevant_files: set[str] = set()
         """Files without such a call."""
-        self._known: dict[CodePosition, str] = {}
-        """Calls by where they are -> the function, where it is not told the mode; `BY_MODE`; "" = nobody knows."""
-        self._given: dict[CodePosition, tuple[int, weakref.ref[Tensor]]] = {}
-        """Such calls -> the batch and the input of the latest."""
-        self._look = stream.isolated("functional dropout", self._called)
-        self.met: Callable[[nn.Module], None] = stream.isolated("functional dropout", self._looked_through)
-        """To be called with each model that was called."""
+        self._call_kinds: dict[CodePosition, str] = {}
+        """Position of a call -> the function, if the call has no flag; `BY_MODE`; "" = unknown."""
+        self._latest_inputs: dict[CodePosition, tuple[int, weakref.ref[Tensor]]] = {}
+        """Position of a call without a flag -> batch and input of its latest execution."""
+        self._trace_call = stream.isolated("functional dropout", self._on_call)
+        self.on_new_model: Callable[[nn.Module], None] = stream.isolated("functional dropout", self._check_source)
+        """Called with each model at its first call."""
 
     def install_always(self, patches: Patches) -> None:
-        """Nothing is needed for now; what was seen while others listened is forgotten."""
+        """Install nothing yet; forget earlier watches."""
         self._patches = patches
-        self._met.clear()
-        self._trusted.clear()
-        self._known.clear()
-        self._given.clear()
+        self._checked_models.clear()
+        self._irrelevant_files.clear()
+        self._call_kinds.clear()
+        self._latest_inputs.clear()
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Nothing more is needed."""
+        """Install nothing more for full tracing."""
 
-    def _looked_through(self, model: nn.Module) -> None:
-        """See, the first time, whether a model may call functional dropout without its mode, or by it."""
-        if self._patches is None or self._met.get(model):
+    def _check_source(self, model: nn.Module) -> None:
+        """Check at a model's first call whether its source calls functional dropout without its mode, or by it."""
+        if self._patches is None or self._checked_models.get(model):
             return
-        self._met.put(model, True)
+        self._checked_models.put(model, True)
         modules = list(model.modules())
         kinds = {type(module) for module in modules}
-        files = dict(each for kind in kinds for each in _sources(kind) if each[0] not in self._trusted)
+        files = dict(each for kind in kinds for each in _sources(kind) if each[0] not in self._irrelevant_files)
         if not files or any(map(_is_compiled, modules)):
             return
         if any(_kind(call, space) for file, space in files.items() for call in calls_in(file, *WORDS)):
             self._replace()
-        self._trusted |= files.keys()
+        self._irrelevant_files |= files.keys()
 
     def _replace(self) -> None:
         with self._stream.lock:
@@ -96,7 +96,7 @@ class Dropouts:
                     patches.swap_code(function, self._replacement)  # pyright: ignore[reportArgumentType]
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stream, program, known, look = self._stream, self._program, self._known, self._look
+        stream, program, known, look = self._stream, self._program, self._call_kinds, self._trace_call
 
         def dropout(*args: Any) -> Any:
             # Asked first, so that dynamo sees nothing else of ours.
@@ -114,11 +114,11 @@ class Dropouts:
 
         return dropout
 
-    def _called(self, frame: FrameType, given: Any, probability: Any) -> None:
+    def _on_call(self, frame: FrameType, given: Any, probability: Any) -> None:
         call = CodePosition(frame.f_code, frame.f_lasti)
-        function = self._known.get(call)
+        function = self._call_kinds.get(call)
         if function is None:
-            function = self._known[call] = _known(frame)
+            function = self._call_kinds[call] = _call_kinds(frame)
         if not function or self._program.backward_depth or not isinstance(given, Tensor):
             return
         if type(probability) not in (int, float) or not probability > 0:
@@ -129,8 +129,8 @@ class Dropouts:
         module = _around(frame)
         if module is None:
             return
-        batch, before = self._given.get(call, (-1, None))
-        self._given[call] = self._program.batch, weakref.ref(given)
+        batch, before = self._latest_inputs.get(call, (-1, None))
+        self._latest_inputs[call] = self._program.batch, weakref.ref(given)
         self._stream.emit(
             DropoutWithoutTrainingFlag(
                 location=call,
@@ -144,7 +144,7 @@ class Dropouts:
         )
 
 
-def _known(frame: FrameType) -> str:
+def _call_kinds(frame: FrameType) -> str:
     """Return what is known of the call a frame is just making: see `_kind`."""
     call = call_at(frame) if is_user_code(frame.f_code) else None
     if call is None:

@@ -1,4 +1,4 @@
-"""Sees models that are traced or exported, and whether what came of it is written."""
+"""Traces models that are traced or exported, and whether the result is saved."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _ONNX: Final = "torch.onnx."
 
 
 class _Recorded(NamedTuple):
-    """A model as it was when it was recorded."""
+    """The state of a model when it was recorded."""
 
     model: Ref
     how: str
-    place: CodePosition | None
+    location: CodePosition | None
     dropout: bool
     batchnorm: bool
 
 
 class Exports:
-    """Replaces ``torch.jit.trace``, ``torch.export.export`` and what writes their results.
+    """Replaces ``torch.jit.trace``, ``torch.export.export`` and the functions that save their results.
 
-    Cost: none but for programs that export.
+    Cost: none for programs that do not export.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (ModelExported,)
@@ -43,11 +43,11 @@ class Exports:
     def __init__(self, stream: EventStream) -> None:
         self._stream = stream
         self._recorded: weakref.WeakKeyDictionary[Any, _Recorded] = weakref.WeakKeyDictionary()
-        self._note = stream.isolated("exported models", self._noted)
-        self._tell = stream.isolated("written exports", self._written)
+        self._inspect = stream.isolated("exported models", self._inspect_model)
+        self._report_saved = stream.isolated("written exports", self._on_saved)
 
     def install_always(self, patches: Patches) -> None:
-        """See all of it: it is rare."""
+        """Install everything, since these calls are rare."""
         self._recorded.clear()
         patches.replace(torch.jit, "trace", self._recording("torch.jit.trace"))
         patches.replace(torch.export, "export", self._recording("torch.export.export"))
@@ -57,7 +57,7 @@ class Exports:
                 patches.replace(kind, name, self._saving)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Nothing more is needed."""
+        """Install nothing more for full tracing."""
 
     def _recording(self, how: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         stream = self._stream
@@ -67,10 +67,10 @@ class Exports:
                 if not stream.active:
                     return original(*args, **options)
                 model = args[0] if args else next((options[key] for key in ("func", "mod") if key in options), None)
-                before = self._note(model, how)
+                before = self._inspect(model, how)
                 result = original(*args, **options)
                 if before is not None:
-                    self._tell(None, before) if before.how.startswith(_ONNX) else self._keep(result, before)
+                    self._report_saved(None, before) if before.how.startswith(_ONNX) else self._remember(result, before)
                 return result
 
             return record
@@ -79,48 +79,50 @@ class Exports:
 
     def _saving(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def save(result: Any, *args: Any, **options: Any) -> Any:
-            written = original(result, *args, **options)
+            saved = original(result, *args, **options)
             if self._stream.active:
-                self._tell(result, None)
-            return written
+                self._report_saved(result, None)
+            return saved
 
         return save
 
-    def _noted(self, model: Any, how: str) -> _Recorded | None:
-        """Look at a model before it is recorded, which may change its modes."""
+    def _inspect_model(self, model: Any, how: str) -> _Recorded | None:
+        """Record the modes of a model before it is traced, which may change them."""
         if not isinstance(model, nn.Module):
             return None
         dropout = batchnorm = False
         for module in model.modules():
             if module.training:
-                rate = module.p if isinstance(module, _DropoutNd) else _rate(module)
+                rate = module.p if isinstance(module, _DropoutNd) else _dropout_rate(module)
                 dropout |= rate > 0
                 batchnorm |= isinstance(module, _BatchNorm) and bool(module.track_running_stats)
-        by = "torch.onnx.export" if how == "torch.export.export" and _for_onnx() else how
-        return _Recorded(self._stream.registry.ref(model), by, user_location(), dropout, batchnorm)
+        exporter = "torch.onnx.export" if how == "torch.export.export" and _is_onnx_export() else how
+        return _Recorded(self._stream.registry.ref(model), exporter, user_location(), dropout, batchnorm)
 
-    def _keep(self, result: Any, recorded: _Recorded) -> None:
+    def _remember(self, result: Any, recorded: _Recorded) -> None:
         try:
             self._recorded[result] = recorded
-        except TypeError:  # what came back cannot be referred to, and is nothing that could be saved
+        except TypeError:  # the result cannot be weakly referenced, and cannot be saved either
             return
 
-    def _written(self, result: Any, recorded: _Recorded | None) -> None:
+    def _on_saved(self, result: Any, recorded: _Recorded | None) -> None:
         recorded = recorded or self._recorded.pop(result, None)
         if recorded is not None:
-            model, how, place, dropout, batchnorm = recorded
-            self._stream.emit(ModelExported(location=place, model=model, how=how, dropout=dropout, batchnorm=batchnorm))
+            model, how, location, dropout, batchnorm = recorded
+            self._stream.emit(
+                ModelExported(location=location, model=model, how=how, dropout=dropout, batchnorm=batchnorm)
+            )
 
 
-def _rate(module: nn.Module) -> float:
-    """Return the dropout that a recurrent or attention layer applies by itself."""
+def _dropout_rate(module: nn.Module) -> float:
+    """Return the dropout rate of a recurrent or attention layer."""
     if isinstance(module, nn.MultiheadAttention):
         return float(module.dropout)
     return float(module.dropout) if isinstance(module, nn.RNNBase) and module.num_layers > 1 else 0.0
 
 
-def _for_onnx() -> bool:
-    """True within ``torch.onnx.export``, which exports by ``torch.export``."""
+def _is_onnx_export() -> bool:
+    """Return True within ``torch.onnx.export``, which calls ``torch.export``."""
     frame: Any = sys._getframe(2)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
         if str(frame.f_globals.get("__name__", "")).startswith(_ONNX):

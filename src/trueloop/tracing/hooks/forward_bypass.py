@@ -1,7 +1,7 @@
-"""Calls of ``model.forward(x)`` that should be calls of the model.
+"""Traces calls of ``model.forward(x)`` that should be calls of the model.
 
-Such a call leaves no trace of its own. But the modules within the model are then called as if each were a whole model,
-and the stack at that moment shows the ``forward`` of another module, which nobody has called.
+Such a call cannot be hooked. But its submodules are then called as outermost modules, and the stack shows the
+``forward`` of another module without its ``__call__``.
 """
 
 from __future__ import annotations
@@ -26,60 +26,60 @@ HOOKS: Final = {
     "_backward_pre_hooks": "backward pre-hook",
     "_backward_hooks": "backward hook",
 }
-OFTEN: Final = 4  # calls at a line that are looked at each, where nothing is found
-SELDOM: Final = 16  # of those that follow one is
-MOST_LINES: Final = 1024  # that are told apart
+FIRST_CALLS: Final = 4  # calls at a line that are all checked
+CALL_INTERVAL: Final = 16  # of the following calls, one in this many is checked
+MAX_LINES: Final = 1024  # lines that are distinguished
 _CALL: Final[CodeType] = getattr(nn.Module, "_call_impl").__code__  # noqa: B009 - private to torch
-_TELLING: Final = frozenset((_CALL.co_name, "forward", "<module>"))
+_RELEVANT_NAMES: Final = frozenset((_CALL.co_name, "forward", "<module>"))
 
 
 class ForwardBypasses:
-    """Tells `ForwardBypassed`; asked after each call of what looks like a whole model, while watching in full.
+    """Emits `ForwardBypassed`; checks after each call of an outermost module during full tracing.
 
-    A line behind which nothing of the kind was found for some calls is looked at seldom from then on.
+    A line without such a call is checked less often after a few calls.
 
-    Cost: 0.05 us for each frame on the stack up to the module level, and 10 us where ``forward`` was called directly.
+    Cost: 0.05 us for each frame on the stack up to the module level, and 10 us if ``forward`` was called directly.
     """
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._looked: tuple[CodeType, int, int] | None = None
-        self._clean: dict[CodePosition | None, int] = {}
-        """A line that calls a model -> calls in a row that were in order."""
+        self._latest_call: tuple[CodeType, int, int] | None = None
+        self._normal_calls: dict[CodePosition | None, int] = {}
+        """Line that calls a model -> number of normal calls in a row."""
 
-    def begin(self) -> None:
-        """Look at every line often again: this is another stretch, or another program."""
-        self._clean.clear()
+    def reset(self) -> None:
+        """Check every line often again, in another stretch or another program."""
+        self._normal_calls.clear()
 
-    def look(self, place: CodePosition | None) -> None:
-        """Look who called the module that has just run at a line."""
-        self._clean[place] = clean = self._clean.get(place, -1) + 1
-        if (clean >= OFTEN and clean % SELDOM) or not torch.is_grad_enabled():
+    def check(self, location: CodePosition | None) -> None:
+        """Check how the module that has just run at a line was called."""
+        self._normal_calls[location] = normal = self._normal_calls.get(location, -1) + 1
+        if (normal >= FIRST_CALLS and normal % CALL_INTERVAL) or not torch.is_grad_enabled():
             return
-        if len(self._clean) > MOST_LINES:
-            self._clean.clear()
-        for frame in reversed(_forwards()):  # the outermost first
-            by = frame.f_back
-            if by is None or not is_user_code(by.f_code):
+        if len(self._normal_calls) > MAX_LINES:
+            self._normal_calls.clear()
+        for frame in reversed(_forward_frames()):  # outermost first
+            caller = frame.f_back
+            if caller is None or not is_user_code(caller.f_code):
                 return
-            moment = (by.f_code, by.f_lasti, self._stream.backward_count)
-            if moment == self._looked:
+            call = (caller.f_code, caller.f_lasti, self._stream.backward_count)
+            if call == self._latest_call:
                 return
             owner = owner_of(frame)
             if owner is not None:
-                self._looked = moment
-                self._clean.pop(place, None)
-                self._judge(owner, by)
+                self._latest_call = call
+                self._normal_calls.pop(location, None)
+                self._report(owner, caller)
                 return
 
-    def _judge(self, owner: nn.Module, by: FrameType) -> None:
-        hooks = tuple(words for name, words in HOOKS.items() if getattr(owner, name, None))
-        if not hooks or runs_method_of(owner, by):
+    def _report(self, owner: nn.Module, caller: FrameType) -> None:
+        hooks = tuple(kind for name, kind in HOOKS.items() if getattr(owner, name, None))
+        if not hooks or runs_method_of(owner, caller):
             return
         registry = self._stream.registry
         self._stream.emit(
             ForwardBypassed(
-                location=CodePosition(by.f_code, by.f_lasti),
+                location=CodePosition(caller.f_code, caller.f_lasti),
                 model=registry.ref(owner),
                 parameters=registry.refs(owner.parameters()),
                 hooks=hooks,
@@ -90,15 +90,15 @@ class ForwardBypasses:
         )
 
 
-def _forwards() -> list[FrameType]:
-    """Return the frames of functions with this name, innermost first; none where a module was called around them.
+def _forward_frames() -> list[FrameType]:
+    """Return the frames of functions named ``forward``, innermost first; [] if a module was called around them.
 
-    Called by `look`, which is guarded within something fenced: the frames up to there are all ours.
+    Called by `check` within an isolated handler: all frames up to there are internal.
     """
     found: list[FrameType] = []
     frame: Any = sys._getframe(ISOLATED_CALLER_DEPTH)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     while frame is not None:
-        if frame.f_code.co_name in _TELLING:
+        if frame.f_code.co_name in _RELEVANT_NAMES:
             if frame.f_code is _CALL:
                 return []
             if frame.f_code.co_name == "forward":

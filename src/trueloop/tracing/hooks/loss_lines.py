@@ -1,7 +1,7 @@
-"""The lines that compute losses, while watching in full.
+"""Records the lines that compute losses, during full tracing.
 
-A loss is recognised in the graph, where it has no line, and where the shapes of its input and target are lost if they
-were expanded. So torch's loss functions note both on the node they made: its metadata lives and dies with the graph.
+A loss is recognised in the graph, which has neither its line nor the shapes of its input and target before expansion.
+So the replaced loss functions store both in the metadata of the node they made, which is freed with the graph.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trueloop.tracing.events import BackwardLosses, Event, LossArgumentsSwapped
-from trueloop.tracing.losses import NOTE, Note
+from trueloop.tracing.losses import LOSS_CALL_KEY, LossCall
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
@@ -33,8 +33,8 @@ LOSSES: Final = (
     F.kl_div,
     F.ctc_loss,
 )
-LOPSIDED: Final = frozenset(("binary_cross_entropy", "binary_cross_entropy_with_logits"))
-"""Those that mean something else when input and target are swapped, and do not raise."""
+ASYMMETRIC: Final = frozenset(("binary_cross_entropy", "binary_cross_entropy_with_logits"))
+"""Losses that change their meaning when input and target are swapped, and raise no error."""
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 _bindings: Any = importlib.import_module("torch._C")
@@ -42,7 +42,7 @@ _transformed: Callable[[], bool] = getattr(_bindings, "_are_functorch_transforms
 
 
 class LossLines:
-    """Tells `LossSwapped` while watching in full; `LossProbe` reads what it notes.
+    """Emits `LossArgumentsSwapped` during full tracing; `LossProbe` reads the recorded lines.
 
     Cost: 1 us for each loss.
     """
@@ -51,34 +51,34 @@ class LossLines:
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._note = stream.isolated("the lines of losses", _note)
-        self._look = stream.isolated("what losses are given", self._swapped)
+        self._record_call = stream.isolated("the lines of losses", _record_call)
+        self._check_arguments = stream.isolated("what losses are given", self._on_asymmetric_loss)
 
     def install_always(self, patches: Patches) -> None:
-        """Nothing."""
+        """Install nothing for sampled tracing."""
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Replace torch's loss functions."""
+        """Replace PyTorch's loss functions."""
         for function in LOSSES:
             patches.swap_code(function, self._replacement)  # pyright: ignore[reportArgumentType]
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        stream, program, note, look = self._stream, self._program, self._note, self._look
+        stream, program, record, check = self._stream, self._program, self._record_call, self._check_arguments
         name: str = original.__name__
-        lopsided = name in LOPSIDED
+        asymmetric = name in ASYMMETRIC
 
         def loss(*args: Any) -> Any:
             result = original(*args)
-            if not _is_compiling() and stream.active and stream.full_tracing:  # dynamo is to see nothing else of ours
+            if not _is_compiling() and stream.active and stream.full_tracing:  # dynamo must see no other internal code
                 if program.record_losses:
-                    note(result, args)
-                if lopsided:
-                    look(name, result, args)
+                    record(result, args)
+                if asymmetric:
+                    check(name, result, args)
             return result
 
         return loss
 
-    def _swapped(self, function: str, result: Any, args: tuple[Any, ...]) -> None:
+    def _on_asymmetric_loss(self, function: str, result: Any, args: tuple[Any, ...]) -> None:
         given, target, *_ = args
         if type(given) is not Tensor or given.requires_grad or target.grad_fn is None or result.grad_fn is None:
             return
@@ -87,20 +87,20 @@ class LossLines:
             LossArgumentsSwapped(
                 location=user_location(),
                 function=function,
-                input_is_binary=_labels(given) if read else None,
+                input_is_binary=_is_binary(given) if read else None,
                 target_outside_unit_interval=bool(((target < 0) | (target > 1)).any()) if read else None,
             )
         )
 
 
-def _labels(values: Tensor) -> bool:
-    """True for zeros and ones; not for zeros alone, with which a teacher may begin."""
+def _is_binary(values: Tensor) -> bool:
+    """Return True for zeros and ones; not for zeros alone, as a teacher's initial outputs may be."""
     return bool(((values == 0) | (values == 1)).all() and values.any())
 
 
-def _note(result: Any, args: tuple[Any, ...]) -> None:
+def _record_call(result: Any, args: tuple[Any, ...]) -> None:
     node = getattr(result, "grad_fn", None)
     if node is not None:
-        node.metadata[NOTE] = Note(
+        node.metadata[LOSS_CALL_KEY] = LossCall(
             user_location(ISOLATED_CALLER_DEPTH), tuple([arg.shape for arg in args[:2] if isinstance(arg, Tensor)])
         )

@@ -1,4 +1,4 @@
-"""Train and eval mode, as the program sets them."""
+"""Traces calls of ``train()`` and ``eval()`` by the program."""
 
 from __future__ import annotations
 
@@ -14,57 +14,57 @@ from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 
-WAKES: Final = 12  # times a change of mode is worth a closer look
+MAX_REQUESTS: Final = 12  # mode changes per watch that start full tracing
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 
 class Modes:
-    """Tells `ModeSet`, always; and has the run watched in full for a while when a mode has changed.
+    """Emits `ModeSet` always, and starts full tracing when a mode has changed.
 
-    ``eval()`` calls ``train(False)``, and both pass on to every module below: only the outermost call is told.
+    ``eval()`` calls ``train(False)``, and both recurse into all submodules: only the outermost call is traced.
 
-    Cost: 5 us for each call by the program, and 0.3 us for each module below.
+    Cost: 5 us for each call by the program, and 0.3 us for each submodule.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (ModeSet,)
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._inside = False
-        self._wakes = 0
-        self._look = stream.isolated("modes", self._modes)
-        self._tell = stream.isolated("modes", self._set)
+        self._running = False
+        self._requests = 0
+        self._find_change = stream.isolated("modes", self._has_other_mode)
+        self._report_mode = stream.isolated("modes", self._on_set)
 
     def install_always(self, patches: Patches) -> None:
         """Replace ``nn.Module.train``."""
-        self._wakes = 0
+        self._requests = 0
         patches.replace(nn.Module, "train", self._replacement)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Nothing more is needed."""
+        """Install nothing more for full tracing."""
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream = self._stream
 
         def train(module: nn.Module, mode: bool = True) -> nn.Module:
-            if not stream.active or _is_compiling() or self._program.is_other_thread() or self._inside:
+            if not stream.active or _is_compiling() or self._program.is_other_thread() or self._running:
                 return original(module, mode)
-            changed = self._look(module, mode)
-            self._inside = True
+            changed = self._find_change(module, mode)
+            self._running = True
             try:
                 result = original(module, mode)
             finally:
-                self._inside = False
-            self._tell(module, mode, changed)
+                self._running = False
+            self._report_mode(module, mode, changed)
             return result
 
         return train
 
-    def _modes(self, module: nn.Module, mode: bool) -> bool:
+    def _has_other_mode(self, module: nn.Module, mode: bool) -> bool:
         return any(each.training != mode for each in module.modules())
 
-    def _set(self, module: nn.Module, mode: bool, changed: bool | None) -> None:
+    def _on_set(self, module: nn.Module, mode: bool, changed: bool | None) -> None:
         registry = self._stream.registry
         self._stream.emit(
             ModeSet(
@@ -75,6 +75,6 @@ class Modes:
                 parameters=registry.refs(module.parameters()),
             )
         )
-        if changed and self._wakes < WAKES:
-            self._wakes += 1
+        if changed and self._requests < MAX_REQUESTS:
+            self._requests += 1
             self._stream.request_full_tracing()

@@ -113,7 +113,7 @@ class ModuleCalls:
         self._tell = stream.isolated("calls of models", self._returned)
         self._look = stream.isolated("modules within models", self._within)
         self._bypasses = ForwardBypasses(stream, program)
-        self._direct = stream.isolated_inner("direct calls of forward", self._bypasses.look)
+        self._direct = stream.isolated_inner("direct calls of forward", self._bypasses.check)
         self._note = stream.isolated("arguments of models", self._noted)
         self._root: nn.Module | None = None
         self._held: dict[int, _Held] = {}
@@ -142,7 +142,7 @@ class ModuleCalls:
     def install_full_tracing(self, patches: Patches) -> None:
         """Replace ``nn.Module.__call__``."""
         self._held.clear()
-        self._bypasses.begin()
+        self._bypasses.reset()
         patches.replace(nn.Module, "__call__", self._replacement)
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:

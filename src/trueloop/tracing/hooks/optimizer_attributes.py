@@ -1,4 +1,4 @@
-"""Settings that the program gives to an optimizer of torch's in an attribute, which it does not read."""
+"""Traces settings that the program assigns to an attribute of a PyTorch optimizer, which does not read it."""
 
 from __future__ import annotations
 
@@ -22,86 +22,86 @@ from trueloop.tracing.program_text.optimizer_settings import (
 from trueloop.tracing.program_text.program_files import files_of, in_notebook, program_stack, reached
 from trueloop.tracing.stream import EventStream
 
-MOST: Final = 16  # settings that are followed
-_NOTHING: Final = frozenset[int]()
+MAX_ATTRIBUTES: Final = 16  # attributes that are followed
+_NO_IDS: Final = frozenset[int]()
 
 
 @dataclass(slots=True)
-class _Seen:
-    """An attribute, when it was first seen to be another than what the groups have."""
+class _Candidate:
+    """An attribute whose value differs from that in the parameter groups, when first seen."""
 
-    known: OptimizerState
+    state: OptimizerState
     steps: int
     files: set[str]
-    judged: bool = False
+    decided: bool = False
 
 
 class Settings:
-    """Tells `SettingIgnored`: looks whenever a loader is started and when the watch ends.
+    """Emits `IneffectiveOptimizerAttribute`; checks at each start of a loader and when the watch ends.
 
-    Cost: 2 us for each start of a loader; 5 ms for each file of the program, once, where there is such an attribute.
+    Cost: 2 us for each start of a loader; 5 ms for each file of the program, once, if there is such an attribute.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (IneffectiveOptimizerAttribute,)
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._seen: dict[tuple[int, str], _Seen] = {}
-        self._look = stream.isolated("settings of optimizers", self._looked)
-        stream.on_detach.append(self._look)
+        self._candidates: dict[tuple[int, str], _Candidate] = {}
+        self._check = stream.isolated("settings of optimizers", self._check_optimizers)
+        stream.on_detach.append(self._check)
 
     def install_always(self, patches: Patches) -> None:
-        """See every start of a loader."""
-        self._seen.clear()
+        """Check at every start of a loader."""
+        self._candidates.clear()
         patches.replace(DataLoader, "__iter__", self._iter)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Nothing more is needed."""
+        """Install nothing more for full tracing."""
 
     def _iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __iter__(loader: Any) -> Any:  # noqa: N807
             if self._stream.active and not self._program.is_other_thread():
-                self._look()
+                self._check()
             return original(loader)
 
         return __iter__
 
-    def _looked(self) -> None:
-        for optimizer, known in self._program.optimizers.items():
+    def _check_optimizers(self) -> None:
+        for optimizer, state in self._program.optimizers.items():
             if not KEYS.isdisjoint(vars(optimizer)) and type(optimizer).__module__.startswith("torch.optim."):
                 for key in KEYS & vars(optimizer).keys() & optimizer.defaults.keys():
-                    self._met(optimizer, known, key)
+                    self._check_attribute(optimizer, state, key)
 
-    def _met(self, optimizer: Optimizer, known: OptimizerState, key: str) -> None:
-        value, used = vars(optimizer)[key], [group[key] for group in optimizer.param_groups]
-        if any(each is value or repr(each) == repr(value) for each in used):
-            self._seen.pop((id(known), key), None)
+    def _check_attribute(self, optimizer: Optimizer, state: OptimizerState, key: str) -> None:
+        value, group_values = vars(optimizer)[key], [group[key] for group in optimizer.param_groups]
+        if any(each is value or repr(each) == repr(value) for each in group_values):
+            self._candidates.pop((id(state), key), None)
             return
-        seen = self._seen.get((id(known), key))
+        candidate = self._candidates.get((id(state), key))
         files = files_of(program_stack())
-        if seen is None:
-            if len(self._seen) < MOST:
-                self._seen[id(known), key] = _Seen(known, known.steps, files)
+        if candidate is None:
+            if len(self._candidates) < MAX_ATTRIBUTES:
+                self._candidates[id(state), key] = _Candidate(state, state.steps, files)
             return
-        seen.files |= files
-        if seen.judged or known.steps == seen.steps:
+        candidate.files |= files
+        if candidate.decided or state.steps == candidate.steps:
             return
-        seen.judged = True
-        written = None if in_notebook() else _written(seen.files, key)
-        if written is not None:
+        candidate.decided = True
+        assigned_at = None if in_notebook() else _find_assignment(candidate.files, key)
+        if assigned_at is not None:
             self._stream.emit(
                 IneffectiveOptimizerAttribute(
                     optimizer=self._stream.registry.ref(optimizer), attribute=key, attribute_value=repr(value)[:40],
-                    group_value=repr(used[0])[:40], assigned_at=written,
+                    group_value=repr(group_values[0])[:40], assigned_at=assigned_at,
                 )
             )  # fmt: skip
 
 
-def _written(files: set[str], key: str) -> SourceLocation | None:
-    """Return the line that sets an attribute which nothing reads; None where something may, or no line is known."""
+def _find_assignment(files: set[str], key: str) -> SourceLocation | None:
+    """Return the line that sets an attribute which no code reads; None if some code may, or the line is unknown."""
     texts = reached(files)
     if texts is None or any(
-        read_of_optimizer(each, key) or sets_in_groups(each, key, _NOTHING) for each in texts.values()
+        read_of_optimizer(each, key) or sets_in_groups(each, key, _NO_IDS) for each in texts.values()
     ):
         return None
     lines = [SourceLocation(file, line) for file, tree in texts.items() for line in written_to_optimizer(tree, key)]

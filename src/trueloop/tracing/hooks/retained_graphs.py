@@ -1,7 +1,7 @@
-"""Graphs that a backward retained, and whether anything ever runs backward through them again.
+"""Traces graphs that a backward retained, and whether anything runs backward through them again.
 
-A hook on every node of such a graph notes a second pass, whoever starts it and from wherever; together the hooks die
-with the graph. Nothing is told from within a destructor: it counts, and the next backward or update looks.
+A hook on every node of such a graph detects a second backward from any root; the hooks are freed with the graph. The
+destructor only counts, and the next backward emits the event.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from torch import Tensor
 
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Event, GraphsRetained
-from trueloop.tracing.hooks.backward import check_taken
+from trueloop.tracing.hooks.backward import check_signature
 from trueloop.tracing.patch import Patches, hide_from_compiler
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 
-ENOUGH: Final = 12  # graphs in different updates, all those of a line: more than the first updates of a lazy penalty
+MIN_GRAPHS: Final = 12  # graphs of a line in different updates: more than the first updates of a lazy penalty
 MOST_NODES: Final = 4096  # of a graph; about 1 us each
 
 _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 
 class _Line:
-    """What became of the graphs retained by one line of the program."""
+    """The graphs retained by one line of the program."""
 
     __slots__ = ("decided", "last_update", "place", "unused")
 
-    def __init__(self, place: CodePosition) -> None:
-        self.place = place
+    def __init__(self, location: CodePosition) -> None:
+        self.location = location
         self.unused = 0
         self.decided = False
-        """One was used, or it was told, or cannot be told."""
+        """A graph was used again, or the event was emitted, or it cannot be decided."""
         self.last_update = -1
 
 
-class _Life:
-    """Goes with the last node of a graph that it hangs on."""
+class _GraphSentinel:
+    """An object that is freed with the last node of a graph."""
 
     __slots__ = ("counts", "line", "used")
 
@@ -52,9 +52,9 @@ class _Life:
 
 
 class RetainedGraphs:
-    """Tells `GraphsRetained`.
+    """Emits `GraphsRetained`.
 
-    Cost: 0.3 us for each backward in full; about 1 us for each node of a graph that is retained, for the first 12 of a
+    Cost: 0.3 us for each fully traced backward; about 1 us for each node of a retained graph, for the first 12 of a
     line.
     """
 
@@ -63,21 +63,21 @@ class RetainedGraphs:
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._lines: dict[CodePosition, _Line] = {}
-        self._hang = stream.isolated("graphs that are retained", self._retained)
+        self._track = stream.isolated("graphs that are retained", self._on_retained)
 
     def install_always(self, patches: Patches) -> None:
-        """Begin anew."""
+        """Forget earlier watches."""
         for line in self._lines.values():
             line.decided = True
         self._lines = {}
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Replace ``torch.autograd.backward``, once more than the source of backwards does."""
+        """Replace ``torch.autograd.backward``, in addition to the hook of backwards."""
         patches.replace(torch.autograd, "backward", self._replacement)
 
     def _replacement(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, program = self._stream, self._program
-        check_taken(original)
+        check_signature(original)
 
         def backward(
             tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: Any = False,
@@ -87,49 +87,49 @@ class RetainedGraphs:
             if not retain_graph or create_graph or not stream.active or program.backward_depth or _is_compiling():
                 return result
             if not program.is_other_thread():
-                self._hang([tensors] if isinstance(tensors, Tensor) else list(tensors))
+                self._track([tensors] if isinstance(tensors, Tensor) else list(tensors))
             return result
 
         return backward
 
-    def _retained(self, roots: Sequence[Tensor]) -> None:
-        place = user_location()
-        if place is None:
+    def _on_retained(self, roots: Sequence[Tensor]) -> None:
+        location = user_location()
+        if location is None:
             return
-        line = self._lines.get(place)
+        line = self._lines.get(location)
         if line is None:
-            line = self._lines[place] = _Line(place)
+            line = self._lines[location] = _Line(location)
         if line.decided:
             return
-        if line.unused >= ENOUGH:
+        if line.unused >= MIN_GRAPHS:
             line.decided = True
-            self._stream.emit(GraphsRetained(location=place, count=line.unused))
+            self._stream.emit(GraphsRetained(location=location, count=line.unused))
             return
         nodes = _nodes(roots)
-        if not nodes:  # too large to be sure
+        if not nodes:  # too large to decide
             line.decided = True
             return
-        _hang_on(nodes, _Life(line, counts=line.last_update != self._stream.update))
+        _attach_sentinel(nodes, _GraphSentinel(line, counts=line.last_update != self._stream.update))
         line.last_update = self._stream.update
 
 
-def _hang_on(nodes: Sequence[Any], life: _Life) -> None:
-    def again(gradients: Any) -> None:
-        life.used = life.line.decided = True
+def _attach_sentinel(nodes: Sequence[Any], sentinel: _GraphSentinel) -> None:
+    def mark_used(gradients: Any) -> None:
+        sentinel.used = sentinel.line.decided = True
 
-    hide_from_compiler(again)
+    hide_from_compiler(mark_used)
     for node in nodes:
-        node.register_prehook(again)
+        node.register_prehook(mark_used)
 
 
 def _nodes(roots: Sequence[Tensor]) -> list[Any]:
-    """Return the nodes of a graph, but for those of parameters, which belong to every graph; none if there are many."""
+    """Return the nodes of a graph without those of parameters, which every graph shares; [] if there are too many."""
     found = [root.grad_fn for root in roots if root.grad_fn is not None]
-    known = set(found)
+    seen = set(found)
     for node in found:
         for below, _ in node.next_functions:
-            if below is not None and below not in known and below.name() != "torch::autograd::AccumulateGrad":
-                known.add(below)
+            if below is not None and below not in seen and below.name() != "torch::autograd::AccumulateGrad":
+                seen.add(below)
                 found.append(below)
         if len(found) > MOST_NODES:
             return []

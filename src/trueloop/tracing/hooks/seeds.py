@@ -18,8 +18,8 @@ from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 
-TIMES: Final = 16  # equal seeds, one after another, before anything is said
-BATCHES: Final = 4  # that they were given in
+MIN_TIMES: Final = 16  # equal seeds in a row before an event is emitted
+MIN_BATCHES: Final = 4  # different batches during which they were set
 
 
 @dataclass(slots=True)
@@ -28,13 +28,13 @@ class _Tally:
     times: int = 0
     batches: int = 0
     last: tuple[int, int] = (-1, -1)
-    """Epoch and batch of the last one."""
-    over: bool = False
-    """Told, or of no interest: another number was given too."""
+    """Epoch and batch of the latest seed."""
+    finished: bool = False
+    """The event was emitted, or another seed was set too."""
 
 
 class Seeds:
-    """Replaces ``torch.manual_seed``, ``random.seed`` and ``numpy.random.seed``; a generator of its own is not seen."""
+    """Replaces ``torch.manual_seed``, ``random.seed`` and ``numpy.random.seed``; separate generators are not traced."""
 
     emits: ClassVar[tuple[type[Event], ...]] = (SeedRepeated,)
 
@@ -43,7 +43,7 @@ class Seeds:
         self._tallies: weakref.WeakKeyDictionary[Ref, dict[str, _Tally]] = weakref.WeakKeyDictionary()
 
     def install_always(self, patches: Patches) -> None:
-        """See every seed."""
+        """Replace all global seed functions."""
         patches.replace(torch, "manual_seed", self._seed("torch"))
         patches.replace(torch.random, "manual_seed", self._seed("torch"))
         patches.replace(random, "seed", self._seed("random"))
@@ -51,44 +51,44 @@ class Seeds:
             patches.replace(sys.modules["numpy"].random, "seed", self._seed("numpy"))
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Nothing more is needed."""
+        """Install nothing more for full tracing."""
 
     def _seed(self, generator: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         stream = self._stream
-        sampled = stream.isolated("seeds of samples", self._while_drawing)
-        between = stream.isolated("seeds", self._between)
+        count = stream.isolated("seeds of samples", self._count_seed)
+        record = stream.isolated("seeds", self._record_seed)
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def seed(*args: Any, **options: Any) -> Any:
                 if stream.active:
                     current = current_loader_pass()
                     if current is not None and not current.workers:
-                        sampled(generator, current, next(iter((*args, *options.values())), None))
+                        count(generator, current, next(iter((*args, *options.values())), None))
                     elif generator == "torch":
-                        between()
+                        record()
                 return original(*args, **options)
 
             return seed
 
         return make
 
-    def _between(self) -> None:
+    def _record_seed(self) -> None:
         self._program.seeded_at = user_location()
 
-    def _while_drawing(self, generator: str, current: LoaderPass, seed: Any) -> None:
-        if type(seed) is not int or not current.index:  # with the first batch a sampler may be seeded, once an epoch
+    def _count_seed(self, generator: str, current: LoaderPass, seed: Any) -> None:
+        if type(seed) is not int or not current.index:  # a sampler may be seeded with the first batch of an epoch
             return
         tallies = self._tallies.setdefault(current.loader, {})
         tally = tallies.setdefault(generator, _Tally(seed))
-        tally.over = tally.over or tally.seed != seed
-        if tally.over:
+        tally.finished = tally.finished or tally.seed != seed
+        if tally.finished:
             return
         tally.times += 1
         if tally.last != (current.epoch, current.index):
             tally.last = (current.epoch, current.index)
             tally.batches += 1
-        if tally.times >= TIMES and tally.batches >= BATCHES:
-            tally.over = True
+        if tally.times >= MIN_TIMES and tally.batches >= MIN_BATCHES:
+            tally.finished = True
             self._stream.emit(SeedRepeated(
                 location=user_location(), loader=current.loader, generator=generator, seed=seed, times=tally.times,
                 batches=tally.batches,

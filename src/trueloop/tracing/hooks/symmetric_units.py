@@ -1,8 +1,8 @@
-"""Layers whose units all compute the same, as they do for ever where they begin with the same weights.
+"""Traces layers whose units all compute the same, which never ends if they start with the same weights.
 
-Rows of a weight that are the same prove nothing: those of an output layer that begins at zero are, for a moment, and
-those of outputs with the same targets always. So what leads on from the units has to be the same, too, and so have the
-gradients of both, after updates that have changed the weight.
+Equal rows of a weight prove nothing: an output layer that starts at zero has them for a moment, and outputs with the
+same targets always. So the following layer must be symmetric as well, and so must the gradients of both, after updates
+that have changed the weight.
 """
 
 from __future__ import annotations
@@ -23,129 +23,133 @@ from trueloop.tracing.program_state import OptimizerState, ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 
-APART: Final = 8  # steps before the first look, and at least as many up to the second
-MOST: Final = 8  # looks at one optimizer, where gradients are gone at the first of them
-NARROW: Final = 16  # values of the first two rows that tell nearly every weight
-ROUNDING: Final = 1e-5  # of the largest value; kernels sum up the units at a tile's edge in another order
-NOISE: Final = 1e-3  # of the largest gradient, of which normalisation leaves a difference of larger ones
+STEPS_BETWEEN_CHECKS: Final = 8  # also before the first check
+MAX_CHECKS: Final = 8  # of one optimizer, if its gradients are already cleared at the check
+FEW_COLUMNS: Final = 16  # of the first two rows, which rule out nearly every weight
+ROUNDING: Final = 1e-5  # of the largest value; kernels sum units at the edge of a tile in another order
+NOISE: Final = 1e-3  # of the largest gradient; normalisation leaves small differences
 
 
-class _Seen(NamedTuple):
-    """Weights whose units were the same at the first look."""
+class _Candidates(NamedTuple):
+    """Weights whose units were equal at the first check."""
 
     steps: int
-    looks: int
+    checks: int
     units: tuple[tuple[weakref.ref[Tensor], Tensor], ...] = ()
-    """A weight, and its first row as it was."""
+    """Weights, each with its first row at that check."""
 
 
-class Units:
-    """Tells `UnitsCompared`, also while watching lightly.
+class UnitSymmetry:
+    """Emits `SymmetricUnits`, also during sampled tracing.
 
-    Cost: 10 us for each weight, once; where all its rows are the same, that of a comparison of both layers, twice.
+    Cost: 10 us for each weight, once; if all its rows are equal, a comparison of both layers, twice.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (SymmetricUnits,)
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._seen = WeakIdDict[Optimizer, _Seen]()
-        self._met, self._waiting = 0, False
-        self._look = stream.isolated("units of layers", self._looked)
+        self._candidates = WeakIdDict[Optimizer, _Candidates]()
+        self._optimizers_checked, self._pending = 0, False
+        self._check = stream.isolated("units of layers", self._check_optimizers)
 
     def install_always(self, patches: Patches) -> None:
-        """Begin anew, and look every few updates as long as there is an optimizer that was not looked at."""
-        self._seen.clear()
-        self._met, self._waiting = 0, True
-        self._stream.periodic_checks.append(self._after_updates)
+        """Forget earlier watches, and check every few updates while some optimizer is unchecked."""
+        self._candidates.clear()
+        self._optimizers_checked, self._pending = 0, True
+        self._stream.periodic_checks.append(self._periodic_check)
         patches.add_handle(self)
 
     def remove(self) -> None:
-        """Look no more; called with the hooks that are taken off."""
-        if self._after_updates in self._stream.periodic_checks:
-            self._stream.periodic_checks.remove(self._after_updates)
+        """Stop checking; called when the hooks are removed."""
+        if self._periodic_check in self._stream.periodic_checks:
+            self._stream.periodic_checks.remove(self._periodic_check)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Nothing more is needed."""
+        """Install nothing more for full tracing."""
 
-    def _after_updates(self) -> None:
-        if self._waiting or self._program.optimizers_seen != self._met:
-            self._look()
+    def _periodic_check(self) -> None:
+        if self._pending or self._program.optimizers_seen != self._optimizers_checked:
+            self._check()
 
-    def _looked(self) -> None:
-        self._met, self._waiting = self._program.optimizers_seen, False
-        for optimizer, known in self._program.optimizers.items():
-            seen = self._seen.get(optimizer) or _Seen(0, 0)
-            if seen.looks < MOST:
-                due = known.in_training_thread and known.steps >= seen.steps + APART
+    def _check_optimizers(self) -> None:
+        self._optimizers_checked, self._pending = self._program.optimizers_seen, False
+        for optimizer, state in self._program.optimizers.items():
+            candidates = self._candidates.get(optimizer) or _Candidates(0, 0)
+            if candidates.checks < MAX_CHECKS:
+                due = state.in_training_thread and state.steps >= candidates.steps + STEPS_BETWEEN_CHECKS
                 if due:
-                    seen = self._seen.put(optimizer, self._compared(optimizer, known, seen))
-                self._waiting |= seen.looks < MOST
+                    candidates = self._candidates.put(optimizer, self._check_optimizer(optimizer, state, candidates))
+                self._pending |= candidates.checks < MAX_CHECKS
 
-    def _compared(self, optimizer: Optimizer, known: OptimizerState, seen: _Seen) -> _Seen:
-        """Return what there is to be looked at again."""
+    def _check_optimizer(self, optimizer: Optimizer, state: OptimizerState, candidates: _Candidates) -> _Candidates:
+        """Check an optimizer; return what the next check needs."""
         weights = [p for p in parameters_of(optimizer) if p.requires_grad and _readable(p)]
         if not weights:
-            return _Seen(0, MOST)
-        if not seen.looks:
-            units = _units(weights)
+            return _Candidates(0, MAX_CHECKS)
+        if not candidates.checks:
+            units = _symmetric_weights(weights)
             if units:
-                return _Seen(known.steps, 1, tuple((weakref.ref(unit), unit[0].detach().clone()) for unit in units))
-            return self._tell(optimizer, [])
-        left = [(unit, row) for held, row in seen.units if (unit := held()) is not None]
-        if any(unit.grad is None for unit, _ in left):
-            return seen._replace(looks=seen.looks + 1)
+                return _Candidates(
+                    state.steps, 1, tuple((weakref.ref(unit), unit[0].detach().clone()) for unit in units)
+                )
+            return self._report(optimizer, [])
+        remaining = [(unit, row) for reference, row in candidates.units if (unit := reference()) is not None]
+        if any(unit.grad is None for unit, _ in remaining):
+            return candidates._replace(checks=candidates.checks + 1)
         graded = [weight for weight in weights if weight.grad is not None and _readable(weight.grad)]
-        moved = {id(unit) for unit, row in left if not torch.equal(unit[0], row)}
-        return self._tell(optimizer, [unit for unit in _units(graded, graded=True) if id(unit) in moved])
+        changed = {id(unit) for unit, row in remaining if not torch.equal(unit[0], row)}
+        return self._report(
+            optimizer, [unit for unit in _symmetric_weights(graded, graded=True) if id(unit) in changed]
+        )
 
-    def _tell(self, optimizer: Optimizer, alike: list[Tensor]) -> _Seen:
+    def _report(self, optimizer: Optimizer, symmetric: list[Tensor]) -> _Candidates:
         registry = self._stream.registry
-        found = tuple((registry.parameter_ref(unit), unit.shape[0]) for unit in alike)
+        found = tuple((registry.parameter_ref(unit), unit.shape[0]) for unit in symmetric)
         self._stream.emit(SymmetricUnits(location=user_location(), optimizer=registry.ref(optimizer), symmetric=found))
-        return _Seen(0, MOST)
+        return _Candidates(0, MAX_CHECKS)
 
 
 def _readable(values: Tensor) -> bool:
-    """True for real numbers on the CPU, in a matrix or more."""
+    """Return True for real numbers on the CPU, in a matrix or more dimensions."""
     plain = values.is_cpu and values.layout is torch.strided and values.is_floating_point()
     return plain and type(values) in (Tensor, Parameter) and values.dim() > 1 and values.numel() > 0
 
 
-def _units(weights: list[Tensor], *, graded: bool = False) -> list[Tensor]:
-    """Return the weights whose rows are the same, and so are the columns of another one that has one for each of them.
+def _symmetric_weights(weights: list[Tensor], *, graded: bool = False) -> list[Tensor]:
+    """Return the weights with equal rows for which another weight has equal columns, one or more for each row.
 
     Args:
-        weights: two or more dimensions each; what comes in is on the second, in as many columns for each unit.
-        graded: the same has to hold of their gradients.
+        weights: two or more dimensions each; inputs are on the second, with equally many columns for each unit.
+        graded: their gradients must be symmetric, too.
     """
-    found = [weight for weight in weights if weight.shape[0] > 1 and _alike(weight, graded)]
+    found = [weight for weight in weights if weight.shape[0] > 1 and _is_symmetric(weight, graded)]
     return [
         weight
         for weight in found
         if any(
             after is not weight
             and after.shape[1] % weight.shape[0] == 0
-            and _alike(after, graded, units=weight.shape[0])
+            and _is_symmetric(after, graded, units=weight.shape[0])
             for after in weights
         )
     ]
 
 
-def _alike(weight: Tensor, graded: bool, units: int = 0) -> bool:
-    """True where the rows of a weight, or its columns by ``units``, are the same, and not zero."""
+def _is_symmetric(weight: Tensor, graded: bool, units: int = 0) -> bool:
+    """Return True if the rows of a weight, or its columns by ``units``, are equal and not zero."""
     for values, error in ((weight, ROUNDING), (weight.grad, NOISE)) if graded else ((weight, ROUNDING),):
         if values is None:
             return False
         given = values.detach()
         rows = given.transpose(0, 1).reshape(units, -1) if units else given.flatten(1)
-        if not (_same(rows[:2, :NARROW], error, zero=True) and _same(rows, error)):
+        if not (_are_equal(rows[:2, :FEW_COLUMNS], error, zero=True) and _are_equal(rows, error)):
             return False
     return True
 
 
-def _same(rows: Tensor, error: float, *, zero: bool = False) -> bool:
-    """True for rows that are equal up to an error relative to the largest value; exactly, where numbers are short."""
+def _are_equal(rows: Tensor, error: float, *, zero: bool = False) -> bool:
+    """Return True for rows that are equal up to a relative error; exactly for 16-bit types."""
     largest = rows.abs().max()
     allowed = error * largest if rows.dtype in (torch.float32, torch.float64) else 0
     return bool(zero or largest > 0) and bool((rows - rows[0]).abs().max() <= allowed)

@@ -105,9 +105,8 @@ class RunState:
                 why="It belongs to a model with other layers, or with other frozen parameters.",
                 fix="Resume with the model of the run, or start over with --fresh (or in another folder).",
             ) from error
-        if not changed.with_consequence("breaking") or not isinstance(
-            parts.schedule, Schedule
-        ):  # trueloop's schedule only compares
+        own_schedule = isinstance(parts.schedule, Schedule)  # only compares the saved state with its settings
+        if not own_schedule or not changed.with_consequence("breaking"):
             parts.schedule.load_state_dict(state["schedule"])
         if "precision" not in changed:
             parts.scale.load_state_dict(state["scale"])

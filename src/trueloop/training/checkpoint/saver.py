@@ -143,9 +143,7 @@ class Saver:
 
     def _finish_writing(self) -> None:
         if self._pending_write:
-            failure = (
-                self._pending_write.exception()
-            )  # if Ctrl-C interrupts this wait, the error is raised by the next one
+            failure = self._pending_write.exception()  # if Ctrl-C interrupts this wait, the next one raises the error
             self._pending_write = None
             if failure:
                 raise failure

@@ -130,9 +130,8 @@ class _ObjectiveWithGradient:
         if results is None:
             return self._inner(model, batch)
         total, count, *gradients = results
-        return (
-            Loss(sum=cast("Tensor", _PrecomputedGrad.apply(total, gradients, *self._step.parameters)), count=count),
-        )
+        root = cast("Tensor", _PrecomputedGrad.apply(total, gradients, *self._step.parameters))
+        return (Loss(sum=root, count=count),)
 
 
 class _PrecomputedGrad(torch.autograd.Function):

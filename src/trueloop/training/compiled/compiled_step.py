@@ -191,10 +191,8 @@ class CompiledStep:
                 self._disable(f"{missing} of {len(held)} parameters have received no gradient yet.")
             return False
         for each in group_steps:
-            if (
-                each.formula.counts_steps
-                and len(set(torch.stack([state["step"] for state in each.states]).tolist())) > 1
-            ):
+            steps = [state["step"] for state in each.states] if each.formula.counts_steps else []
+            if steps and len(set(torch.stack(steps).tolist())) > 1:
                 self._disable("its parameters have not all been updated equally often.")
                 return False
         self._group_steps, self._bound_state = group_steps, state[groups[0]["params"][0]]

@@ -105,9 +105,8 @@ class FsdpParallel:
             used = [parameter.grad is not None for parameter in self._measured]
             checksum = float(crc32(bytes(used)))  # below 2**32: float64 sums are exact
             message = [*numbers, norm * norm, checksum]
-            *sums, square, checksums = self.processes.all_reduce_sum_and_broadcast(
-                message, self._buffers.tracked_buffers()
-            )
+            buffers = self._buffers.tracked_buffers()
+            *sums, square, checksums = self.processes.all_reduce_sum_and_broadcast(message, buffers)
             if float(checksums) != checksum * self.processes.size:
                 self._raise_unequal_use(used)
             self._gradients = parts, float(square)

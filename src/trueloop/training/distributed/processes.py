@@ -113,11 +113,8 @@ class Processes:
 
     def all_reduce_sum_and_broadcast(self, numbers: Sequence[Tensor | float], tensors: Sequence[Tensor]) -> Numbers:
         """Do what `all_reduce_sum` and `broadcast` do, in one message where the tensors are small and on the host."""
-        if (
-            self._on_host
-            and self.size > 1
-            and sum(tensor.nbytes for tensor in tensors) * self.size <= MAX_COMBINED_BYTES
-        ):
+        nbytes = sum(tensor.nbytes for tensor in tensors) * self.size
+        if self._on_host and self.size > 1 and nbytes <= MAX_COMBINED_BYTES:
             with torch.no_grad():
                 return self._start_on_host(numbers, tensors)()
         self.broadcast(tensors)

@@ -181,9 +181,7 @@ def enable_keepalive(sockets: set[tuple[int, str]], keepalive_timeout_s: float) 
     libc = ctypes.CDLL(None)  # a Python socket could change the blocking mode of gloo's descriptor
     for descriptor, _ in sockets:
         for (level, option), value in options.items():
-            libc.setsockopt(
-                descriptor, level, option, ctypes.byref(ctypes.c_int(value)), 4
-            )  # fails for sockets other than TCP
+            libc.setsockopt(descriptor, level, option, ctypes.byref(ctypes.c_int(value)), 4)  # fails unless TCP
 
 
 @contextmanager

@@ -46,9 +46,8 @@ class LayerNorms:
             return None
         norms = self._read()
         now_s = perf_counter()
-        self._due_s = now_s + max(
-            MIN_INTERVAL_S, MIN_COST_RATIO * (now_s - start_s), (now_s - self._began_s) / READINGS_PER_AGE
-        )
+        cost_s, age_s = now_s - start_s, now_s - self._began_s
+        self._due_s = now_s + max(MIN_INTERVAL_S, MIN_COST_RATIO * cost_s, age_s / READINGS_PER_AGE)
         if not norms:
             return None
         joint = math.hypot(*norms.values())

@@ -104,14 +104,14 @@ def _short(value: ast.expr) -> str:
 def _constructor_argument(source: SourceFile, parts: Parts, attribute: str) -> ast.expr | None:
     """Return the argument of this name that the dataset was built with; None where there is none, or it may be used."""
     dataset: ast.expr | None = parts.dataset
-    if len(list(read_names(enclosing_definition(source, parts.statement, FUNCTIONS), {dotted_name(dataset)} - {""}))) > len(
-        parts.positions
-    ):
+    scope = enclosing_definition(source, parts.statement, FUNCTIONS)
+    if len(list(read_names(scope, {dotted_name(dataset)} - {""}))) > len(parts.positions):
         return None
     if isinstance(dataset, ast.Name):
         dataset = assigned_value(source, dataset, dataset.id)
     elif isinstance(dataset, ast.Attribute):
-        dataset = attribute_value(source, dataset, dataset.attr) if dotted_name(dataset) == f"self.{dataset.attr}" else None
+        own = dotted_name(dataset) == f"self.{dataset.attr}"
+        dataset = attribute_value(source, dataset, dataset.attr) if own else None
     found = [each.value for each in dataset.keywords if each.arg == attribute] if isinstance(dataset, ast.Call) else []
     return found[0] if found and not isinstance(found[0], ast.Constant) else None
 

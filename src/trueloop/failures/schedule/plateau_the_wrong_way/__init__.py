@@ -18,8 +18,8 @@ When this is fine
     - ``mode="min"`` with a loss or an error rate.
 
 How it is detected
-    By lint only, where the text shows the mode and the value certainly is the sum or mean of a PyTorch loss, or of
-    correct answers. At run time a falling value under "max" could also be a score that collapses.
+    By lint, from the text only, where it shows the mode and the value certainly is the sum or mean of a PyTorch
+    loss, or of correct answers. At run time a falling value under "max" could also be a score that collapses.
 
 References
     ReduceLROnPlateau, https://docs.pytorch.org/docs/stable/generated/torch.optim.lr_scheduler.ReduceLROnPlateau.html

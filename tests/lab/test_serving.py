@@ -2,19 +2,111 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import http.client
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from trueloop.lab.idle_shutdown import Lively
+from trueloop.lab.server import STATIC
 
 from trueloop.app.web import connections
 from trueloop.lab import api, frames, serving, simulator, websocket, zygote
-from trueloop.lab.server import STATIC
+from trueloop.lab import serving as module
+
+
+def test_an_open_connection_is_a_visitor():
+    async def check():
+        door = asyncio.Event()
+
+        async def app(scope, receive, send):
+            await door.wait()
+
+        lively = Lively(app)
+        visit = asyncio.create_task(lively({"type": "websocket"}, None, None))
+        await asyncio.sleep(0)
+        assert lively.idle_s == 0.0
+        waits = asyncio.create_task(lively.until_idle(0.01, lambda: False))
+        await asyncio.sleep(0.05)
+        assert not waits.done()
+        door.set()
+        await visit
+        assert lively.idle_s >= 0.0
+        await asyncio.wait_for(waits, 10)
+
+    asyncio.run(check())
+
+
+def test_a_reason_to_stay_keeps_it(monkeypatch):
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    asked = []
+
+    def busy():
+        asked.append(True)
+        return len(asked) < 4
+
+    async def app(scope, receive, send):
+        raise AssertionError
+
+    asyncio.run(asyncio.wait_for(Lively(app).until_idle(0.001, busy), 10))
+    assert len(asked) == 4
+
+
+def test_a_failed_request_was_a_visit_too():
+    async def app(scope, receive, send):
+        raise ValueError
+
+    async def check():
+        lively = Lively(app)
+        try:
+            await lively({"type": "http"}, None, None)
+        except ValueError:
+            assert lively.idle_s >= 0.0
+        else:
+            raise AssertionError
+
+    asyncio.run(check())
+
+
+def test_a_question_that_the_end_cuts_off_is_told_so():
+    async def never(scope, receive, send):
+        await asyncio.Event().wait()
+
+    async def check():
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        question = asyncio.create_task(Lively(never)({"type": "http"}, None, send))
+        await asyncio.sleep(0)
+        question.cancel()
+        await question
+        assert sent[0]["status"] == 503
+        assert json.loads(sent[1]["body"])["stopping"] is True
+
+    asyncio.run(check())
+
+
+def test_a_lab_of_a_moment_ends_by_itself(tmp_path):
+    script = (
+        "from pathlib import Path\n"
+        "from trueloop.lab.serving import listening, serve\n"
+        f"serve(listening(0), Path({str(tmp_path)!r}), opened=False, say=print, idle_s=0.2)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "http://127.0.0.1:" in done.stdout
+
 
 JSON = {"content-type": "application/json"}
 VENDORED = {  # uPlot 1.6.32, as published
@@ -123,18 +215,18 @@ def test_the_server_needs_no_torch(tmp_path: Path):
 def test_the_documentation_tells_the_bounds_that_there_are():
     docs = Path(__file__).parents[3] / "docs" / "lab.md"
     told = " ".join(docs.read_text(encoding="utf-8").partition("## Who can reach it")[2].split())
-    assert api.LARGEST == serving.LARGEST_MESSAGE
+    assert api.MAX_BODY_BYTES == serving.LARGEST_MESSAGE
     for words in (
-        f"a body above {api.LARGEST >> 10} KiB",
+        f"a body above {api.MAX_BODY_BYTES >> 10} KiB",
         f"may take {zygote.MEMORY >> 30} GiB more",
         f"ends at {simulator.MOST_MIB:g} MiB",
         f"at most {websocket.MOST} of them",
         f"said nothing for {websocket.IDLE_S / 60:g} minutes",
         f"taken nothing for {websocket.DEAF_S:g} seconds",
         f"holds its training up after {frames.PATIENCE_S:g} seconds",
-        f"share {api.CALCULATORS} such processes",
-        f"a question has {api.PATIENCE_S:g} seconds, {api.WAITING} may wait",
-        f"there may be {connections.MOST}",
-        f"within {connections.SLOWEST_S:g} seconds",
+        f"share {api.MAX_CALCULATORS} such processes",
+        f"a question has {api.ANSWER_TIMEOUT_S:g} seconds, {api.MAX_WAITING} may wait",
+        f"there may be {connections.MAX_CONNECTIONS}",
+        f"within {connections.REQUEST_TIMEOUT_S:g} seconds",
     ):
         assert words in told
