@@ -17,7 +17,7 @@ from trueloop.cli.explain import explain_command
 from trueloop.core.findings import Finding, Report, Severity, Verdict
 from trueloop.failures.load import FAMILIES, SECTIONS, Entry, catalogue
 from trueloop.failures.page import split_sections
-from trueloop.lint.check_file import Ruled, lint_text
+from trueloop.lint.check_file import ActiveRule, lint_text
 from trueloop.lint.fix import fix_text
 from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
@@ -110,7 +110,7 @@ def test_explain_prints_the_page(entry: Entry, capsys: pytest.CaptureFixture[str
 )
 def test_lint_reports_the_bad_script_and_not_the_good_one(entry: Entry):
     assert entry.failure.rule is not None
-    rules = [Ruled(each.failure, each.slug, each.failure.rule) for each in ENTRIES if each.failure.rule]
+    rules = [ActiveRule(each.failure, each.slug, each.failure.rule) for each in ENTRIES if each.failure.rule]
     assert entry.failure.rule.may_match(entry.failure.bad.__contains__)
     found = lint_text(entry.failure.bad, "bad.py", rules).found
     assert {each.code for each in found if each.severity != Severity.NOTE} <= {entry.code}
@@ -172,7 +172,7 @@ def test_scripts_of_lint_only_failures_run_without_findings(entry: Entry, name: 
 )
 def test_the_fixed_bad_script_runs_without_findings(entry: Entry, tmp_path: Path):
     assert entry.failure.rule is not None
-    rules = [Ruled(entry.failure, entry.slug, entry.failure.rule)]
+    rules = [ActiveRule(entry.failure, entry.slug, entry.failure.rule)]
     fixed = fix_text(entry.failure.bad, "train.py", rules, unsafe=True).text
     assert (fixed == entry.failure.bad) is (entry.code in UNFIXED)
     if fixed != entry.failure.bad:

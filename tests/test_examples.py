@@ -66,10 +66,10 @@ def masked(lines: list[str]) -> list[str]:
 def rendered(findings: list[Any]) -> list[str]:
     from rich.console import Console
 
-    from trueloop.reporting.text import print_found
+    from trueloop.reporting.text import print_findings
 
     told = io.StringIO()
-    print_found(findings, Console(file=told, width=tutorial["COLUMNS"]), base=EXAMPLES)
+    print_findings(findings, Console(file=told, width=tutorial["COLUMNS"]), base=EXAMPLES)
     return told.getvalue().splitlines()
 
 

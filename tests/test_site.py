@@ -214,13 +214,13 @@ def test_the_failure_of_the_guide_keeps_what_every_failure_promises(example: tup
     from trueloop.failures.page import split_sections
     from trueloop.lab.teaching.inject import fitted
     from trueloop.lab.teaching.simulation import Simulation
-    from trueloop.lint.check_file import Ruled, lint_text
+    from trueloop.lint.check_file import ActiveRule, lint_text
 
     entry, tests = example
     failure = entry.failure
     assert (entry.family, entry.slug) == ("gradient", "clipped-to-nothing")
     assert [heading for heading, _ in split_sections(failure.doc)] == ["", *SECTIONS]
-    rules = [Ruled(each.failure, each.slug, each.failure.rule) for each in catalogue().values() if each.failure.rule]
+    rules = [ActiveRule(each.failure, each.slug, each.failure.rule) for each in catalogue().values() if each.failure.rule]
     assert {found.code for found in lint_text(failure.bad, "bad.py", rules).found} == {"GRD901"}
     assert not lint_text(failure.good, "good.py", rules).found
     torch.manual_seed(0)

@@ -6,7 +6,7 @@ import pytest
 
 from trueloop.analysis.operations import Loop
 from trueloop.failures.load import catalogue
-from trueloop.lint.check_file import Ruled, lint_text
+from trueloop.lint.check_file import ActiveRule, lint_text
 
 LEAVES = (
     "break",
@@ -44,7 +44,7 @@ def test_a_comprehension_goes_on():
 def test_failures_of_many_turns_are_not_found_in_one(code):
     entry = catalogue()[code]
     assert entry.failure.rule is not None
-    rules = [Ruled(entry.failure, entry.slug, entry.failure.rule)]
+    rules = [ActiveRule(entry.failure, entry.slug, entry.failure.rule)]
     assert code in [each.code for each in lint_text(entry.failure.bad, "train.py", rules).found]
     tree = ast.parse(entry.failure.bad)
     for each in ast.walk(tree):

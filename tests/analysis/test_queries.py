@@ -10,7 +10,7 @@ import pytest
 
 from trueloop.analysis.abstract_value import AbstractValue
 from trueloop.failures.load import catalogue
-from trueloop.lint.check_file import Ruled, lint_text
+from trueloop.lint.check_file import ActiveRule, lint_text
 
 HEAD = """
 import torch
@@ -69,7 +69,7 @@ def test_what_is_looked_at_grows_with_the_text(
     for owner, name in ((ast, "walk"), (AbstractValue, "alternatives")):
         monkeypatch.setattr(owner, name, counting(getattr(owner, name)))
     (failure,) = (each.failure for each in catalogue().values() if each.failure.code == code)
-    rule = Ruled(failure, "slug", failure.rule)
+    rule = ActiveRule(failure, "slug", failure.rule)
     effort: dict[int, int] = {}
     for count in (few, many):
         looked[0] = 0

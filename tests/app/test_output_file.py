@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.app.output_file import writable, write
+from trueloop.app.output_file import check_writable, write_output
 from trueloop.core.errors import InvalidConfig, RunFolderError
 
 
 def test_a_place_is_kept_whatever_folder_the_program_changes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    place = writable(Path("page.html"), "page")
+    place = check_writable(Path("page.html"), "page")
     assert place == tmp_path.resolve() / "page.html"
-    write(place, "é", "page")
+    write_output(place, "é", "page")
     assert place.read_text(encoding="utf-8") == "é"
-    assert writable(place, "page") == place
+    assert check_writable(place, "page") == place
 
 
 @pytest.mark.parametrize("word", ["", "nowhere/page.html"])
 def test_where_nothing_can_be_written_is_said_at_once(tmp_path: Path, word: str):
     with pytest.raises(InvalidConfig, match=r"A page cannot be written to '.*'\.\n") as refused:
-        writable(tmp_path / word, "page")
+        check_writable(tmp_path / word, "page")
     assert refused.value.fix == "Name a file in a folder that you may write to."
 
 
@@ -30,9 +30,9 @@ def test_what_may_not_be_written_is_refused_too(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("os.access", lambda place, _mode: Path(place) != tmp_path / "locked.html")
     (tmp_path / "locked.html").touch()
     with pytest.raises(InvalidConfig, match="locked"):
-        writable(tmp_path / "locked.html", "page")
+        check_writable(tmp_path / "locked.html", "page")
 
 
 def test_a_folder_that_has_gone_is_a_lesson(tmp_path: Path):
     with pytest.raises(RunFolderError, match="The page could not be written to .*: No such file"):
-        write(tmp_path / "gone" / "page.html", "", "page")
+        write_output(tmp_path / "gone" / "page.html", "", "page")

@@ -15,7 +15,7 @@ import pytest
 
 from trueloop.core.findings import Finding, Report, Severity, Verdict
 from trueloop.failures.load import catalogue
-from trueloop.lint.check_file import Ruled, lint_text
+from trueloop.lint.check_file import ActiveRule, lint_text
 from trueloop.lint.fix import fix_text
 from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
@@ -113,7 +113,7 @@ def run_is_clean(
     return check
 
 
-RULES = [Ruled(entry.failure, entry.slug, entry.failure.rule) for entry in catalogue().values() if entry.failure.rule]
+RULES = [ActiveRule(entry.failure, entry.slug, entry.failure.rule) for entry in catalogue().values() if entry.failure.rule]
 COMMENT = re.compile(r"#[^\n]*")
 
 

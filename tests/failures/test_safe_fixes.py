@@ -14,7 +14,7 @@ import trueloop
 from trueloop.analysis.interpreter.interpreter import interpret
 from trueloop.core.source_text import Edit, Fix, SourceText, cuts_graph
 from trueloop.failures.load import Entry, catalogue
-from trueloop.lint.check_file import Ruled
+from trueloop.lint.check_file import ActiveRule
 from trueloop.lint.fix import fix_text
 
 ENTRIES = list(catalogue().values())
@@ -90,7 +90,7 @@ def test_a_change_of_training_is_seen(updates, change):
 def test_fixes_that_can_change_training_where_the_finding_is_wrong_are_not_safe(slug):
     entry = next(each for each in ENTRIES if each.slug == slug)
     assert entry.failure.rule is not None
-    rules = [Ruled(entry.failure, slug, entry.failure.rule)]
+    rules = [ActiveRule(entry.failure, slug, entry.failure.rule)]
     assert fix_text(entry.failure.bad, "train.py", rules).text == entry.failure.bad
     assert fix_text(entry.failure.bad, "train.py", rules, unsafe=True).text != entry.failure.bad
 

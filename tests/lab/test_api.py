@@ -85,7 +85,7 @@ def test_only_so_many_questions_wait(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("trueloop.lab.api.WAITING", 1)
     workers: Any = Workers("hangs", "hangs", "answers", "answers")
     nothing: Any = None
-    answers = asked_at_once(RequestHandler(workers, nothing, patience_s=0.1), *(question() for _ in range(5)))
+    answers = asked_at_once(RequestHandler(workers, nothing, timeout_s=0.1), *(question() for _ in range(5)))
     assert sorted(status for status, _ in answers) == [200, 503, 503, 503, 503]
     assert sum("questions wait" in words for _, words in answers) == 2
 
@@ -96,7 +96,7 @@ def test_a_worker_that_fails_is_not_asked_again(behaves: str, status: int, words
     nothing: Any = None
 
     async def asked() -> list[tuple[int, Any]]:
-        answering = RequestHandler(workers, nothing, patience_s=0.05 if behaves == "hangs" else 20)
+        answering = RequestHandler(workers, nothing, timeout_s=0.05 if behaves == "hangs" else 20)
         answers = [await answering.answer(question()) for _ in range(3)]
         await answering.stop()
         return [(answer.status_code, json.loads(bytes(answer.body))) for answer in answers]

@@ -8,14 +8,14 @@ import pytest
 
 from trueloop.app.web.wire_format import encode_json
 from trueloop.lab import visible_runs as module
-from trueloop.lab.visible_runs import RunsSeen
+from trueloop.lab.visible_runs import VisibleRuns
 from trueloop.runs.live.position_file import encode_position
 from trueloop.runs.live.writer import LiveWriter
 
 
 @pytest.fixture
 def seen(made, tmp_path):
-    return RunsSeen(made.root, tmp_path / "live")
+    return VisibleRuns(made.root, tmp_path / "live")
 
 
 def test_runs_and_programs_are_listed_together(made, seen, tmp_path):
@@ -97,7 +97,7 @@ def test_few_are_kept_in_memory(made, seen, monkeypatch):
     for name in "abc":
         made.run(name)
         seen.follow([f"runs/{name}"], [])
-    assert list(seen._followed) == ["runs/b", "runs/c"]
+    assert list(seen._readers) == ["runs/b", "runs/c"]
 
 
 def test_a_program_is_shown_while_it_runs_and_after(seen, tmp_path):
@@ -145,7 +145,7 @@ def test_a_hostile_program_is_text(seen, tmp_path):
 def test_a_run_that_was_given_alone_is_the_only_one(made, tmp_path):
     made.run("a")
     made.run("b")
-    seen = RunsSeen(made.root / "a", tmp_path / "live")
-    assert [each["id"] for each in seen.listed("")["runs"]] == ["runs/a"]
-    first, second = seen.follow(["runs/a", "runs/b"], [])["runs"]
+    seen = VisibleRuns(made.root / "a", tmp_path / "live")
+    assert [each["id"] for each in seen.list_runs("")["runs"]] == ["runs/a"]
+    first, second = seen.poll(["runs/a", "runs/b"], [])["runs"]
     assert (first["update"], "missing" in second) == (6, True)

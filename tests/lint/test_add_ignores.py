@@ -2,7 +2,7 @@ import ast
 
 from trueloop.core.findings import Finding, Severity, SourceLocation
 from trueloop.core.suppression import ignored_codes
-from trueloop.lint.add_ignores import with_ignores
+from trueloop.lint.add_ignores import add_ignore_comments
 
 
 def at(line, code="GRD001"):
@@ -13,7 +13,7 @@ def at(line, code="GRD001"):
 
 def test_every_finding_is_silenced_where_it_stands():
     source = 'f(\n    1,\n    2)  # why\ng("#")   # trueloop: ignore[EVL001]\nh()\n'
-    text, count = with_ignores(source, [at(1), at(2, "MEM001"), at(4), at(4, "EVL001")])
+    text, count = add_ignore_comments(source, [at(1), at(2, "MEM001"), at(4), at(4, "EVL001")])
     assert count == 4
     ast.parse(text)
     assert text.splitlines()[2] == "    2)  # why  # trueloop: ignore[GRD001, MEM001]"
@@ -21,8 +21,8 @@ def test_every_finding_is_silenced_where_it_stands():
     found = ignored_codes(text)
     assert {"GRD001", "MEM001"} <= found[1]
     assert {"GRD001", "EVL001"} <= found[4]
-    assert with_ignores(text, [at(1), at(2, "MEM001"), at(4)])[0] == text
+    assert add_ignore_comments(text, [at(1), at(2, "MEM001"), at(4)])[0] == text
 
 
 def test_line_ends_and_the_end_of_the_file_stay():
-    assert with_ignores("f()\r\ng()", [at(2)])[0] == "f()\r\ng()  # trueloop: ignore[GRD001]"
+    assert add_ignore_comments("f()\r\ng()", [at(2)])[0] == "f()\r\ng()  # trueloop: ignore[GRD001]"

@@ -5,7 +5,7 @@ import pytest
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import Finding, Severity, SourceLocation
-from trueloop.lint.baseline import key, load, write
+from trueloop.lint.baseline import baseline_key, load_baseline, write_baseline
 
 
 def finding(path, line=3):
@@ -15,20 +15,20 @@ def finding(path, line=3):
 
 
 def test_a_finding_is_known_by_its_words_not_by_its_line(tmp_path):
-    inside = key(finding(str(tmp_path / "a.py")), "  optimizer.step()  ", tmp_path)
-    assert inside == key(finding(str(tmp_path / "a.py"), line=40), "optimizer.step()", tmp_path)
+    inside = baseline_key(finding(str(tmp_path / "a.py")), "  optimizer.step()  ", tmp_path)
+    assert inside == baseline_key(finding(str(tmp_path / "a.py"), line=40), "optimizer.step()", tmp_path)
     assert inside == ("a.py", "GRD001", "optimizer.step()")
-    assert inside != key(finding(str(tmp_path / "a.py")), "optimizer.step(closure)", tmp_path)
+    assert inside != baseline_key(finding(str(tmp_path / "a.py")), "optimizer.step(closure)", tmp_path)
 
 
 def test_what_is_written_is_read_and_counted(tmp_path):
     keys = [("b.py", "GRD001", "é"), ("a.py", "GRD001", "x"), ("a.py", "GRD001", "x")]
     path = tmp_path / "baseline.json"
-    assert write(path, keys) == 3
-    assert load(path) == Counter(keys)
+    assert write_baseline(path, keys) == 3
+    assert load_baseline(path) == Counter(keys)
     assert json.loads(path.read_text())["findings"][0] == ["a.py", "GRD001", "x"], "sorted, for reviews"
-    assert write(path, []) == 0
-    assert load(path) == Counter()
+    assert write_baseline(path, []) == 0
+    assert load_baseline(path) == Counter()
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def test_what_is_no_baseline_is_refused(tmp_path, content):
     path = tmp_path / "b.json"
     path.write_text(content)
     with pytest.raises(InvalidConfig, match="is no baseline"):
-        load(path)
+        load_baseline(path)
 
 
 def test_where_there_is_none_it_says_how_to_write_one(tmp_path):
     with pytest.raises(InvalidConfig) as caught:
-        load(tmp_path / "gone.json")
+        load_baseline(tmp_path / "gone.json")
     assert "--write-baseline" in caught.value.fix
     with pytest.raises(InvalidConfig, match="cannot be written"):
-        write(tmp_path / "no" / "folder.json", [])
+        write_baseline(tmp_path / "no" / "folder.json", [])

@@ -8,13 +8,13 @@ from trueloop.analysis.source_file import Hit
 from trueloop.core.findings import Severity, SourceLocation
 from trueloop.failures.failure import Failure, Rule
 from trueloop.failures.load import catalogue
-from trueloop.lint.check_file import Ruled, lint_text
+from trueloop.lint.check_file import ActiveRule, lint_text
 
 
 def failure(find, words=(), code="GRD001"):
     rule = Rule(words, find)
     known = Failure(code=code, title="T", severity=Severity.ERROR, doc="", bad="", good="", fix="Fix it.", rule=rule)
-    return Ruled(known, "slug", rule)
+    return ActiveRule(known, "slug", rule)
 
 
 def calls(name):
@@ -105,7 +105,7 @@ BREAKS = {
 
 def all_rules():
     entries = catalogue().values()
-    ruled = [Ruled(each.failure, each.slug, each.failure.rule) for each in entries if each.failure.rule]
+    ruled = [ActiveRule(each.failure, each.slug, each.failure.rule) for each in entries if each.failure.rule]
     return [each for each in ruled if not each.rule.opt_in]
 
 

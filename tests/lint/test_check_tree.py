@@ -4,17 +4,17 @@ import linecache
 import pytest
 
 from trueloop.failures.load import catalogue
-from trueloop.lint.check_file import Ruled
-from trueloop.lint.check_tree import WORTH_IT, Job, read_content, read_file, read_files, remember_cells
+from trueloop.lint.check_file import ActiveRule
+from trueloop.lint.check_tree import MIN_FILES_FOR_PROCESSES, LintJob, lint_content, lint_file, lint_files, cache_cell_lines
 
 RULES = [
-    Ruled(e.failure, e.slug, e.failure.rule)
+    ActiveRule(e.failure, e.slug, e.failure.rule)
     for e in catalogue().values()
     if e.failure.rule and not e.failure.rule.opt_in
 ]
 BAD = catalogue()["GRD001"].failure.bad
 GOOD = catalogue()["GRD001"].failure.good
-JOB = Job(RULES)
+JOB = LintJob(RULES)
 
 
 def notebook(*sources):
@@ -26,30 +26,30 @@ def notebook(*sources):
 
 def test_a_notebook_is_one_program_whose_places_are_cells():
     head, loop = BAD.split("for step", 1)
-    read = read_content(notebook("%time x = 1\n", head, f"for step{loop}"), "nb.ipynb", JOB)
+    read = lint_content(notebook("%time x = 1\n", head, f"for step{loop}"), "nb.ipynb", JOB)
     (found,) = read.linted.found
     assert (str(found.location), found.cell, found.end) == ("nb.ipynb:cell 3:5", 3, (5, 21))
     assert str(found.related[0][0]) == "nb.ipynb:cell 3:4"
 
 
 def test_comments_that_silence_nothing_are_told_by_their_cells():
-    read = read_content(notebook("x = 1\n", "y = 2\nz = 3  # trueloop: ignore[GRD001]\n"), "nb.ipynb", JOB)
+    read = lint_content(notebook("x = 1\n", "y = 2\nz = 3  # trueloop: ignore[GRD001]\n"), "nb.ipynb", JOB)
     assert [(str(site), codes) for site, codes in read.linted.idle] == [("nb.ipynb:cell 2:2", "GRD001")]
 
 
 @pytest.mark.parametrize("head", [b"", b"\xef\xbb\xbf", "# coding: latin-1\n# é ü\n".encode("latin-1")])
 def test_fixes_count_bytes_of_the_file(head):
     content = head + BAD.lstrip().encode()
-    (found,) = read_content(content, "a.py", JOB).linted.found
+    (found,) = lint_content(content, "a.py", JOB).linted.found
     ((start, end, text),) = found.autofix.edits
     fixed = content[:start] + text.encode() + content[end:]
-    assert read_content(content, "a.py", Job(RULES, fix=True)).after == fixed
+    assert lint_content(content, "a.py", LintJob(RULES, fix=True)).after == fixed
 
 
 def test_a_notebook_is_fixed_cell_by_cell(tmp_path):
     head, loop = BAD.split("for step", 1)
     before = notebook("!nvidia-smi", head, f"for step{loop}", "syntax error here")
-    read = read_content(before, "nb.ipynb", Job(RULES, fix=True))
+    read = lint_content(before, "nb.ipynb", LintJob(RULES, fix=True))
     assert read.fixed == 1
     assert not read.linted.found
     old, new = json.loads(before)["cells"], json.loads(read.after)["cells"]
@@ -58,7 +58,7 @@ def test_a_notebook_is_fixed_cell_by_cell(tmp_path):
     assert read.linted.problem == "cell 4 line 1: invalid syntax"
     path = tmp_path / "nb.ipynb"
     path.write_bytes(before)
-    remember_cells([str(path)])
+    cache_cell_lines([str(path)])
     assert linecache.getline(f"{path}:cell 3", 1).startswith("for step")
 
 
@@ -68,19 +68,19 @@ def test_what_cannot_be_judged_is_said_and_the_rest_goes_on(tmp_path):
         (tmp_path / name).write_bytes(content)
     reads = {
         read.linted.path[len(str(tmp_path)) + 1 :]: read.linted
-        for read in (read_file(p, JOB) for p in sorted(tmp_path.iterdir()))
+        for read in (lint_file(p, JOB) for p in sorted(tmp_path.iterdir()))
     }
     assert [name for name, linted in reads.items() if linted.problem] == ["b.py", "c.py", "d.ipynb"]
     assert [name for name, linted in reads.items() if linted.found] == ["a.py"]
-    assert "No such file" in read_file(tmp_path / "gone.py", JOB).linted.problem
+    assert "No such file" in lint_file(tmp_path / "gone.py", JOB).linted.problem
 
 
 @pytest.mark.slow(reason="starts a pool of processes")
 def test_many_files_in_several_processes_come_in_order(tmp_path):
-    paths = [tmp_path / f"{number:03}.py" for number in range(WORTH_IT + 5)]
+    paths = [tmp_path / f"{number:03}.py" for number in range(MIN_FILES_FOR_PROCESSES + 5)]
     for number, path in enumerate(paths):
         path.write_text(BAD if number % 2 else GOOD)
-    alone, together = (list(read_files(paths, JOB, jobs=jobs)) for jobs in (1, 2))
+    alone, together = (list(lint_files(paths, JOB, jobs=jobs)) for jobs in (1, 2))
     assert [read.linted for read in together] == [read.linted for read in alone]
     assert [read.linted.path for read in together] == [str(path) for path in paths]
     assert sum(len(read.linted.found) for read in together) == len(paths) // 2

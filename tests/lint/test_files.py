@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from trueloop.lint.files import LARGEST, Unreadable, contents, decode, discover
+from trueloop.lint.files import MAX_FILE_BYTES, Unreadable, read_bytes, decode, discover
 
 
 def found(root, *paths, exclude=()):
@@ -75,10 +75,10 @@ def test_a_loop_of_links_ends_and_is_named(tree):
     (tree / "round.py").symlink_to("round.py")
     assert found(tree) == sorted([*files, "src/loop", "gone.py", "round.py"])
     with pytest.raises(Unreadable, match="a folder within itself"):
-        contents(tree / "src" / "loop")
+        read_bytes(tree / "src" / "loop")
     for name, words in (("gone.py", "No such file"), ("round.py", "Too many levels of symbolic links")):
         with pytest.raises(Unreadable, match=words):
-            contents(tree / name)
+            read_bytes(tree / name)
 
 
 def test_a_fifo_is_not_waited_for(tree):
@@ -95,7 +95,7 @@ def test_a_fifo_is_not_waited_for(tree):
         (b"# coding: rot13\n", "rot13 is none of texts"),
         (b"# coding: undefined\n", "undefined is none of texts"),
         (b"# coding: punycode\nx-99999999999\n", "punycode"),
-        (b"x" * (LARGEST + 1), "nobody wrote this by hand"),
+        (b"x" * (MAX_FILE_BYTES + 1), "nobody wrote this by hand"),
     ],
 )
 def test_what_cannot_be_read_is_said(content, words):
@@ -113,7 +113,7 @@ def test_a_text_is_written_back_as_it_was(content):
 
 def test_a_file_that_is_gone_is_said(tmp_path):
     with pytest.raises(Unreadable, match="No such file"):
-        contents(tmp_path / "gone.py")
+        read_bytes(tmp_path / "gone.py")
 
 
 def test_a_folder_that_nobody_may_look_into_is_named_and_the_others_are_read(tree):

@@ -7,7 +7,7 @@ from trueloop.analysis.source_file import Hit
 from trueloop.core.findings import Severity
 from trueloop.core.source_text import Fix
 from trueloop.failures.failure import Failure, Rule
-from trueloop.lint.check_file import Ruled
+from trueloop.lint.check_file import ActiveRule
 from trueloop.lint.fix import fix_text
 
 
@@ -20,7 +20,7 @@ def ruled(new, *, old="bad", safe=True, code="GRD001"):
                 yield Hit(message="M.", node=node, fix=Fix((source.text.replace(node, new),), safe=safe))
 
     rule = Rule((), find)
-    return Ruled(
+    return ActiveRule(
         Failure(code=code, title="T", severity=Severity.ERROR, doc="", bad="", good="", fix="F.", rule=rule), "s", rule
     )
 

@@ -7,8 +7,8 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trueloop.app.explain.explain_error import answer_to
-from trueloop.app.explain.tracebacks import errors_in
+from trueloop.app.explain.explain_error import explain_text
+from trueloop.app.explain.tracebacks import parse_errors
 
 PIECES = st.sampled_from(
     [
@@ -47,7 +47,7 @@ LINES = st.lists(PIECES, max_size=20).map("\n".join)
 @given(st.one_of(LOGS, LINES))
 @settings(max_examples=150, deadline=None)
 def test_any_log_is_answered(text: str):
-    answer = answer_to(text)
+    answer = explain_text(text)
     assert answer.found == bool(answer.errors or answer.failures or answer.ours)
     assert all(told.entry.match(told.error.message) for told in answer.errors)
     assert set(answer.as_json()) == {"errors", "failures", "ours", "unknown", "nearest"}
@@ -60,7 +60,7 @@ def test_a_rank_before_each_line_changes_the_ranks_only(text: str):
     if "\r" in bare or "\x00" in bare:
         return
     marked = "".join(f"[rank4]: {line}\n" for line in bare.splitlines())
-    alone, ranked = errors_in(bare), errors_in(marked)
+    alone, ranked = parse_errors(bare), parse_errors(marked)
     assert [(each.type, each.message, each.frames, each.how) for each in ranked] == [
         (each.type, each.message, each.frames, each.how) for each in alone
     ]

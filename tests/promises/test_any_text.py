@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesmith import from_node
 
 from trueloop.failures.load import catalogue
-from trueloop.lint.check_file import Ruled, lint_text
-from trueloop.lint.check_tree import Job, read_content
+from trueloop.lint.check_file import ActiveRule, lint_text
+from trueloop.lint.check_tree import LintJob, lint_content
 from trueloop.lint.fix import fix_text
 
-RULES = [Ruled(e.failure, e.slug, e.failure.rule) for e in catalogue().values() if e.failure.rule]
+RULES = [ActiveRule(e.failure, e.slug, e.failure.rule) for e in catalogue().values() if e.failure.rule]
 EVERYTHING = [each._replace(rule=each.rule._replace(required_words=())) for each in RULES]
 """The same rules, asked of every text."""
 TESTS = Path(__file__).parents[1]
@@ -83,7 +83,7 @@ def test_any_bytes_are_a_file_or_a_notebook(content):
 
     for name in ("a.py", "a.ipynb"):
         try:
-            read = read_content(content, name, Job(RULES, fix=True, unsafe=True))
+            read = lint_content(content, name, LintJob(RULES, fix=True, unsafe=True))
         except Unreadable as error:
             assert str(error)
         else:

@@ -7,7 +7,7 @@ import pytest
 
 from trueloop.core.findings import Finding, Severity, SourceLocation, SuggestedChange
 from trueloop.core.source_text import Edit, Fix
-from trueloop.reporting.excerpt import Change, diff, excerpts, repaired
+from trueloop.reporting.excerpt import DiffLine, diff_lines, excerpts, fix_diff
 
 
 def numbers(finding: Finding) -> list[list[int | None]]:
@@ -66,13 +66,13 @@ def test_a_line_that_is_not_in_the_file_breaks_nothing(finding: Finding, line: i
 )
 def test_a_change_is_a_small_diff(finding: Finding, where: str, signs: list[str]):
     assert finding.change is not None
-    assert [f"{each.sign} {each.text}" for each in diff(finding.change._replace(position=where))] == signs
+    assert [f"{each.sign} {each.text}" for each in diff_lines(finding.change._replace(position=where))] == signs
 
 
 def test_a_change_of_several_lines_keeps_their_own_indentation(finding: Finding):
     assert finding.change is not None
     change = finding.change._replace(text="with torch.no_grad():\n    evaluate(model)")
-    assert [each.text for each in diff(change)] == [
+    assert [each.text for each in diff_lines(change)] == [
         "with torch.no_grad():",
         "    evaluate(model)",
         "loss.backward()",
@@ -80,7 +80,7 @@ def test_a_change_of_several_lines_keeps_their_own_indentation(finding: Finding)
 
 
 def test_a_change_of_a_file_that_is_gone_shows_what_is_new():
-    assert [tuple(each) for each in diff(SuggestedChange(SourceLocation("gone.py", 3), "x = 1"))] == [("+", "x = 1")]
+    assert [tuple(each) for each in diff_lines(SuggestedChange(SourceLocation("gone.py", 3), "x = 1"))] == [("+", "x = 1")]
 
 
 def test_a_fix_in_bytes_is_shown_as_lines(tmp_path):
@@ -91,11 +91,11 @@ def test_a_fix_in_bytes_is_shown_as_lines(tmp_path):
         code="GRD001", slug="s", title="t", severity=Severity.ERROR, message="m.", location=SourceLocation(str(path), 2),
         autofix=Fix((Edit(at, at + 1, "2"),), safe=True),
     )  # fmt: skip
-    assert repaired(found) == [Change("-", "f(1)  # é"), Change("+", "f(2)  # é")]
-    assert repaired(replace(found, cell=1)) == []
-    assert repaired(replace(found, location=SourceLocation("gone.py", 1))) == []
-    assert repaired(replace(found, autofix=None)) == []
+    assert fix_diff(found) == [DiffLine("-", "f(1)  # é"), DiffLine("+", "f(2)  # é")]
+    assert fix_diff(replace(found, cell=1)) == []
+    assert fix_diff(replace(found, location=SourceLocation("gone.py", 1))) == []
+    assert fix_diff(replace(found, autofix=None)) == []
     start = Fix((Edit(3, 5, "if not"),), safe=True)
-    assert repaired(replace(found, autofix=start)) == [Change("-", "if x:"), Change("+", "if not x:")]
+    assert fix_diff(replace(found, autofix=start)) == [DiffLine("-", "if x:"), DiffLine("+", "if not x:")]
     many = Fix((Edit(0, 0, "x\n" * 20),), safe=True)
-    assert repaired(replace(found, autofix=many)) == []
+    assert fix_diff(replace(found, autofix=many)) == []

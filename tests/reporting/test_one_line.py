@@ -3,7 +3,7 @@ from pathlib import Path
 
 from trueloop.core.findings import Finding, Severity, SourceLocation
 from trueloop.core.source_text import Edit, Fix
-from trueloop.reporting.one_line import annotation, concise, statistics
+from trueloop.reporting.one_line import format_annotation, format_concise, format_statistics
 
 FOUND = Finding(
     code="GRD001", slug="never-cleared", title="Gradients are never cleared", severity=Severity.WARNING,
@@ -13,30 +13,30 @@ BASE = Path("/w")
 
 
 def test_one_line_says_where_what_and_whether_it_can_be_fixed():
-    assert concise(FOUND, base=BASE).startswith("a,b.py:3:5: GRD001 warning 50 % of it:")
+    assert format_concise(FOUND, base=BASE).startswith("a,b.py:3:5: GRD001 warning 50 % of it:")
     for safe, mark in ((True, " [*]"), (False, "")):
         fixable = replace(FOUND, autofix=Fix((Edit(0, 0, ""),), safe=safe))
-        assert f"GRD001 warning{mark} 50" in concise(fixable, base=BASE)
+        assert f"GRD001 warning{mark} 50" in format_concise(fixable, base=BASE)
 
 
 def test_an_annotation_is_escaped_as_github_wants_it():
-    assert annotation(FOUND, base=BASE) == (
+    assert format_annotation(FOUND, base=BASE) == (
         "::warning file=a%2Cb.py,line=3,title=GRD001 Gradients are never cleared,col=5,endLine=4,endColumn=7"
         "::50 %25 of it: here, it is. Do it."
     )
     note = replace(FOUND, severity=Severity.NOTE, location=SourceLocation("/w/n.ipynb:cell 3", 2))
-    assert annotation(note, base=BASE).startswith(
+    assert format_annotation(note, base=BASE).startswith(
         "::notice file=n.ipynb,title=GRD001 Gradients are never cleared (cell 3%2C line 2)::"
     )
 
 
 def test_statistics_count_the_most_frequent_first():
     other = replace(FOUND, code="EVL001", slug="x", title="X")
-    assert list(statistics([other, *[FOUND] * 10])) == [
+    assert list(format_statistics([other, *[FOUND] * 10])) == [
         "10  GRD001       never-cleared: Gradients are never cleared",
         " 1  EVL001       x: X",
     ]
-    assert list(statistics([])) == []
+    assert list(format_statistics([])) == []
     for safe, mark in ((True, "[*]"), (False, "   ")):
         fixable = replace(FOUND, autofix=Fix((Edit(0, 0, ""),), safe=safe))
-        assert list(statistics([fixable, FOUND])) == [f"2  GRD001  {mark}  never-cleared: Gradients are never cleared"]
+        assert list(format_statistics([fixable, FOUND])) == [f"2  GRD001  {mark}  never-cleared: Gradients are never cleared"]

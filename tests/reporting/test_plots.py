@@ -5,12 +5,12 @@ import re
 import pytest
 
 from trueloop.core.findings import Series
-from trueloop.reporting.plots import COLUMNS, Plot, figure
+from trueloop.reporting.plots import MAX_POINTS, Plot, render_figure
 
 
 def plot(values: list[float], *, log: bool = False) -> str:
     series = Series(updates=tuple(range(len(values))), values=tuple(values))
-    return figure(Plot(name="loss", title="Loss", series=series, log=log))
+    return render_figure(Plot(name="loss", title="Loss", series=series, log=log))
 
 
 def test_a_long_series_keeps_its_extremes():
@@ -18,7 +18,7 @@ def test_a_long_series_keeps_its_extremes():
     values[70_001] = 9.0
     drawn = plot(values)
     points = re.findall(r'points="([^"]*)"', drawn)[0].split()
-    assert len(points) <= COLUMNS
+    assert len(points) <= MAX_POINTS
     assert len({point.split(",")[1] for point in points}) == 2
     assert "between 0 and 9.00" in drawn
 

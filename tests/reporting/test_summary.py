@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trueloop.core.findings import FailureVerdict, Finding, Report, Severity, Verdict
-from trueloop.reporting.summary import Outcome, cost_share, counts, headline, more, outcome, reasons, shown, when
+from trueloop.reporting.summary import Outcome, overhead_share, format_counts, headline, repeat_notes, outcome, reasons_not_judged, format_path, format_occurrences
 
 CLEAN = Report(findings=(), verdicts=(FailureVerdict("GRD001", Verdict.PASSED),), updates=1200, seconds=3.0)
 
@@ -44,24 +44,24 @@ def test_the_headline_says_how_grave_it_is(report: Report):
 
 
 def test_what_was_judged_is_counted_and_what_was_not_is_grouped_by_its_reason(report: Report):
-    assert counts(report) == "4 of 8 failures judged: 3 fired, 1 passed, 1 not applicable, 3 not judged"
-    assert list(reasons(report).values()) == [["DAT001", "DAT002"], ["CKP003"]]
-    assert more(report) == {"GRD001": "seen 312 more times, at other lines"}
+    assert format_counts(report) == "4 of 8 failures judged: 3 fired, 1 passed, 1 not applicable, 3 not judged"
+    assert list(reasons_not_judged(report).values()) == [["DAT001", "DAT002"], ["CKP003"]]
+    assert repeat_notes(report) == {"GRD001": "seen 312 more times, at other lines"}
 
 
 def test_the_cost_is_a_share_of_the_time(report: Report):
-    assert cost_share(report) == 0.0125
-    assert cost_share(Report(findings=())) == 0
+    assert overhead_share(report) == 0.0125
+    assert overhead_share(Report(findings=())) == 0
 
 
 def test_paths_are_relative_to_the_folder_they_are_in(tmp_path: Path):
-    assert shown(str(tmp_path / "a" / "train.py"), tmp_path) == str(Path("a") / "train.py")
-    assert shown("/elsewhere/train.py", tmp_path) == "/elsewhere/train.py"
-    assert shown("<ipython-input-1>", tmp_path) == "<ipython-input-1>"
+    assert format_path(str(tmp_path / "a" / "train.py"), tmp_path) == str(Path("a") / "train.py")
+    assert format_path("/elsewhere/train.py", tmp_path) == "/elsewhere/train.py"
+    assert format_path("<ipython-input-1>", tmp_path) == "<ipython-input-1>"
 
 
 def test_when(finding: Finding):
-    assert when(finding) == "since update 1, 1199 times"
-    assert when(replace(finding, count=1)) == "at update 1"
-    assert when(replace(finding, first_update=None)) == "1199 times"
-    assert when(replace(finding, first_update=None, count=1)) == ""
+    assert format_occurrences(finding) == "since update 1, 1199 times"
+    assert format_occurrences(replace(finding, count=1)) == "at update 1"
+    assert format_occurrences(replace(finding, first_update=None)) == "1199 times"
+    assert format_occurrences(replace(finding, first_update=None, count=1)) == ""

@@ -9,7 +9,7 @@ from trueloop.core.errors import InvalidConfig, RunFolderError
 from trueloop.core.paths import is_folder, path_exists
 
 
-def writable(path: Path, what: str) -> Path:
+def check_writable(path: Path, what: str) -> Path:
     """Return the same place, whatever folder the program will change to.
 
     Args:
@@ -27,7 +27,7 @@ def writable(path: Path, what: str) -> Path:
     return whole
 
 
-def write(path: Path, text: str, what: str) -> None:
+def write_output(path: Path, text: str, what: str) -> None:
     """Write it.
 
     Raises:

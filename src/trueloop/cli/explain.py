@@ -10,7 +10,7 @@ from typing import Annotated
 
 from cyclopts import App, CycloptsError, Parameter
 
-from trueloop.app.explain.explain_error import answer_to
+from trueloop.app.explain.explain_error import explain_text
 from trueloop.app.option_types import Flag
 from trueloop.cli.explain_page import answered, error_page_of, put
 from trueloop.cli.explain_page import page as page_of
@@ -41,7 +41,7 @@ def explain_command(
     """
     text = _text(what, echo=echo, json=json)
     if text is not None:
-        answer = answer_to(text)
+        answer = explain_text(text)
         if json:
             print(json_format.dumps(answer.as_json(), indent=2))
         else:

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.text import Text
 
-from trueloop.app.explain.explain_error import Answer, Told
+from trueloop.app.explain.explain_error import Explanation, MatchedError
 from trueloop.app.explain.tracebacks import ErrorText
 from trueloop.app.sanitizer.live_findings import COLOURS
 from trueloop.core.formatting import replace_unprintable
@@ -68,7 +68,7 @@ def error_page_of(kind: str, known: KnownError) -> Iterator[RenderableType]:
     yield Text("\nWith its traceback, the answer is about your line: trueloop explain train.log", "dim")
 
 
-def answered(answer: Answer) -> Iterator[RenderableType]:
+def answered(answer: Explanation) -> Iterator[RenderableType]:
     """Yield the answer to a text: known errors, failures it names, and what is not known."""
     for number, told in enumerate(answer.errors):
         yield from _error(told) if number < WHOLE else [Text(f"{_line(told.error)} ({told.kind})")]
@@ -87,7 +87,7 @@ def answered(answer: Answer) -> Iterator[RenderableType]:
         yield from _nothing(answer)
 
 
-def _error(told: Told) -> Iterator[RenderableType]:
+def _error(told: MatchedError) -> Iterator[RenderableType]:
     yield Text(_line(told.error), "bold red")
     site = told.site
     where = [f"{site.path}:{site.line}" + (f" in {site.function}" if site.function else "")] if site else []
@@ -106,7 +106,7 @@ def _line(error: ErrorText) -> str:
     return f"{HOW[error.how]}{error.type}: {short}" if error.type else short
 
 
-def _nothing(answer: Answer) -> Iterator[RenderableType]:
+def _nothing(answer: Explanation) -> Iterator[RenderableType]:
     named = [error for error in answer.unknown if error.type]
     if named:
         yield Text(_line(named[-1]), "bold red")

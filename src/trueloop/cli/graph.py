@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from trueloop.app.output_file import writable, write
+from trueloop.app.output_file import check_writable, write_output
 from trueloop.app.training.recipe_settings import Setting, apply_overrides
 from trueloop.cli.recipe_help import helped
 from trueloop.cli.recipe_line import flag, named_recipe, settings_app
@@ -49,7 +49,7 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
         from trueloop.verification.proof_target import Subject
 
         svg: Path | None = flags["svg"]
-        if svg is not None and writable(svg, "picture").suffix != ".svg":
+        if svg is not None and check_writable(svg, "picture").suffix != ".svg":
             raise InvalidConfig(f"A picture cannot be written to {str(svg)!r}.", fix="Name a .svg file.")
         if recipe is None and flags["config"]:
             raise InvalidConfig(f"{spec} returns no Recipe, so it has no settings.", fix="Leave --config out.")
@@ -58,7 +58,7 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
             graph_of(apply_overrides(recipe, {**from_file, **overrides})) if recipe else graph_of_subject(Subject.of(given))
         )
         if svg is not None:
-            write(svg, picture(graph), "picture")
+            write_output(svg, picture(graph), "picture")
         if flags["json"]:
             print(json.dumps({**asdict(graph), "alone_b": graph.alone_b, "svg": str(svg) if svg else None}))
         else:

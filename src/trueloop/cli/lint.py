@@ -6,13 +6,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from trueloop.app.lint.lint_command import Wishes, lint
+from trueloop.app.lint.lint_command import LintOptions, lint
 
 
 def lint_command(
     *paths: Annotated[str, Parameter(allow_leading_hyphen=True)],
     explain: str = "",
-    wishes: Annotated[Wishes | None, Parameter(name="*", negative=(), show_default=False)] = None,
+    wishes: Annotated[LintOptions | None, Parameter(name="*", negative=(), show_default=False)] = None,
 ) -> int:
     """Find silent failures in Python files and notebooks, without running them.
 
@@ -27,4 +27,4 @@ def lint_command(
 
         explain_command(explain)
         return 0
-    return lint(paths, wishes or Wishes())
+    return lint(paths, wishes or LintOptions())

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from trueloop.app.output_file import writable, write
+from trueloop.app.output_file import check_writable, write_output
 from trueloop.app.training.recipe_settings import Setting, apply_overrides
 from trueloop.cli.recipe_help import helped
 from trueloop.cli.recipe_line import flag, named_recipe, settings_app
@@ -42,7 +42,7 @@ def tune_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyp
         from trueloop.cli.tune_page import Page, as_toml, print_json
 
         path: Path | None = flags["write"]
-        if path is not None and path_exists(writable(path, "file of settings")):
+        if path is not None and path_exists(check_writable(path, "file of settings")):
             raise InvalidConfig(f"{str(path)!r} is there already.", fix="Name a new file.")
         from_file = read_config(flags["config"], settings) if flags["config"] else {}
         given = {**from_file, **overrides}
@@ -51,7 +51,7 @@ def tune_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyp
             apply_overrides(recipe, given), seconds=flags["seconds"], compiled=flags["compiled"], on_trial=page.tell
         )
         if path is not None:
-            write(path, as_toml(given, tuned.chosen), "file of settings")
+            write_output(path, as_toml(given, tuned.chosen), "file of settings")
         if flags["json"]:
             print_json(tuned)
         else:

@@ -12,7 +12,7 @@ from pathlib import Path
 from cyclopts import App, CycloptsError, Parameter
 
 from trueloop.app.option_types import Flag
-from trueloop.app.output_file import writable, write
+from trueloop.app.output_file import check_writable, write_output
 from trueloop.core.errors import MissingExtra
 
 
@@ -60,7 +60,7 @@ def verify_command(spec: str = "", /, *, wishes: Wishes | None = None) -> int:
     if wishes.list:
         print_list()
         return 0
-    html = wishes.html and writable(wishes.html, "page")
+    html = wishes.html and check_writable(wishes.html, "page")
     page = Page(quiet=wishes.json, verbose=wishes.verbose)
     with redirect_stdout(sys.stderr) if wishes.json else nullcontext():  # what the file prints is no JSON
         subject = subject_of(spec)
@@ -71,7 +71,7 @@ def verify_command(spec: str = "", /, *, wishes: Wishes | None = None) -> int:
     if html:
         from trueloop.app.verification.html_page import to_html
 
-        write(html, to_html(found, spec), "page")
+        write_output(html, to_html(found, spec), "page")
     if wishes.json:
         told = {"subject": spec, "ok": ok, "proofs": [each.as_dict() for each in found]}
         print(json_format.dumps(told, indent=2, allow_nan=False))

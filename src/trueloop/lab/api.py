@@ -16,7 +16,7 @@ from trueloop.app.web.wire_format import decode_object, error_body, encode_json
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.lab.views.load import View, views
-from trueloop.lab.visible_runs import RunsSeen
+from trueloop.lab.visible_runs import VisibleRuns
 from trueloop.lab.workers import Gone, Worker, Workers
 
 MAX_BODY_BYTES: Final = 64 << 10  # bytes of a question
@@ -30,59 +30,59 @@ SEE_TERMINAL: Final = "The lab's terminal says why."
 class RequestHandler:
     """Answers every view, those that need torch in workers."""
 
-    def __init__(self, workers: Workers, runs: RunsSeen, *, patience_s: float = ANSWER_TIMEOUT_S) -> None:
-        self._workers, self._runs, self._patience_s = workers, runs, patience_s
+    def __init__(self, workers: Workers, runs: VisibleRuns, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        self._workers, self._runs, self._timeout_s = workers, runs, timeout_s
         self._free: list[Worker] = []
-        self._turns = asyncio.Semaphore(MAX_CALCULATORS)
+        self._slots = asyncio.Semaphore(MAX_CALCULATORS)
         self._slow = asyncio.Semaphore(1)
         self._waiting = 0
 
     async def describe(self, request: Request) -> Response:
         """Tell what a page can ask, for its controls."""
         try:
-            return _json(describe_fields(_view(request).asked))
+            return _json_response(describe_fields(_find_view(request).asked))
         except RequestError as refused:
-            return _json(refused.words, refused.status)
+            return _json_response(refused.words, refused.status)
 
     async def answer(self, request: Request) -> Response:
         """Answer one question, or say in a 4xx why not."""
         try:
-            view = _view(request)
+            view = _find_view(request)
             given = decode_object(await read_json_body(request, largest=MAX_BODY_BYTES, slowest_s=BODY_TIMEOUT_S))
             asked = parse_record(view.asked, given)  # here, so that what cannot be met costs no worker
             if view.needs_torch:
                 async with self._slow if view.slow else contextlib.nullcontext():
-                    return await self._calculated(request.path_params["page"], given)
+                    return await self._compute_in_worker(request.path_params["page"], given)
             known = (asked, self._runs) if view.needs_runs else (asked,)
-            return _json(await run_in_threadpool(view.answer, *known))
+            return _json_response(await run_in_threadpool(view.answer, *known))
         except InvalidConfig as error:
-            return _json(error_body(error), 400)
+            return _json_response(error_body(error), 400)
         except RequestError as refused:
-            return _json(refused.words, refused.status)
+            return _json_response(refused.words, refused.status)
         except Gone as error:
-            return _json({"what": f"The process that computes has ended: {error}.", "why": "", "fix": SEE_TERMINAL}, 500)
+            return _json_response({"what": f"The process that computes has ended: {error}.", "why": "", "fix": SEE_TERMINAL}, 500)
 
-    async def _calculated(self, name: str, given: Mapping[str, Any]) -> Response:
-        async with self._calculator() as worker:
+    async def _compute_in_worker(self, name: str, given: Mapping[str, Any]) -> Response:
+        async with self._borrow_worker() as worker:
             try:
-                async with asyncio.timeout(self._patience_s):
+                async with asyncio.timeout(self._timeout_s):
                     await worker.send(encode_json({"view": name, "asked": given}))
                     reply = await worker.receive()
             except TimeoutError:
-                raise RequestError(503, f"This took more than {self._patience_s:g} s.", "Ask for less.") from None
+                raise RequestError(503, f"This took more than {self._timeout_s:g} s.", "Ask for less.") from None
         assert isinstance(reply, str)
         if reply.startswith('{"answer":'):
             return Response(reply[len('{"answer":') : -1], media_type="application/json")
         return Response(reply[len('{"refused":') : -1], 400, media_type="application/json")
 
     @contextlib.asynccontextmanager
-    async def _calculator(self) -> AsyncGenerator[Worker]:
+    async def _borrow_worker(self) -> AsyncGenerator[Worker]:
         """Lend a worker; one that failed its borrower is not lent again."""
         if self._waiting >= MAX_WAITING:
             raise RequestError(503, f"{MAX_WAITING} questions wait already.", "Ask again in a while.")
         self._waiting += 1
         try:
-            await self._turns.acquire()
+            await self._slots.acquire()
         finally:
             self._waiting -= 1
         try:
@@ -94,7 +94,7 @@ class RequestHandler:
                 raise
             self._free.append(worker)
         finally:
-            self._turns.release()
+            self._slots.release()
 
     async def stop(self) -> None:
         """Give the workers back."""
@@ -102,7 +102,7 @@ class RequestHandler:
             await worker.end()
 
 
-def _view(request: Request) -> View:
+def _find_view(request: Request) -> View:
     name = request.path_params["page"]
     found = views().get(name)
     if found is None:
@@ -110,5 +110,5 @@ def _view(request: Request) -> View:
     return found
 
 
-def _json(value: Any, status: int = 200) -> Response:
+def _json_response(value: Any, status: int = 200) -> Response:
     return Response(encode_json(value), status, media_type="application/json")

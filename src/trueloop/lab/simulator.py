@@ -61,7 +61,7 @@ from trueloop.lab.teaching.program import Program
 from trueloop.lab.teaching.scenarios import SCENARIOS, Record, Scenario, Variant
 from trueloop.reporting.excerpt import excerpts
 from trueloop.reporting.json_report import finding_to_json
-from trueloop.reporting.summary import counts, headline
+from trueloop.reporting.summary import format_counts, headline
 from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
 
@@ -230,7 +230,7 @@ class Simulator:
         self._stale, self._ended = False, True
         self._channel.tell({
             "kind": "ended", "run": self._runs, "why": why, "updates": play.update,
-            "headline": headline(report), "judged": counts(report), "explained": _explained(report),
+            "headline": headline(report), "judged": format_counts(report), "explained": _explained(report),
         })  # fmt: skip
         if self._unsaid is not None or why == "another run":
             self._play = None

@@ -10,10 +10,10 @@ from trueloop.core.findings import Finding
 from trueloop.core.source_text import Edit, Fix, SourceText, apply_fixes
 from trueloop.core.suppression import statement_spans
 
-_LIST = re.compile(r"(#\s*trueloop:\s*ignore\[)([^\]]*)(\])")
+_CODE_LIST = re.compile(r"(#\s*trueloop:\s*ignore\[)([^\]]*)(\])")
 
 
-def with_ignores(source: str, findings: Iterable[Finding]) -> tuple[str, int]:
+def add_ignore_comments(source: str, findings: Iterable[Finding]) -> tuple[str, int]:
     """Return a text in which every finding is silenced by a comment at the end of its statement, and their number."""
     wanted: dict[int, set[str]] = defaultdict(set)
     spans = [(first, last) for first, last, _ in statement_spans(source) if first]
@@ -25,15 +25,15 @@ def with_ignores(source: str, findings: Iterable[Finding]) -> tuple[str, int]:
             wanted[last].add(finding.code)
             count += 1
     text = SourceText(source)
-    edits = [_edit(text, line, codes) for line, codes in wanted.items()]
+    edits = [_pragma_edit(text, line, codes) for line, codes in wanted.items()]
     return apply_fixes(text, [Fix((edit,), safe=True) for edit in edits])[0].source, count
 
 
-def _edit(text: SourceText, line: int, codes: set[str]) -> Edit:
+def _pragma_edit(text: SourceText, line: int, codes: set[str]) -> Edit:
     """Return the edit that lists codes in the comment of a line, or adds one."""
     words = text.line(line)
     start = text.offset(line, 0)
-    lists = list(_LIST.finditer(words))
+    lists = list(_CODE_LIST.finditer(words))
     if not lists:
         end = start + len(words.rstrip().encode())
         return Edit(end, end, f"  # trueloop: ignore[{', '.join(sorted(codes))}]")

@@ -21,7 +21,7 @@ Key = tuple[str, str, str]
 """File, code, words of the line."""
 
 
-def key(finding: Finding, line: str, base: Path) -> Key:
+def baseline_key(finding: Finding, line: str, base: Path) -> Key:
     """Return what a finding is known by.
 
     Args:
@@ -35,7 +35,7 @@ def key(finding: Finding, line: str, base: Path) -> Key:
     return named.as_posix(), finding.code, " ".join(line.split())
 
 
-def write(path: Path, keys: Iterable[Key]) -> int:
+def write_baseline(path: Path, keys: Iterable[Key]) -> int:
     """Write a baseline; return how many findings it holds.
 
     Raises:
@@ -51,7 +51,7 @@ def write(path: Path, keys: Iterable[Key]) -> int:
     return len(rows)
 
 
-def load(path: Path) -> Counter[Key]:
+def load_baseline(path: Path) -> Counter[Key]:
     """Return how often each finding of a baseline is known.
 
     Raises:

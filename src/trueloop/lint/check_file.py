@@ -19,7 +19,7 @@ from trueloop.core.suppression import ALL_CODES, Pragma, find_pragmas, matches_c
 from trueloop.failures.failure import Failure, Rule
 
 
-class Ruled(NamedTuple):
+class ActiveRule(NamedTuple):
     """A failure whose rule is to be asked."""
 
     failure: Failure
@@ -28,7 +28,7 @@ class Ruled(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Linted:
+class FileResult:
     """What was found in one file."""
 
     path: str
@@ -42,7 +42,7 @@ class Linted:
     """Why it could not be judged: "line 3: invalid syntax"."""
 
 
-def lint_text(source: str, path: str, rules: Iterable[Ruled], *, notebook: bool = False) -> Linted:
+def lint_text(source: str, path: str, rules: Iterable[ActiveRule], *, notebook: bool = False) -> FileResult:
     """Return what rules find in a text.
 
     Args:
@@ -56,52 +56,52 @@ def lint_text(source: str, path: str, rules: Iterable[Ruled], *, notebook: bool 
             warnings.simplefilter("ignore")  # of the file's own: invalid escapes
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return _broken(path, error)
+        return _syntax_problem(path, error)
     rules = list(rules)
-    stands = cache(source.__contains__)  # many rules ask for the same words
-    wanted = [each for each in rules if each.rule.may_match(stands)]
+    contains = cache(source.__contains__)  # many rules ask for the same words
+    wanted = [each for each in rules if each.rule.may_match(contains)]
     if not wanted:
-        return _silenced(path, (), find_pragmas(source), frozenset(each.failure.code for each in rules))
+        return _apply_pragmas(path, (), find_pragmas(source), frozenset(each.failure.code for each in rules))
     try:
-        found = _ask(wanted, interpret(SourceText(source), tree, notebook=notebook), path)
+        found = _apply_rules(wanted, interpret(SourceText(source), tree, notebook=notebook), path)
     except Exception as error:  # noqa: BLE001 - one file that is too much for us does not keep others from being judged
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{os.path.basename(place.filename)}:{place.lineno}"  # noqa: PTH119
-        return Linted(path=path, problem=f"trueloop itself failed: {type(error).__name__}: {error} ({where})")
-    return _silenced(path, found, find_pragmas(source), frozenset(each.failure.code for each in rules))
+        return FileResult(path=path, problem=f"trueloop itself failed: {type(error).__name__}: {error} ({where})")
+    return _apply_pragmas(path, found, find_pragmas(source), frozenset(each.failure.code for each in rules))
 
 
-def _broken(path: str, error: BaseException) -> Linted:
+def _syntax_problem(path: str, error: BaseException) -> FileResult:
     line = error.lineno or 0 if isinstance(error, SyntaxError) else 0
     if isinstance(error, SyntaxError):
         words = error.msg
     else:
         words = "nested too deeply" if isinstance(error, RecursionError | MemoryError) else str(error)
-    return Linted(path=path, problem=f"line {line}: {words}" if line else words)
+    return FileResult(path=path, problem=f"line {line}: {words}" if line else words)
 
 
-def _ask(rules: Iterable[Ruled], source: SourceFile, path: str) -> list[Finding]:
+def _apply_rules(rules: Iterable[ActiveRule], source: SourceFile, path: str) -> list[Finding]:
     found: dict[tuple[str, int, int], Finding] = {}
-    for ruled in rules:
-        for hit in ruled.rule.find(source):
-            key = ruled.failure.code, hit.node.lineno, hit.node.col_offset
+    for active in rules:
+        for hit in active.rule.find(source):
+            key = active.failure.code, hit.node.lineno, hit.node.col_offset
             if key not in found:
-                found[key] = _finding(ruled, hit, source, path)
+                found[key] = _build_finding(active, hit, source, path)
     return [found[key] for key in sorted(found, key=lambda key: (*key[1:], key[0]))]
 
 
-def _finding(ruled: Ruled, hit: Hit, source: SourceFile, path: str) -> Finding:
-    failure, node, fix = ruled.failure, hit.node, hit.fix
+def _build_finding(active: ActiveRule, hit: Hit, source: SourceFile, path: str) -> Finding:
+    failure, node, fix = active.failure, hit.node, hit.fix
     if fix is not None and fix.safe and cuts_graph(source.text, fix):
         fix = replace(fix, safe=False)  # even if the rule claims otherwise: a wrong finding must not stop gradients
     return Finding(
         code=failure.code,
-        slug=ruled.slug,
+        slug=active.slug,
         title=failure.title,
         severity=hit.severity or failure.severity,
         message=hit.message,
-        location=_site(source, path, node),
-        related=tuple((_site(source, path, other), words) for other, words in hit.related),
+        location=_location(source, path, node),
+        related=tuple((_location(source, path, other), words) for other, words in hit.related),
         fix=failure.fix,
         column=_column(source, node.lineno, node.col_offset),
         end=(node.end_lineno, _column(source, node.end_lineno, node.end_col_offset)),
@@ -113,11 +113,11 @@ def _column(source: SourceFile, line: int, column: int) -> int:
     return len(source.text.line(line).encode()[:column].decode(errors="replace")) + 1
 
 
-def _site(source: SourceFile, path: str, node: ast.expr | ast.stmt) -> SourceLocation:
-    return SourceLocation(path, node.lineno, _function(source.tree, node.lineno))
+def _location(source: SourceFile, path: str, node: ast.expr | ast.stmt) -> SourceLocation:
+    return SourceLocation(path, node.lineno, _function_name(source.tree, node.lineno))
 
 
-def _function(tree: ast.Module, line: int) -> str:
+def _function_name(tree: ast.Module, line: int) -> str:
     """Return the qualified name of the innermost function around a line."""
     names: list[str] = []
     body: list[ast.stmt] = tree.body
@@ -139,7 +139,7 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
             yield from each.body
 
 
-def _silenced(path: str, found: Iterable[Finding], find_pragmas: Sequence[Pragma], asked: frozenset[str]) -> Linted:
+def _apply_pragmas(path: str, found: Iterable[Finding], find_pragmas: Sequence[Pragma], checked_codes: frozenset[str]) -> FileResult:
     """Leave out what comments ask not to hear of, and note the comments that silence nothing.
 
     Args:
@@ -151,15 +151,15 @@ def _silenced(path: str, found: Iterable[Finding], find_pragmas: Sequence[Pragma
     kept, used, silenced = list[Finding](), set[Pragma](), 0
     for each in found:
         line = each.location.line if each.location else 0
-        heard = [
+        matching = [
             pragma for pragma in find_pragmas if pragma.first_line <= line <= pragma.last_line and matches_code(each.code, pragma.codes)
         ]
-        used.update(heard)
-        silenced += bool(heard)
-        kept += [] if heard else [each]
+        used.update(matching)
+        silenced += bool(matching)
+        kept += [] if matching else [each]
     idle = [
         (SourceLocation(path, pragma.line), ", ".join(sorted(pragma.codes - ALL_CODES)))
         for pragma in find_pragmas
-        if pragma not in used and all(any(code.startswith(word) for code in asked) for word in pragma.codes)
+        if pragma not in used and all(any(code.startswith(word) for code in checked_codes) for word in pragma.codes)
     ]
-    return Linted(path=path, found=tuple(kept), silenced=silenced, idle=tuple(idle))
+    return FileResult(path=path, found=tuple(kept), silenced=silenced, idle=tuple(idle))

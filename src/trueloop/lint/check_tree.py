@@ -14,28 +14,28 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from trueloop.core.findings import Finding, SourceLocation
-from trueloop.lint.check_file import Linted, Ruled, lint_text
-from trueloop.lint.files import Decoded, Unreadable, contents, decode
+from trueloop.lint.check_file import FileResult, ActiveRule, lint_text
+from trueloop.lint.files import Decoded, Unreadable, read_bytes, decode
 from trueloop.lint.fix import fix_text
 from trueloop.lint.notebook import Notebook
 
-WORTH_IT: Final = 48  # files; fewer are read before another process has started
-AT_ONCE: Final = 16
-COLLECT: Final = 32  # files between two collections of garbage
+MIN_FILES_FOR_PROCESSES: Final = 48  # files; fewer are read before another process has started
+CHUNK_SIZE: Final = 16
+GC_INTERVAL: Final = 32  # files between two collections of garbage
 
 
-class Job(NamedTuple):
+class LintJob(NamedTuple):
     """What to do with each file."""
 
-    rules: Sequence[Ruled]
+    rules: Sequence[ActiveRule]
     fix: bool = False
     unsafe: bool = False
 
 
-class Read(NamedTuple):
+class LintedFile(NamedTuple):
     """One file, read."""
 
-    linted: Linted
+    linted: FileResult
     """After the fixes, where some were asked for."""
     before: bytes = b""
     after: bytes | None = None
@@ -43,15 +43,15 @@ class Read(NamedTuple):
     fixed: int = 0
 
 
-def read_file(path: Path, job: Job) -> Read:
+def lint_file(path: Path, job: LintJob) -> LintedFile:
     """Lint one file, and fix it in memory where that is asked for."""
     try:
-        return read_content(contents(path), str(path), job)
+        return lint_content(read_bytes(path), str(path), job)
     except Unreadable as error:
-        return Read(Linted(path=str(path), problem=str(error)))
+        return LintedFile(FileResult(path=str(path), problem=str(error)))
 
 
-def read_content(content: bytes, path: str, job: Job) -> Read:
+def lint_content(content: bytes, path: str, job: LintJob) -> LintedFile:
     """Lint what a file holds.
 
     Args:
@@ -64,15 +64,15 @@ def read_content(content: bytes, path: str, job: Job) -> Read:
     """
     decoded = decode(content)
     if path.endswith(".ipynb"):
-        return _notebook(decoded, content, path, job)
+        return _lint_notebook(decoded, content, path, job)
     if not job.fix:
-        return Read(_in_file(lint_text(decoded.text, path, job.rules), decoded), content)
+        return LintedFile(_with_file_offsets(lint_text(decoded.text, path, job.rules), decoded), content)
     fixed = fix_text(decoded.text, path, job.rules, unsafe=job.unsafe)
     after = decoded.encoded(fixed.text) if fixed.fixed else None
-    return Read(_in_file(fixed.left, decoded._replace(text=fixed.text)), content, after, fixed.fixed)
+    return LintedFile(_with_file_offsets(fixed.left, decoded._replace(text=fixed.text)), content, after, fixed.fixed)
 
 
-def _in_file(linted: Linted, decoded: Decoded) -> Linted:
+def _with_file_offsets(linted: FileResult, decoded: Decoded) -> FileResult:
     """Tell fixes in bytes of the file, where those are not the text's in UTF-8."""
     if decoded.encoding == "utf-8" and not decoded.bom:
         return linted
@@ -80,18 +80,18 @@ def _in_file(linted: Linted, decoded: Decoded) -> Linted:
     return replace(linted, found=tuple(found))
 
 
-def _notebook(decoded: Decoded, content: bytes, path: str, job: Job) -> Read:
+def _lint_notebook(decoded: Decoded, content: bytes, path: str, job: LintJob) -> LintedFile:
     notebook = Notebook(decoded.text)
     if not job.fix:
-        return Read(_in_cells(lint_text(notebook.text, path, job.rules, notebook=True), notebook, path), content)
+        return LintedFile(_with_cell_locations(lint_text(notebook.text, path, job.rules, notebook=True), notebook, path), content)
     fixed = fix_text(notebook.text, path, job.rules, unsafe=job.unsafe, notebook=True)
     if not fixed.fixed:
-        return Read(_in_cells(fixed.left, notebook, path), content)
+        return LintedFile(_with_cell_locations(fixed.left, notebook, path), content)
     raw = notebook.written(fixed.text)
-    return Read(_in_cells(fixed.left, Notebook(raw), path), content, decoded.encoded(raw), fixed.fixed)
+    return LintedFile(_with_cell_locations(fixed.left, Notebook(raw), path), content, decoded.encoded(raw), fixed.fixed)
 
 
-def _in_cells(linted: Linted, notebook: Notebook, path: str) -> Linted:
+def _with_cell_locations(linted: FileResult, notebook: Notebook, path: str) -> FileResult:
     """Tell places by cell and line, and why cells could not be judged."""
     problem = "; ".join(words for _, words in notebook.broken) or linted.problem
 
@@ -110,7 +110,7 @@ def _in_cells(linted: Linted, notebook: Notebook, path: str) -> Linted:
     return replace(linted, found=tuple(map(moved, linted.found)), problem=problem, idle=idle)
 
 
-def read_files(paths: Iterable[Path], job: Job, *, jobs: int | None = None) -> Iterator[Read]:
+def lint_files(paths: Iterable[Path], job: LintJob, *, jobs: int | None = None) -> Iterator[LintedFile]:
     """Yield what every file comes to, in order; one tree is in memory at a time in each process.
 
     Args:
@@ -119,12 +119,12 @@ def read_files(paths: Iterable[Path], job: Job, *, jobs: int | None = None) -> I
         jobs: processes; None = as many as there are processors for this one.
     """
     known = iter(paths)
-    first = list(islice(known, WORTH_IT))
+    first = list(islice(known, MIN_FILES_FOR_PROCESSES))
     workers = jobs or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else jobs or os.cpu_count() or 1
-    if len(first) < WORTH_IT or workers == 1:
-        with _collecting_rarely():
+    if len(first) < MIN_FILES_FOR_PROCESSES or workers == 1:
+        with _gc_paused():
             for number, path in enumerate(chain(first, known), 1):
-                yield read_file(path, job)
+                yield lint_file(path, job)
                 _collect(number)
         return
     import multiprocessing
@@ -132,13 +132,13 @@ def read_files(paths: Iterable[Path], job: Job, *, jobs: int | None = None) -> I
 
     how = "fork" if sys.platform == "linux" and "torch" not in sys.modules else "spawn"
     context = multiprocessing.get_context(how)
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(job,)) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_init_worker, initargs=(job,)) as pool:
         every = [*first, *known]
-        yield from pool.map(_one, every, chunksize=AT_ONCE)
+        yield from pool.map(_lint_in_worker, every, chunksize=CHUNK_SIZE)
 
 
 @contextmanager
-def _collecting_rarely() -> Generator[None]:
+def _gc_paused() -> Generator[None]:
     """Collect garbage between files only.
 
     Within one all there is is alive, and looking at it again and again costs half the time.
@@ -155,33 +155,33 @@ def _collecting_rarely() -> Generator[None]:
 
 
 def _collect(files: int) -> None:
-    if files % COLLECT == 0:
+    if files % GC_INTERVAL == 0:
         gc.collect()
 
 
-_job: Job | None = None
+_job: LintJob | None = None
 
 
-_done = 0
+_file_count = 0
 
 
-def _begin(job: Job) -> None:
+def _init_worker(job: LintJob) -> None:
     global _job  # noqa: PLW0603 - a process of the pool has one job
     _job = job
     gc.disable()
     gc.freeze()
 
 
-def _one(path: Path) -> Read:
-    global _done  # noqa: PLW0603
+def _lint_in_worker(path: Path) -> LintedFile:
+    global _file_count  # noqa: PLW0603
     assert _job is not None
-    read = read_file(path, _job)
-    _done += 1
-    _collect(_done)
+    read = lint_file(path, _job)
+    _file_count += 1
+    _collect(_file_count)
     return read if read.after is not None else read._replace(before=b"")  # what did not change is not sent back
 
 
-def remember_cells(paths: Iterable[str], open_text: Callable[[str], str | None] = lambda path: None) -> None:
+def cache_cell_lines(paths: Iterable[str], open_text: Callable[[str], str | None] = lambda path: None) -> None:
     """Let `linecache` know the cells of notebooks, so that a report can show their lines.
 
     Args:
@@ -190,7 +190,7 @@ def remember_cells(paths: Iterable[str], open_text: Callable[[str], str | None] 
     """
     for path in paths:
         try:
-            raw = open_text(path) or decode(contents(Path(path))).text
+            raw = open_text(path) or decode(read_bytes(Path(path))).text
             cells = Notebook(raw).cells
         except Unreadable:
             continue

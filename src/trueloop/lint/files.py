@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 SUFFIXES: Final = frozenset((".py", ".pyw", ".ipynb"))
-LEFT_OUT: Final = frozenset((
+EXCLUDED_FOLDERS: Final = frozenset((
     ".git", ".hg", ".svn", ".tox", ".nox", ".venv", "venv", ".mypy_cache", ".ruff_cache", ".pytest_cache",
     "__pycache__", "node_modules", "site-packages", ".eggs", ".ipynb_checkpoints", "__pypackages__", ".direnv",
 ))  # fmt: skip
 """Folders that are left out, unless they are named themselves."""
-LARGEST: Final = 8 * 1024 * 1024  # bytes of a file that somebody wrote
+MAX_FILE_BYTES: Final = 8 * 1024 * 1024  # bytes of a file that somebody wrote
 
 
 class Unreadable(Exception):
@@ -63,7 +63,7 @@ def discover(paths: Iterable[Path], *, exclude: Sequence[str] = ()) -> Iterator[
         if not is_folder(path):
             found: Iterable[Path] = (path,)
         else:
-            found = _walk(path, [(path, _spec(exclude)), *_above(path)], set(), ())
+            found = _walk(path, [(path, _spec(exclude)), *_parent_specs(path)], set(), ())
         for each in found:
             resolved = os.path.realpath(each)  # knows an end to a link that leads to itself
             if resolved not in seen:
@@ -71,13 +71,13 @@ def discover(paths: Iterable[Path], *, exclude: Sequence[str] = ()) -> Iterator[
                 yield each
 
 
-Key = tuple[int, int]
+FolderId = tuple[int, int]
 """What tells a folder apart, whatever it is called."""
 Specs = Sequence[tuple[Path, "GitIgnoreSpec | None"]]
 """Folders, and what their ``.gitignore`` files say; the nearest last."""
 
 
-def _walk(folder: Path, specs: Specs, been: set[Key], above: tuple[Key, ...]) -> Iterator[Path]:
+def _walk(folder: Path, specs: Specs, visited: set[FolderId], above: tuple[FolderId, ...]) -> Iterator[Path]:
     """Yield what to look at in a folder and below.
 
     Args:
@@ -95,9 +95,9 @@ def _walk(folder: Path, specs: Specs, been: set[Key], above: tuple[Key, ...]) ->
     known = status.st_dev, status.st_ino
     if known in above:
         yield folder
-    if known in been:
+    if known in visited:
         return
-    been.add(known)
+    visited.add(known)
     if any(entry.name == ".gitignore" for entry in entries):
         specs = [*specs, (folder, _read_spec(folder / ".gitignore"))]
     for entry in entries:
@@ -107,8 +107,8 @@ def _walk(folder: Path, specs: Specs, been: set[Key], above: tuple[Key, ...]) ->
         if not is_folder:
             if path.suffix in SUFFIXES and (is_folder is not None or entry.is_symlink()):
                 yield path
-        elif entry.name not in LEFT_OUT and not path_exists(path / "pyvenv.cfg"):
-            yield from _walk(path, specs, been, (*above, known))
+        elif entry.name not in EXCLUDED_FOLDERS and not path_exists(path / "pyvenv.cfg"):
+            yield from _walk(path, specs, visited, (*above, known))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool | None:
@@ -129,7 +129,7 @@ def _ignored(path: Path, specs: Specs, *, is_folder: bool) -> bool:
     return verdict
 
 
-def _above(folder: Path) -> list[tuple[Path, GitIgnoreSpec | None]]:
+def _parent_specs(folder: Path) -> list[tuple[Path, GitIgnoreSpec | None]]:
     """Return what the folders above say, up to the repository's own; nothing where they leave out the folder itself."""
     found: list[tuple[Path, GitIgnoreSpec | None]] = []
     resolved = folder.resolve()
@@ -165,9 +165,9 @@ def decode(content: bytes) -> Decoded:
     Raises:
         Unreadable: it is too large, binary, or not in the encoding it says.
     """
-    if len(content) > LARGEST:
+    if len(content) > MAX_FILE_BYTES:
         raise Unreadable(
-            f"{len(content) / 2**20:.0f} MB: nobody wrote this by hand (at most {LARGEST // 2**20} MB are read)"
+            f"{len(content) / 2**20:.0f} MB: nobody wrote this by hand (at most {MAX_FILE_BYTES // 2**20} MB are read)"
         )
     if b"\0" in content:
         raise Unreadable("a binary file, not Python")
@@ -188,7 +188,7 @@ def decode(content: bytes) -> Decoded:
     return Decoded(text, "utf-8" if bom else encoding, bom)
 
 
-def contents(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
     """Return what a file holds.
 
     Raises:

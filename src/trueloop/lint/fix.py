@@ -8,22 +8,22 @@ from typing import Final, NamedTuple
 
 from trueloop.core.findings import Finding, Severity
 from trueloop.core.source_text import SourceText, apply_fixes
-from trueloop.lint.check_file import Linted, Ruled, lint_text
+from trueloop.lint.check_file import FileResult, ActiveRule, lint_text
 
-ROUNDS: Final = 20  # of fixes upon fixes
+MAX_ROUNDS: Final = 20  # of fixes upon fixes
 
 
-class Fixed(NamedTuple):
+class FixResult(NamedTuple):
     """A text after its fixes."""
 
     text: str
     fixed: int
     """Findings that are gone."""
-    left: Linted
+    left: FileResult
     """What the rules find in it now."""
 
 
-def fix_text(source: str, path: str, rules: Sequence[Ruled], *, unsafe: bool = False, notebook: bool = False) -> Fixed:
+def fix_text(source: str, path: str, rules: Sequence[ActiveRule], *, unsafe: bool = False, notebook: bool = False) -> FixResult:
     """Apply every fix, until there is none or none that helps.
 
     A fix that does not take its finding away, or after which the text is no Python any more, is left out: the finding
@@ -36,34 +36,34 @@ def fix_text(source: str, path: str, rules: Sequence[Ruled], *, unsafe: bool = F
         unsafe: apply those that want to be looked at, too.
         notebook: the text is that of the cells of a notebook, one after the other.
     """
-    look = partial(lint_text, path=path, rules=rules, notebook=notebook)
-    before = look(source)
+    lint = partial(lint_text, path=path, rules=rules, notebook=notebook)
+    before = lint(source)
     count, refused = 0, set[tuple[str, str]]()
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         wanted = [
             each
             for each in before.found
-            if each.autofix is not None and (each.autofix.safe or unsafe) and _key(each, source) not in refused
+            if each.autofix is not None and (each.autofix.safe or unsafe) and _finding_key(each, source) not in refused
         ]
         if not wanted:
             break
-        text, after, done = _round(source, look, wanted)
-        if not _helps(before, after, wanted):
+        text, after, done = _apply_round(source, lint, wanted)
+        if not _is_improvement(before, after, wanted):
             first = wanted[0]  # one of them does harm: try each alone
-            text, after, done = _round(source, look, [first])
-            if not _helps(before, after, [first]):
-                refused.add(_key(first, source))
+            text, after, done = _apply_round(source, lint, [first])
+            if not _is_improvement(before, after, [first]):
+                refused.add(_finding_key(first, source))
                 continue
         source, before, count = text, after, count + done
-    return Fixed(source, count, before)
+    return FixResult(source, count, before)
 
 
-def _round(source: str, look: Callable[[str], Linted], wanted: Sequence[Finding]) -> tuple[str, Linted, int]:
+def _apply_round(source: str, lint: Callable[[str], FileResult], wanted: Sequence[Finding]) -> tuple[str, FileResult, int]:
     text, done = apply_fixes(SourceText(source), [each.autofix for each in wanted if each.autofix is not None])
-    return text.source, look(text.source), len(done)
+    return text.source, lint(text.source), len(done)
 
 
-def _helps(before: Linted, after: Linted, fixed: Sequence[Finding]) -> bool:
+def _is_improvement(before: FileResult, after: FileResult, fixed: Sequence[Finding]) -> bool:
     """True where the text can be judged still, with fewer findings of those codes and no more of others.
 
     Notes on what was written do not count.
@@ -78,6 +78,6 @@ def _helps(before: Linted, after: Linted, fixed: Sequence[Finding]) -> bool:
     return len(two) < len(one)
 
 
-def _key(found: Finding, source: str) -> tuple[str, str]:
+def _finding_key(found: Finding, source: str) -> tuple[str, str]:
     site = found.location
     return found.code, SourceText(source).line(site.line).strip() if site else ""

@@ -45,12 +45,12 @@ class Notebook:
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
             raise Unreadable(f"not a notebook: {error}") from error
         sources = "\n".join(cell.source for cell in self.cells)
-        self._mark = "trueloop"
-        while any(f"# {self._mark}: {word} " in sources for word in ("cell", "hidden")):
-            self._mark += "'"  # a cell holds such a line itself
+        self._marker = "trueloop"
+        while any(f"# {self._marker}: {word} " in sources for word in ("cell", "hidden")):
+            self._marker += "'"  # a cell holds such a line itself
         self.broken: list[tuple[int, str]] = []
         """Cells that are no Python, and why: they are left out."""
-        parts = [(f"# {self._mark}: cell {cell.number}\n", self._shown(cell)) for cell in self.cells]
+        parts = [(f"# {self._marker}: cell {cell.number}\n", self._as_python(cell)) for cell in self.cells]
         self.text = "".join(mark + body for mark, body in parts)
         """All code, magics hidden, each cell behind a comment of its own line."""
         self._first: list[int] = []
@@ -66,8 +66,8 @@ class Notebook:
 
     def written(self, text: str) -> str:
         """Return the file with the code of a changed `text`; cells that did not change keep every byte."""
-        cells = re.compile(rf"^# {self._mark}: cell \d+\n", re.MULTILINE)
-        hidden = re.compile(rf"^(?P<indent>\s*)pass  # {self._mark}: hidden (?P<line>.*)$", re.MULTILINE)
+        cells = re.compile(rf"^# {self._marker}: cell \d+\n", re.MULTILINE)
+        hidden = re.compile(rf"^(?P<indent>\s*)pass  # {self._marker}: hidden (?P<line>.*)$", re.MULTILINE)
         raw = self._raw
         for cell, before, after in reversed(
             list(zip(self.cells, cells.split(self.text)[1:], cells.split(text)[1:], strict=True))
@@ -76,28 +76,28 @@ class Notebook:
                 source = hidden.sub(r"\g<indent>\g<line>", after)
                 if not cell.source.endswith("\n"):
                     source = source.removesuffix("\n")
-                raw = raw[: cell.span[0]] + _encoded(source, cell, self._raw) + raw[cell.span[1] :]
+                raw = raw[: cell.span[0]] + _encode_source(source, cell, self._raw) + raw[cell.span[1] :]
         return raw
 
-    def _shown(self, cell: Cell) -> str:
+    def _as_python(self, cell: Cell) -> str:
         """Return a cell's code as Python, with as many lines, ending in a line end."""
         source = cell.source if cell.source.endswith("\n") else f"{cell.source}\n"
-        if _problem(source) is None:
+        if _syntax_problem(source) is None:
             return source
         lines = source[:-1].split("\n")
-        hide = f"pass  # {self._mark}: hidden "
+        hide = f"pass  # {self._marker}: hidden "
         hidden = "".join(f"{hide}{line}\n" for line in lines)
         if cell.source.lstrip().startswith("%%"):  # another language, or timing
             return hidden
         shown = "".join(_MAGIC.sub(rf"\g<indent>{hide}\g<line>", line) + "\n" for line in lines)
-        problem = _problem(shown)
+        problem = _syntax_problem(shown)
         if problem is None:
             return shown
         self.broken.append((cell.number, f"cell {cell.number}{problem}"))
         return hidden
 
 
-def _problem(source: str) -> str | None:
+def _syntax_problem(source: str) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -109,7 +109,7 @@ def _problem(source: str) -> str | None:
     return None
 
 
-def _encoded(source: str, cell: Cell, raw: str) -> str:
+def _encode_source(source: str, cell: Cell, raw: str) -> str:
     if not cell.is_list:
         return json.dumps(source, ensure_ascii=False)
     start = cell.span[0]
@@ -123,18 +123,18 @@ def _encoded(source: str, cell: Cell, raw: str) -> str:
 
 def _cells(raw: str) -> Iterator[Cell]:
     """Yield the code cells with the places of their sources in the file."""
-    top = _members(raw, _space(raw, 0))
+    top = _member_spans(raw, _skip_space(raw, 0))
     if "cells" not in top:
         raise ValueError("it has no cells")
     start, _ = top["cells"]
-    for number, (begin, _) in enumerate(_items(raw, start), 1):
-        members = _members(raw, begin)
+    for number, (begin, _) in enumerate(_item_spans(raw, start), 1):
+        members = _member_spans(raw, begin)
         if "source" not in members or json.loads(raw[slice(*members["cell_type"])]) != "code":
             continue
         span = members["source"]
         value: Any = json.loads(raw[slice(*span)])
         if isinstance(value, list):
-            places = [raw.count("\n", 0, at) + 1 for at, _ in _items(raw, span[0])]
+            places = [raw.count("\n", 0, at) + 1 for at, _ in _item_spans(raw, span[0])]
             yield Cell(number, "".join(value), span, is_list=True, lines=tuple(places))
         else:
             yield Cell(number, str(value), span, is_list=False, lines=())
@@ -143,35 +143,35 @@ def _cells(raw: str) -> Iterator[Cell]:
 _DECODER: Final = json.JSONDecoder()
 
 
-def _space(raw: str, at: int) -> int:
+def _skip_space(raw: str, at: int) -> int:
     while at < len(raw) and raw[at] in " \t\r\n":
         at += 1
     return at
 
 
-def _members(raw: str, at: int) -> dict[str, tuple[int, int]]:
+def _member_spans(raw: str, at: int) -> dict[str, tuple[int, int]]:
     """Return where the values of an object stand."""
     if raw[at : at + 1] != "{":
         raise ValueError("an object was expected")
     found: dict[str, tuple[int, int]] = {}
-    at = _space(raw, at + 1)
+    at = _skip_space(raw, at + 1)
     while raw[at] != "}":
         key, at = _DECODER.raw_decode(raw, at)
-        at = _space(raw, _space(raw, at) + 1)
+        at = _skip_space(raw, _skip_space(raw, at) + 1)
         _, end = _DECODER.raw_decode(raw, at)
         found[key] = (at, end)
-        at = _space(raw, end)
-        at = _space(raw, at + 1) if raw[at] == "," else at
+        at = _skip_space(raw, end)
+        at = _skip_space(raw, at + 1) if raw[at] == "," else at
     return found
 
 
-def _items(raw: str, at: int) -> Iterator[tuple[int, int]]:
+def _item_spans(raw: str, at: int) -> Iterator[tuple[int, int]]:
     """Yield where the items of a list stand."""
     if raw[at : at + 1] != "[":
         raise ValueError("a list was expected")
-    at = _space(raw, at + 1)
+    at = _skip_space(raw, at + 1)
     while raw[at] != "]":
         _, end = _DECODER.raw_decode(raw, at)
         yield at, end
-        at = _space(raw, end)
-        at = _space(raw, at + 1) if raw[at] == "," else at
+        at = _skip_space(raw, end)
+        at = _skip_space(raw, at + 1) if raw[at] == "," else at

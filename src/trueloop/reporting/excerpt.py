@@ -11,12 +11,12 @@ from typing import Final, NamedTuple
 from trueloop.core.findings import ExplainedError, Finding, SourceLocation, SuggestedChange
 from trueloop.core.source_text import SourceText, apply_fixes
 
-AROUND: Final = 2  # lines shown above and below the one at fault
-MOST_CHANGES: Final = 12  # lines of a diff that are shown
-BESIDE: Final = 1  # and around a related one
+CONTEXT_LINES: Final = 2  # lines shown above and below the one at fault
+MAX_DIFF_LINES: Final = 12  # lines of a diff that are shown
+RELATED_CONTEXT_LINES: Final = 1  # and around a related one
 
 
-class Note(NamedTuple):
+class LineNote(NamedTuple):
     """What is said of a line."""
 
     words: str
@@ -29,7 +29,7 @@ class Line(NamedTuple):
     number: int
     text: str
     """Without the indentation that all lines of the excerpt share; "" where the source cannot be read."""
-    notes: Sequence[Note] = ()
+    notes: Sequence[LineNote] = ()
 
     @property
     def code(self) -> tuple[int, int]:
@@ -46,7 +46,7 @@ class Excerpt(NamedTuple):
     lines: Sequence[Line | None]
 
 
-class Change(NamedTuple):
+class DiffLine(NamedTuple):
     """One line of a diff."""
 
     sign: str
@@ -56,28 +56,28 @@ class Change(NamedTuple):
 
 def excerpts(finding: Finding | ExplainedError) -> list[Excerpt]:
     """Return the lines to show, the file at fault first; none where no line of the user's is known."""
-    files: dict[str, dict[int, list[Note]]] = {}
+    files: dict[str, dict[int, list[LineNote]]] = {}
     first: dict[str, SourceLocation] = {}
-    fault = [(finding.location, Note("", at_fault=True))] if finding.location else []
-    for site, note in (*fault, *((site, Note(words, at_fault=False)) for site, words in finding.related)):
+    fault = [(finding.location, LineNote("", at_fault=True))] if finding.location else []
+    for site, note in (*fault, *((site, LineNote(words, at_fault=False)) for site, words in finding.related)):
         files.setdefault(site.path, {}).setdefault(site.line, []).append(note)
         first.setdefault(site.path, site)
     return [Excerpt(first[path], _lines(path, notes)) for path, notes in files.items()]
 
 
-def diff(change: SuggestedChange) -> list[Change]:
+def diff_lines(change: SuggestedChange) -> list[DiffLine]:
     """Show a change of the text as lines of a diff, without the indentation they share."""
-    line = _source(change.location.path, change.location.line)
+    line = _read_line(change.location.path, change.location.line)
     indent = line[: len(line) - len(line.lstrip())]
-    added = [Change("+", (indent + text).rstrip()) for text in change.text.expandtabs(4).splitlines()]
+    added = [DiffLine("+", (indent + text).rstrip()) for text in change.text.expandtabs(4).splitlines()]
     if not line:
-        return _dedented(added)
+        return _dedent(added)
     if change.position == "instead":
-        return _dedented([Change("-", line), *added])
-    return _dedented([*added, Change(" ", line)] if change.position == "before" else [Change(" ", line), *added])
+        return _dedent([DiffLine("-", line), *added])
+    return _dedent([*added, DiffLine(" ", line)] if change.position == "before" else [DiffLine(" ", line), *added])
 
 
-def repaired(finding: Finding) -> list[Change]:
+def fix_diff(finding: Finding) -> list[DiffLine]:
     """Show what a fix in bytes changes, as lines of a diff; none where the file cannot be read, or many change.
 
     A notebook's edits are of its code cells together, which no file holds: they are not shown.
@@ -93,40 +93,40 @@ def repaired(finding: Finding) -> list[Change]:
         return []
     old, new = (text.source.expandtabs(4).removeprefix("\ufeff").splitlines() for text in (before, after))
     lines = list(difflib.unified_diff(old, new, n=0))[2:]
-    changes = [Change(line[0], line[1:].rstrip()) for line in lines if not line.startswith("@")]
-    return _dedented(changes) if len(changes) <= MOST_CHANGES else []
+    changes = [DiffLine(line[0], line[1:].rstrip()) for line in lines if not line.startswith("@")]
+    return _dedent(changes) if len(changes) <= MAX_DIFF_LINES else []
 
 
-def _lines(path: str, notes: Mapping[int, Sequence[Note]]) -> list[Line | None]:
+def _lines(path: str, notes: Mapping[int, Sequence[LineNote]]) -> list[Line | None]:
     wanted: set[int] = set()
     for number, said in notes.items():
-        around = AROUND if any(note.at_fault for note in said) else BESIDE
+        around = CONTEXT_LINES if any(note.at_fault for note in said) else RELATED_CONTEXT_LINES
         wanted |= {number, *range(max(1, number - around), number + around + 1)}
     wanted |= {number + 1 for number in wanted if number + 2 in wanted}  # one line left out would take a line, too
-    lines = [Line(number, _source(path, number), notes.get(number, ())) for number in sorted(wanted)]
-    shared = _shared([line.text for line in lines])
-    return list(_gaps(_trimmed([line._replace(text=line.text[shared:]) for line in lines])))
+    lines = [Line(number, _read_line(path, number), notes.get(number, ())) for number in sorted(wanted)]
+    shared = _common_indent([line.text for line in lines])
+    return list(_mark_gaps(_trim([line._replace(text=line.text[shared:]) for line in lines])))
 
 
-def _trimmed(lines: Sequence[Line]) -> Iterator[Line]:
+def _trim(lines: Sequence[Line]) -> Iterator[Line]:
     """Drop empty lines at the ends of each stretch, such as those behind the end of the file."""
     shown = {line.number for line in lines if line.text.strip() or line.notes}
     present = {line.number for line in lines}
     for line in lines:
-        above = any(n in shown for n in _run(line.number, -1, present))
-        below = any(n in shown for n in _run(line.number, 1, present))
+        above = any(n in shown for n in _consecutive(line.number, -1, present))
+        below = any(n in shown for n in _consecutive(line.number, 1, present))
         if above and below:
             yield line
 
 
-def _run(start: int, step: int, present: set[int]) -> Iterator[int]:
+def _consecutive(start: int, step: int, present: set[int]) -> Iterator[int]:
     """Yield the numbers from one on, as long as they follow each other."""
     while start in present:
         yield start
         start += step
 
 
-def _gaps(lines: Iterable[Line]) -> Iterator[Line | None]:
+def _mark_gaps(lines: Iterable[Line]) -> Iterator[Line | None]:
     before: Line | None = None
     for line in lines:
         if before is not None and line.number > before.number + 1:
@@ -135,14 +135,14 @@ def _gaps(lines: Iterable[Line]) -> Iterator[Line | None]:
         before = line
 
 
-def _source(path: str, number: int) -> str:
+def _read_line(path: str, number: int) -> str:
     return linecache.getline(path, number).rstrip().expandtabs(4)
 
 
-def _dedented(changes: Sequence[Change]) -> list[Change]:
-    shared = _shared([change.text for change in changes])
-    return [Change(sign, text[shared:]) for sign, text in changes]
+def _dedent(changes: Sequence[DiffLine]) -> list[DiffLine]:
+    shared = _common_indent([change.text for change in changes])
+    return [DiffLine(sign, text[shared:]) for sign, text in changes]
 
 
-def _shared(texts: Iterable[str]) -> int:
+def _common_indent(texts: Iterable[str]) -> int:
     return min((len(text) - len(text.lstrip()) for text in texts if text.strip()), default=0)

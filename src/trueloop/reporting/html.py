@@ -10,15 +10,15 @@ from typing import Final
 from trueloop.core.findings import ExplainedError, Finding, Report, Severity, UpdateTiming
 from trueloop.core.formatting import format_duration, format_number, format_percent, to_single_line
 from trueloop.core.html import Markup, element, section
-from trueloop.reporting.excerpt import Excerpt, Line, diff, excerpts
-from trueloop.reporting.plots import Plot, figure
-from trueloop.reporting.summary import cost_share, counts, headline, more, reasons, shown, untrained, when
+from trueloop.reporting.excerpt import Excerpt, Line, diff_lines, excerpts
+from trueloop.reporting.plots import Plot, render_figure
+from trueloop.reporting.summary import overhead_share, format_counts, headline, repeat_notes, reasons_not_judged, format_path, has_no_updates, format_occurrences
 
 # Nothing is loaded and nothing runs, whatever a hostile file name or message says.
-POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 TITLES: Final = {"loss": "Loss", "grad_norm": "Gradient norm", "lr": "Learning rate", "live_graphs": "Graphs alive"}
-LOG: Final = ("loss", "grad_norm")
-CHANGED: Final = {"+": "added", "-": "removed", " ": "kept"}
+LOG_SCALED: Final = ("loss", "grad_norm")
+DIFF_CLASSES: Final = {"+": "added", "-": "removed", " ": "kept"}
 
 
 def to_html(report: Report, *, base: Path | None = None) -> str:
@@ -32,7 +32,7 @@ def to_html(report: Report, *, base: Path | None = None) -> str:
     head = element(
         "head",
         Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{CONTENT_POLICY}">'),
         Markup('<meta name="color-scheme" content="light dark">'),
         element("title", f"trueloop: {headline(report)}"),
         element("style", Markup(style)),
@@ -40,13 +40,13 @@ def to_html(report: Report, *, base: Path | None = None) -> str:
     found = [_finding(finding, base) for finding in report.findings]
     parts = [
         _header(report),
-        _explained(report.error, base) if report.error else Markup(),
+        _error_section(report.error, base) if report.error else Markup(),
         _cards(report),
         section("Findings", *found) if found else Markup(),
-        _curves(report),
-        _time(report.timing) if report.timing else Markup(),
-        _judged(report),
-        _problems(report),
+        _curve_section(report),
+        _timing_section(report.timing) if report.timing else Markup(),
+        _verdict_section(report),
+        _problem_section(report),
         element(
             "footer", "Written by trueloop. ", element("code", "trueloop explain CODE"), " prints a finding's page."
         ),
@@ -58,7 +58,7 @@ def to_html(report: Report, *, base: Path | None = None) -> str:
 def _header(report: Report) -> Markup:
     worst = report.highest_severity()
     tone = "error" if report.error else "good" if worst in (None, Severity.NOTE) else str(worst)
-    if tone == "good" and untrained(report):
+    if tone == "good" and has_no_updates(report):
         tone = "warning"
     return element("header", element("p", "trueloop", class_="kicker"), element("h1", headline(report), class_=tone))
 
@@ -69,7 +69,7 @@ def _cards(report: Report) -> Markup:
         shown_cards += [
             ("updates", format_number(report.updates), f"in {format_duration(report.seconds)}"),
             ("watched in full", format_number(report.updates_traced), "the others for what is cheap to see"),
-            ("cost of watching", f"≥ {format_percent(cost_share(report))}", f"{format_duration(report.overhead_s)}, timed from within"),
+            ("cost of watching", f"≥ {format_percent(overhead_share(report))}", f"{format_duration(report.overhead_s)}, timed from within"),
         ]
     if report.timing:
         shown_cards.append(("an update", format_duration(report.timing.update_s), "as a rule"))
@@ -82,7 +82,7 @@ def _cards(report: Report) -> Markup:
     return element("dl", *cards, class_="cards") if shown_cards else Markup()
 
 
-def _explained(error: ExplainedError, base: Path | None) -> Markup:
+def _error_section(error: ExplainedError, base: Path | None) -> Markup:
     return section(
         "What ended the run",
         element(
@@ -104,8 +104,8 @@ def _finding(finding: Finding, base: Path | None) -> Markup:
     fix = [element("p", element("strong", "Fix: "), to_single_line(finding.fix))] if finding.fix else []
     if finding.change:
         lines = (
-            element("span", element("i", change.sign), change.text or " ", class_=CHANGED[change.sign])
-            for change in diff(finding.change)
+            element("span", element("i", change.sign), change.text or " ", class_=DIFF_CLASSES[change.sign])
+            for change in diff_lines(finding.change)
         )
         fix.append(element("pre", *lines))
     return element(
@@ -113,7 +113,7 @@ def _finding(finding: Finding, base: Path | None) -> Markup:
         element("h3", name, " ", to_single_line(finding.title)),
         element("p", to_single_line(finding.message)),
         *(part for excerpt in excerpts(finding) for part in _excerpt(excerpt, base)),
-        *([element("p", f"Seen {since}.", class_="since")] if (since := when(finding)) else []),
+        *([element("p", f"Seen {since}.", class_="since")] if (since := format_occurrences(finding)) else []),
         *fix,
         class_=f"finding {severity}",
         id=f"{finding.code}-{finding.location.line if finding.location else 0}",
@@ -123,7 +123,7 @@ def _finding(finding: Finding, base: Path | None) -> Markup:
 def _excerpt(excerpt: Excerpt, base: Path | None) -> Iterator[Markup]:
     site = excerpt.site
     function = f" in {site.function}" if site.function else ""
-    yield element("p", element("code", f"{shown(site.path, base)}:{site.line}"), function, class_="where")
+    yield element("p", element("code", f"{format_path(site.path, base)}:{site.line}"), function, class_="where")
     yield element("pre", *(_line(line) for line in excerpt.lines))
 
 
@@ -136,14 +136,14 @@ def _line(line: Line | None) -> Markup:
     return element("span", element("i", line.number), line.text, *words, class_=kind)
 
 
-def _curves(report: Report) -> Markup:
+def _curve_section(report: Report) -> Markup:
     marks = [
         (finding.first_update, finding.code)
         for finding in report.findings
         if finding.first_update is not None and finding.severity is not Severity.NOTE
     ]
     drawn = [
-        figure(Plot(name=name, title=title, series=report.series[name], marks=marks, log=name in LOG))
+        render_figure(Plot(name=name, title=title, series=report.series[name], marks=marks, log=name in LOG_SCALED))
         for name, title in TITLES.items()
         if name in report.series and report.series[name].values
     ]
@@ -151,7 +151,7 @@ def _curves(report: Report) -> Markup:
     return section("Curves", element("div", *drawn, class_="curves"), told) if drawn else Markup()
 
 
-def _time(rate: UpdateTiming) -> Markup:
+def _timing_section(rate: UpdateTiming) -> Markup:
     shares = {
         "data": rate.data_share, "forward": rate.forward_share, "backward": rate.backward_share, "optimizer": rate.optimizer_share,
     }  # fmt: skip
@@ -167,19 +167,19 @@ def _time(rate: UpdateTiming) -> Markup:
     )
 
 
-def _judged(report: Report) -> Markup:
+def _verdict_section(report: Report) -> Markup:
     if not report.verdicts:
         return Markup()
-    rows = [(code, f"fired; {words}") for code, words in more(report).items()]
-    rows += [(", ".join(codes), reason) for reason, codes in reasons(report).items()]
+    rows = [(code, f"fired; {words}") for code, words in repeat_notes(report).items()]
+    rows += [(", ".join(codes), reason) for reason, codes in reasons_not_judged(report).items()]
     listed = element("table", *(element("tr", element("td", a), element("td", to_single_line(b))) for a, b in rows))
     return section(
         "What was judged",
-        element("div", element("p", counts(report), "."), *([listed] if rows else []), class_="block"),
+        element("div", element("p", format_counts(report), "."), *([listed] if rows else []), class_="block"),
     )
 
 
-def _problems(report: Report) -> Markup:
+def _problem_section(report: Report) -> Markup:
     if not report.problems:
         return Markup()
     told = element("p", "These broke inside trueloop. The program itself was not touched, and went on.")

@@ -61,7 +61,7 @@ from trueloop.core.findings import (
     Verdict,
 )
 from trueloop.core.source_text import Edit, Fix
-from trueloop.reporting.summary import cost_share, headline, outcome
+from trueloop.reporting.summary import overhead_share, headline, outcome
 from trueloop.version import __version__
 
 SCHEMA: Final = 1
@@ -81,7 +81,7 @@ def to_json(report: Report) -> dict[str, Any]:
         "updates": report.updates,
         "updates_traced": report.updates_traced,
         "seconds": report.seconds,
-        "overhead": {"seconds": report.overhead_s, "share": cost_share(report)},
+        "overhead": {"seconds": report.overhead_s, "share": overhead_share(report)},
         "timing": asdict(report.timing) if report.timing else None,
         "series": {
             name: {"updates": list(each.updates), "values": [_number(value) for value in each.values]}

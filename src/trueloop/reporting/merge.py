@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from trueloop.core.findings import ExplainedError, FailureVerdict, Finding, Report, Severity, SourceLocation, Verdict
 
-Key = tuple[str, SourceLocation | None, int]
+FindingKey = tuple[str, SourceLocation | None, int]
 
 
-def merge(reports: Mapping[int, Report], *, missing: Sequence[int] = ()) -> Report:
+def merge_reports(reports: Mapping[int, Report], *, missing: Sequence[int] = ()) -> Report:
     """Make one report of the ranks'. Rate and curves are those of the lowest rank, which has the same batches' worth.
 
     Args:
@@ -29,19 +29,19 @@ def merge(reports: Mapping[int, Report], *, missing: Sequence[int] = ()) -> Repo
     ]
     return replace(
         every[0],
-        findings=_findings(reports, of=len(reports) + len(missing)),
+        findings=_merge_findings(reports, of=len(reports) + len(missing)),
         verdicts=_merge_verdicts(verdict for each in every for verdict in each.verdicts),
         suppressed=max(each.suppressed for each in every),
         updates=max(each.updates for each in every),
         updates_traced=max(each.updates_traced for each in every),
         seconds=max(each.seconds for each in every),
         overhead_s=max(each.overhead_s for each in every),
-        error=_error(reports, several=several),
+        error=_first_error(reports, several=several),
         problems=(*problems, *(f"rank {rank} ended without a report" for rank in missing)),
     )
 
 
-def _error(reports: Mapping[int, Report], *, several: bool) -> ExplainedError | None:
+def _first_error(reports: Mapping[int, Report], *, several: bool) -> ExplainedError | None:
     """Return what ended the lowest rank that was ended by something: the others mostly follow it."""
     for rank in sorted(reports):
         error = reports[rank].error
@@ -50,17 +50,17 @@ def _error(reports: Mapping[int, Report], *, several: bool) -> ExplainedError | 
     return None
 
 
-def _findings(reports: Mapping[int, Report], *, of: int) -> tuple[Finding, ...]:
-    found: dict[Key, dict[int, Finding]] = {}
+def _merge_findings(reports: Mapping[int, Report], *, of: int) -> tuple[Finding, ...]:
+    found: dict[FindingKey, dict[int, Finding]] = {}
     for rank in sorted(reports):
-        for key, finding in _keyed(reports[rank].findings):
+        for key, finding in _number_findings(reports[rank].findings):
             found.setdefault(key, {})[rank] = finding
     order = list(Severity)
-    together = [_together(by_rank, of=of) for by_rank in found.values()]
+    together = [_merge_finding(by_rank, of=of) for by_rank in found.values()]
     return tuple(sorted(together, key=lambda finding: (order.index(finding.severity), finding.first_update or 0)))
 
 
-def _keyed(findings: Iterable[Finding]) -> Iterable[tuple[Key, Finding]]:
+def _number_findings(findings: Iterable[Finding]) -> Iterable[tuple[FindingKey, Finding]]:
     """Number the findings of one code at one line, which are about different things, in their order."""
     seen: dict[tuple[str, SourceLocation | None], int] = {}
     for finding in findings:
@@ -69,7 +69,7 @@ def _keyed(findings: Iterable[Finding]) -> Iterable[tuple[Key, Finding]]:
         yield (*place, seen[place]), finding
 
 
-def _together(by_rank: Mapping[int, Finding], *, of: int) -> Finding:
+def _merge_finding(by_rank: Mapping[int, Finding], *, of: int) -> Finding:
     findings = list(by_rank.values())
     since = [each.first_update for each in findings if each.first_update is not None]
     noun = "rank" if len(by_rank) == 1 else "ranks"

@@ -9,47 +9,47 @@ from typing import Final
 
 from trueloop.core.findings import Finding, Severity
 from trueloop.core.formatting import replace_unprintable, to_single_line
-from trueloop.reporting.summary import shown
+from trueloop.reporting.summary import format_path
 
-COMMANDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
+GITHUB_COMMANDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "notice"}
 
 
-def concise(finding: Finding, *, base: Path) -> str:
+def format_concise(finding: Finding, *, base: Path) -> str:
     """Say a finding as compilers do: "train.py:41:5: GRD001 error [*] The step ..."; ``[*]`` = --fix does."""
     mark = " [*]" if finding.autofix and finding.autofix.safe else ""
-    return f"{_place(finding, base)}: {finding.code} {finding.severity}{mark} {to_single_line(finding.message)}"
+    return f"{_format_location(finding, base)}: {finding.code} {finding.severity}{mark} {to_single_line(finding.message)}"
 
 
-def _place(finding: Finding, base: Path) -> str:
+def _format_location(finding: Finding, base: Path) -> str:
     if finding.location is None:
         return "?"
-    return f"{shown(finding.location.path, base)}:{finding.location.line}" + (f":{finding.column}" if finding.column else "")
+    return f"{format_path(finding.location.path, base)}:{finding.location.line}" + (f":{finding.column}" if finding.column else "")
 
 
-def annotation(finding: Finding, *, base: Path) -> str:
+def format_annotation(finding: Finding, *, base: Path) -> str:
     """Say a finding as a workflow command of GitHub's, which it shows beside the line."""
     site = finding.location
     parts = {"title": f"{finding.code} {finding.title}"}
     if site is not None:
-        path, _, cell = shown(site.path, base).partition(":cell ")
+        path, _, cell = format_path(site.path, base).partition(":cell ")
         parts = {"file": path, "line": str(site.line), **parts}
         if cell:
             parts.pop("line")  # that of a cell is not one of the file
             parts["title"] += f" (cell {cell}, line {site.line})"
         elif finding.column and finding.end:
             parts |= {"col": str(finding.column), "endLine": str(finding.end[0]), "endColumn": str(finding.end[1])}
-    named = ",".join(f"{name}={_escaped(value, in_name=True)}" for name, value in parts.items())
-    words = _escaped(f"{to_single_line(finding.message)} {finding.fix}".strip(), in_name=False)
-    return f"::{COMMANDS[finding.severity]} {named}::{words}"
+    named = ",".join(f"{name}={_escape(value, in_name=True)}" for name, value in parts.items())
+    words = _escape(f"{to_single_line(finding.message)} {finding.fix}".strip(), in_name=False)
+    return f"::{GITHUB_COMMANDS[finding.severity]} {named}::{words}"
 
 
-def _escaped(text: str, *, in_name: bool) -> str:
+def _escape(text: str, *, in_name: bool) -> str:
     for sign, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), *(((":", "%3A"), (",", "%2C")) if in_name else ())):
         text = text.replace(sign, code)
     return text
 
 
-def statistics(findings: Iterable[Finding]) -> Iterator[str]:
+def format_statistics(findings: Iterable[Finding]) -> Iterator[str]:
     """Yield how often each failure was found, the most frequent one first: "  12  GRD001  [*]  never-cleared"."""
     findings = list(findings)
     counts = Counter(finding.code for finding in findings)

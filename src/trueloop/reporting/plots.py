@@ -15,9 +15,9 @@ from trueloop.core.html import Markup, element
 
 WIDTH, HEIGHT = 560, 260
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 24
-COLUMNS: Final = 500  # more points than this in a plot this wide are not seen; the extremes of each column are
+MAX_POINTS: Final = 500  # more points than this in a plot this wide are not seen; the extremes of each column are
 
-BEYOND: Final = 1e300  # is not finite in any type that is trained in; the range between two such is not a number
+MAX_DRAWN: Final = 1e300  # is not finite in any type that is trained in; the range between two such is not a number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +34,15 @@ class Plot:
     """Logarithmic, where the values allow and deserve it."""
 
 
-def figure(plot: Plot) -> Markup:
+def render_figure(plot: Plot) -> Markup:
     """Draw one plot with its title, and a sentence of what it shows."""
-    points = _finite(plot.series)
+    points = _finite_points(plot.series)
     lost = len(plot.series.values) - len(points)
     caption = _caption([value for _, value in points], lost)
     title = element("h3", plot.title)
     if not points:
         return element("figure", title, element("figcaption", caption))
-    return element("figure", title, _svg(plot, _columns(points), caption), element("figcaption", caption))
+    return element("figure", title, _svg(plot, _downsample(points), caption), element("figcaption", caption))
 
 
 def _svg(plot: Plot, points: Sequence[tuple[int, float]], caption: str) -> Markup:
@@ -85,16 +85,16 @@ def _marks(marks: Iterable[tuple[int, str]], x: Axis) -> Iterator[Markup]:
             yield element("line", told, x1=at, x2=at, y1=TOP, y2=HEIGHT - BOTTOM, class_="mark")
 
 
-def _finite(series: Series) -> list[tuple[int, float]]:
+def _finite_points(series: Series) -> list[tuple[int, float]]:
     pairs = zip(series.updates, series.values, strict=True)
-    return [(update, value) for update, value in pairs if math.isfinite(value) and abs(value) < BEYOND]
+    return [(update, value) for update, value in pairs if math.isfinite(value) and abs(value) < MAX_DRAWN]
 
 
-def _columns(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+def _downsample(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     """Keep the least and the greatest value of each column of the page."""
-    if len(points) <= COLUMNS:
+    if len(points) <= MAX_POINTS:
         return list(points)
-    half = COLUMNS // 2
+    half = MAX_POINTS // 2
     edges = [len(points) * k // half for k in range(half + 1)]
     kept: list[tuple[int, float]] = []
     for start, stop in pairwise(edges):

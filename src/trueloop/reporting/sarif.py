@@ -28,7 +28,7 @@ def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
         report: of a run, or of a tree of sources.
         base: paths below it are told relative to it, as code hosts want them to the repository.
     """
-    findings = [*([_raised(report.error)] if report.error else []), *report.findings]
+    findings = [*([_error_as_finding(report.error)] if report.error else []), *report.findings]
     rules = list({finding.code: _rule(finding) for finding in findings}.values())
     index = {rule["id"]: place for place, rule in enumerate(rules)}
     driver = {
@@ -51,7 +51,7 @@ def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
 def _results(findings: Iterable[Finding], index: Mapping[str, int], base: Path | None) -> Iterable[dict[str, Any]]:
     seen: dict[str, int] = {}
     for finding in findings:
-        content = _content(finding, base)
+        content = _fingerprint(finding, base)
         seen[content] = seen.get(content, 0) + 1
         result: dict[str, Any] = {
             "ruleId": finding.code,
@@ -64,7 +64,7 @@ def _results(findings: Iterable[Finding], index: Mapping[str, int], base: Path |
         if finding.location:
             result["locations"] = [_location(finding.location, base, finding)]
         if finding.location and finding.autofix and finding.cell is None:
-            result["fixes"] = [_repair(finding.autofix, finding.location, base)]
+            result["fixes"] = [_fix(finding.autofix, finding.location, base)]
         if finding.related:
             result["relatedLocations"] = [
                 {"id": number, **_location(site, base), "message": {"text": words}}
@@ -75,7 +75,7 @@ def _results(findings: Iterable[Finding], index: Mapping[str, int], base: Path |
         yield result
 
 
-def _raised(error: ExplainedError) -> Finding:
+def _error_as_finding(error: ExplainedError) -> Finding:
     """Tell the error that ended a run as a result like any other."""
     return Finding(
         code=f"raised/{error.kind}", slug=error.kind, title=error.title, severity=Severity.ERROR,
@@ -84,7 +84,7 @@ def _raised(error: ExplainedError) -> Finding:
     )  # fmt: skip
 
 
-def _content(finding: Finding, base: Path | None) -> str:
+def _fingerprint(finding: Finding, base: Path | None) -> str:
     """Return what stays the same while lines move, on every machine: the code, the file, the words of the line."""
     site = finding.location
     path, line = (_artifact(site.path, base)["uri"], linecache.getline(site.path, site.line)) if site else ("", "")
@@ -114,7 +114,7 @@ def _rule(finding: Finding) -> dict[str, Any]:
     return rule
 
 
-def _repair(repair: Fix, site: SourceLocation, base: Path | None) -> dict[str, Any]:
+def _fix(repair: Fix, site: SourceLocation, base: Path | None) -> dict[str, Any]:
     replacements = [
         {
             "deletedRegion": {"byteOffset": edit.start, "byteLength": edit.end - edit.start},
@@ -146,13 +146,13 @@ def _artifact(path: str, base: Path | None) -> dict[str, str]:
         known = Path(os.path.normpath(base / path))  # Python keeps "a/../b.py" as it was typed
         for root in (base, base.resolve()):
             if known.is_relative_to(root):
-                return {"uri": _quoted(known.relative_to(root).as_posix()), "uriBaseId": "SRCROOT"}
+                return {"uri": _quote(known.relative_to(root).as_posix()), "uriBaseId": "SRCROOT"}
         path = str(known)
     known = Path(path)
-    return {"uri": known.as_uri() if known.is_absolute() else _quoted(path)}
+    return {"uri": known.as_uri() if known.is_absolute() else _quote(path)}
 
 
-def _quoted(path: str) -> str:
+def _quote(path: str) -> str:
     return quote(path.encode("utf-8", "surrogateescape"), safe="/")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from trueloop.core.findings import FailureVerdict, Finding, Report, Severity, Verdict
 from trueloop.core.formatting import format_count, format_number, replace_unprintable
 
-FAULT = "this run is not training what you think"
+ERROR_HEADLINE = "this run is not training what you think"
 
 
 class Outcome(StrEnum):
@@ -25,10 +25,10 @@ def outcome(report: Report) -> Outcome:
     """Say what a report comes to. Notes count as findings here, and fail nothing."""
     if report.findings:
         return Outcome.FINDINGS
-    return Outcome.NOT_JUDGED if untrained(report) else Outcome.CLEAN
+    return Outcome.NOT_JUDGED if has_no_updates(report) else Outcome.CLEAN
 
 
-def untrained(report: Report) -> bool:
+def has_no_updates(report: Report) -> bool:
     """Say whether it is of a run in which no optimizer stepped: silence about its updates means nothing."""
     return report.updates == 0 and not report.files
 
@@ -46,51 +46,51 @@ def _headline(report: Report) -> str:
     if report.files:
         return f"{words or 'No silent failure found'} in {format_count(report.files, 'file')}"
     if Severity.ERROR in found:
-        return f"{words}: {FAULT if report.updates else 'no optimizer made a step'}"
+        return f"{words}: {ERROR_HEADLINE if report.updates else 'no optimizer made a step'}"
     if Severity.WARNING in found:
         return f"{words}{where}: look at {'this' if len(found) == 1 else 'these'} before you trust the result"
-    nothing = "Not judged: no optimizer made a step" if untrained(report) else f"No silent failure found{where}"
+    nothing = "Not judged: no optimizer made a step" if has_no_updates(report) else f"No silent failure found{where}"
     return nothing + (f", {words}" if words else "")
 
 
-def with_verdict(report: Report, verdict: Verdict) -> Sequence[FailureVerdict]:
+def verdicts_of(report: Report, verdict: Verdict) -> Sequence[FailureVerdict]:
     """Return what was decided this way."""
     return [judged for judged in report.verdicts if judged.verdict is verdict]
 
 
-def counts(report: Report) -> str:
+def format_counts(report: Report) -> str:
     """Say how many of the known failures were judged, and how: "41 judged (39 passed, 2 fired), 7 not"."""
-    numbers = {verdict: len(with_verdict(report, verdict)) for verdict in Verdict}
+    numbers = {verdict: len(verdicts_of(report, verdict)) for verdict in Verdict}
     judged = numbers[Verdict.FIRED] + numbers[Verdict.PASSED]
     words = [f"{numbers[verdict]} {verdict}" for verdict in Verdict if numbers[verdict]]
     return f"{judged} of {format_count(len(report.verdicts), 'failure')} judged: {', '.join(words)}"
 
 
-def reasons(report: Report) -> dict[str, list[str]]:
+def reasons_not_judged(report: Report) -> dict[str, list[str]]:
     """Return why failures were not judged: reason -> codes, the most frequent one first."""
     found: dict[str, list[str]] = {}
-    for each in with_verdict(report, Verdict.NOT_JUDGED):
+    for each in verdicts_of(report, Verdict.NOT_JUDGED):
         found.setdefault(each.reason or "no reason is known", []).append(each.code)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
-def more(report: Report) -> dict[str, str]:
+def repeat_notes(report: Report) -> dict[str, str]:
     """Return what is told of findings beyond those that are listed: code -> words."""
-    return {each.code: each.reason for each in with_verdict(report, Verdict.FIRED) if each.reason}
+    return {each.code: each.reason for each in verdicts_of(report, Verdict.FIRED) if each.reason}
 
 
-def cost_share(report: Report) -> float:
+def overhead_share(report: Report) -> float:
     """Return the share of the run's time that watching took."""
     return report.overhead_s / report.seconds if report.seconds > 0 else 0.0
 
 
-def shown(path: str, base: Path | None) -> str:
+def format_path(path: str, base: Path | None) -> str:
     """Write a path as people open it: relative to the folder they are in, where it lies there."""
     known = Path(path)
     return replace_unprintable(str(known.relative_to(base) if base and known.is_relative_to(base) else known))
 
 
-def when(finding: Finding) -> str:
+def format_occurrences(finding: Finding) -> str:
     """Say since when, and how often: "since update 1, 1199 times"; "" where the text alone was read."""
     if finding.first_update is None:
         return f"{format_number(finding.count)} times" if finding.count > 1 else ""

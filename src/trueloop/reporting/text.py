@@ -26,22 +26,22 @@ from trueloop.core.formatting import (
     replace_unprintable,
     to_single_line,
 )
-from trueloop.reporting.excerpt import Excerpt, Line, diff, excerpts, repaired
-from trueloop.reporting.summary import cost_share, counts, headline, more, reasons, shown, untrained, when
+from trueloop.reporting.excerpt import Excerpt, Line, diff_lines, excerpts, fix_diff
+from trueloop.reporting.summary import overhead_share, format_counts, headline, repeat_notes, reasons_not_judged, format_path, has_no_updates, format_occurrences
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 COLOURS: Final = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 SIGNS: Final = {"+": "green", "-": "red", " ": "dim"}
-READABLE: Final = 100  # columns of prose; a longer line is hard to find the next one from
-LABEL: Final = 12
-UNIT: Final = re.compile(r"(?<=\d) (?=(?:%|[µm]?s|min|h|d)(?!\w))")
-Part = tuple[str, str]
+MAX_PROSE_WIDTH: Final = 100  # columns of prose; a longer line is hard to find the next one from
+LABEL_WIDTH: Final = 12
+UNIT_SPACE: Final = re.compile(r"(?<=\d) (?=(?:%|[µm]?s|min|h|d)(?!\w))")
+StyledText = tuple[str, str]
 """Words and their style."""
 
 
-class _Look(NamedTuple):
+class _Layout(NamedTuple):
     width: int
     base: Path
     bar: str
@@ -56,105 +56,105 @@ def print_report(report: Report, console: Console, *, base: Path) -> None:
         console: decides about colours and the width.
         base: paths are told relative to it.
     """
-    _print(console, base, lambda look: _lines(report, look))
+    _print(console, base, lambda layout: _report_lines(report, layout))
 
 
-def print_found(findings: Iterable[Finding], console: Console, *, base: Path) -> None:
+def print_findings(findings: Iterable[Finding], console: Console, *, base: Path) -> None:
     """Print findings in texts, each with an empty line behind it."""
-    _print(console, base, lambda look: (parts for each in findings for parts in (*_finding(each, look), ())))
+    _print(console, base, lambda layout: (parts for each in findings for parts in (*_finding_lines(each, layout), ())))
 
 
-def _print(console: Console, base: Path, lines: Callable[[_Look], Iterable[Sequence[Part]]]) -> None:
+def _print(console: Console, base: Path, lines: Callable[[_Layout], Iterable[Sequence[StyledText]]]) -> None:
     from rich.text import Text
 
     utf = console.encoding.startswith("utf")
-    for parts in lines(_Look(console.width, base, "│" if utf else "|", "…" if utf else "...")):
-        safe = parts if utf else [(_encoded(words, console.encoding), style) for words, style in parts]
+    for parts in lines(_Layout(console.width, base, "│" if utf else "|", "…" if utf else "...")):
+        safe = parts if utf else [(_encode(words, console.encoding), style) for words, style in parts]
         console.print(Text.assemble(*safe), soft_wrap=True)
 
 
-def _lines(report: Report, look: _Look) -> Iterator[Sequence[Part]]:
+def _report_lines(report: Report, layout: _Layout) -> Iterator[Sequence[StyledText]]:
     yield []
     yield [("trueloop: ", "bold"), (headline(report), _tone(report))]
     if report.error:
         yield []
-        yield from _explained(report.error, look)
-    beyond = more(report)
+        yield from _error_lines(report.error, layout)
+    beyond = repeat_notes(report)
     for index, finding in enumerate(report.findings):
         yield []
-        yield from _finding(finding, look)
+        yield from _finding_lines(finding, layout)
         last = all(finding.code != other.code for other in report.findings[index + 1 :])
         if last and finding.code in beyond:
-            yield from _prose(f"{finding.code} was {beyond[finding.code]}.", look, style="dim")
+            yield from _prose(f"{finding.code} was {beyond[finding.code]}.", layout, style="dim")
     yield []
-    yield from _rest(report, look)
+    yield from _footer(report, layout)
 
 
 def _tone(report: Report) -> str:
     worst = Severity.ERROR if report.error else report.highest_severity()
     if worst is not None and worst is not Severity.NOTE:
         return COLOURS[worst]
-    return "bold yellow" if untrained(report) else "bold green"
+    return "bold yellow" if has_no_updates(report) else "bold green"
 
 
 # One finding, and what ended the run ------------------------------------------------------------------------------
 
 
-def _explained(error: ExplainedError, look: _Look) -> Iterator[Sequence[Part]]:
+def _error_lines(error: ExplainedError, layout: _Layout) -> Iterator[Sequence[StyledText]]:
     yield [(error.type, COLOURS[Severity.ERROR]), (f"  {to_single_line(error.title)}", "bold")]
-    yield from _prose(f"torch: {error.message}", look, style="dim")
-    yield from _prose(error.meaning, look)
+    yield from _prose(f"torch: {error.message}", layout, style="dim")
+    yield from _prose(error.meaning, layout)
     for excerpt in excerpts(error):
         yield []
-        yield from _excerpt(excerpt, look)
+        yield from _excerpt_lines(excerpt, layout)
     yield []
-    yield from _prose(error.fix, look, label="fix   ", style="green")
+    yield from _prose(error.fix, layout, label="fix   ", style="green")
 
 
-def _finding(finding: Finding, look: _Look) -> Iterator[Sequence[Part]]:
+def _finding_lines(finding: Finding, layout: _Layout) -> Iterator[Sequence[StyledText]]:
     name = f"{finding.severity} {finding.code}"
     yield [(name, COLOURS[finding.severity]), (f"  {to_single_line(finding.title)}", "bold")]
-    yield from _prose(finding.message, look)
+    yield from _prose(finding.message, layout)
     for excerpt in excerpts(finding):
         yield []
-        yield from _excerpt(excerpt, look)
+        yield from _excerpt_lines(excerpt, layout)
     yield []
-    if since := when(finding):
-        yield from _prose(since, look, label="seen  ")
+    if since := format_occurrences(finding):
+        yield from _prose(since, layout, label="seen  ")
     if finding.fix:
-        yield from _prose(finding.fix, look, label="fix   ", style="green")
-    for change in diff(finding.change) if finding.change else repaired(finding):
-        yield [(_cropped(f"        {change.sign} {replace_unprintable(change.text)}", look), SIGNS[change.sign])]
-    yield from _prose(f"trueloop explain {finding.code}", look, label="more  ", style="dim")
+        yield from _prose(finding.fix, layout, label="fix   ", style="green")
+    for change in diff_lines(finding.change) if finding.change else fix_diff(finding):
+        yield [(_crop(f"        {change.sign} {replace_unprintable(change.text)}", layout), SIGNS[change.sign])]
+    yield from _prose(f"trueloop explain {finding.code}", layout, label="more  ", style="dim")
 
 
-def _excerpt(excerpt: Excerpt, look: _Look) -> Iterator[Sequence[Part]]:
+def _excerpt_lines(excerpt: Excerpt, layout: _Layout) -> Iterator[Sequence[StyledText]]:
     site = excerpt.site
     function = f" in {replace_unprintable(site.function)}" if site.function else ""
-    yield [("  ", ""), (f"{shown(site.path, look.base)}:{site.line}", "cyan"), (function, "dim")]
+    yield [("  ", ""), (f"{format_path(site.path, layout.base)}:{site.line}", "cyan"), (function, "dim")]
     digits = max(len(str(line.number)) for line in excerpt.lines if line)
     for line in excerpt.lines:
         if line is None:
-            yield [(f"  {look.ellipsis:>{digits}}", "dim")]
+            yield [(f"  {layout.ellipsis:>{digits}}", "dim")]
         elif line.text or not line.notes:
-            yield from _line(line, digits, look)
+            yield from _source_lines(line, digits, layout)
         else:  # the source is not there: its place is all there is to say
             for note in line.notes:
-                yield [(f"  {line.number:>{digits}} {look.bar} ", "dim"), (to_single_line(note.words), "")]
+                yield [(f"  {line.number:>{digits}} {layout.bar} ", "dim"), (to_single_line(note.words), "")]
 
 
-def _line(line: Line, digits: int, look: _Look) -> Iterator[Sequence[Part]]:
+def _source_lines(line: Line, digits: int, layout: _Layout) -> Iterator[Sequence[StyledText]]:
     fault = any(note.at_fault for note in line.notes)
-    code = _cropped(replace_unprintable(line.text), look, taken=digits + 5)
-    yield [(f"  {line.number:>{digits}} {look.bar} ", "dim"), (code, "bold" if fault else "")]
+    code = _crop(replace_unprintable(line.text), layout, taken=digits + 5)
+    yield [(f"  {line.number:>{digits}} {layout.bar} ", "dim"), (code, "bold" if fault else "")]
     start, end = line.code
-    room = look.width - digits - 5 - start
+    room = layout.width - digits - 5 - start
     for note in line.notes:
         style = "bold red" if note.at_fault else "cyan"
         mark = ("^" if note.at_fault else "-") * max(1, min(end - start, room))
         words = to_single_line(note.words)
         beside = len(mark) + 1 + len(words) <= room
-        gutter = (f"  {'':>{digits}} {look.bar} {' ' * start}", "dim")
+        gutter = (f"  {'':>{digits}} {layout.bar} {' ' * start}", "dim")
         yield [gutter, (f"{mark} {words}".rstrip() if beside else mark, style)]
         for wrapped in [] if beside else textwrap.wrap(words, max(24, room)):
             yield [gutter, (wrapped, style)]
@@ -163,39 +163,39 @@ def _line(line: Line, digits: int, look: _Look) -> Iterator[Sequence[Part]]:
 # What is said once -----------------------------------------------------------------------------------------------
 
 
-def _rest(report: Report, look: _Look) -> Iterator[Sequence[Part]]:
+def _footer(report: Report, layout: _Layout) -> Iterator[Sequence[StyledText]]:
     if report.verdicts:
-        yield from _labelled("judged", counts(report), look)
+        yield from _labelled("judged", format_counts(report), layout)
     for index, words in enumerate(_not_judged(report)):
-        yield from _labelled("not judged" if index == 0 else "", words, look)
+        yield from _labelled("not judged" if index == 0 else "", words, layout)
     if report.suppressed:
-        yield from _labelled("silenced", f"{format_count(report.suppressed, 'finding')}, by comments or the settings", look)
+        yield from _labelled("silenced", f"{format_count(report.suppressed, 'finding')}, by comments or the settings", layout)
     if report.seconds > 0:
-        yield from _labelled("watched", _watched(report), look)
+        yield from _labelled("watched", _format_overhead(report), layout)
     if report.timing:
-        yield from _labelled("update", pace(report.timing), look)
-    if told := values(report.series):
-        yield from _labelled("values", told, look)
+        yield from _labelled("update", format_timing(report.timing), layout)
+    if told := format_values(report.series):
+        yield from _labelled("values", told, layout)
     for problem in report.problems:
-        yield from _labelled("problem", to_single_line(problem), look, style="yellow")
+        yield from _labelled("problem", to_single_line(problem), layout, style="yellow")
     if report.problems:
-        yield from _labelled("", "These broke inside trueloop; the program itself was not touched.", look)
+        yield from _labelled("", "These broke inside trueloop; the program itself was not touched.", layout)
 
 
 def _not_judged(report: Report) -> Iterator[str]:
-    why = reasons(report)
+    why = reasons_not_judged(report)
     unproven = why.pop(UNPROVABLE_AT_RUN_TIME, [])
     yield from (f"{', '.join(codes)}: {to_single_line(reason)}" for reason, codes in why.items())
     if unproven:  # the same in every run
         yield f"{len(unproven)} that a run cannot prove: trueloop lint and trueloop doctor can"
 
 
-def _watched(report: Report) -> str:
+def _format_overhead(report: Report) -> str:
     seen = f"{format_count(report.updates, 'update')} in {format_duration(report.seconds)}, {format_number(report.updates_traced)} in full detail"
-    return f"{seen}; watching took at least {format_percent(cost_share(report))} of the time ({format_duration(report.overhead_s)})"
+    return f"{seen}; watching took at least {format_percent(overhead_share(report))} of the time ({format_duration(report.overhead_s)})"
 
 
-def pace(rate: UpdateTiming) -> str:
+def format_timing(rate: UpdateTiming) -> str:
     """Say how long an update takes, and on what."""
     parts = {"data": rate.data_share, "forward": rate.forward_share, "backward": rate.backward_share, "optimizer": rate.optimizer_share}
     shares = {**parts, "the rest": max(0.0, 1 - sum(parts.values()))}
@@ -203,7 +203,7 @@ def pace(rate: UpdateTiming) -> str:
     return f"{format_duration(rate.update_s)} each: {split}" if any(parts.values()) else f"{format_duration(rate.update_s)} each"
 
 
-def values(series: dict[str, Series]) -> str:
+def format_values(series: dict[str, Series]) -> str:
     """Say where the loss, the gradient norm and the learning rate began and ended."""
     names = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
     known = [(words, series[name].values) for name, words in names.items() if name in series and series[name].values]
@@ -217,28 +217,28 @@ def _from_to(first: str, last: str) -> str:
 # Lines -----------------------------------------------------------------------------------------------------------
 
 
-def _prose(text: str, look: _Look, *, label: str = "", style: str = "") -> Iterator[Sequence[Part]]:
-    lines = _wrapped(to_single_line(text), look, taken=2 + len(label)) or [""]
+def _prose(text: str, layout: _Layout, *, label: str = "", style: str = "") -> Iterator[Sequence[StyledText]]:
+    lines = _wrap(to_single_line(text), layout, taken=2 + len(label)) or [""]
     for index, line in enumerate(lines):
         yield [("  ", ""), (label if index == 0 else " " * len(label), "dim"), (line, style)]
 
 
-def _labelled(label: str, text: str, look: _Look, *, style: str = "") -> Iterator[Sequence[Part]]:
-    for index, line in enumerate(_wrapped(text, look, taken=LABEL)):
-        yield [(f"{label if index == 0 else '':<{LABEL}}", "dim"), (line, style)]
+def _labelled(label: str, text: str, layout: _Layout, *, style: str = "") -> Iterator[Sequence[StyledText]]:
+    for index, line in enumerate(_wrap(text, layout, taken=LABEL_WIDTH)):
+        yield [(f"{label if index == 0 else '':<{LABEL_WIDTH}}", "dim"), (line, style)]
 
 
-def _wrapped(text: str, look: _Look, *, taken: int) -> list[str]:
-    room = max(24, min(look.width, READABLE) - taken)
-    whole = UNIT.sub("\N{NO-BREAK SPACE}", text)  # a number stays with its unit, and a path in one piece
+def _wrap(text: str, layout: _Layout, *, taken: int) -> list[str]:
+    room = max(24, min(layout.width, MAX_PROSE_WIDTH) - taken)
+    whole = UNIT_SPACE.sub("\N{NO-BREAK SPACE}", text)  # a number stays with its unit, and a path in one piece
     lines = textwrap.wrap(whole, room, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
-def _cropped(text: str, look: _Look, *, taken: int = 0) -> str:
-    room = max(24, look.width - taken)
-    return text if len(text) <= room else text[: room - len(look.ellipsis)] + look.ellipsis
+def _crop(text: str, layout: _Layout, *, taken: int = 0) -> str:
+    room = max(24, layout.width - taken)
+    return text if len(text) <= room else text[: room - len(layout.ellipsis)] + layout.ellipsis
 
 
-def _encoded(words: str, encoding: str) -> str:
+def _encode(words: str, encoding: str) -> str:
     return words.encode(encoding, "replace").decode(encoding, "replace")

@@ -1,12 +1,11 @@
-"""The losses of torch's own in the graph from which a backward starts.
+"""Reads PyTorch's losses from the graph of a backward.
 
-Nothing is patched: a loss leaves a node of its own name (``NllLossBackward0``) or a small pattern of nodes, which are
-the same however it was imported, wrapped or called. The walk goes through arithmetic only (sums of losses, weights,
-GradScaler's factor, means over samples), never into a model, so it is short. A loss within a compiled region is one
-opaque node and is not seen; nor is one written by hand, unless it computes exactly what torch's would.
+Nothing is patched: a loss leaves a node of its own name (``NllLossBackward0``) or a small pattern of nodes, however it
+was imported, wrapped or called. The search goes through arithmetic only (sums of losses, weights, GradScaler's factor,
+means over samples), never into a model, so it is short. A loss within a compiled region is one opaque node and is not
+found; nor is a hand-written one, unless it computes exactly what PyTorch's does.
 
-What a node has saved is looked at without being unpacked: hooks of the program on saved tensors (offloading,
-checkpointing) do not run.
+Saved tensors are read without unpacking: hooks of the program on saved tensors (offloading, checkpointing) do not run.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from trueloop.tracing.torch_modes import modes_disabled
 
 MAX_NODES: Final = 48  # a sum of twenty losses, each with a weight; 0.3 us each
 MAX_OPERATIONS: Final = 4
-LOSS_CALL_KEY: Final = "trueloop.loss"  # in a node's metadata: a `Note`
+LOSS_CALL_KEY: Final = "trueloop.loss"  # key of a `LossCall` in a node's metadata
 REDUCTIONS: Final = ("none", "mean", "sum")
 KINDS: Final = {
     "NllLoss": "nll",
@@ -200,7 +199,9 @@ def _find_losses(root: Any) -> list[LossNode]:
 def _own_node(node: Any, name: str, top: Any, reduced: str = "") -> LossNode:
     """Return a loss with its own node."""
     reduction = reduced or REDUCTIONS[getattr(node, "_saved_reduction", 0)]
-    source = parent(node) if KINDS[name].startswith("bce") else first_parent(node)  # its target may have a gradient, too
+    source = (
+        parent(node) if KINDS[name].startswith("bce") else first_parent(node)
+    )  # its target may have a gradient, too
     return LossNode(KINDS[name], reduction, top, node, source)
 
 

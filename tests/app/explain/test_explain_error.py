@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import default_collate
 
-from trueloop.app.explain.explain_error import answer_to
+from trueloop.app.explain.explain_error import explain_text
 from trueloop.failures.load import known_errors
 from trueloop.failures.warning_search import WARNING_PATTERNS
 
@@ -63,7 +63,7 @@ def test_what_torch_raises_is_known_by_its_traceback(kind: str):
         RAISING[kind]()
     except (RuntimeError, IndexError):
         text = traceback.format_exc()
-    (told,) = answer_to(text).errors
+    (told,) = explain_text(text).errors
     assert told.kind == kind
     assert told.meaning.endswith(".")
     assert told.fix
@@ -73,10 +73,10 @@ def test_what_torch_raises_is_known_by_its_traceback(kind: str):
 
 @pytest.mark.parametrize("kind", SAID)
 def test_a_message_alone_is_known(kind: str):
-    assert [told.kind for told in answer_to(SAID[kind]).errors] == [kind]
-    assert [told.kind for told in answer_to(SAID[kind].partition(": ")[2]).errors] == [kind], "without its type"
+    assert [told.kind for told in explain_text(SAID[kind]).errors] == [kind]
+    assert [told.kind for told in explain_text(SAID[kind].partition(": ")[2]).errors] == [kind], "without its type"
     logged = f"2026-11-21 22:00:00,123 ERROR trainer: failed: {SAID[kind].partition(': ')[2]}"
-    assert [told.kind for told in answer_to(logged).errors] == [kind], "in a logger's line"
+    assert [told.kind for told in explain_text(logged).errors] == [kind], "in a logger's line"
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_the_numbers_of_a_message_are_said(raising: Callable[[], object], meanin
         raising()
     except (RuntimeError, ValueError):
         text = traceback.format_exc()
-    (told,) = answer_to(text).errors
+    (told,) = explain_text(text).errors
     assert meaning in told.meaning
     assert fix in told.fix
 
@@ -103,7 +103,7 @@ def test_every_known_error_is_tried_here():
 
 
 def test_of_the_first_update_nothing_is_claimed():
-    (told,) = answer_to("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.").errors
+    (told,) = explain_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.").errors
     assert "2.00 GiB were asked for" in told.meaning
     assert "first update" not in told.meaning
 
@@ -129,14 +129,14 @@ CONTEXT = "During handling of the above exception, another exception occurred"
 
 @pytest.mark.parametrize(("link", "how"), [(CAUSE, "cause"), (CONTEXT, "context")])
 def test_where_the_last_error_is_the_programs_own_the_one_before_is_told(link: str, how: str):
-    answer = answer_to(CHAIN.format(link=link, last="ValueError: training failed"))
+    answer = explain_text(CHAIN.format(link=link, last="ValueError: training failed"))
     (told,) = answer.errors
     assert (told.kind, told.error.how, told.site) == ("shape-mismatch", how, ("train.py", 5, "<module>"))
     assert [each.message for each in answer.unknown] == ["training failed"]
 
 
 def test_what_ended_the_program_comes_first():
-    answer = answer_to(CHAIN.format(link=CONTEXT, last="torch.OutOfMemoryError: CUDA out of memory. Tried"))
+    answer = explain_text(CHAIN.format(link=CONTEXT, last="torch.OutOfMemoryError: CUDA out of memory. Tried"))
     assert [told.kind for told in answer.errors] == ["out-of-memory", "shape-mismatch"]
 
 
@@ -150,19 +150,19 @@ def test_a_worker_that_died_is_known_by_its_signal():
     ).replace(
         "    report()\n", '    report()\n  File "/x/site-packages/torch/utils/data/dataloader.py", line 1, in f\n'
     )
-    told = {each.error.how: each for each in answer_to(text).errors}
+    told = {each.error.how: each for each in explain_text(text).errors}
     assert {each.kind for each in told.values()} == {"worker-died"}
     assert "shared memory" in told["raised"].meaning
 
 
 def test_torchs_words_are_known_also_where_an_error_of_another_library_passes_them_on():
-    (told,) = answer_to("mine.StepError: step 3: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)").errors
+    (told,) = explain_text("mine.StepError: step 3: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x2)").errors
     assert (told.kind, told.error.type) == ("shape-mismatch", "")
     assert told.error.message.startswith("mat1 and mat2")
 
 
 def test_failures_are_found_by_the_codes_that_our_messages_name():
-    answer = answer_to("trueloop: error GRD001 train.py:12: a gradient ...\n  more: EVL002, XYZ001, and ABC123")
+    answer = explain_text("trueloop: error GRD001 train.py:12: a gradient ...\n  more: EVL002, XYZ001, and ABC123")
     assert [entry.code for entry in answer.failures] == ["GRD001", "EVL002"]
     assert answer.found
 
@@ -181,13 +181,13 @@ def test_failures_are_found_by_the_codes_that_our_messages_name():
     ],
 )  # fmt: skip
 def test_what_torch_only_warned_of_is_a_failure(code: str, words: str):
-    assert [entry.code for entry in answer_to(words).failures] == [code]
+    assert [entry.code for entry in explain_text(words).failures] == [code]
     assert code in WARNING_PATTERNS.values()
 
 
 def test_our_own_errors_say_themselves_what_to_do():
     text = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n'
-    answer = answer_to(f"{text}trueloop.core.errors.InvalidConfig: lr is -1.\nIt would climb.\nGive lr > 0.\n")
+    answer = explain_text(f"{text}trueloop.core.errors.InvalidConfig: lr is -1.\nIt would climb.\nGive lr > 0.\n")
     assert [(each.type, each.message) for each in answer.ours] == [
         ("InvalidConfig", "lr is -1.\nIt would climb.\nGive lr > 0.")
     ]
@@ -195,26 +195,26 @@ def test_our_own_errors_say_themselves_what_to_do():
 
 
 def test_where_nothing_is_known_the_nearest_is_named():
-    answer = answer_to("RuntimeError: the mat1 shapes cannot be multiplied with mat2")
+    answer = explain_text("RuntimeError: the mat1 shapes cannot be multiplied with mat2")
     assert not answer.found
     assert answer.nearest == ["shape-mismatch"]
-    assert answer_to("ValueError: no such colour").nearest == []
+    assert explain_text("ValueError: no such colour").nearest == []
 
 
 def test_what_torch_says_before_it_aborts_is_known_without_a_traceback():
     text = "terminate called after throwing\n  what():  CUDA error: device-side assert triggered"
-    assert [told.kind for told in answer_to(text).errors] == ["device-assert"]
+    assert [told.kind for told in explain_text(text).errors] == ["device-assert"]
 
 
 def test_a_long_log_is_searched_through_once(monkeypatch: pytest.MonkeyPatch):
     asked: list[str] = []
     monkeypatch.setattr("trueloop.app.explain.explain_error._told", lambda error, chain: asked.append(error.message))
-    answer_to("epoch 1: loss: 0.3: lr: 0.1\n" * 20_000 + "failed: CUDA out of memory. Tried to allocate 1.00 GiB")
+    explain_text("epoch 1: loss: 0.3: lr: 0.1\n" * 20_000 + "failed: CUDA out of memory. Tried to allocate 1.00 GiB")
     assert asked == ["CUDA out of memory. Tried to allocate 1.00 GiB"]
 
 
 def test_json_holds_all_of_it():
-    record = answer_to(CHAIN.format(link=CAUSE, last="ValueError: see GRD001")).as_json()
+    record = explain_text(CHAIN.format(link=CAUSE, last="ValueError: see GRD001")).as_json()
     assert (record["errors"][0]["kind"], record["errors"][0]["site"]["line"]) == ("shape-mismatch", 5)
     assert [each["code"] for each in record["failures"]] == ["GRD001"]
     assert record["unknown"] == [{"type": "ValueError", "message": "see GRD001"}]

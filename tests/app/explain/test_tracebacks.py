@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.traceback import Traceback
 
-from trueloop.app.explain.tracebacks import errors_in, plain
+from trueloop.app.explain.tracebacks import parse_errors, strip_terminal_codes
 from trueloop.core.findings import SourceLocation
 
 PLAIN = """\
@@ -37,7 +37,7 @@ WORDS = "Trying to backward through the graph a second time"
 
 
 def raised(text: str) -> tuple[str, str, tuple[SourceLocation, ...]]:
-    (error,) = errors_in(text)
+    (error,) = parse_errors(text)
     return error.type, error.message, error.frames
 
 
@@ -73,13 +73,13 @@ def test_a_message_of_several_lines_ends_at_an_empty_one():
 
 def test_a_type_keeps_its_name_and_tells_its_module():
     text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\ntorch.cuda.OutOfMemoryError: CUDA out of memory.'  # noqa: E501
-    (error,) = errors_in(text)
+    (error,) = parse_errors(text)
     assert (error.type, error.module, error.message) == ("OutOfMemoryError", "torch.cuda", "CUDA out of memory.")
 
 
 @pytest.mark.parametrize("bare", ["KeyboardInterrupt", "StopIteration", "SystemExit: 3", "queue.Empty"])
 def test_an_error_may_have_no_message(bare: str):
-    (error,) = errors_in(f'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n{bare}\n')
+    (error,) = parse_errors(f'Traceback (most recent call last):\n  File "a.py", line 1, in f\n    g()\n{bare}\n')
     assert error.type == bare.split(":", maxsplit=1)[0].rpartition(".")[2]
 
 
@@ -100,7 +100,7 @@ def chained() -> str:
 
 
 def test_what_came_from_what():
-    assert [(each.type, each.message, each.how) for each in errors_in(chained())] == [
+    assert [(each.type, each.message, each.how) for each in parse_errors(chained())] == [
         ("ValueError", "second", "cause"),
         ("OSError", "third", "context"),
         ("TypeError", "fourth", "raised"),
@@ -113,10 +113,10 @@ def test_the_errors_of_a_group():
     except ExceptionGroup:
         text = traceback.format_exc()
     told = [("ExceptionGroup", "both (2 sub-exceptions)"), ("ValueError", "one"), ("RuntimeError", "two")]
-    assert [(each.type, each.message) for each in errors_in(text)] == told
-    assert [(each.type, each.message) for each in errors_in(GROUP)] == told
-    assert errors_in(GROUP)[-1].message == "two"
-    assert errors_in(GROUP)[-1].frames == (SourceLocation("a.py", 7, "f"),)
+    assert [(each.type, each.message) for each in parse_errors(text)] == told
+    assert [(each.type, each.message) for each in parse_errors(GROUP)] == told
+    assert parse_errors(GROUP)[-1].message == "two"
+    assert parse_errors(GROUP)[-1].frames == (SourceLocation("a.py", 7, "f"),)
 
 
 GROUP = """\
@@ -141,12 +141,12 @@ GROUP = """\
 def test_ranks_whose_lines_come_mixed_are_taken_apart_and_told_together():
     first, second = prefixed("[rank0]: ").splitlines(), prefixed("[rank1]: ").splitlines()
     mixed = [line for pair in zip(first, second, strict=True) for line in pair]
-    (error,) = errors_in("\n".join(mixed))
+    (error,) = parse_errors("\n".join(mixed))
     assert (error.message, error.ranks, error.frames) == (WORDS, (0, 1), SITES)
 
 
 def test_tasks_of_srun_are_numbered_too_but_not_every_number_is_a_task():
-    (error,) = errors_in(prefixed("3: "))
+    (error,) = parse_errors(prefixed("3: "))
     assert error.ranks == (3,)
     assert raised(f"12: the answer\n{PLAIN}") == ("RuntimeError", WORDS, SITES)
 
@@ -168,7 +168,7 @@ RuntimeError: inconsistent tensor size, expected tensor [2] and src [3]
 
 
 def test_an_error_of_a_worker_stands_within_the_one_that_passes_it_on():
-    passed_on, own = errors_in(WORKER)
+    passed_on, own = parse_errors(WORKER)
     assert passed_on.message == "Caught RuntimeError in DataLoader worker process 0."
     assert (own.how, own.message[:24], own.frames[-1]) == (
         "worker",
@@ -254,13 +254,13 @@ def test_paths_with_spaces_in_rich_boxes():
     ["", "epoch 3: loss 0.2", "a.b: c", "Traceback (most recent call last):\n", "E  x", "trueloop: nothing was found"],
 )
 def test_what_is_no_error(text: str):
-    assert errors_in(text) == []
+    assert parse_errors(text) == []
 
 
 def test_a_line_alone():
-    (error,) = errors_in("ValueError: optimizer got an empty parameter list")
+    (error,) = parse_errors("ValueError: optimizer got an empty parameter list")
     assert (error.type, error.message, error.frames) == ("ValueError", "optimizer got an empty parameter list", ())
 
 
 def test_what_a_terminal_wants_is_taken_away():
-    assert plain("\x1b[?25l\x1b]8;;http://x\x07a\x1b]8;;\x07\x1b[31mb\x1b[0m\rc\n") == "c\n"
+    assert strip_terminal_codes("\x1b[?25l\x1b]8;;http://x\x07a\x1b]8;;\x07\x1b[31mb\x1b[0m\rc\n") == "c\n"

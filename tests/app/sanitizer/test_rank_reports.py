@@ -22,7 +22,7 @@ from trueloop.core.findings import (
     UpdateTiming,
     Verdict,
 )
-from trueloop.reporting.merge import merge
+from trueloop.reporting.merge import merge_reports
 
 SITE = SourceLocation("/project/train.py", 7, "train")
 FINDING = Finding(
@@ -92,7 +92,7 @@ def test_the_first_rank_tells_the_report_of_all(tmp_path: Path):
     second.merged_report(REPORT, failed=False, tell=told.append)
     assert not told
     first.merged_report(CLEAN, failed=False, tell=told.append)
-    assert told == [merge({0: CLEAN, 1: REPORT})]
+    assert told == [merge_reports({0: CLEAN, 1: REPORT})]
     assert "rank 1 of 2" in told[0].findings[0].message
 
 

@@ -124,10 +124,10 @@ def test_run_and_lint_report_faulty_scripts(run_reports, lint_reports, name):
 )
 def test_fix_replaces_softmax_by_log_softmax(written, fixed):
     from trueloop.failures.load import catalogue
-    from trueloop.lint.check_file import Ruled
+    from trueloop.lint.check_file import ActiveRule
     from trueloop.lint.fix import fix_text
 
     entry = catalogue()["LOS006"]
     text = DATA + "net = nn.Linear(6, 4)\nF.kl_div({}, wanted, reduction='sum').backward()\n"
-    rules = [Ruled(entry.failure, entry.slug, entry.failure.rule)]
+    rules = [ActiveRule(entry.failure, entry.slug, entry.failure.rule)]
     assert fix_text(text.format(written), "a.py", rules, unsafe=True).text == text.format(fixed)

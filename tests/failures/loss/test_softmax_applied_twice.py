@@ -321,11 +321,11 @@ def test_lint_accepts_correct_scripts(lint_is_clean, name):
 )
 def test_fix_removes_the_softmax(written, fixed):
     from trueloop.failures.load import catalogue
-    from trueloop.lint.check_file import Ruled
+    from trueloop.lint.check_file import ActiveRule
     from trueloop.lint.fix import fix_text
 
     entry = catalogue()["LOS001"]
     text = DATA + "net = nn.Linear(6, 4)\nF.cross_entropy({}, y).backward()  # mean\n"
-    rules = [Ruled(entry.failure, entry.slug, entry.failure.rule)]
+    rules = [ActiveRule(entry.failure, entry.slug, entry.failure.rule)]
     assert fix_text(text.format(written), "a.py", rules).fixed == 0
     assert fix_text(text.format(written), "a.py", rules, unsafe=True).text == text.format(fixed)

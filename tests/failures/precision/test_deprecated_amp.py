@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trueloop.failures.precision.deprecated_amp import FAILURE, RULE
-from trueloop.lint.check_file import Ruled
+from trueloop.lint.check_file import ActiveRule
 from trueloop.lint.fix import fix_text
 
 HEAD = """
@@ -100,7 +100,7 @@ def test_lint_ignores_correct_and_undecidable_programs(lint_is_clean, script):
 def test_the_import_and_all_calls_are_rewritten_together():
     text = "from torch.cuda.amp import autocast, GradScaler  # both\nscaler = GradScaler()\n"
     text += "with autocast(True):\n    pass\n"
-    fixed = fix_text(text, "train.py", [Ruled(FAILURE, "", RULE)], unsafe=True)
+    fixed = fix_text(text, "train.py", [ActiveRule(FAILURE, "", RULE)], unsafe=True)
     assert fixed.text == (
         "from torch.amp import autocast, GradScaler  # both\n"
         'scaler = GradScaler("cuda")\nwith autocast("cuda", enabled=True):\n    pass\n'

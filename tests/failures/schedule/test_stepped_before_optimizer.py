@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trueloop.failures.schedule.stepped_before_optimizer import FAILURE, RULE
-from trueloop.lint.check_file import Ruled
+from trueloop.lint.check_file import ActiveRule
 from trueloop.lint.fix import fix_text
 
 DATA = """
@@ -350,5 +350,5 @@ for epoch in range(3):
     text = "import torch\nmodel = torch.nn.Linear(1, 1)\noptimizer = torch.optim.SGD(model.parameters())\n"
     text += "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)\ndef update(x):\n    optimizer.zero_grad()\n"
     text += "    model(x).sum().backward()\n    optimizer.step()" + script
-    fixed = fix_text(text, "train.py", [Ruled(FAILURE, "", RULE)], unsafe=True)
+    fixed = fix_text(text, "train.py", [ActiveRule(FAILURE, "", RULE)], unsafe=True)
     assert fixed.text.endswith("        update(x)  # one\n    scheduler.step()  # every epoch\n")

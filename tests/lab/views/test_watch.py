@@ -10,14 +10,14 @@ import pytest
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import parse_record
 from trueloop.lab.views.watch import Asked, answer
-from trueloop.lab.visible_runs import RunsSeen
+from trueloop.lab.visible_runs import VisibleRuns
 from trueloop.runs.live.writer import LiveWriter
 
 
 @pytest.fixture
 def seen(made, tmp_path):
     made.run("a'b{0}")
-    return RunsSeen(made.root, tmp_path / "live")
+    return VisibleRuns(made.root, tmp_path / "live")
 
 
 def text(told) -> str:

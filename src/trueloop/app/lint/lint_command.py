@@ -13,25 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from trueloop.app.lint.lint_output import Format, Total, shown, tell
+from trueloop.app.lint.lint_output import Format, LintSummary, shown, print_results
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import Severity
 from trueloop.core.formatting import format_count
 from trueloop.core.suppression import matches_code
 from trueloop.failures.selection import FailureSelection, read_config_list, select_failures
-from trueloop.lint.add_ignores import with_ignores
-from trueloop.lint.baseline import Key, key, load
-from trueloop.lint.baseline import write as write_baseline
-from trueloop.lint.check_file import Linted, Ruled
-from trueloop.lint.check_tree import Job, Read, read_content, read_files, remember_cells
+from trueloop.lint.add_ignores import add_ignore_comments
+from trueloop.lint.baseline import Key, baseline_key, load_baseline
+from trueloop.lint.baseline import write_baseline as write_baseline
+from trueloop.lint.check_file import FileResult, ActiveRule
+from trueloop.lint.check_tree import LintJob, LintedFile, lint_content, lint_files, cache_cell_lines
 from trueloop.lint.files import Unreadable, decode, discover
 
-FOUND, UNJUDGED = 1, 2
+EXIT_FINDINGS, EXIT_NOT_JUDGED = 1, 2
 STDIN: Final = "-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class LintOptions:
     """What the user asks for, as options of the command line."""
 
     format: Format = "text"
@@ -62,91 +62,91 @@ class Wishes:
     """Print findings only, and nothing where there are none."""
 
 
-def lint(paths: Sequence[str], wishes: Wishes) -> int:
+def lint(paths: Sequence[str], options: LintOptions) -> int:
     """Look at files, tell what was found, and return the exit code: 0 clean, 1 findings, 2 something was not judged.
 
     Raises:
         InvalidConfig: a path that does not exist, a code that does not.
     """
     base = Path.cwd()
-    choice = select_failures(wishes.select, wishes.ignore, folder=base)
-    job = Job(rules_of(choice), fix=wishes.fix or wishes.unsafe_fixes or wishes.diff, unsafe=wishes.unsafe_fixes)
-    known = load(wishes.baseline) if wishes.baseline else Counter[Key]()
-    total = Total()
+    selection = select_failures(options.select, options.ignore, folder=base)
+    job = LintJob(active_rules(selection), fix=options.fix or options.unsafe_fixes or options.diff, unsafe=options.unsafe_fixes)
+    baseline = load_baseline(options.baseline) if options.baseline else Counter[Key]()
+    summary = LintSummary()
     if STDIN in paths:
         if len(paths) > 1:
             raise InvalidConfig("Standard input (-) goes with no other path.")
-        return _stdin(job, wishes, total, base)
-    files = discover(_existing(paths), exclude=read_config_list(base, "exclude"))
-    for read in read_files(files, job, jobs=wishes.jobs):
-        _take(read, total, known, base)
-        if read.after is not None:
-            _write(read, total, wishes, base)
-        if wishes.add_ignore and read.linted.found:
-            _ignore(read.linted, total)
-    if wishes.write_baseline:
-        count = write_baseline(wishes.write_baseline, total.keys)
-        print(f"{wishes.write_baseline}: {format_count(count, 'finding')} from now on known (--baseline).", file=sys.stderr)
-        return UNJUDGED if total.problems else 0
-    if not wishes.diff:
-        tell(total, wishes.format, base=base, statistics=wishes.statistics, quiet=wishes.quiet)
-    return _code(total, wishes)
+        return _lint_stdin(job, options, summary, base)
+    files = discover(_check_paths(paths), exclude=read_config_list(base, "exclude"))
+    for linted_file in lint_files(files, job, jobs=options.jobs):
+        _add_result(linted_file, summary, baseline, base)
+        if linted_file.after is not None:
+            _write_fixes(linted_file, summary, options, base)
+        if options.add_ignore and linted_file.linted.found:
+            _add_ignores(linted_file.linted, summary)
+    if options.write_baseline:
+        count = write_baseline(options.write_baseline, summary.keys)
+        print(f"{options.write_baseline}: {format_count(count, 'finding')} from now on known (--baseline).", file=sys.stderr)
+        return EXIT_NOT_JUDGED if summary.problems else 0
+    if not options.diff:
+        print_results(summary, options.format, base=base, statistics=options.statistics, quiet=options.quiet)
+    return _exit_code(summary, options)
 
 
-def rules_of(choice: FailureSelection) -> list[Ruled]:
+def active_rules(selection: FailureSelection) -> list[ActiveRule]:
     """Return the rules to ask: matters of style only where they are named."""
     return [
-        Ruled(entry.failure, entry.slug, rule)
-        for entry in choice.entries()
+        ActiveRule(entry.failure, entry.slug, rule)
+        for entry in selection.entries()
         if (rule := entry.failure.rule) is not None
-        and not matches_code(entry.code, choice.ignore)
-        and (not rule.opt_in or (choice.select and matches_code(entry.code, choice.select)))
+        and not matches_code(entry.code, selection.ignore)
+        and (not rule.opt_in or (selection.select and matches_code(entry.code, selection.select)))
     ]
 
 
-def _existing(paths: Sequence[str]) -> list[Path]:
+def _check_paths(paths: Sequence[str]) -> list[Path]:
     for path in paths:
         if not os.path.lexists(path):
             raise InvalidConfig(f"There is no file or folder {path!r}.")
     return [Path(path) for path in paths or ["."]]
 
 
-def _take(read: Read, total: Total, known: Counter[Key], base: Path) -> None:
-    linted = read.linted
-    total.files += 1
-    total.silenced += linted.silenced
-    total.fixed += read.fixed
+def _add_result(linted_file: LintedFile, summary: LintSummary, baseline: Counter[Key], base: Path) -> None:
+    linted = linted_file.linted
+    summary.files += 1
+    summary.silenced += linted.silenced
+    summary.fixed += linted_file.fixed
     if linted.problem:
-        total.problems.append((linted.path, linted.problem))
-    total.idle += linted.idle
+        summary.problems.append((linted.path, linted.problem))
+    summary.idle += linted.idle
     if linted.found and linted.path.endswith(".ipynb"):
-        remember_cells([linted.path])
+        cache_cell_lines([linted.path])
     elif linted.found:
         linecache.checkcache(linted.path)
     for finding in linted.found:
         site = finding.location
         words = linecache.getline(site.path, site.line) if site else ""
-        found = key(finding, words, base)
-        total.keys.append(found)
-        if known[found] > 0:
-            known[found] -= 1
-            total.known += 1
+        found = baseline_key(finding, words, base)
+        summary.keys.append(found)
+        if baseline[found] > 0:
+            baseline[found] -= 1
+            summary.baseline += 1
         else:
-            total.findings.append(finding)
+            summary.findings.append(finding)
 
 
-def _write(read: Read, total: Total, wishes: Wishes, base: Path) -> None:
-    assert read.after is not None
-    path = Path(read.linted.path)
-    total.changed += 1
-    if wishes.diff:
-        sys.stdout.write(difference(read.before, read.after, shown(str(path), base)))
+def _write_fixes(linted_file: LintedFile, summary: LintSummary, options: LintOptions, base: Path) -> None:
+    assert linted_file.after is not None
+    path = Path(linted_file.linted.path)
+    summary.changed += 1
+    if options.diff:
+        sys.stdout.write(unified_diff(linted_file.before, linted_file.after, shown(str(path), base)))
         return
-    replace_file(path, read.after)
+    replace_file(path, linted_file.after)
     linecache.checkcache(str(path))
 
 
-def difference(before: bytes, after: bytes, name: str) -> str:
+def unified_diff(before: bytes, after: bytes, name: str) -> str:
     """Return what changes in a file, as a unified diff."""
     import difflib
 
@@ -174,49 +174,49 @@ def replace_file(path: Path, content: bytes) -> None:
         raise InvalidConfig(f"{str(path)!r} cannot be written: {error.strerror}.") from error
 
 
-def _ignore(linted: Linted, total: Total) -> None:
+def _add_ignores(linted: FileResult, summary: LintSummary) -> None:
     path = Path(linted.path)
     if path.suffix == ".ipynb":
-        total.problems.append((linted.path, "comments are not added to notebooks"))
+        summary.problems.append((linted.path, "comments are not added to notebooks"))
         return
     decoded = decode(path.read_bytes())
-    text, count = with_ignores(decoded.text, linted.found)
+    text, count = add_ignore_comments(decoded.text, linted.found)
     replace_file(path, decoded.encoded(text))
-    total.ignored += count
-    total.findings = [finding for finding in total.findings if finding not in linted.found]
+    summary.ignored += count
+    summary.findings = [finding for finding in summary.findings if finding not in linted.found]
 
 
-def _stdin(job: Job, wishes: Wishes, total: Total, base: Path) -> int:
-    content = sys.stdin.buffer.read()
-    name = wishes.stdin_filename
+def _lint_stdin(job: LintJob, options: LintOptions, summary: LintSummary, base: Path) -> int:
+    content = sys.stdin.buffer.linted_file()
+    name = options.stdin_filename
     try:
-        read = read_content(content, name, job)
+        linted_file = lint_content(content, name, job)
     except Unreadable as error:
-        read = Read(Linted(path=name, problem=str(error)), content)
-    shown_content = content if read.after is None else read.after
+        linted_file = LintedFile(FileResult(path=name, problem=str(error)), content)
+    shown_content = content if linted_file.after is None else linted_file.after
     with suppress(Unreadable):
         lines = decode(shown_content).text.splitlines(keepends=True)
         linecache.cache[name] = (len(shown_content), None, lines, name)
-    if name.endswith(".ipynb") and read.linted.found:
-        remember_cells([name], lambda path: decode(shown_content).text)
-    _take(read, total, Counter[Key](), base)
-    if wishes.diff:
-        if read.after is not None:
-            total.changed += 1
-            sys.stdout.write(difference(content, read.after, name))
-        return _code(total, wishes)
+    if name.endswith(".ipynb") and linted_file.linted.found:
+        cache_cell_lines([name], lambda path: decode(shown_content).text)
+    _add_result(linted_file, summary, Counter[Key](), base)
+    if options.diff:
+        if linted_file.after is not None:
+            summary.changed += 1
+            sys.stdout.write(unified_diff(content, linted_file.after, name))
+        return _exit_code(summary, options)
     out = sys.stdout
     if job.fix:
         sys.stdout.buffer.write(shown_content)
         out = sys.stderr
-    tell(total, wishes.format, base=base, statistics=wishes.statistics, quiet=wishes.quiet, file=out)
-    return _code(total, wishes)
+    print_results(summary, options.format, base=base, statistics=options.statistics, quiet=options.quiet, file=out)
+    return _exit_code(summary, options)
 
 
-def _code(total: Total, wishes: Wishes) -> int:
-    if total.problems:
-        return UNJUDGED
-    if wishes.diff:
-        return FOUND if total.changed else 0
-    grave = any(finding.severity is not Severity.NOTE or wishes.select for finding in total.findings)
-    return FOUND if grave else 0
+def _exit_code(summary: LintSummary, options: LintOptions) -> int:
+    if summary.problems:
+        return EXIT_NOT_JUDGED
+    if options.diff:
+        return EXIT_FINDINGS if summary.changed else 0
+    grave = any(finding.severity is not Severity.NOTE or options.select for finding in summary.findings)
+    return EXIT_FINDINGS if grave else 0

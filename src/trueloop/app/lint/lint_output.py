@@ -12,14 +12,14 @@ from typing import Any, Literal, TextIO
 from trueloop.core.findings import Finding, Report, SourceLocation
 from trueloop.core.formatting import format_count
 from trueloop.lint.baseline import Key
-from trueloop.reporting.summary import headline, shown
+from trueloop.reporting.summary import headline, format_path
 
 Format = Literal["text", "concise", "json", "github", "sarif"]
 __all__ = ["Format", "Total", "shown", "tell"]
 
 
 @dataclass(slots=True, kw_only=True)
-class Total:
+class LintSummary:
     """What all files come to."""
 
     findings: list[Finding] = field(default_factory=list[Finding])
@@ -50,8 +50,8 @@ class Total:
         )
 
 
-def tell(
-    total: Total, form: Format, *, base: Path, statistics: bool = False, quiet: bool = False, file: TextIO | None = None
+def print_results(
+    summary: LintSummary, output_format: Format, *, base: Path, statistics: bool = False, quiet: bool = False, file: TextIO | None = None
 ) -> None:
     """Print what was found.
 
@@ -64,20 +64,20 @@ def tell(
         file: None = standard output.
     """
     out = sys.stdout if file is None else file
-    if form in ("json", "sarif"):
-        print(json.dumps(_content(total.report(), form, base), indent=2), file=out)
+    if output_format in ("json", "sarif"):
+        print(json.dumps(_to_json(summary.report(), output_format, base), indent=2), file=out)
         return
-    for path, problem in total.problems:
-        print(f"{shown(path, base)}: not judged: {problem}", file=sys.stderr)
-    for line in _lines(total, form, base, statistics=statistics, file=out):
+    for path, problem in summary.problems:
+        print(f"{format_path(path, base)}: not judged: {problem}", file=sys.stderr)
+    for line in _finding_lines(summary, output_format, base, statistics=statistics, file=out):
         print(line, file=out)
-    if not quiet and form in ("text", "concise"):
-        for line in _summary(total, base):
-            print(line, file=out if form == "text" else sys.stderr)
+    if not quiet and output_format in ("text", "concise"):
+        for line in _summary_lines(summary, base):
+            print(line, file=out if output_format == "text" else sys.stderr)
 
 
-def _content(report: Report, form: Format, base: Path) -> dict[str, Any]:
-    if form == "json":
+def _to_json(report: Report, output_format: Format, base: Path) -> dict[str, Any]:
+    if output_format == "json":
         from trueloop.reporting.json_report import to_json
 
         return to_json(report)
@@ -86,37 +86,37 @@ def _content(report: Report, form: Format, base: Path) -> dict[str, Any]:
     return to_sarif(report, base=base)
 
 
-def _lines(total: Total, form: Format, base: Path, *, statistics: bool, file: TextIO) -> Iterator[str]:
+def _finding_lines(summary: LintSummary, output_format: Format, base: Path, *, statistics: bool, file: TextIO) -> Iterator[str]:
     from trueloop.reporting import one_line
 
     if statistics:
-        yield from one_line.statistics(total.findings)
-    elif form == "text":
+        yield from one_line.format_statistics(summary.findings)
+    elif output_format == "text":
         from rich.console import Console
 
-        from trueloop.reporting.text import print_found
+        from trueloop.reporting.text import print_findings
 
-        print_found(total.findings, Console(file=file, highlight=False), base=base)
+        print_findings(summary.findings, Console(file=file, highlight=False), base=base)
     else:
         yield from (
-            (one_line.annotation if form == "github" else one_line.concise)(each, base=base) for each in total.findings
+            (one_line.format_annotation if output_format == "github" else one_line.format_concise)(each, base=base) for each in summary.findings
         )
 
 
-def _summary(total: Total, base: Path) -> Iterator[str]:
-    yield f"{headline(total.report())}." if total.files else "Not judged: there is no Python file and no notebook."
-    done = ((total.fixed, "fixed"), (total.ignored, "silenced by a comment"))
-    quiet = ((total.silenced, "silenced by comments"), (total.known, "known to the baseline"))
-    repairs = [finding.autofix for finding in total.findings if finding.autofix]
+def _summary_lines(summary: LintSummary, base: Path) -> Iterator[str]:
+    yield f"{headline(summary.report())}." if summary.files else "Not judged: there is no Python file and no notebook."
+    done = ((summary.fixed, "fixed"), (summary.ignored, "silenced by a comment"))
+    quiet = ((summary.silenced, "silenced by comments"), (summary.known, "known to the baseline"))
+    repairs = [finding.autofix for finding in summary.findings if finding.autofix]
     safe = sum(repair.safe for repair in repairs)
     ways = ((safe, "can be fixed by --fix"), (len(repairs) - safe, "by --unsafe-fixes (look at them: add --diff)"))
     for parts in (done, quiet, ways):
-        if words := _listed(parts):
+        if words := _join_counts(parts):
             yield f"{words}."
-    for site, codes in total.idle:
+    for site, codes in summary.idle:
         what = f"ignore[{codes}]" if codes else "ignore"
-        yield f"{shown(site.path, base)}:{site.line}: `# trueloop: {what}` silences nothing that the text shows."
+        yield f"{format_path(site.path, base)}:{site.line}: `# trueloop: {what}` silences nothing that the text shows."
 
 
-def _listed(parts: Iterable[tuple[int, str]]) -> str:
+def _join_counts(parts: Iterable[tuple[int, str]]) -> str:
     return ", ".join(f"{format_count(count, 'finding')} {words}" for count, words in parts if count)

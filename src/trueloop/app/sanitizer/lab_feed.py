@@ -13,7 +13,7 @@ from trueloop.app.sanitizer.rank_reports import RankReports
 from trueloop.core.findings import ExplainedError, Finding, Report
 from trueloop.reporting.excerpt import excerpts
 from trueloop.reporting.json_report import finding_to_json, to_json
-from trueloop.reporting.summary import shown
+from trueloop.reporting.summary import format_path
 from trueloop.runs.live.folder import live_folder
 from trueloop.runs.live.writer import LiveWriter
 from trueloop.sanitizer.launch import LaunchResult
@@ -88,7 +88,7 @@ class LiveFeed:
     def _excerpts(self, finding: Finding | ExplainedError) -> list[dict[str, Any]]:
         return [
             {
-                "path": f"{shown(excerpt.site.path, self._base)}:{excerpt.site.line}",
+                "path": f"{format_path(excerpt.site.path, self._base)}:{excerpt.site.line}",
                 "function": excerpt.site.function,
                 "lines": [
                     line

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from trueloop.core.findings import Finding, Severity, SourceLocation
 from trueloop.core.formatting import to_single_line
-from trueloop.reporting.summary import shown
+from trueloop.reporting.summary import format_path
 
 MOST: Final = 10  # lines of a program that has everything wrong; the report has them all
 COLOURS: Final = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
@@ -44,7 +44,7 @@ class LiveFindings:
 
     def _lines(self, finding: Finding) -> Text:
         site = finding.location
-        where = f" {shown(site.path, self._base)}:{site.line}" if site else ""
+        where = f" {format_path(site.path, self._base)}:{site.line}" if site else ""
         rank = "" if self._rank is None else f" rank {self._rank}"
         text = Text.assemble(
             ("trueloop", "bold"), f"{rank}: ", (f"{finding.severity} {finding.code}", COLOURS[finding.severity]),

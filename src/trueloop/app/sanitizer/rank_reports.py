@@ -20,7 +20,7 @@ from typing import Final
 
 from trueloop.core.findings import Report
 from trueloop.reporting.json_report import from_json, to_json
-from trueloop.reporting.merge import merge
+from trueloop.reporting.merge import merge_reports
 
 PATIENCE_S: Final = 60.0  # that the first rank waits for the last one, where all is well
 HASTE_S: Final = 3.0  # that anybody waits where something failed: torchrun shall notice soon
@@ -58,7 +58,7 @@ class RankReports:
         if self.local == 0:
             others = self._others(HASTE_S if failed else PATIENCE_S)
             ranks_here = range(self.rank, self.rank + self.size)
-            tell(merge({self.rank: own, **others}, missing=sorted({*ranks_here} - {self.rank, *others})))
+            tell(merge_reports({self.rank: own, **others}, missing=sorted({*ranks_here} - {self.rank, *others})))
             self._put("told", "")
             if not failed:  # otherwise another one may still be looking; the next run with this key clears up
                 shutil.rmtree(self.folder, ignore_errors=True)

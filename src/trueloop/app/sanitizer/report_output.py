@@ -12,7 +12,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from trueloop.app.output_file import writable, write
+from trueloop.app.output_file import check_writable, write_output
 from trueloop.core.findings import Report
 from trueloop.reporting.json_report import to_json
 from trueloop.reporting.summary import headline
@@ -65,12 +65,12 @@ class ReportFiles:
             InvalidConfig: nothing can be written there; better said before a run of hours than after it.
         """
         return ReportFiles(
-            json=self.json and writable(self.json, "report"),
-            html=self.html and writable(self.html, "report"),
-            sarif=self.sarif and writable(self.sarif, "report"),
+            json=self.json and check_writable(self.json, "report"),
+            html=self.html and check_writable(self.html, "report"),
+            sarif=self.sarif and check_writable(self.sarif, "report"),
         )
 
-    def write(self, report: Report, *, base: Path) -> None:
+    def write_output(self, report: Report, *, base: Path) -> None:
         """Write what was asked for.
 
         Args:
@@ -81,10 +81,10 @@ class ReportFiles:
             RunFolderError: the disk is full, or the folder has gone.
         """
         if self.json:
-            write(self.json, json_format.dumps(to_json(report), indent=2, allow_nan=False) + "\n", "report")
+            write_output(self.json, json_format.dumps(to_json(report), indent=2, allow_nan=False) + "\n", "report")
         if self.html:
-            write(self.html, page(report, base=base), "report")
+            write_output(self.html, page(report, base=base), "report")
         if self.sarif:
             from trueloop.reporting.sarif import to_sarif
 
-            write(self.sarif, json_format.dumps(to_sarif(report, base=base), indent=2) + "\n", "report")
+            write_output(self.sarif, json_format.dumps(to_sarif(report, base=base), indent=2) + "\n", "report")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trueloop.app.output_file import writable
+from trueloop.app.output_file import check_writable
 from trueloop.app.training.trainer import Trainer
 from trueloop.core.errors import InvalidConfig
 from trueloop.recipes.recipe import Recipe
@@ -27,7 +27,7 @@ def profile_recipe(recipe: Recipe, *, updates: int, trace: Path | None = None) -
     """
     if updates < 1:
         raise InvalidConfig(f"updates is {updates}.", fix="Profile at least one update.")
-    if trace is not None and not writable(trace, "trace").name.endswith((".json", ".json.gz")):
+    if trace is not None and not check_writable(trace, "trace").name.endswith((".json", ".json.gz")):
         raise InvalidConfig(f"A trace cannot be written to {str(trace)!r}.", fix="Name a .json or .json.gz file.")
     validate(recipe.train)
     prepare_generators(recipe.train)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from trueloop.core.untrusted_input import Bounds
 from trueloop.lab.highlight import highlighted
-from trueloop.lab.visible_runs import RunsSeen
+from trueloop.lab.visible_runs import VisibleRuns
 
 NEEDS_TORCH = False
 NEEDS_RUNS = True
@@ -44,16 +44,16 @@ class Asked:
     marks: Annotated[tuple[Annotated[str, Bounds(0, 64)], ...], Bounds(0, 6), "how far each is known"] = ()
 
 
-def answer(asked: Asked, seen: RunsSeen) -> dict[str, Any]:
+def answer(asked: Asked, seen: VisibleRuns) -> dict[str, Any]:
     """Answer one question."""
     if asked.what == "list":
-        return seen.listed(asked.search)
+        return seen.list_runs(asked.search)
     if asked.what == "code":
         return {"code": highlighted(_code(asked, seen))}
-    return seen.follow(asked.runs, asked.marks)
+    return seen.poll(asked.runs, asked.marks)
 
 
-def _code(asked: Asked, seen: RunsSeen) -> str:
+def _code(asked: Asked, seen: VisibleRuns) -> str:
     """Return Python that reads the first of the runs."""
     word = asked.runs[0] if asked.runs else ""
     kind, _, name = word.partition("/")

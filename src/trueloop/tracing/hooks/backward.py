@@ -33,8 +33,12 @@ from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
 
-SINGLE_BACKWARD_UPDATES: Final = 4  # updates in a row with one backward each, after which the weights of losses are not read
-CHECK_INTERVAL: Final = 32  # one in this many backwards is checked in sampled tracing: a non-finite loss hardly ever recovers
+SINGLE_BACKWARD_UPDATES: Final = (
+    4  # updates in a row with one backward each, after which the weights of losses are not read
+)
+CHECK_INTERVAL: Final = (
+    32  # one in this many backwards is checked in sampled tracing: a non-finite loss hardly ever recovers
+)
 KNOWN_PARAMETERS: Final = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 REPORT_INTERVAL: Final = 100  # updates until a non-finite loss is reported again
 
@@ -91,7 +95,9 @@ class Backward:
             tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: Any = False,
             grad_variables: Any = None, inputs: Any = None,
         ) -> Any:  # fmt: skip
-            other_thread = program.training_thread != get_ident() and not (stream.active and program.is_training_thread())
+            other_thread = program.training_thread != get_ident() and not (
+                stream.active and program.is_training_thread()
+            )
             if other_thread or program.backward_depth:
                 if other_thread and stream.active:
                     program.detect_second_thread()
@@ -126,7 +132,7 @@ class Backward:
             return None
         if value - value == 0:
             return value
-        if value != value or not is_scaled(root):  # noqa: PLR0124 - if infinite, GradScaler tries how far it can go
+        if value != value or not is_scaled(root):  # noqa: PLR0124 - infinite and scaled: GradScaler probes its factor
             self._report_nonfinite(root, value)
         return value
 
@@ -195,7 +201,9 @@ class Backward:
             )
         )
 
-    def _read_losses(self, root: Tensor, location: CodePosition | None) -> tuple[LossProbe | None, tuple[LossRecord, ...]]:
+    def _read_losses(
+        self, root: Tensor, location: CodePosition | None
+    ) -> tuple[LossProbe | None, tuple[LossRecord, ...]]:
         """Read the losses; with one backward per update, the first few of a line represent the following ones.
 
         Losses whose lines were not recorded are read the next time.
@@ -241,7 +249,11 @@ def check_signature(backward: Callable[..., Any]) -> None:
     signature = inspect.signature(backward)
     signature.bind(None, None, None, False, None, None)
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    more = [name for name, each in signature.parameters.items() if name not in KNOWN_PARAMETERS and each.kind not in variadic]
+    more = [
+        name
+        for name, each in signature.parameters.items()
+        if name not in KNOWN_PARAMETERS and each.kind not in variadic
+    ]
     if more:
         raise TypeError(f"torch.autograd.backward takes {more[0]}, which trueloop does not know")
 

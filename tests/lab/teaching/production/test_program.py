@@ -17,7 +17,7 @@ import torch
 from trueloop.failures.load import catalogue
 from trueloop.lab.teaching.production.program import trainer_program, write
 from trueloop.lab.teaching.production.selection import NAMES, Selection, selected
-from trueloop.lint.check_file import Ruled, lint_text
+from trueloop.lint.check_file import ActiveRule, lint_text
 
 TRAINER_SELECTIONS = [
     Selection(),
@@ -115,7 +115,7 @@ def test_the_linter_finds_nothing():
     """In every seventh, in which each pair of components is on and off together: all take longer than they tell."""
     some = list(every())[::7]
     assert pairs(some) == pairs(every())
-    rules = [Ruled(e.failure, e.slug, e.failure.rule) for e in catalogue().values() if e.failure.rule]
+    rules = [ActiveRule(e.failure, e.slug, e.failure.rule) for e in catalogue().values() if e.failure.rule]
     assert len(rules) > 30
     for selection in some:
         linted = lint_text(every()[selection], "train.py", rules)
