@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from trueloop.verification.discover import chosen, named, proofs
+from trueloop.verification.discover import select_proofs, find_proof, all_proofs
 from trueloop.verification.evidence import Evidence, Verdict
 from trueloop.verification.proof import Proof, run
 from trueloop.verification.proof_context import Bench
@@ -27,7 +27,7 @@ __all__ = ["Evidence", "Subject", "Verdict", "names", "prove"]
 
 def names() -> list[str]:
     """Return the names of all proofs, as functions of this module: "overfits_one_batch"."""
-    return [name.replace("-", "_") for name in proofs()]
+    return [name.replace("-", "_") for name in all_proofs()]
 
 
 def prove(
@@ -51,7 +51,7 @@ def prove(
         InvalidConfig: there is no such proof or field.
         TrueloopError: the subject does not fit together.
     """
-    todo = chosen(select, ignore)
+    todo = select_proofs(select, ignore)
     bench = Bench(Subject.of(subject))
     found: list[Evidence] = []
     for proof in todo:
@@ -78,9 +78,9 @@ def __getattr__(name: str) -> Callable[..., Evidence]:
     if name not in names():
         if name.startswith("_"):
             raise AttributeError(f"module 'trueloop.verify' has no attribute {name!r}")
-        named(name)  # says the nearest that there is
-        raise AttributeError(f"write {named(name).name.replace('-', '_')!r}, not {name!r}")
-    proof = named(name)
+        find_proof(name)  # says the nearest that there is
+        raise AttributeError(f"write {find_proof(name).name.replace('-', '_')!r}, not {name!r}")
+    proof = find_proof(name)
     function = partial(_prove_one, proof)
     function.__doc__ = inspect.getdoc(proof.prove)
     return function

@@ -75,11 +75,11 @@ def test_reasons_are_given_where_they_are_asked_for(file, capsys):
 
 
 def test_the_list_names_every_proof(capsys):
-    from trueloop.verification.discover import proofs
+    from trueloop.verification.discover import all_proofs
 
     assert main(["verify", "--list"]) == 0
     out = capsys.readouterr().out
-    assert all(name in out for name in proofs())
+    assert all(name in out for name in all_proofs())
 
 
 def test_causal_can_be_said_on_the_line(file, tmp_path, capsys):

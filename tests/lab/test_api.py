@@ -11,7 +11,7 @@ import pytest
 from starlette.requests import Request
 
 from trueloop.lab.api import RequestHandler
-from trueloop.lab.workers import Gone
+from trueloop.lab.workers import WorkerLost
 
 
 class Worker:
@@ -25,7 +25,7 @@ class Worker:
         if self.behaves == "hangs":
             await asyncio.sleep(3600)
         if self.behaves == "dies":
-            raise Gone("it has hung up")
+            raise WorkerLost("it has hung up")
         return '{"answer":{"loss":1}}'
 
     async def end(self, grace_s: float = 1.0) -> None:

@@ -5,37 +5,37 @@ from __future__ import annotations
 import pytest
 
 from trueloop.lab import disk_cache as module
-from trueloop.lab.disk_cache import Kept, cache_folder
+from trueloop.lab.disk_cache import DiskCache, cache_folder
 
 KEY = "ab" * 20
 
 
 def test_it_is_found_again(tmp_path):
-    kept = Kept(tmp_path / "a" / "b")
+    kept = DiskCache(tmp_path / "a" / "b")
     assert kept.get(KEY) is None
     kept.put(KEY, {"x": [1, None]})
-    assert Kept(tmp_path / "a" / "b").get(KEY) == {"x": [1, None]}
+    assert DiskCache(tmp_path / "a" / "b").get(KEY) == {"x": [1, None]}
     assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == [f"{KEY}.json"]
 
 
 @pytest.mark.parametrize("spoilt", [b"", b"[1]", b"{", b"\xff", b"[" * 100_000])
 def test_what_is_spoilt_is_not_there(tmp_path, spoilt):
     (tmp_path / f"{KEY}.json").write_bytes(spoilt)
-    assert Kept(tmp_path).get(KEY) is None
+    assert DiskCache(tmp_path).get(KEY) is None
 
 
 def test_what_is_too_large_is_not_read(tmp_path, monkeypatch):
-    Kept(tmp_path).put(KEY, {"x": "y" * 100})
+    DiskCache(tmp_path).put(KEY, {"x": "y" * 100})
     monkeypatch.setattr(module, "LARGEST", 50)
-    assert Kept(tmp_path).get(KEY) is None
+    assert DiskCache(tmp_path).get(KEY) is None
 
 
 def test_where_nothing_can_be_written_nothing_is_kept(tmp_path):
     (tmp_path / "file").write_text("")
-    kept = Kept(tmp_path / "file")
+    kept = DiskCache(tmp_path / "file")
     kept.put(KEY, {"x": 1})
     assert kept.get(KEY) is None
-    Kept(tmp_path).put(KEY, {"x": float("nan")})
+    DiskCache(tmp_path).put(KEY, {"x": float("nan")})
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -43,7 +43,7 @@ def test_the_oldest_go(tmp_path, monkeypatch):
     import os
 
     monkeypatch.setattr(module, "MOST", 2)
-    kept = Kept(tmp_path)
+    kept = DiskCache(tmp_path)
     for place, letter in enumerate("abc"):
         kept.put(letter * 40, {"x": letter})
         os.utime(tmp_path / f"{letter * 40}.json", (place, place))

@@ -218,11 +218,11 @@ def test_the_documentation_tells_the_bounds_that_there_are():
     assert api.MAX_BODY_BYTES == serving.LARGEST_MESSAGE
     for words in (
         f"a body above {api.MAX_BODY_BYTES >> 10} KiB",
-        f"may take {zygote.MEMORY >> 30} GiB more",
+        f"may take {zygote.MAX_WORKER_BYTES >> 30} GiB more",
         f"ends at {simulator.MOST_MIB:g} MiB",
-        f"at most {websocket.MOST} of them",
-        f"said nothing for {websocket.IDLE_S / 60:g} minutes",
-        f"taken nothing for {websocket.DEAF_S:g} seconds",
+        f"at most {websocket.MAX_SESSIONS} of them",
+        f"said nothing for {websocket.IDLE_TIMEOUT_S / 60:g} minutes",
+        f"taken nothing for {websocket.SEND_TIMEOUT_S:g} seconds",
         f"holds its training up after {frames.PATIENCE_S:g} seconds",
         f"share {api.MAX_CALCULATORS} such processes",
         f"a question has {api.ANSWER_TIMEOUT_S:g} seconds, {api.MAX_WAITING} may wait",

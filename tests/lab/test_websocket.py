@@ -14,8 +14,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from trueloop.lab.websocket import BUSY, IDLE, LOST, Sessions
-from trueloop.lab.workers import Gone
+from trueloop.lab.websocket import BUSY, IDLE, LOST, LiveSessions
+from trueloop.lab.workers import WorkerLost
 
 
 def address(lab: str) -> str:
@@ -114,7 +114,7 @@ class Worker:
         if self.speaks:
             return "{}"
         if self.dies:
-            raise Gone("killed")
+            raise WorkerLost("killed")
         await asyncio.sleep(3600)
         return ""
 
@@ -144,7 +144,7 @@ def test_a_session_is_closed_with_its_reason_and_its_worker_given_back(
 ):
     socket: Any = Socket()
     workers: Any = Workers(worker)
-    sessions = Sessions(workers, **limits)
+    sessions = LiveSessions(workers, **limits)
     with ThreadPoolExecutor(1) as thread:  # where a browser is tested, this one has a loop of its own already
         thread.submit(asyncio.run, sessions.serve(socket, "simulator")).result(30)
     assert socket.accepted, "or the browser could not read the reason"

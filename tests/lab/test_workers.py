@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from trueloop.lab.workers import Gone, Worker, Workers
+from trueloop.lab.workers import WorkerLost, Worker, Workers
 
 
 @contextlib.asynccontextmanager
@@ -71,7 +71,7 @@ async def hang(workers: Workers) -> None:
 async def death(workers: Workers) -> None:
     worker = await workers.fork("calculator")
     os.kill(worker.pid, signal.SIGKILL)
-    with pytest.raises(Gone):
+    with pytest.raises(WorkerLost):
         await worker.receive()
     await worker.end()
 
@@ -112,7 +112,7 @@ async def dies(workers: Workers, of: signal.Signals, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patched:
         patched.setattr("trueloop.lab.workers.ANSWER_S", 0.2)
         patched.setattr(Workers, "start", refuse)
-        with pytest.raises(Gone, match="Too many open files"):
+        with pytest.raises(WorkerLost, match="Too many open files"):
             await workers.fork("calculator")
     await zygote.wait()
 
@@ -155,7 +155,7 @@ def test_a_process_that_cannot_start_is_not_started_again_and_again(monkeypatch:
         workers = Workers()
         await workers.start()
         for _ in range(6):
-            with pytest.raises(Gone):
+            with pytest.raises(WorkerLost):
                 await workers.fork("calculator")
         await workers.stop()
 

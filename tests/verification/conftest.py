@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from trueloop.verification.discover import named
+from trueloop.verification.discover import find_proof
 from trueloop.verification.evidence import Verdict
 from trueloop.verification.proof import run
 from trueloop.verification.proof_context import Bench
@@ -16,7 +16,7 @@ def prove():
     """`prove(name, model=..., options={...})`: the evidence of one proof."""
 
     def one(name, *, options=None, **subject):
-        return run(named(name), Bench(Subject(**subject)), options)
+        return run(find_proof(name), Bench(Subject(**subject)), options)
 
     return one
 

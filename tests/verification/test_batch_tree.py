@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from trueloop.verification.batch_tree import as_double, cut, described, leaves, replaced, samples_in, taken, tensors
+from trueloop.verification.batch_tree import to_double, split_batch, describe_batch, leaves, replace_tensors, batch_size, select_samples, tensors
 
 
 class Pair(NamedTuple):
@@ -39,7 +39,7 @@ def test_leaves_have_their_places():
 
 
 def test_kinds_survive_and_the_original_is_left_alone():
-    rows = taken(TREE, slice(0, 2))
+    rows = select_samples(TREE, slice(0, 2))
     assert isinstance(rows["pair"], Pair)
     assert rows["pair"].y.tolist() == [0.0, 2.0]
     assert rows["list"][1:] == ["text", 4]
@@ -47,31 +47,31 @@ def test_kinds_survive_and_the_original_is_left_alone():
     assert rows["record"].x.shape == (2, 2)
     assert type(rows["output"]) is Output
     assert rows["output"]["x"].shape == (2, 2)
-    assert samples_in(TREE) == 3
+    assert batch_size(TREE) == 3
 
 
 def test_what_has_no_row_per_sample_stays():
-    assert taken((X, torch.ones(7)), slice(0, 1))[1].shape == (7,)
+    assert select_samples((X, torch.ones(7)), slice(0, 1))[1].shape == (7,)
 
 
 def test_parts_make_the_whole():
-    parts = cut((X, X[:, 0]), [2, 1])
+    parts = split_batch((X, X[:, 0]), [2, 1])
     assert torch.equal(torch.cat([part[0] for part in parts]), X)
 
 
 def test_tensors_are_replaced_by_number():
-    other = replaced(TREE, {1: torch.zeros(3)})
+    other = replace_tensors(TREE, {1: torch.zeros(3)})
     assert torch.equal(other["pair"].y, torch.zeros(3))
     assert torch.equal(TREE["pair"].y, X[:, 0])
 
 
 def test_only_real_numbers_become_double():
-    assert [leaf.dtype for leaf in tensors(as_double((X, torch.arange(3))))] == [torch.float64, torch.int64]
+    assert [leaf.dtype for leaf in tensors(to_double((X, torch.arange(3))))] == [torch.float64, torch.int64]
 
 
 def test_batches_are_described():
-    assert described((X, torch.arange(3))) == "([3, 2] float32, [3] int64)"
-    assert described("text") == "str"
+    assert describe_batch((X, torch.arange(3))) == "([3, 2] float32, [3] int64)"
+    assert describe_batch("text") == "str"
 
 
 def test_a_tokenizers_output_keeps_its_class():
@@ -80,6 +80,6 @@ def test_a_tokenizers_output_keeps_its_class():
             return self.data[name]
 
     encoding = Encoding({"input_ids": X})
-    rows = taken(encoding, slice(0, 1))
+    rows = select_samples(encoding, slice(0, 1))
     assert rows.input_ids.shape == (1, 2)
     assert encoding.input_ids is X

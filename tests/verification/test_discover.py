@@ -8,16 +8,16 @@ import pytest
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.verification import proofs as package
-from trueloop.verification.discover import chosen, named, proofs
+from trueloop.verification.discover import select_proofs, find_proof, all_proofs
 
 
 def test_every_file_is_a_proof():
     files = {file.name.replace("_", "-") for file in pkgutil.iter_modules(package.__path__)}
-    assert set(proofs()) == files
+    assert set(all_proofs()) == files
     assert len(files) >= 15
 
 
-@pytest.mark.parametrize("proof", proofs().values(), ids=proofs().keys())
+@pytest.mark.parametrize("proof", all_proofs().values(), ids=all_proofs().keys())
 def test_a_proof_tells_what_it_does(proof):
     assert proof.doc.endswith(".")
     assert len(proof.title) <= 60
@@ -25,20 +25,20 @@ def test_a_proof_tells_what_it_does(proof):
 
 
 def test_names_and_groups_choose():
-    assert [proof.name for proof in chosen(["input-used,overfits_one_batch"])] == ["input-used", "overfits-one-batch"]
-    assert {proof.group for proof in chosen(["data"])} == {"data"}
-    assert "input-used" not in {proof.name for proof in chosen((), ["model"])}
+    assert [proof.name for proof in select_proofs(["input-used,overfits_one_batch"])] == ["input-used", "overfits-one-batch"]
+    assert {proof.group for proof in select_proofs(["data"])} == {"data"}
+    assert "input-used" not in {proof.name for proof in select_proofs((), ["model"])}
 
 
 def test_a_word_that_names_nothing_gets_the_nearest():
     with pytest.raises(InvalidConfig, match="Did you mean overfits-one-batch"):
-        named("overfit-one-batch")
+        find_proof("overfit-one-batch")
     with pytest.raises(InvalidConfig, match="No proof is left"):
-        chosen(["data"], ["data"])
+        select_proofs(["data"], ["data"])
 
 
 def test_the_page_lists_every_proof():
     page = (Path(__file__).parents[2] / "docs" / "verify.md").read_text()
     assert set(re.findall(r"^\| `([a-z-]+)` \|", page.partition("## What is proved")[2], flags=re.MULTILINE)) == set(
-        proofs()
+        all_proofs()
     )

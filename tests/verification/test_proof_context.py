@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel
-from trueloop.verification.discover import proofs
+from trueloop.verification.discover import all_proofs
 from trueloop.verification.evidence import NotApplicable
 from trueloop.verification.proof import run
 from trueloop.verification.proof_context import Bench
@@ -50,7 +50,7 @@ def test_everything_is_afterwards_as_it_was(classes, net):
         step=step,
     )
     with torch.no_grad():
-        for proof in proofs().values():
+        for proof in all_proofs().values():
             assert run(proof, Bench(subject)).verdict != "not judged"
         assert not torch.is_grad_enabled()
     assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from trueloop.cli.columns import aligned, width
+from trueloop.cli.columns import align_columns, terminal_width
 from trueloop.core.formatting import format_count, format_float
 from trueloop.lab.arena.entry import Entry, entry_of
 from trueloop.lab.arena.leaderboard import Row, State
@@ -17,44 +17,44 @@ WIDE = 120  # columns of a terminal from which on a board shows the numbers of t
 HEADS: Mapping[By, str] = {"updates": "updates", "examples": "examples", "time": "time per example"}
 
 
-def settings(entry: Entry) -> str:
+def format_entry_settings(entry: Entry) -> str:
     """Write what is not as it is unless set: "adamw lr 0.01 batch 64"."""
     named = {name: value for name, value in entry.changes().items() if name not in ("optimizer", "lr", "batch")}
     first = [entry.optimizer, f"lr {entry.lr:g}", f"batch {entry.batch}"]
     return " ".join([*first, *(f"{name} {_value(value)}" for name, value in named.items())])
 
 
-def spread(value: Spread | None, digits: int = 3) -> str:
+def format_spread(value: Spread | None, digits: int = 3) -> str:
     """Write a median and how far the seeds lie apart: "79 (50 to 101)"."""
     if value is None:
         return "-"
     return f"{_number(value.median, digits)} ({_number(value.lowest, digits)} to {_number(value.highest, digits)})"
 
 
-def table(rows: Sequence[Standing], by: By) -> str:
+def ranking_table(rows: Sequence[Standing], by: By) -> str:
     """Lay a board out as lines."""
-    room = width()
+    room = terminal_width()
     order: list[By] = [by, *(other for other in BOARDS if other != by and (room is None or room >= WIDE))]
     cells = [
         [
             str(row.rank) if row.rank is not None else "",
             row.name,
-            *(spread(row.score(each)) for each in order),
+            *(format_spread(row.score(each)) for each in order),
             str(row.seeds),
             str(row.ids[0]),
-            f"{_remark(row)}{settings(entry_of(json.loads(row.config)))}",
+            f"{_remark(row)}{format_entry_settings(entry_of(json.loads(row.config)))}",
         ]
         for row in rows
     ]
     head = ["", "name", *(HEADS[each] for each in order), "seeds", "entry", "settings"]
     return "\n".join(
-        aligned(
+        align_columns(
             head, cells, right={0, *range(2, len(head) - 1)}, whole={0, 1, 2, len(head) - 3, len(head) - 2}, most=room
         )
     )
 
 
-def outcome(row: Row) -> str:
+def format_outcome(row: Row) -> str:
     """Say in a sentence what an entry came to."""
     reached = [trial.updates for trial in row.trials if trial.end == "reached"]
     if row.state == State.REACHED and reached:
@@ -75,7 +75,7 @@ def seeds_table(row: Row) -> str:
         for trial in row.trials
     ]  # fmt: skip
     head = ["seed", "came to", "updates", "examples", "held out", "time per example", "weights"]
-    return "\n".join(aligned(head, cells, right={0, 2, 3, 4, 5}, most=width()))
+    return "\n".join(align_columns(head, cells, right={0, 2, 3, 4, 5}, most=terminal_width()))
 
 
 def as_record(row: Row) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class ClusterJob:
             "MINUTES": str(minutes),
             "BACKOFF": str(BACKOFF_EACH * self.nodes),
             "IMAGE": self.image,
-            "COMMAND": _written(command, kind),
+            "COMMAND": fill_template(command, kind),
         }
         template = (Path(__file__).parent / "templates" / FILES[kind]).read_text(encoding="utf-8")
         return re.sub("@([A-Z_]+)@", lambda match: fills[match[1]], template)
@@ -98,7 +98,7 @@ class ClusterJob:
             )
 
 
-def _written(command: list[str], kind: Kind) -> str:
+def fill_template(command: list[str], kind: Kind) -> str:
     """Write a command as a shell, Python or YAML reads it; Kubernetes would put variables in for `$(NAME)`."""
     if kind == "slurm":
         return shlex.join(command)

@@ -15,21 +15,21 @@ GAP = "  "
 _LEAST = 12  # columns that are left of a text that is cut
 
 
-def width() -> int | None:
+def terminal_width() -> int | None:
     """Return the columns there are to write to; None where the output goes to a file or another program."""
     if "COLUMNS" in os.environ or sys.stdout.isatty():
         return shutil.get_terminal_size().columns
     return None
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print a text, nothing of which can steer the terminal; what the output's encoding does not know comes as "?"."""
     shown = "\n".join(map(replace_unprintable, text.split("\n")))
     encoding = sys.stdout.encoding or "utf-8"
     print(shown.encode(encoding, "replace").decode(encoding))
 
 
-def can_show(text: str) -> bool:
+def can_encode(text: str) -> bool:
     """Say whether the output's encoding knows all of a text."""
     try:
         text.encode(sys.stdout.encoding or "utf-8")
@@ -38,7 +38,7 @@ def can_show(text: str) -> bool:
     return True
 
 
-def aligned(
+def align_columns(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
     *,
@@ -60,7 +60,7 @@ def aligned(
     if most is not None:
         _shrink(widths, most, whole)
     for row in table if any(head) else table[1:]:
-        line = GAP.join(_fitted(text, widths[k], right=k in right) for k, text in enumerate(row)).rstrip()
+        line = GAP.join(_fit(text, widths[k], right=k in right) for k, text in enumerate(row)).rstrip()
         yield line if most is None or _length(line) <= most else _cut(line, most)
 
 
@@ -76,7 +76,7 @@ def _shrink(widths: list[int], most: int, whole: Collection[int]) -> None:
         widths[k] = smaller
 
 
-def _fitted(text: str, size: int, *, right: bool) -> str:
+def _fit(text: str, size: int, *, right: bool) -> str:
     length = _length(text)
     if length > size:
         return _cut(text, size)

@@ -37,7 +37,7 @@ def read_config(path: Path, settings: Mapping[str, Setting]) -> dict[str, Any]:
     for key, value in _leaves(document):
         if key not in settings:
             raise _unknown(key, path, settings)
-        values[key] = _converted(value, settings[key], path)
+        values[key] = _convert(value, settings[key], path)
     return values
 
 
@@ -62,7 +62,7 @@ def _unknown(key: str, path: Path, settings: Mapping[str, Setting]) -> InvalidCo
     return InvalidConfig(f"{path} sets {key!r}, which is not a setting.", fix=fix)
 
 
-def _converted(value: Any, setting: Setting, path: Path) -> Any:
+def _convert(value: Any, setting: Setting, path: Path) -> Any:
     fitting = _fit(value, setting.kind)
     if fitting is _MISFIT:
         raise InvalidConfig(

@@ -10,8 +10,8 @@ from cyclopts import Parameter
 
 from trueloop.app.option_types import Flag
 from trueloop.app.training.resource_needs import find_need
-from trueloop.cli.doctor_options import Asks, checks_named
-from trueloop.cli.doctor_page import print_examined
+from trueloop.cli.doctor_options import DoctorOptions, select_checks
+from trueloop.cli.doctor_page import print_report
 from trueloop.doctor.diagnosis import RunRequirements
 from trueloop.doctor.probe import read_machine
 from trueloop.doctor.run_checks import run_checks, summarize, has_errors
@@ -20,7 +20,7 @@ from trueloop.doctor.run_checks import run_checks, summarize, has_errors
 def doctor_command(
     *,
     run: Annotated[str | None, Parameter(name="--for")] = None,
-    asks: Annotated[Asks | None, Parameter(name="*")] = None,
+    asks: Annotated[DoctorOptions | None, Parameter(name="*")] = None,
     root: Path = Path("runs"),
     only: tuple[str, ...] = (),
     quick: Flag = False,
@@ -38,14 +38,14 @@ def doctor_command(
         quick: Leave out what takes seconds: trying to import torchvision, and the free memory of GPUs.
         json: Print one JSON object and nothing else.
     """
-    names = checks_named(only)
+    names = select_checks(only)
     asked, folder = find_need(run, root) if run else (RunRequirements(), root)
-    need = (asks or Asks()).over(asked)
+    need = (asks or DoctorOptions()).over(asked)
     machine = read_machine((asks and asks.run_dir) or folder, deep=not quick)
     found = [each for each in run_checks(machine, need) if not names or each.check.name in names]
     if json:
         record = {"would_fail": has_errors(found), "line": summarize(machine, found)}
         print(json_format.dumps({**record, "checks": [each.as_json() for each in found]}, indent=2))
     else:
-        print_examined(machine, found)
+        print_report(machine, found)
     return 1 if has_errors(found) else 0

@@ -18,7 +18,7 @@ MIB: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asks:
+class DoctorOptions:
     """What a run would ask for, as options of the command line."""
 
     device: str | None = None
@@ -55,7 +55,7 @@ class Asks:
         return replace(need, **{name: value for name, value in typed.items() if value is not None})
 
 
-def checks_named(words: Iterable[str]) -> frozenset[str]:
+def select_checks(words: Iterable[str]) -> frozenset[str]:
     """Return the names of checks that were typed.
 
     Raises:

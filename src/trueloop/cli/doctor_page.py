@@ -26,7 +26,7 @@ STYLES: Final = {
 }
 
 
-def print_examined(machine: Machine, found: Sequence[CheckResult]) -> None:
+def print_report(machine: Machine, found: Sequence[CheckResult]) -> None:
     """Print every answer by group, and what it comes to."""
     console = Console(highlight=False)
     widest = max((len(each.check.title) for each in found), default=0)
@@ -44,11 +44,11 @@ def _print(console: Console, found: Sequence[CheckResult], widest: int) -> None:
         grid.add_column(no_wrap=True, min_width=max(map(len, Level)))
         grid.add_column(no_wrap=True, min_width=widest)
         for each in members:
-            grid.add_row(Text(each.diagnosis.level, STYLES[each.diagnosis.level]), each.check.title, _said(each))
+            grid.add_row(Text(each.diagnosis.level, STYLES[each.diagnosis.level]), each.check.title, _check_lines(each))
         console.print(Padding(grid, (0, 0, 1, 2)))
 
 
-def _said(each: CheckResult) -> Text:
+def _check_lines(each: CheckResult) -> Text:
     found = each.diagnosis
     text = Text(replace_unprintable(found.message))
     if found.remedy:

@@ -12,8 +12,8 @@ from cyclopts import App, CycloptsError, Parameter
 
 from trueloop.app.explain.explain_error import explain_text
 from trueloop.app.option_types import Flag
-from trueloop.cli.explain_page import answered, error_page_of, put
-from trueloop.cli.explain_page import page as page_of
+from trueloop.cli.explain_page import answered, error_page_of, print_parts
+from trueloop.cli.explain_page import failure_page as page_of
 from trueloop.cli.failures import as_record
 from trueloop.cli.program_output import read_file, read_stream
 from trueloop.core.paths import is_file
@@ -45,7 +45,7 @@ def explain_command(
         if json:
             print(json_format.dumps(answer.as_json(), indent=2))
         else:
-            put(answered(answer))
+            print_parts(answered(answer))
         return 0 if answer.found else 1
     word = what or ""
     kind = word.lower().replace("_", "-")
@@ -59,7 +59,7 @@ def explain_command(
     if json:
         print(json_format.dumps(record, indent=2))
     else:
-        put(error_page_of(kind, known) if known is not None else page_of(get_failure(word)))
+        print_parts(error_page_of(kind, known) if known is not None else page_of(get_failure(word)))
     return 0
 
 

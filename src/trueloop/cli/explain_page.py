@@ -25,7 +25,7 @@ HOW: Final = {"raised": "", "worker": "in a loader's worker: ", "cause": "its ca
 MESSAGE: Final = 300  # characters; some name every parameter of the model
 
 
-def put(parts: Iterable[RenderableType]) -> None:
+def print_parts(parts: Iterable[RenderableType]) -> None:
     """Print a page, without blanks at the ends of lines."""
     console = Console(highlight=False)
     with console.capture() as printed:
@@ -35,7 +35,7 @@ def put(parts: Iterable[RenderableType]) -> None:
         console.file.write(line.rstrip() + "\n")
 
 
-def page(entry: Entry) -> Iterator[RenderableType]:
+def failure_page(entry: Entry) -> Iterator[RenderableType]:
     """Yield the page of a silent failure, from top to bottom."""
     failure = entry.failure
     yield Text.assemble((entry.code, COLOURS[failure.severity]), " ", (failure.title, "bold"))
@@ -78,7 +78,7 @@ def answered(answer: Explanation) -> Iterator[RenderableType]:
         yield from (Text(f"  {replace_unprintable(line)}") for line in more)
         yield Text("  It is trueloop's own: what it says is what to do.\n", "dim")
     if len(answer.failures) == 1:
-        yield from page(answer.failures[0])
+        yield from failure_page(answer.failures[0])
     else:
         for entry in answer.failures:
             text = Text.assemble((entry.code, COLOURS[entry.failure.severity]), f" {entry.failure.title}")

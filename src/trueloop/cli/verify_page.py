@@ -11,7 +11,7 @@ from rich.text import Text
 
 from trueloop.app.verification.html_page import headline
 from trueloop.core.formatting import format_duration, replace_unprintable
-from trueloop.verification.discover import proofs
+from trueloop.verification.discover import all_proofs
 from trueloop.verification.evidence import Curve, Evidence, Verdict
 from trueloop.verification.proof import Proof
 
@@ -82,7 +82,7 @@ def print_list() -> None:
     """Print every proof with its group and what it does."""
     console = Console(highlight=False)
     group = ""
-    for name, proof in proofs().items():
+    for name, proof in all_proofs().items():
         if proof.group != group:
             group = proof.group
             console.print(f"[bold]{group}[/]")

@@ -17,7 +17,7 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.lab.views.load import View, views
 from trueloop.lab.visible_runs import VisibleRuns
-from trueloop.lab.workers import Gone, Worker, Workers
+from trueloop.lab.workers import WorkerLost, Worker, Workers
 
 MAX_BODY_BYTES: Final = 64 << 10  # bytes of a question
 BODY_TIMEOUT_S: Final = 10.0  # that a question may take to arrive
@@ -59,7 +59,7 @@ class RequestHandler:
             return _json_response(error_body(error), 400)
         except RequestError as refused:
             return _json_response(refused.words, refused.status)
-        except Gone as error:
+        except WorkerLost as error:
             return _json_response({"what": f"The process that computes has ended: {error}.", "why": "", "fix": SEE_TERMINAL}, 500)
 
     async def _compute_in_worker(self, name: str, given: Mapping[str, Any]) -> Response:

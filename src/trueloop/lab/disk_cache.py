@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 
 from trueloop.core.json_text import parse_json
 
-LARGEST: Final = 2**20  # bytes of one answer
-MOST: Final = 400  # of them: more than the catalogue has, over a few versions
+MAX_BYTES: Final = 2**20  # bytes of one answer
+MAX_ENTRIES: Final = 400  # of them: more than the catalogue has, over a few versions
 _KEY: Final = re.compile(r"[0-9a-f]{16,64}")
 
 
@@ -25,7 +25,7 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
     return root / "trueloop"
 
 
-class Kept:
+class DiskCache:
     """Answers by key. What cannot be read or written is computed again; nobody is told.
 
     Args:
@@ -39,7 +39,7 @@ class Kept:
         """Return an answer, or None."""
         path = self._path(key)
         try:
-            if path.stat().st_size > LARGEST:
+            if path.stat().st_size > MAX_BYTES:
                 return None
             told: Any = parse_json(path.read_bytes())
         except (OSError, ValueError):
@@ -66,6 +66,6 @@ class Kept:
     def _clear(self) -> None:
         with os.scandir(self._folder) as entries:
             ours = [entry for entry in entries if _KEY.match(entry.name)]
-        if len(ours) > MOST:
-            for entry in sorted(ours, key=lambda each: each.stat().st_mtime)[:-MOST]:
+        if len(ours) > MAX_ENTRIES:
+            for entry in sorted(ours, key=lambda each: each.stat().st_mtime)[:-MAX_ENTRIES]:
                 os.unlink(entry.path)  # noqa: PTH108 - of a scan

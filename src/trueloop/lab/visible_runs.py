@@ -66,7 +66,7 @@ class VisibleRuns:
         found = [each for each in feeds if each.matches(search)]
         trained, all_trained = list_runs(self._runs, search, MAX_LISTED, only=self._only)
         return {
-            "runs": [each.as_json() for each in _newest([*found[:MAX_LISTED], *trained])],
+            "runs": [each.as_json() for each in _newest_first([*found[:MAX_LISTED], *trained])],
             "more": max(0, len(found) - MAX_LISTED) + all_trained - len(trained),
             "folder": str(self._runs),
         }
@@ -134,5 +134,5 @@ def _version(follower: Reader) -> str:
     return f"{told}.{run_state(follower)}"[:64]
 
 
-def _newest(found: Sequence[RunListing]) -> list[RunListing]:
+def _newest_first(found: Sequence[RunListing]) -> list[RunListing]:
     return sorted(found, key=lambda each: (each.state != "running", -each.changed))

@@ -11,21 +11,21 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from trueloop.app.web.wire_format import decode_object, error_body, encode_json
 from trueloop.core.errors import InvalidConfig
-from trueloop.lab.workers import Gone, Worker, Workers
+from trueloop.lab.workers import WorkerLost, Worker, Workers
 
-MOST: Final = 24  # sessions at once, on one machine
-IDLE_S: Final = 600.0  # a page that says nothing, not even that it has painted, lies in a hidden tab
-DEAF_S: Final = 60.0  # a page that takes nothing of what it is sent is frozen, or wants to keep us busy
+MAX_SESSIONS: Final = 24  # sessions at once, on one machine
+IDLE_TIMEOUT_S: Final = 600.0  # a page that says nothing, not even that it has painted, lies in a hidden tab
+SEND_TIMEOUT_S: Final = 60.0  # a page that takes nothing of what it is sent is frozen, or wants to keep us busy
 BUSY, IDLE, LOST = 4001, 4002, 4003
 """Why a connection is closed, as the page hears it."""
-UNREAD: Final = "Nothing of what was sent was read, so the worker was given back."
+UNREAD_REASON: Final = "Nothing of what was sent was read, so the worker was given back."
 
 
-class Sessions:
+class LiveSessions:
     """The live sessions of one server."""
 
-    def __init__(self, workers: Workers, *, most: int = MOST, idle_s: float = IDLE_S, deaf_s: float = DEAF_S) -> None:
-        self._workers, self._most, self._idle_s, self._deaf_s = workers, most, idle_s, deaf_s
+    def __init__(self, workers: Workers, *, max_sessions: int = MAX_SESSIONS, idle_s: float = IDLE_TIMEOUT_S, send_timeout_s: float = SEND_TIMEOUT_S) -> None:
+        self._workers, self._max_sessions, self._idle_s, self._send_timeout_s = workers, max_sessions, idle_s, send_timeout_s
         self._open = 0
 
     @property
@@ -36,25 +36,25 @@ class Sessions:
     async def serve(self, socket: WebSocket, kind: str) -> None:
         """Relay until one side is gone."""
         await socket.accept()
-        if self._open >= self._most:
-            await socket.close(BUSY, f"{self._most} sessions run already: close another tab of the lab")
+        if self._open >= self._max_sessions:
+            await socket.close(BUSY, f"{self._max_sessions} sessions run already: close another tab of the lab")
             return
         self._open += 1
         try:
             worker = await self._workers.fork(kind)
             try:
-                code, reason = await _first(self._inward(socket, worker), self._outward(socket, worker))
+                code, reason = await _first_result(self._relay_to_worker(socket, worker), self._relay_to_page(socket, worker))
             finally:
                 await worker.end()
-        except Gone as error:
+        except WorkerLost as error:
             code, reason = LOST, f"The process that trains has ended: {error}"[:100]
         finally:
             self._open -= 1
         with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):  # the browser was first, or is deaf
-            async with asyncio.timeout(self._deaf_s):
+            async with asyncio.timeout(self._send_timeout_s):
                 await socket.close(code, reason)
 
-    async def _inward(self, socket: WebSocket, worker: Worker) -> tuple[int, str]:
+    async def _relay_to_worker(self, socket: WebSocket, worker: Worker) -> tuple[int, str]:
         while True:
             try:
                 async with asyncio.timeout(self._idle_s):
@@ -66,27 +66,27 @@ class Sessions:
             try:
                 decode_object(text)
             except InvalidConfig as error:
-                if not await self._shown(socket, encode_json({"kind": "refused", **error_body(error)})):
-                    return IDLE, UNREAD
+                if not await self._send(socket, encode_json({"kind": "refused", **error_body(error)})):
+                    return IDLE, UNREAD_REASON
             else:
                 await worker.send(text)
 
-    async def _outward(self, socket: WebSocket, worker: Worker) -> tuple[int, str]:
-        while await self._shown(socket, await worker.receive()):
+    async def _relay_to_page(self, socket: WebSocket, worker: Worker) -> tuple[int, str]:
+        while await self._send(socket, await worker.receive()):
             continue
-        return IDLE, UNREAD
+        return IDLE, UNREAD_REASON
 
-    async def _shown(self, socket: WebSocket, message: str | bytes) -> bool:
+    async def _send(self, socket: WebSocket, message: str | bytes) -> bool:
         """Send a message; false where the page does not take it."""
         try:
-            async with asyncio.timeout(self._deaf_s):
+            async with asyncio.timeout(self._send_timeout_s):
                 await (socket.send_text(message) if isinstance(message, str) else socket.send_bytes(message))
         except (TimeoutError, RuntimeError, WebSocketDisconnect):
             return False
         return True
 
 
-async def _first(*sides: Coroutine[Any, Any, tuple[int, str]]) -> tuple[int, str]:
+async def _first_result(*sides: Coroutine[Any, Any, tuple[int, str]]) -> tuple[int, str]:
     """Wait for the side that ends first, and end the others."""
     tasks = [asyncio.create_task(side) for side in sides]
     try:

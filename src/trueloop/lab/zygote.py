@@ -25,17 +25,17 @@ WORKERS: Final = {
     "calculator": "trueloop.lab.calculator",
     "simulator": "trueloop.lab.simulator",
 }
-ENGINES: Final = ("trueloop.lab.teaching", "trueloop.data")
+PRELOADED_PACKAGES: Final = ("trueloop.lab.teaching", "trueloop.data")
 """What pages are answered with: imported before anybody asks."""
-MEMORY: Final = 2 << 30  # bytes that a worker may come to hold besides what it starts with
+MAX_WORKER_BYTES: Final = 2 << 30  # bytes that a worker may come to hold besides what it starts with
 NICE: Final = 5  # below the server, which has to stay responsive whatever is computed
-SPARED: Final = 500  # of 1000: how readily the system ends a worker when memory runs out
-MESSAGE: Final = 4096
+OOM_SCORE: Final = 500  # of 1000: how readily the system ends a worker when memory runs out
+MAX_COMMAND_BYTES: Final = 4096
 
 
 def main(control_fd: int) -> None:
     """Obey ``{"fork": kind}``, which has a socket attached, and ``{"kill": pid}``; reply with a line each."""
-    for name in [*WORKERS.values(), *_modules()]:
+    for name in [*WORKERS.values(), *_module_names()]:
         importlib.import_module(name)
     _warm_up()
     gc.collect()
@@ -44,7 +44,7 @@ def main(control_fd: int) -> None:
     children: set[int] = set()
     _reply(control, {"ready": os.getpid()})
     while True:
-        data, fds, _, _ = socket.recv_fds(control, MESSAGE, 1)
+        data, fds, _, _ = socket.recv_fds(control, MAX_COMMAND_BYTES, 1)
         if not data:
             os._exit(0)
         order = json.loads(data)
@@ -74,7 +74,7 @@ def _fork(kind: str, line_fd: int, control: socket.socket, children: set[int]) -
     code = 1
     try:
         control.close()
-        _bound()
+        _apply_limits()
         worker: Any = sys.modules[WORKERS[kind]]
         worker.serve(line_fd, line_fd)
         code = 0
@@ -86,17 +86,17 @@ def _fork(kind: str, line_fd: int, control: socket.socket, children: set[int]) -
         os._exit(code)
 
 
-def _bound() -> None:
+def _apply_limits() -> None:
     """Stay behind the server, and within bounds of memory, where the system can tell how much is held."""
     os.nice(NICE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):  # where memory runs out, we go first, and not what the user works with
-        Path("/proc/self/oom_score_adj").write_text(str(SPARED), encoding="ascii")
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
     statm = Path("/proc/self/statm")
     if statm.exists():
         held = int(statm.read_text().split()[0]) * resource.getpagesize()
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY, hard))
+        resource.setrlimit(resource.RLIMIT_AS, (held + MAX_WORKER_BYTES, hard))
 
 
 def _reap(children: set[int]) -> None:
@@ -106,8 +106,8 @@ def _reap(children: set[int]) -> None:
             children.discard(pid)
 
 
-def _modules() -> Iterator[str]:
-    for name in ENGINES:
+def _module_names() -> Iterator[str]:
+    for name in PRELOADED_PACKAGES:
         package = importlib.import_module(name)
         yield from (module.name for module in pkgutil.walk_packages(package.__path__, f"{name}."))
 

@@ -33,18 +33,18 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
             yield from leaves(getattr(tree, each.name), f"{path}.{each.name}")
 
 
-def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: PLR0911 - one return per kind of tree
+def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: PLR0911 - one return per kind of tree
     """Return the same tree with every tensor changed; the tree given is left as it is."""
     if isinstance(tree, Tensor):
         return change(tree)
     if isinstance(tree, tuple):
-        parts = [mapped(part, change) for part in cast("tuple[Any, ...]", tree)]
+        parts = [map_tensors(part, change) for part in cast("tuple[Any, ...]", tree)]
         build = getattr(tree, "_make", None)  # a named tuple takes its fields one by one
         return build(parts) if build else tuple(parts)
     if isinstance(tree, list):
-        return [mapped(part, change) for part in cast("list[Any]", tree)]
+        return [map_tensors(part, change) for part in cast("list[Any]", tree)]
     if isinstance(tree, Mapping):
-        items = {key: mapped(part, change) for key, part in cast("Mapping[Any, Any]", tree).items()}
+        items = {key: map_tensors(part, change) for key, part in cast("Mapping[Any, Any]", tree).items()}
         if isinstance(tree, MutableMapping):
             clone = copy.copy(cast("MutableMapping[Any, Any]", tree))  # a subclass keeps its attributes
             for key, part in items.items():
@@ -54,12 +54,12 @@ def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: PLR09
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         clone = copy.copy(tree)
         for each in dataclasses.fields(tree):
-            object.__setattr__(clone, each.name, mapped(getattr(tree, each.name), change))
+            object.__setattr__(clone, each.name, map_tensors(getattr(tree, each.name), change))
         return clone
     return tree
 
 
-def replaced(tree: Any, new: Mapping[int, Tensor]) -> Any:
+def replace_tensors(tree: Any, new: Mapping[int, Tensor]) -> Any:
     """Return the tree with some of its tensors replaced, by their number in `tensors`."""
     number = -1
 
@@ -68,42 +68,42 @@ def replaced(tree: Any, new: Mapping[int, Tensor]) -> Any:
         number += 1
         return new.get(number, tensor)
 
-    return mapped(tree, change)
+    return map_tensors(tree, change)
 
 
-def samples_in(tree: Any) -> int:
+def batch_size(tree: Any) -> int:
     """Return the batch size B: the length of the first tensor that has one; 0 where there is none."""
     return next((leaf.shape[0] for leaf in tensors(tree) if leaf.dim()), 0)
 
 
-def taken(tree: Any, index: Tensor | slice) -> Any:
+def select_samples(tree: Any, index: Tensor | slice) -> Any:
     """Return some of a batch's samples: of every tensor that has B rows, these rows; anything else as it is."""
-    B = samples_in(tree)
-    return mapped(tree, lambda leaf: leaf[index] if leaf.dim() and leaf.shape[0] == B else leaf)
+    B = batch_size(tree)
+    return map_tensors(tree, lambda leaf: leaf[index] if leaf.dim() and leaf.shape[0] == B else leaf)
 
 
-def cut(tree: Any, sizes: list[int]) -> list[Any]:
+def split_batch(tree: Any, sizes: list[int]) -> list[Any]:
     """Return a batch in parts of these sizes, in order."""
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
-    return [taken(tree, slice(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
+    return [select_samples(tree, slice(start, start + size)) for start, size in zip(starts, sizes, strict=True)]
 
 
-def cloned(tree: Any) -> Any:
+def clone_batch(tree: Any) -> Any:
     """Return a copy that shares no memory, so that code that writes into its batch writes into ours."""
-    return mapped(tree, lambda leaf: leaf.detach().clone())
+    return map_tensors(tree, lambda leaf: leaf.detach().clone())
 
 
-def moved(tree: Any, device: torch.device) -> Any:
+def move_batch(tree: Any, device: torch.device) -> Any:
     """Return a batch on a device."""
-    return mapped(tree, lambda leaf: leaf.to(device))
+    return map_tensors(tree, lambda leaf: leaf.to(device))
 
 
-def as_double(tree: Any) -> Any:
+def to_double(tree: Any) -> Any:
     """Return a batch with its real numbers in double precision."""
-    return mapped(tree, lambda leaf: leaf.double() if leaf.is_floating_point() else leaf)
+    return map_tensors(tree, lambda leaf: leaf.double() if leaf.is_floating_point() else leaf)
 
 
-def described(tree: Any) -> str:
+def describe_batch(tree: Any) -> str:
     """Say what a batch is made of: "([32, 8] float32, [32] int64)"."""
     parts = [f"{list(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}" for leaf in tensors(tree)]
     return f"({', '.join(parts)})" if parts else type(tree).__name__

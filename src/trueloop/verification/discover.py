@@ -15,7 +15,7 @@ from trueloop.verification.proof import GROUPS, Proof
 
 
 @cache
-def proofs() -> Mapping[str, Proof]:
+def all_proofs() -> Mapping[str, Proof]:
     """Return every proof by its name, group by group.
 
     Raises:
@@ -31,14 +31,14 @@ def proofs() -> Mapping[str, Proof]:
     return {proof.name: proof for proof in found}
 
 
-def named(word: str) -> Proof:
+def find_proof(word: str) -> Proof:
     """Return the proof of this name, with hyphens or underscores.
 
     Raises:
         InvalidConfig: there is none; says the nearest that there is.
     """
     name = word.strip().lower().replace("_", "-")
-    known = proofs()
+    known = all_proofs()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         hint = f"Did you mean {close[0]}? " if close else ""
@@ -46,7 +46,7 @@ def named(word: str) -> Proof:
     return known[name]
 
 
-def chosen(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Proof]:
+def select_proofs(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Proof]:
     """Return the proofs that were asked for.
 
     Args:
@@ -56,16 +56,16 @@ def chosen(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> list[Proof
     Raises:
         InvalidConfig: a word that names nothing, or nothing is left.
     """
-    wanted, unwanted = set(_names(select)), set(_names(ignore))
-    left = [proof for name, proof in proofs().items() if (not wanted or name in wanted) and name not in unwanted]
+    wanted, unwanted = set(_expand_groups(select)), set(_expand_groups(ignore))
+    left = [proof for name, proof in all_proofs().items() if (not wanted or name in wanted) and name not in unwanted]
     if not left:
         raise InvalidConfig("No proof is left.", fix="Select one that is not ignored.")
     return left
 
 
-def _names(words: Iterable[str]) -> Iterator[str]:
+def _expand_groups(words: Iterable[str]) -> Iterator[str]:
     for word in (part.strip() for some in words for part in some.split(",")):
         if word in GROUPS:
-            yield from (proof.name for proof in proofs().values() if proof.group == word)
+            yield from (proof.name for proof in all_proofs().values() if proof.group == word)
         elif word:
-            yield named(word).name
+            yield find_proof(word).name

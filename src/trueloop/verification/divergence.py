@@ -12,7 +12,7 @@ from trueloop.verification.batch_tree import tensors
 from trueloop.verification.model_call import Call, outputs
 
 
-class Seen(NamedTuple):
+class ModuleRecord(NamedTuple):
     """What went into a module or came out of it."""
 
     name: str
@@ -25,18 +25,18 @@ class Seen(NamedTuple):
     values: list[Tensor]
 
 
-def traced(model: nn.Module, call: Call, seed: int) -> list[Seen]:
+def traced(model: nn.Module, call: Call, seed: int) -> list[ModuleRecord]:
     """Run a model and return what went into and came out of each of its modules, in order.
 
     Cost: a copy of all activations.
     """
-    seen: list[Seen] = []
+    seen: list[ModuleRecord] = []
     with _heard(model, seen):
         outputs(model, call, seed)
     return seen
 
 
-def first_change(before: list[Seen], after: list[Seen], same: Callable[[Tensor, Tensor], bool]) -> str:
+def first_change(before: list[ModuleRecord], after: list[ModuleRecord], same: Callable[[Tensor, Tensor], bool]) -> str:
     """Say where two passes part, as far as ``same`` looks at them; empty where they do not, inside of modules."""
     for a, b in zip(before, after, strict=False):
         if a[:4] != b[:4]:
@@ -50,7 +50,7 @@ def first_change(before: list[Seen], after: list[Seen], same: Callable[[Tensor, 
 
 
 @contextmanager
-def _heard(model: nn.Module, seen: list[Seen]) -> Generator[None]:
+def _heard(model: nn.Module, seen: list[ModuleRecord]) -> Generator[None]:
     handles: list[Any] = []
     names = dict(model.named_modules())
     for name, module in names.items():
@@ -60,11 +60,11 @@ def _heard(model: nn.Module, seen: list[Seen]) -> Generator[None]:
 
         def came(each: nn.Module, args: Any, kwargs: Any, name: str = name, within: str = within) -> None:
             values = [leaf.detach().clone() for leaf in tensors((args, kwargs))]
-            seen.append(Seen(name, type(each).__name__, within, False, values))
+            seen.append(ModuleRecord(name, type(each).__name__, within, False, values))
 
         def went(each: nn.Module, _args: Any, result: Any, name: str = name, within: str = within) -> None:
             values = [leaf.detach().clone() for leaf in tensors(result)]
-            seen.append(Seen(name, type(each).__name__, within, True, values))
+            seen.append(ModuleRecord(name, type(each).__name__, within, True, values))
 
         handles += [module.register_forward_pre_hook(came, with_kwargs=True), module.register_forward_hook(went)]
     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trueloop.verification.batch_tree import as_double, described, replaced, samples_in, tensors
+from trueloop.verification.batch_tree import to_double, describe_batch, replace_tensors, batch_size, tensors
 from trueloop.verification.evidence import NotApplicable
 from trueloop.verification.model_call import Call, outputs
 
@@ -49,7 +49,7 @@ def precise(model: nn.Module, call: Call, seed: int) -> Precise:
     _stir(model)
     try:
         double = copy.deepcopy(model).double()
-        exact = Call.of(as_double(call.tree))
+        exact = Call.of(to_double(call.tree))
         before = outputs(double, exact, seed)
     except (RuntimeError, TypeError, ValueError, AssertionError):  # written for one precision only
         before = outputs(model, call, seed)
@@ -132,7 +132,7 @@ def content(call: Call, fits: Callable[[Tensor], bool]) -> list[int]:
     real = [index for index, leaf in found if leaf.is_floating_point()]
     whole = [(leaf.numel(), -index) for index, leaf in found if leaf.dtype is not torch.bool]
     if not real and not whole:
-        raise NotApplicable(f"The model is called with {described(call.tree)}, in which there is nothing to change.")
+        raise NotApplicable(f"The model is called with {describe_batch(call.tree)}, in which there is nothing to change.")
     return real or [-max(whole)[1]]
 
 
@@ -146,7 +146,7 @@ def with_changes(call: Call, which: list[int], change: Callable[[Tensor], Tensor
     new = {index: change(leaves[index]) for index in which}
     if all(torch.equal(new[index], leaves[index]) for index in which):
         raise NotApplicable("The input could not be changed to anything else.")
-    return Call.of(replaced(call.tree, new))
+    return Call.of(replace_tensors(call.tree, new))
 
 
 def rows_of(outputs_: list[Tensor], samples: int) -> list[Tensor]:
@@ -157,10 +157,10 @@ def rows_of(outputs_: list[Tensor], samples: int) -> list[Tensor]:
     """
     found = [leaf for leaf in outputs_ if leaf.dim() and leaf.shape[0] == samples]
     if not found:
-        raise NotApplicable(f"The output {described(outputs_)} has no row per sample ({samples} of them).")
+        raise NotApplicable(f"The output {describe_batch(outputs_)} has no row per sample ({samples} of them).")
     return found
 
 
 def size_of(call: Call) -> int:
     """Return how many samples the model is called with."""
-    return samples_in(call.tree)
+    return batch_size(call.tree)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.errors import InvalidConfig, InvalidData
-from trueloop.verification.batch_tree import described, tensors
+from trueloop.verification.batch_tree import describe_batch, tensors
 from trueloop.verification.evidence import NotApplicable
 from trueloop.verification.proof_target import Subject
 from trueloop.verification.rng_state import seed_all
@@ -64,7 +64,7 @@ def pair(batch: Any) -> tuple[Any, Any]:
     if isinstance(batch, (tuple, list)) and len(cast("list[Any]", batch)) == 2:
         return batch[0], batch[1]
     raise InvalidData(
-        f"A torch.nn loss needs batches (inputs, target), but this batch is {described(batch)}.",
+        f"A torch.nn loss needs batches (inputs, target), but this batch is {describe_batch(batch)}.",
         fix="Give a function (model, batch) -> mean as the loss, which knows the batch.",
     )
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel
-from trueloop.verification.batch_tree import cloned, described, moved, samples_in, taken, tensors
+from trueloop.verification.batch_tree import clone_batch, describe_batch, move_batch, batch_size, select_samples, tensors
 from trueloop.verification.evidence import NotApplicable
 from trueloop.verification.model_call import Call, caught, mean_of
 from trueloop.verification.proof_target import Subject
@@ -148,7 +148,7 @@ class Bench:
             InvalidData: the loader is empty.
         """
         if self.subject.batch is not None and (most == 1 or self.subject.loader is None):
-            return [moved(cloned(self.subject.batch), self.device)]
+            return [move_batch(clone_batch(self.subject.batch), self.device)]
         if self.subject.loader is None:
             raise NotApplicable("There is neither a batch nor a loader.")
         if len(self._read) < most and not self._exhausted:
@@ -156,7 +156,7 @@ class Bench:
             self._exhausted = len(self._read) < most
         if not self._read:
             raise InvalidData("The loader gives no batch.", fix="Check its dataset, its sampler and drop_last.")
-        return [cloned(batch) for batch in self._read[:most]]
+        return [clone_batch(batch) for batch in self._read[:most]]
 
     def stream(self, most: int) -> Iterator[Any]:
         """Yield the first batches one by one, for who looks for one of a kind.
@@ -173,7 +173,7 @@ class Bench:
         """Yield the first batches of a loader, each copied to the model's device."""
         seed_all(self.subject.seed)
         for batch in islice(iter(loader), most):
-            yield moved(cloned(batch), self.device)
+            yield move_batch(clone_batch(batch), self.device)
 
     def few(self, most: int, *, least: int = 1) -> Any:
         """Return the first samples of the batch.
@@ -182,10 +182,10 @@ class Bench:
             NotApplicable: it has fewer than ``least``.
         """
         batch = self.batch
-        samples = samples_in(batch)
+        samples = batch_size(batch)
         if samples < least:
             raise NotApplicable(f"The batch holds {samples} of the {least} samples that this takes.")
-        return taken(batch, slice(0, most)) if samples > most else batch
+        return select_samples(batch, slice(0, most)) if samples > most else batch
 
     def aligned(self, model: nn.Module, most: int, *, least: int = 1) -> tuple[Any, Call]:
         """Return the first samples of the batch, and the model's call for them, whose rows are these samples.
@@ -195,14 +195,14 @@ class Bench:
         """
         batch = self.few(most, least=least)
         call = self.call(model, batch)
-        samples = samples_in(batch)
+        samples = batch_size(batch)
         if samples > least and any(leaf.dim() > 1 and leaf.shape[1] == samples for leaf in tensors(call.tree)):
             samples -= 1  # or rows and columns could not be told apart
-            batch = taken(batch, slice(0, samples))
+            batch = select_samples(batch, slice(0, samples))
             call = self.call(model, batch)
-        if samples_in(call.tree) != samples:
+        if batch_size(call.tree) != samples:
             raise NotApplicable(
-                f"The model is called with {described(call.tree)} for {samples} samples: its rows are not the samples."
+                f"The model is called with {describe_batch(call.tree)} for {samples} samples: its rows are not the samples."
             )
         return batch, call
 

@@ -6,7 +6,7 @@ import pytest
 
 from trueloop.app.verification.load_target import subject_of
 from trueloop.core.errors import InvalidConfig
-from trueloop.verification.discover import named
+from trueloop.verification.discover import find_proof
 from trueloop.verification.proof import run
 from trueloop.verification.proof_context import Bench
 
@@ -45,7 +45,7 @@ def test_a_function_of_a_file(tmp_path: Path):
 def test_recipes_hold_with_trueloops_own_loop(recipe: str, proofs: tuple[str, ...]):
     bench = Bench(subject_of(recipe))
     for name in proofs:
-        assert run(named(name), bench), name
+        assert run(find_proof(name), bench), name
 
 
 def test_a_recipes_frozen_part_is_frozen():
@@ -56,4 +56,4 @@ def test_a_recipes_frozen_part_is_frozen():
 
     recipe = registry.load("digits")
     bench = Bench(recipe_subject(replace(recipe, train=replace(recipe.train, freeze=("0.*",)))))
-    assert run(named("frozen-stay"), bench).numbers["frozen"] == 3
+    assert run(find_proof("frozen-stay"), bench).numbers["frozen"] == 3

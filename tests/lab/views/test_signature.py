@@ -57,7 +57,7 @@ def test_who_is_out_of_time_is_asked_again_and_goes_on(monkeypatch, tmp_path, ca
 def test_what_is_kept_of_a_seed_is_what_was_run():
     entry = signature.find_failure("GRD001")
     assert entry
-    kept = signature.Kept(signature.cache_folder({"XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"]}) / "signatures")
+    kept = signature.DiskCache(signature.cache_folder({"XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"]}) / "signatures")
     both = signature.pair(entry.failure.inject)
     first = signature._new(entry, both, kept)
     signature._RECENT.clear()

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from trueloop.verification.discover import named
+from trueloop.verification.discover import find_proof
 from trueloop.verification.proof import run
 from trueloop.verification.proof_context import Bench
 from trueloop.verification.proof_target import Subject
@@ -43,7 +43,7 @@ def timed():
 
         loader = DataLoader(Timed(clock, sample_s), batch_size=size)
         subject = Subject(model=nn.Linear(4, 2), loss=nn.CrossEntropyLoss(), loader=loader, step=step)
-        return run(named("loader-keeps-up"), Bench(subject, clock=clock))
+        return run(find_proof("loader-keeps-up"), Bench(subject, clock=clock))
 
     return prove
 

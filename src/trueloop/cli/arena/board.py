@@ -7,8 +7,8 @@ from json import loads
 
 from trueloop.app.option_types import Flag
 from trueloop.cli.arena import BoardPath
-from trueloop.cli.arena_entry_text import table
-from trueloop.cli.columns import say
+from trueloop.cli.arena_entry_text import ranking_table
+from trueloop.cli.columns import print_line
 from trueloop.lab.arena.leaderboard import board_at
 from trueloop.lab.arena.ranking import By, Standing, standings
 from trueloop.lab.arena.tracks import TRACKS, track_named
@@ -38,12 +38,12 @@ def board_command(*, track: str | None = None, by: By = "updates", board: BoardP
         )
         return
     for each in tracks:
-        say(f"{each.name}: {each.title}")
-        say(f"{table(rows[each.name], by)}\n" if rows[each.name] else "Nobody has handed in yet.\n")
+        print_line(f"{each.name}: {each.title}")
+        print_line(f"{ranking_table(rows[each.name], by)}\n" if rows[each.name] else "Nobody has handed in yet.\n")
         for refused in base.refused(each.name):
-            say(f"Refused: {refused.why}\n")
+            print_line(f"Refused: {refused.why}\n")
     waiting = base.waiting()
-    say(f"{base.path}{f': {waiting} not judged yet' if waiting else ''}")
+    print_line(f"{base.path}{f': {waiting} not judged yet' if waiting else ''}")
 
 
 def as_record(row: Standing) -> dict[str, object]:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from trueloop.app.option_types import Count, Flag
 from trueloop.cli.arena import BoardPath
-from trueloop.cli.columns import say
+from trueloop.cli.columns import print_line
 from trueloop.lab.arena.judge_client import Referee, check_installed
 from trueloop.lab.arena.leaderboard import board_at
 from trueloop.lab.arena.judging import Replayed, replay
@@ -29,7 +29,7 @@ def replay_command(entry: Count, *, board: BoardPath = None, json: Flag = False)
 
     def told(seed: Replayed) -> None:
         if not json:
-            say(line(seed))
+            print_line(line(seed))
 
     with Referee() as referee:
         again = replay(row, referee, told)
@@ -38,8 +38,8 @@ def replay_command(entry: Count, *, board: BoardPath = None, json: Flag = False)
         print(encode_line({"entry": row.id, "same": again.same, "seeds": seeds, "differing": again.differing}), end="")
         return 0 if again.same else 1
     for name, (then, now) in again.differing.items():
-        say(f"{name} was {then} then and is {now} now.")
-    say("The same, bit by bit." if again.same else "Not the same as then.")
+        print_line(f"{name} was {then} then and is {now} now.")
+    print_line("The same, bit by bit." if again.same else "Not the same as then.")
     return 0 if again.same else 1
 
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from trueloop.app.option_types import Count, Flag
 from trueloop.cli.arena import BoardPath
-from trueloop.cli.arena_entry_text import as_record, outcome, seeds_table, settings
-from trueloop.cli.columns import aligned, say
+from trueloop.cli.arena_entry_text import as_record, format_outcome, seeds_table, format_entry_settings
+from trueloop.cli.columns import align_columns, print_line
 from trueloop.core.errors import BoardError
 from trueloop.lab.arena.entry import entry_of
 from trueloop.lab.arena.leaderboard import board_at
@@ -42,10 +42,10 @@ def show_command(entry: Count, *, script: Flag = False, board: BoardPath = None,
         ["track", row.track],
         ["name", row.name],
         ["handed in", when],
-        ["settings", settings(config)],
+        ["settings", format_entry_settings(config)],
         ["versions", ", ".join(f"{name} {version}" for name, version in row.versions.items())],
     ]
-    say(f"Entry {row.id}. {outcome(row)}\n")
-    say("\n".join(aligned(["", ""], rows)))
+    print_line(f"Entry {row.id}. {format_outcome(row)}\n")
+    print_line("\n".join(align_columns(["", ""], rows)))
     if row.trials:
-        say(f"\n{seeds_table(row)}")
+        print_line(f"\n{seeds_table(row)}")

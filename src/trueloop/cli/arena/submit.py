@@ -9,8 +9,8 @@ from typing import Any
 
 from trueloop.app.option_types import Flag
 from trueloop.cli.arena import BoardPath
-from trueloop.cli.arena_entry_text import as_record, outcome, table
-from trueloop.cli.columns import say
+from trueloop.cli.arena_entry_text import as_record, format_outcome, ranking_table
+from trueloop.cli.columns import print_line
 from trueloop.cli.judging_display import JudgingDisplay
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import safe_repr
@@ -54,8 +54,8 @@ def submit_command(
     if json:
         print(encode_line(as_record(row)), end="")
     else:
-        say(f"Entry {row.id}. {outcome(row)}\n")
-        say(table(standings(where.judged_on(on.name, on.mark), "updates"), "updates"))
+        print_line(f"Entry {row.id}. {format_outcome(row)}\n")
+        print_line(ranking_table(standings(where.judged_on(on.name, on.mark), "updates"), "updates"))
     return _code(row)
 
 

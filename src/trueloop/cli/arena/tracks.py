@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trueloop.app.option_types import Flag
-from trueloop.cli.arena_entry_text import settings
-from trueloop.cli.columns import aligned, say, width
+from trueloop.cli.arena_entry_text import format_entry_settings
+from trueloop.cli.columns import align_columns, print_line, terminal_width
 from trueloop.core.formatting import format_percent
 from trueloop.core.untrusted_input import describe_fields
 from trueloop.lab.arena.entry import Entry
@@ -24,13 +24,13 @@ def tracks_command(*, json: Flag = False) -> None:
         print(encode_line({"tracks": [as_record(track) for track in TRACKS.values()], "settings": fields}), end="")
         return
     for track in TRACKS.values():
-        say(f"{track.name}: {track.title}")
-        say(f"    {track.told}")
-        say(f"    to beat: {settings(track.baseline)}\n")
+        print_line(f"{track.name}: {track.title}")
+        print_line(f"    {track.told}")
+        print_line(f"    to beat: {format_entry_settings(track.baseline)}\n")
     rows = [[field["name"], _default(field), _range(field), field["help"]] for field in fields]
-    say("\n".join(aligned(["setting", "unless set", "may be", "what it is"], rows, most=width(), whole={0, 1})))
-    say(f"\nScore: the median over {SEEDS} seeds of the updates until both held-out splits reach the target.")
-    say("trueloop arena submit config.toml --track digits")
+    print_line("\n".join(align_columns(["setting", "unless set", "may be", "what it is"], rows, most=terminal_width(), whole={0, 1})))
+    print_line(f"\nScore: the median over {SEEDS} seeds of the updates until both held-out splits reach the target.")
+    print_line("trueloop arena submit config.toml --track digits")
 
 
 def as_record(track: Track) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from trueloop.app.option_types import Flag
 from trueloop.app.runs.best_run import EvaluatedCheckpoint, find_best
-from trueloop.cli.columns import aligned, say
+from trueloop.cli.columns import align_columns, print_line
 from trueloop.cli.runs import Root
 from trueloop.core.errors import InvalidConfig, RunFolderError
 from trueloop.core.formatting import format_float
@@ -47,10 +47,10 @@ def best_command(
     else:
         _print(metric, found.best)
         if found.alternative:
-            say("\nThe best one whose checkpoint is whole:\n")
+            print_line("\nThe best one whose checkpoint is whole:\n")
             _print(metric, found.alternative)
         elif found.best.problem:
-            say("\nNo other evaluation of this metric has a whole checkpoint either.")
+            print_line("\nNo other evaluation of this metric has a whole checkpoint either.")
     return 0 if not found.best.problem or found.alternative else 1
 
 
@@ -75,4 +75,4 @@ def _print(metric: str, answer: EvaluatedCheckpoint) -> None:
         ["checkpoint", str(answer.checkpoint)],
         ["checksums", answer.problem or "verified, every byte"],
     ]
-    say("\n".join(aligned(["", ""], rows)))  # as wide as it is: the path is to be copied
+    print_line("\n".join(align_columns(["", ""], rows)))  # as wide as it is: the path is to be copied

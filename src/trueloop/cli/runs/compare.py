@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trueloop.app.option_types import Flag
-from trueloop.cli.columns import aligned, say, width
+from trueloop.cli.columns import align_columns, print_line, terminal_width
 from trueloop.cli.run_cells import labels_of
 from trueloop.cli.runs import Root
 from trueloop.core.errors import InvalidConfig
@@ -49,7 +49,7 @@ def compare_command(
     _print(list(drawn), differ, told)
     for word, file in (("png", png), ("html", html)):
         if file:
-            say(f"{word}  {file}")
+            print_line(f"{word}  {file}")
 
 
 def _record(
@@ -67,15 +67,15 @@ def _record(
 
 
 def _print(labels: list[str], differ: list[Difference], told: list[MetricComparison]) -> None:
-    columns = width()
+    columns = terminal_width()
     rows = [
         [each.metric, word, *map(format_point, found)]
         for each in told
         for word, found in (("best", each.best), ("last", each.last))
     ]
-    say("\n".join(aligned(["metric", "", *labels], rows, most=columns)) + "\n")
+    print_line("\n".join(align_columns(["metric", "", *labels], rows, most=columns)) + "\n")
     for group in dict.fromkeys(each.group for each in differ):
         rows = [[each.name, *map(format_value, each.values)] for each in differ if each.group == group]
-        say("\n".join(aligned([group, *labels], rows, most=columns)) + "\n")
+        print_line("\n".join(align_columns([group, *labels], rows, most=columns)) + "\n")
     if not differ:
-        say("Nothing differs in settings, code, data or environment.")
+        print_line("Nothing differs in settings, code, data or environment.")

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from trueloop.app.option_types import Flag
-from trueloop.cli.columns import say
+from trueloop.cli.columns import print_line
 from trueloop.cli.runs import Root
 from trueloop.core.errors import InvalidConfig, RunFolderError
 from trueloop.runs.history import History
@@ -45,7 +45,7 @@ def export_command(
     elif csv == "-":
         write_csv(history, sys.stdout)
     else:
-        say(f"csv  {_written(history, Path(str(csv)))}")
+        print_line(f"csv  {_written(history, Path(str(csv)))}")
 
 
 def _written(history: History, path: Path) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trueloop.app.option_types import Count, Flag
 from trueloop.app.runs.cleanup import CleanupPlan, CleanupOptions, plan_cleanup, clean_up
-from trueloop.cli.columns import aligned, say, width
+from trueloop.cli.columns import align_columns, print_line, terminal_width
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import format_count, replace_unprintable, format_size
 from trueloop.runs.queries.index import load_overviews
@@ -57,11 +57,11 @@ def gc_command(
 def _print(plan: CleanupPlan, *, done: bool) -> None:
     rows = [[item.kind, format_size(item.bytes), str(item.path), item.reason] for item in plan.items]
     if rows:
-        say("\n".join(aligned(["what", "size", "path", "why"], rows, right={1}, whole={2}, most=width())))
+        print_line("\n".join(align_columns(["what", "size", "path", "why"], rows, right={1}, whole={2}, most=terminal_width())))
     for path, reason in plan.skipped:
-        say(replace_unprintable(f"left alone  {path}: {reason}"))
+        print_line(replace_unprintable(f"left alone  {path}: {reason}"))
     told = f"{format_count(len(rows), 'thing')}, {format_size(sum(item.bytes for item in plan.items))}"
     if done:
-        say(f"Removed {told}.")
+        print_line(f"Removed {told}.")
     else:
-        say(f"Nothing was changed. To remove {told}: the same command with --yes." if rows else "Nothing would go.")
+        print_line(f"Nothing was changed. To remove {told}: the same command with --yes." if rows else "Nothing would go.")

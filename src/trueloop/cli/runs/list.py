@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from trueloop.app.option_types import Count, Flag
-from trueloop.cli.columns import aligned, say, width
+from trueloop.cli.columns import align_columns, print_line, terminal_width
 from trueloop.cli.run_cells import best, progress, text, time, when
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import format_count
@@ -56,7 +56,7 @@ def list_command(
     asked = [name for name in dict.fromkeys(names) if name not in FIELDS]
     _print(shown, {name: [text(field_getter(name, runs)(run)) for run in shown] for name in asked})
     beside = f" {format_count(len(found) - len(shown), 'more run')}: --limit 0." if len(found) > len(shown) else ""
-    say(f"{format_count(len(shown), 'run')} of {len(runs)} in {root}.{beside}")
+    print_line(f"{format_count(len(shown), 'run')} of {len(runs)} in {root}.{beside}")
 
 
 def _print(runs: Sequence[Overview], asked: dict[str, list[str]]) -> None:
@@ -73,4 +73,4 @@ def _print(runs: Sequence[Overview], asked: dict[str, list[str]]) -> None:
     if runs:
         rows = list(zip(*shown.values(), strict=True))
         right = range(3, 5 + len(asked))
-        say("\n".join(aligned(list(shown), rows, right=right, whole={0}, most=width())))
+        print_line("\n".join(align_columns(list(shown), rows, right=right, whole={0}, most=terminal_width())))

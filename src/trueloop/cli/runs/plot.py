@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trueloop.app.option_types import Flag
-from trueloop.cli.columns import can_show, say, width
+from trueloop.cli.columns import can_encode, print_line, terminal_width
 from trueloop.cli.run_cells import labels_of
 from trueloop.cli.runs import Root
 from trueloop.cli.sparks import ASCII, BLOCKS, drawn
@@ -53,10 +53,10 @@ def plot_command(
         print(encode_line({"files": files, "panels": shown}), end="")
         return
     for word, file in files.items():
-        say(f"{word}  {file}")
+        print_line(f"{word}  {file}")
     if not files:
-        blocks = BLOCKS if can_show(BLOCKS) else ASCII
-        say(
-            "\n\n".join("\n".join(drawn(panel, width() or 100, blocks)) for panel in panels)
+        blocks = BLOCKS if can_encode(BLOCKS) else ASCII
+        print_line(
+            "\n\n".join("\n".join(drawn(panel, terminal_width() or 100, blocks)) for panel in panels)
             or "There is nothing to draw yet."
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trueloop.app.option_types import Flag
 from trueloop.app.runs.rollback import as_json, roll_back
-from trueloop.cli.columns import say
+from trueloop.cli.columns import print_line
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import replace_unprintable
 from trueloop.runs.queries.resolve import find_run
@@ -29,8 +29,8 @@ def rollback_command(
     if json:
         print(as_json(made))
         return
-    say(replace_unprintable(f"New run in {made.run_dir}, at update {made.checkpoint.update} of {made.source}."))
+    print_line(replace_unprintable(f"New run in {made.run_dir}, at update {made.checkpoint.update} of {made.source}."))
     for note in made.notes:
-        say(replace_unprintable(note))
+        print_line(replace_unprintable(note))
     if made.command:
-        say(f"Go on      {replace_unprintable(shlex.join(made.command))}")
+        print_line(f"Go on      {replace_unprintable(shlex.join(made.command))}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trueloop.app.option_types import Flag
-from trueloop.cli.columns import aligned, say, width
+from trueloop.cli.columns import align_columns, print_line, terminal_width
 from trueloop.cli.run_cells import at, best, progress, time, when
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import format_count, format_float, replace_unprintable
@@ -45,7 +45,7 @@ def show_command(run: str, *, root: Root = Path("runs"), json: Flag = False) -> 
     _table("Metrics", ["", "best", "last"], [_metric(seen, name) for name in seen.metrics])
     _table("Checkpoints", ["update", "epoch", "", "folder"], [_checkpoint(seen, each) for each in checkpoints])
     for problem in problems:
-        say(f"  {replace_unprintable(problem)}")
+        print_line(f"  {replace_unprintable(problem)}")
     _table("Notes", ["update", "", ""], [[str(n.update), n.kind, n.message] for n in history.notes[-NOTES:]])
     _table("Settings", ["", ""], _pairs(flat_settings(history)))
     rest = flatten({name: value for name, value in history.facts.items() if name not in APART})
@@ -60,10 +60,10 @@ def _table(title: str, head: list[str], rows: list[list[str]]) -> None:
     if not rows:
         return
     if title:
-        say(f"\n{title}\n")
-    columns = width()
-    for line in aligned(head, rows, whole={0}, most=columns and columns - 2):
-        say(f"  {line}")
+        print_line(f"\n{title}\n")
+    columns = terminal_width()
+    for line in align_columns(head, rows, whole={0}, most=columns and columns - 2):
+        print_line(f"  {line}")
 
 
 def _head(seen: Overview, history: History) -> list[list[str]]:

@@ -18,7 +18,7 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import Bounds
 from trueloop.failures.load import Entry, find_failure
 from trueloop.failures.teaching_script import CannotInject
-from trueloop.lab.disk_cache import Kept, cache_folder
+from trueloop.lab.disk_cache import DiskCache, cache_folder
 from trueloop.lab.highlight import highlighted
 from trueloop.lab.teaching.signatures import SEEDS, Pair, Recording, pair, plots, record, recording
 from trueloop.lab.teaching.simulation import Simulation
@@ -53,7 +53,7 @@ def answer(asked: Asked) -> dict[str, Any]:
         both = pair(entry.failure.inject)
     except CannotInject as error:
         return {"code": entry.code, "curves": None, "why": error.what}
-    kept = Kept(cache_folder(os.environ) / "signatures")
+    kept = DiskCache(cache_folder(os.environ) / "signatures")
     known = kept.get(key := _key(entry, both))
     if known is None:
         known = _computed(entry, kept, key)
@@ -72,7 +72,7 @@ def _key(entry: Entry, both: Pair, *more: str) -> str:
     return both.key(__version__, version("torch"), source, *more)
 
 
-def _computed(entry: Entry, kept: Kept, key: str) -> dict[str, Any]:
+def _computed(entry: Entry, kept: DiskCache, key: str) -> dict[str, Any]:
     """Run what is missing, at least one seed and for `TURN_S`; return the whole, or how many seeds there are by now."""
     start_s, ran = perf_counter(), False
     seeds: list[_Seed] = []
@@ -110,7 +110,7 @@ _RECENT: OrderedDict[str, _Seed] = OrderedDict()
 """The newest ones by key: where nothing can be kept, the next question goes on from here all the same."""
 
 
-def _known(entry: Entry, both: Pair, kept: Kept) -> _Seed | None:
+def _known(entry: Entry, both: Pair, kept: DiskCache) -> _Seed | None:
     """Return what was run before, by this process or another one."""
     key = _key(entry, both, "one seed")
     if key in _RECENT:
@@ -122,7 +122,7 @@ def _known(entry: Entry, both: Pair, kept: Kept) -> _Seed | None:
         return None
 
 
-def _new(entry: Entry, both: Pair, kept: Kept) -> _Seed:
+def _new(entry: Entry, both: Pair, kept: DiskCache) -> _Seed:
     key, found = _key(entry, both, "one seed"), _run(entry, both)
     kept.put(key, to_json_value(found._asdict() | {"healthy": asdict(found.healthy), "broken": asdict(found.broken)}))
     _RECENT[key] = found

@@ -29,7 +29,7 @@ MAX_VALUES: Final = 4  # values of a parameter that are compared
 class _Pending:
     """One optimizer that has not stepped."""
 
-    __slots__ = ("backwards", "direct", "files", "known", "marks", "moved", "place", "ref")
+    __slots__ = ("backwards", "called_by_user", "changed", "files", "known", "location", "ref", "snapshots")
 
     def __init__(self, ref: Ref, known: OptimizerState, held: list[Tensor]) -> None:
         self.ref, self.known = ref, known

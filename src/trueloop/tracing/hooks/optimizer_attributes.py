@@ -36,7 +36,7 @@ class _Candidate:
     decided: bool = False
 
 
-class Settings:
+class OptimizerAttributes:
     """Emits `IneffectiveOptimizerAttribute`; checks at each start of a loader and when the watch ends.
 
     Cost: 2 us for each start of a loader; 5 ms for each file of the program, once, if there is such an attribute.

@@ -29,7 +29,7 @@ _is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 class _Line:
     """The graphs retained by one line of the program."""
 
-    __slots__ = ("decided", "last_update", "place", "unused")
+    __slots__ = ("decided", "last_update", "location", "unused")
 
     def __init__(self, location: CodePosition) -> None:
         self.location = location

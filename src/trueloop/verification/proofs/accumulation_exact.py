@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.formatting import format_float, format_percent
-from trueloop.verification.batch_tree import as_double, cut, samples_in, taken
+from trueloop.verification.batch_tree import to_double, split_batch, batch_size, select_samples
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, NotJudged, Verdict
 from trueloop.verification.freeze_mode import BatchNorm, of_kind, pin, without_dropout
 from trueloop.verification.proof import Proof
@@ -46,9 +46,9 @@ def accumulation_exact(bench: Bench, *, k: int = 4) -> Evidence:
     if bench.subject.step is None:
         raise NotApplicable("There is no step: give step(model, optimizer, batches), which makes one update.")
     batch = bench.few(8 * k, least=4)
-    k = min(k, samples_in(batch) // 2)
-    samples = samples_in(batch) // k * k
-    batch = taken(batch, slice(0, samples))
+    k = min(k, batch_size(batch) // 2)
+    samples = batch_size(batch) // k * k
+    batch = select_samples(batch, slice(0, samples))
     trial = Trial(batch=batch, double=_takes_double(bench, batch), pinned=True)
     tolerance = EXACT if trial.double else ROUGH
     even, ragged = [samples // k] * k, _ragged(samples, samples // k + 1)
@@ -103,7 +103,7 @@ def _ragged(samples: int, size: int) -> list[int]:
 
 def _takes_double(bench: Bench, batch: Any) -> bool:
     try:
-        _update(bench, Trial(batch=batch, double=True, pinned=True), [samples_in(batch)])
+        _update(bench, Trial(batch=batch, double=True, pinned=True), [batch_size(batch)])
     except (RuntimeError, TypeError, ValueError, AssertionError):  # written for one precision only
         return False
     return True
@@ -112,7 +112,7 @@ def _takes_double(bench: Bench, batch: Any) -> bool:
 def _update(bench: Bench, trial: Trial, sizes: list[int]) -> list[Tensor]:
     """Return by how much each parameter moves in one update."""
     work = _prepared(bench, trial)
-    batches = cut(as_double(trial.batch) if trial.double else trial.batch, sizes)
+    batches = split_batch(to_double(trial.batch) if trial.double else trial.batch, sizes)
     before = [parameter.detach().clone() for parameter in work.model.parameters()]
     torch.manual_seed(bench.subject.seed)
     work.update(batches)
@@ -151,7 +151,7 @@ def _live_statistics(bench: Bench, batch: Any, even: list[int], *, double: bool)
     if not names:
         return ()
     trial = Trial(batch=batch, double=double, pinned=False)
-    off = _apart(_update(bench, trial, [samples_in(batch)]), _update(bench, trial, even))
+    off = _apart(_update(bench, trial, [batch_size(batch)]), _update(bench, trial, even))
     told = (
         f"BatchNorm ({', '.join(names[:3])}) was held still: with live statistics, which are those of the micro-batch, "
         f"the update is {format_percent(off)} off, and no loop can help that."

@@ -11,7 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from trueloop.core.formatting import format_float
-from trueloop.verification.batch_tree import samples_in, taken
+from trueloop.verification.batch_tree import batch_size, select_samples
 from trueloop.verification.evidence import Evidence, Verdict
 from trueloop.verification.influence import apart, precise, rows_of, size_of
 from trueloop.verification.model_call import Call, outputs
@@ -35,7 +35,7 @@ def batch_size_independent(bench: Bench, *, samples: int = 8) -> Evidence:
         _, call = bench.aligned(model, samples, least=2)
         exact = precise(model, call, bench.subject.seed)
     except RAISED as error:
-        return _broken(min(samples, samples_in(bench.batch)), 0, _words(error))
+        return _broken(min(samples, batch_size(bench.batch)), 0, _words(error))
     B = size_of(call)
     whole = rows_of(exact.before, B)
     places = [place for place, leaf in enumerate(exact.before) if any(leaf is row for row in whole)]
@@ -43,7 +43,7 @@ def batch_size_independent(bench: Bench, *, samples: int = 8) -> Evidence:
     for size in sizes:
         for start in range(0, B, size):
             count = min(size, B - start)
-            part = Call.of(taken(exact.call.tree, slice(start, start + count)))
+            part = Call.of(select_samples(exact.call.tree, slice(start, start + count)))
             try:
                 after = exact.after(part)
             except RAISED as error:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.formatting import format_count, format_float
-from trueloop.verification.batch_tree import described, tensors
+from trueloop.verification.batch_tree import describe_batch, tensors
 from trueloop.verification.divergence import first_change, traced
 from trueloop.verification.evidence import Evidence, Grid, NotApplicable, Verdict
 from trueloop.verification.freeze_mode import BatchNorm, of_kind, pin
@@ -156,7 +156,7 @@ def _by_position(outputs: list[Tensor], B: int, T: int) -> list[Tensor]:
         if leaf.dim() > 2 and tuple(leaf.shape[:2]) != (B, T) and leaf.shape[0] == B and leaf.shape[2] == T
     ]
     if not found:
-        raise NotApplicable(f"The output {described(outputs)} has none for each of the {T} positions.")
+        raise NotApplicable(f"The output {describe_batch(outputs)} has none for each of the {T} positions.")
     return found
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from trueloop.core.formatting import format_count, format_float
-from trueloop.verification.batch_tree import leaves, replaced, tensors
+from trueloop.verification.batch_tree import leaves, replace_tensors, tensors
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.influence import Precise, apart, changed, precise, size_of, with_changes
 from trueloop.verification.model_call import Call
@@ -84,7 +84,7 @@ def _idle_features(exact: Precise) -> tuple[str, ...]:
         return ()
     index, leaf = found[0]
     watched = leaf.detach().requires_grad_()
-    call = Call.of(replaced(exact.call.tree, {index: watched}))
+    call = Call.of(replace_tensors(exact.call.tree, {index: watched}))
     given = [out for out in tensors(exact.model(*call.args, **call.kwargs)) if out.requires_grad]
     if not given:
         return ()

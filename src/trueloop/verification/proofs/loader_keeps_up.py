@@ -10,7 +10,7 @@ from itertools import islice
 import torch
 
 from trueloop.core.formatting import format_count, format_duration, format_float, format_percent
-from trueloop.verification.batch_tree import samples_in
+from trueloop.verification.batch_tree import batch_size
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench
@@ -77,7 +77,7 @@ def _read(bench: Bench, most: int) -> tuple[float, int, int]:
     started, count, samples = bench.clock(), 0, 0
     for batch in islice(stream, most):
         count += 1
-        samples += samples_in(batch)
+        samples += batch_size(batch)
         if bench.clock() - started > bench.subject.seconds / 2:
             break
     return (bench.clock() - started) / max(1, count), count, samples

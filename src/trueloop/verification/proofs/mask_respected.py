@@ -16,7 +16,7 @@ from torch import Tensor
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.formatting import format_count, format_float
-from trueloop.verification.batch_tree import as_double, described, leaves, mapped, taken
+from trueloop.verification.batch_tree import to_double, describe_batch, leaves, map_tensors, select_samples
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.influence import EXACT, ROUGH, apart, changed, difference
 from trueloop.verification.model_call import outputs
@@ -71,7 +71,7 @@ def _hiding(bench: Bench) -> list[tuple[Any, Mask]]:
             partly = (~mask.real_BT).any(1) & mask.real_BT.any(1)
             if bool(partly.any()):
                 few = partly.nonzero().flatten()[:SAMPLES]
-                part = taken(batch, few)
+                part = select_samples(batch, few)
                 found.append((part, mask.of(few)))
         if found:
             return found
@@ -125,7 +125,7 @@ def _changed(batch: Any, real_BT: Tensor) -> Any:
             return leaf
         return leaf if leaf.is_floating_point() is False and bool((leaf == IGNORED)[where].all()) else other
 
-    return mapped(batch, change)
+    return map_tensors(batch, change)
 
 
 def _is_flag(leaf: Tensor) -> bool:
@@ -136,7 +136,7 @@ def _other(bench: Bench, work: Work, batch: Any, mask: Mask) -> Evidence:
     """Compare the batch with one that has something else at masked positions."""
     after = _changed(batch, mask.real_BT)
     if all(torch.equal(a, b) for (_, a), (_, b) in zip(leaves(batch), leaves(after), strict=True)):
-        raise NotApplicable(f"Nothing in the batch {described(batch)} stands at the mask's {list(mask.real_BT.shape)}.")
+        raise NotApplicable(f"Nothing in the batch {describe_batch(batch)} stands at the mask's {list(mask.real_BT.shape)}.")
     return _compared(bench, work, (batch, after), (mask.real_BT, mask.real_BT), "when what is masked changes")
 
 
@@ -148,8 +148,8 @@ def _shorter(bench: Bench, work: Work, batch: Any, mask: Mask) -> Evidence:
     if not length or not bool(row_T[:length].all()):
         raise NotApplicable("The mask is read off the content, and the padding does not stand at the end.")
     T = row_T.shape[0]
-    alone = taken(batch, torch.tensor([sample], device=bench.device))
-    trimmed = mapped(alone, lambda leaf: leaf[:, :length] if leaf.dim() > 1 and leaf.shape[1] == T else leaf)
+    alone = select_samples(batch, torch.tensor([sample], device=bench.device))
+    trimmed = map_tensors(alone, lambda leaf: leaf[:, :length] if leaf.dim() > 1 and leaf.shape[1] == T else leaf)
     real = (row_T[None], row_T[None, :length])
     return _compared(bench, work, (alone, trimmed), real, f"when the padding of sample {sample} is cut off")
 
@@ -184,7 +184,7 @@ def _compared(bench: Bench, work: Work, pair: tuple[Any, Any], real: tuple[Tenso
 def _measured(bench: Bench, work: Work, batch: Any) -> tuple[Tensor | None, list[Tensor], float]:
     try:
         work.model.double()
-        return *_once(bench, work, as_double(batch)), EXACT
+        return *_once(bench, work, to_double(batch)), EXACT
     except (RuntimeError, TypeError):  # written for one precision only
         work.model.float()
         return *_once(bench, work, batch), ROUGH

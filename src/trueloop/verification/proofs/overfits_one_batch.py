@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.formatting import format_count, format_duration, format_float, format_percent
-from trueloop.verification.batch_tree import mapped, samples_in, taken, tensors
+from trueloop.verification.batch_tree import map_tensors, batch_size, select_samples, tensors
 from trueloop.verification.evidence import Curve, Evidence, NotApplicable, NotJudged, Verdict
 from trueloop.verification.freeze_mode import without_dropout
 from trueloop.verification.model_call import is_criterion, pair
@@ -86,7 +86,7 @@ def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1,
     if not trained.learnt and trained.in_time:
         trained, how = _again(bench, few, first, ask)
         left = format_percent(first.seen[-1] / first.seen[0]) if math.isfinite(first.seen[-1]) else "not a number"
-        told = f"On {format_count(samples_in(batch), 'sample')} {left} of the loss is left; this is {how}."
+        told = f"On {format_count(batch_size(batch), 'sample')} {left} of the loss is left; this is {how}."
         remarks = (told,) if trained.learnt else ()
         if not trained.learnt:
             _check_floor(bench, few, trained, ask)
@@ -114,7 +114,7 @@ def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1,
 
 def _again(bench: Bench, few: Any, first: Trained, ask: Asked) -> tuple[Trained, str]:
     """Ask for less: a few samples; then by an optimizer that is known to be fast, unless the user's made it worse."""
-    how = f"on {format_count(samples_in(few), 'sample')}"
+    how = f"on {format_count(batch_size(few), 'sample')}"
     trained = _train(bench, few, ask)
     worse = not math.isfinite(trained.seen[-1]) or trained.seen[-1] >= trained.seen[0]
     if trained.learnt or worse or not trained.in_time:
@@ -163,12 +163,12 @@ def _train(bench: Bench, batch: Any, ask: Asked) -> Trained:
 
 def _blinded(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Give every sample the input of the first."""
-    rows = samples_in((args, kwargs))
+    rows = batch_size((args, kwargs))
 
     def same(leaf: Tensor) -> Tensor:
         return leaf[:1].expand_as(leaf).clone() if leaf.dim() and leaf.shape[0] == rows else leaf
 
-    return mapped(args, same), mapped(kwargs, same)
+    return map_tensors(args, same), map_tensors(kwargs, same)
 
 
 def _stuck(seen: list[float]) -> bool:
@@ -178,12 +178,12 @@ def _stuck(seen: list[float]) -> bool:
 
 def _unlike(loss: Any, batch: Any) -> Any:
     """Return a few samples whose targets are not all one, or a constant would do."""
-    chosen = list(range(min(FEW, samples_in(batch))))
+    chosen = list(range(min(FEW, batch_size(batch))))
     target: Any = pair(batch)[1] if is_criterion(loss) else None
     if isinstance(target, Tensor) and target.dim() == 1:
         firsts = {value: number for number, value in reversed(list(enumerate(target.tolist())))}
         chosen = [*firsts.values(), *(number for number in chosen if number not in firsts.values())][:FEW]
-    return taken(batch, torch.tensor(sorted(chosen), device=tensors(batch)[0].device))
+    return select_samples(batch, torch.tensor(sorted(chosen), device=tensors(batch)[0].device))
 
 
 def _smoothing_floor(loss: Any, model: nn.Module, batch: Any) -> float:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.formatting import format_count, format_float
-from trueloop.verification.batch_tree import cloned, leaves, moved
+from trueloop.verification.batch_tree import clone_batch, leaves, move_batch
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench, Work
@@ -72,7 +72,7 @@ def _run(bench: Bench, updates: int) -> Run:
     seed_all(subject.seed)
     states: list[dict[str, Tensor]] = []
     for number in range(updates):
-        work.update([cloned(batches[number % len(batches)])])
+        work.update([clone_batch(batches[number % len(batches)])])
         states.append(_state(work))
     return Run(start=start, batches=batches, states=states)
 
@@ -80,7 +80,7 @@ def _run(bench: Bench, updates: int) -> Run:
 def _read(bench: Bench, most: int) -> list[Any]:
     if bench.subject.loader is None:
         return bench.batches(1)
-    return [moved(batch, bench.device) for batch in bench.read(bench.subject.loader, most)] or bench.batches(1)
+    return [move_batch(batch, bench.device) for batch in bench.read(bench.subject.loader, most)] or bench.batches(1)
 
 
 def _state(work: Work) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.formatting import format_count, format_float
-from trueloop.verification.batch_tree import replaced, tensors
+from trueloop.verification.batch_tree import replace_tensors, tensors
 from trueloop.verification.divergence import first_change, traced
 from trueloop.verification.evidence import Evidence, Grid, Verdict
 from trueloop.verification.freeze_mode import BatchNorm, of_kind, pin
@@ -151,7 +151,7 @@ def _add_gradients(grid: list[list[float]], exact: Precise, which: list[int]) ->
     real = {index: leaves[index].detach().requires_grad_() for index in which if leaves[index].is_floating_point()}
     if not real:
         return
-    call = Call.of(replaced(exact.call.tree, real))
+    call = Call.of(replace_tensors(exact.call.tree, real))
     torch.manual_seed(exact.seed)
     rows = [
         leaf

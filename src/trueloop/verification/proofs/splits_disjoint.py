@@ -13,7 +13,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from trueloop.core.formatting import format_count, format_percent
-from trueloop.verification.batch_tree import leaves, samples_in, taken
+from trueloop.verification.batch_tree import leaves, batch_size, select_samples
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench
@@ -117,9 +117,9 @@ def _digests(loader: Any) -> Iterator[bytes]:
             yield _digest(dataset[int(index)])
         return
     for batch in loader:
-        count = samples_in(batch)
+        count = batch_size(batch)
         for index in range(count):
-            yield _digest(taken(batch, slice(index, index + 1)))
+            yield _digest(select_samples(batch, slice(index, index + 1)))
 
 
 def _digest(sample: Any) -> bytes:
