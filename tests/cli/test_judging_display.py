@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from trueloop.cli.judging_display import JudgingDisplay, words
+from trueloop.cli.judging_display import JudgingDisplay, progress_text
 from trueloop.lab.arena.leaderboard import Row, State
 
 
@@ -16,11 +16,11 @@ def row(**progress: object) -> Row:
 
 
 def test_an_entry_is_followed_from_the_queue_to_its_last_seed():
-    assert words(row(), 2) == ("in the queue, 2 ahead", 0, None)
-    assert words(row(), 0) == ("the referee is getting ready", 0, None)
+    assert progress_text(row(), 2) == ("in the queue, 2 ahead", 0, None)
+    assert progress_text(row(), 0) == ("the referee is getting ready", 0, None)
     progress = {"seed": 1, "of": 5, "update": 120, "accuracy": 0.931}
-    assert words(row(**progress), 0) == ("seed 2 of 5 · update 120: 93.1% held out", 1, 5)
-    assert words(row(**progress, again=True), 0)[0] == "seed 2 of 5 · update 120: run once more, to compare and to time"
+    assert progress_text(row(**progress), 0) == ("seed 2 of 5 · update 120: 93.1% held out", 1, 5)
+    assert progress_text(row(**progress, again=True), 0)[0] == "seed 2 of 5 · update 120: run once more, to compare and to time"
 
 
 def test_without_a_terminal_each_stage_is_one_line():

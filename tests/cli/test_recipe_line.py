@@ -8,16 +8,16 @@ import pytest
 
 from trueloop.app.training.recipe_settings import collect_settings
 from trueloop.cli.app import main
-from trueloop.cli.recipe_line import RUN_FLAGS, Line, recipe_app
+from trueloop.cli.recipe_line import RUN_FLAGS, RecipeCommandLine, recipe_app
 from trueloop.recipes import registry
 
 DIGITS = registry.load("digits")
 
 
-def typed(words: str) -> Line:
-    lines: list[Line] = []
+def typed(words: str) -> RecipeCommandLine:
+    lines: list[RecipeCommandLine] = []
 
-    def act(line: Line) -> int:
+    def act(line: RecipeCommandLine) -> int:
         lines.append(line)
         return 7
 

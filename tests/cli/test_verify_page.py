@@ -6,8 +6,8 @@ from trueloop.verification.evidence import Curve, Evidence, Verdict
 FALLING = Evidence(
     verdict=Verdict.HOLDS,
     proof="loss-falls",
-    sentence="It fell.\x1b[31m",
-    remarks=("By much.",),
+    message="It fell.\x1b[31m",
+    notes=("By much.",),
     pictures=(Curve(title="Loss", lines={"loss": [8.0, 4.0, 1.0]}),),
     seconds=2.0,
 )

@@ -11,7 +11,7 @@ import pytest
 
 from trueloop.app.web.wire_format import FRAME, LENGTH, TEXT
 from trueloop.core.errors import InvalidConfig
-from trueloop.lab.channel import LONGEST, Channel
+from trueloop.lab.channel import MAX_LINE_BYTES, Channel
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_a_line_without_end_is_not_kept_for_ever(ends: tuple[socket.socket, Chan
     ours, channel = ends
 
     def talk() -> None:
-        ours.sendall(b"x" * (LONGEST + (1 << 18)))
+        ours.sendall(b"x" * (MAX_LINE_BYTES + (1 << 18)))
         ours.shutdown(socket.SHUT_WR)
 
     sender = threading.Thread(target=talk)
@@ -69,8 +69,8 @@ def test_a_line_without_end_is_not_kept_for_ever(ends: tuple[socket.socket, Chan
 
 def test_texts_and_frames_stand_behind_their_length(ends: tuple[socket.socket, Channel]):
     ours, channel = ends
-    channel.tell({"loss": float("nan")})
-    channel.show(b"\x00\x01")
+    channel.send_json({"loss": float("nan")})
+    channel.send_frame(b"\x00\x01")
     data = ours.recv(1000)
     length, kind = LENGTH.unpack_from(data)
     assert kind == TEXT

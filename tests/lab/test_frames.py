@@ -8,7 +8,7 @@ import pytest
 
 from trueloop.app.web.wire_format import decode_frame
 from trueloop.lab import frames as module
-from trueloop.lab.frames import Frames
+from trueloop.lab.frames import FrameSender
 from trueloop.lab.teaching.player import Play
 from trueloop.lab.teaching.program import Program
 from trueloop.lab.teaching.script import teaching_loop
@@ -22,7 +22,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return clock
 
 
-def played(frames: Frames, **settings: object) -> Play:
+def played(frames: FrameSender, **settings: object) -> Play:
     simulation = Simulation(samples=40, batch=8, epochs=1, **settings)  # pyright: ignore[reportArgumentType]
     play = Play(Program(teaching_loop(simulation).text()), lambda play: None, aside=contextlib.nullcontext)
     play.run()
@@ -32,7 +32,7 @@ def played(frames: Frames, **settings: object) -> Play:
 
 def test_two_frames_are_on_their_way_at_most_and_acknowledging_the_newest_is_enough(now: list[float]):
     sent: list[bytes] = []
-    frames = Frames(sent.append)
+    frames = FrameSender(sent.append)
     play = played(frames)
     assert frames.due
     frames.send(play, "running")
@@ -55,10 +55,10 @@ def test_two_frames_are_on_their_way_at_most_and_acknowledging_the_newest_is_eno
 
 def test_every_point_is_in_one_frame_and_large_things_in_some(now: list[float]):
     sent: list[bytes] = []
-    frames = Frames(sent.append)
+    frames = FrameSender(sent.append)
     frames.neurons = True
     play = played(frames, hidden=(3,))
-    for _ in range(module.SLOW):
+    for _ in range(module.LARGE_FRAME_INTERVAL):
         frames.send(play, "running")
     headers = [decode_frame(data)[0] for data in sent]
     assert [header["points"]["update"] for header in headers] == [[0, 1, 2, 3], [], []]
@@ -71,6 +71,6 @@ def test_every_point_is_in_one_frame_and_large_things_in_some(now: list[float]):
 
 def test_a_network_of_many_weights_keeps_them_to_itself(now: list[float]):
     sent: list[bytes] = []
-    frames = Frames(sent.append)
+    frames = FrameSender(sent.append)
     frames.send(played(frames, hidden=(64, 64)), "paused")
     assert "weights" not in decode_frame(sent[0])[0]

@@ -223,7 +223,7 @@ def test_the_documentation_tells_the_bounds_that_there_are():
         f"at most {websocket.MAX_SESSIONS} of them",
         f"said nothing for {websocket.IDLE_TIMEOUT_S / 60:g} minutes",
         f"taken nothing for {websocket.SEND_TIMEOUT_S:g} seconds",
-        f"holds its training up after {frames.PATIENCE_S:g} seconds",
+        f"holds its training up after {frames.PAINT_TIMEOUT_S:g} seconds",
         f"share {api.MAX_CALCULATORS} such processes",
         f"a question has {api.ANSWER_TIMEOUT_S:g} seconds, {api.MAX_WAITING} may wait",
         f"there may be {connections.MAX_CONNECTIONS}",

@@ -13,18 +13,18 @@ PICTURES = (
 
 
 def test_it_is_true_where_the_property_holds():
-    kinds = {verdict: Evidence(verdict=verdict, sentence="") for verdict in Verdict}
+    kinds = {verdict: Evidence(verdict=verdict, message="") for verdict in Verdict}
     assert [bool(kinds[verdict]) for verdict in Verdict] == [True, False, False, False]
     assert [kinds[verdict].ok for verdict in Verdict] == [True, False, True, False]
 
 
 def test_its_repr_is_what_an_assertion_shows():
-    evidence = Evidence(verdict=Verdict.BROKEN, proof="input-used", sentence="It is not.", fix="Use it.")
+    evidence = Evidence(verdict=Verdict.BROKEN, proof="input-used", message="It is not.", fix="Use it.")
     assert repr(evidence) == "<input-used: broken. It is not. Use it.>"
 
 
 def test_as_data_it_is_json():
-    evidence = Evidence(verdict=Verdict.HOLDS, sentence="Yes.", numbers={"a": math.nan}, pictures=PICTURES)
+    evidence = Evidence(verdict=Verdict.HOLDS, message="Yes.", numbers={"a": math.nan}, pictures=PICTURES)
     told = json.loads(json.dumps(evidence.as_dict(), allow_nan=False))
     assert told["numbers"] == {"a": "nan"}
     assert [picture["kind"] for picture in told["pictures"]] == ["curve", "bars", "grid"]

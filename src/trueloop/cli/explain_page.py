@@ -1,13 +1,13 @@
-"""What `trueloop explain` prints: the page of a failure or of an error, or the answer to a traceback."""
+"""Pages that `trueloop explain` prints: of a failure, of an error that PyTorch raises, or the answer to a traceback."""
 
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from rich.console import Console, RenderableType
-from rich.padding import Padding
+from rich.console import Console
 from rich.syntax import Syntax
 from rich.text import Text
 
@@ -25,30 +25,47 @@ HOW: Final = {"raised": "", "worker": "in a loader's worker: ", "cause": "its ca
 MESSAGE: Final = 300  # characters; some name every parameter of the model
 
 
-def print_parts(parts: Iterable[RenderableType]) -> None:
-    """Print a page, without blanks at the ends of lines."""
+def print_parts(parts: Iterable[Text]) -> None:
+    """Print a page without trailing blanks; nothing is wrapped but the paragraphs that `_prose` has wrapped."""
     console = Console(highlight=False)
     with console.capture() as printed:
         for part in parts:
-            console.print(part)
+            console.print(part, soft_wrap=True)
     for line in printed.get().splitlines():
         console.file.write(line.rstrip() + "\n")
 
 
-def failure_page(entry: Entry) -> Iterator[RenderableType]:
+def _prose(text: str, indent: int = 0) -> Text:
+    """Wrap the paragraphs of a page to the terminal; code (indented) and addresses keep their lines whole."""
+    width, lead = Console().width - indent, " " * indent
+    lines: list[str] = []
+    for line in text.splitlines():
+        bullet = "  " if line.startswith(("- ", "* ")) else ""
+        wrapped = textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=bullet)
+        lines += [line] if line.startswith(" ") else wrapped or [""]
+    return Text("\n".join(f"{lead}{line}".rstrip() for line in lines) + "\n")
+
+
+def _code(script: str) -> Text:
+    """Highlight a script, indented by two; its lines are never wrapped."""
+    text = Syntax("", "python", background_color="default").highlight(inspect.cleandoc(script))
+    text.rstrip()
+    return Text("\n").join(Text("  ") + line for line in text.split("\n")) + Text("\n")
+
+
+def failure_page(entry: Entry) -> Iterator[Text]:
     """Yield the page of a silent failure, from top to bottom."""
     failure = entry.failure
     yield Text.assemble((entry.code, COLOURS[failure.severity]), " ", (failure.title, "bold"))
     how = " and ".join(f"trueloop {name}" for name in finders(failure))
-    yield Text(f"{failure.severity} · {entry.family}/{entry.slug} · found by {how or 'nobody yet'}\n", "dim")
+    yield Text(f"{failure.severity} · {entry.family}/{entry.slug} · found by {how or 'no command yet'}\n", "dim")
     for heading, text in split_sections(failure.doc):
         if heading:
             yield Text(heading, "bold cyan")
-        yield Padding(Text(join_wrapped_lines(text)), (0, 0, 1, 2 if heading else 0))
+        yield _prose(join_wrapped_lines(text), 2 if heading else 0)
     for heading, script in (("A program that has it", failure.bad), ("The same without it", failure.good)):
         yield Text(heading, "bold cyan")
-        code = inspect.cleandoc(script)
-        yield Padding(Syntax(code, "python", background_color="default", word_wrap=True), (0, 0, 1, 2))
+        yield _code(script)
     yield Text.assemble(("In short: ", "bold green"), failure.fix)
     if failure.inject is not None:
         yield Text(f"With its measured curves: trueloop lab, or {entry.page} of the documentation", "dim")
@@ -60,23 +77,23 @@ def finders(failure: Failure) -> list[str]:
     return [name for name, way in ways.items() if way]
 
 
-def error_page_of(kind: str, known: KnownError) -> Iterator[RenderableType]:
-    """Yield the page of an error that torch raises."""
+def error_page_of(kind: str, known: KnownError) -> Iterator[Text]:
+    """Yield the page of an error that PyTorch raises."""
     yield Text(known.title, "bold")
-    yield Text(f"{' or '.join(sorted(known.exception_types))} · raised by torch · {kind}\n", "dim")
-    yield Text(join_wrapped_lines(error_page(kind)))
-    yield Text("\nWith its traceback, the answer is about your line: trueloop explain train.log", "dim")
+    yield Text(f"{' or '.join(sorted(known.exception_types))} · raised by PyTorch · {kind}\n", "dim")
+    yield _prose(join_wrapped_lines(error_page(kind)))
+    yield Text("With the traceback, the answer names your line: trueloop explain train.log", "dim")
 
 
-def answered(answer: Explanation) -> Iterator[RenderableType]:
+def answered(answer: Explanation) -> Iterator[Text]:
     """Yield the answer to a text: known errors, failures it names, and what is not known."""
-    for number, told in enumerate(answer.errors):
-        yield from _error(told) if number < WHOLE else [Text(f"{_line(told.error)} ({told.kind})")]
+    for number, matched in enumerate(answer.errors):
+        yield from _error(matched) if number < WHOLE else [Text(f"{_line(matched.error)} ({matched.kind})")]
     for error in answer.ours:
         what, *more = error.message.splitlines() or [""]
         yield Text.assemble((f"{error.type}: ", "bold red"), replace_unprintable(what))
         yield from (Text(f"  {replace_unprintable(line)}") for line in more)
-        yield Text("  It is trueloop's own: what it says is what to do.\n", "dim")
+        yield Text("  This is an error of trueloop; its message says what to do.\n", "dim")
     if len(answer.failures) == 1:
         yield from failure_page(answer.failures[0])
     else:
@@ -87,17 +104,26 @@ def answered(answer: Explanation) -> Iterator[RenderableType]:
         yield from _nothing(answer)
 
 
-def _error(told: MatchedError) -> Iterator[RenderableType]:
-    yield Text(_line(told.error), "bold red")
-    site = told.site
+def _error(matched: MatchedError) -> Iterator[Text]:
+    yield Text(_line(matched.error), "bold red")
+    site = matched.site
     where = [f"{site.path}:{site.line}" + (f" in {site.function}" if site.function else "")] if site else []
-    ranks = [f"on {'rank' if len(told.error.ranks) == 1 else 'ranks'} {', '.join(map(str, told.error.ranks))}"]
-    parts = [told.entry.title, *map(replace_unprintable, where), *(ranks if told.error.ranks else []), told.kind]
+    ranks = [f"on {'rank' if len(matched.error.ranks) == 1 else 'ranks'} {', '.join(map(str, matched.error.ranks))}"]
+    parts = [
+        matched.entry.title,
+        *map(replace_unprintable, where),
+        *(ranks if matched.error.ranks else []),
+        matched.kind,
+    ]
     yield Text(" · ".join(parts) + "\n", "dim")
-    if told.meaning:
-        yield Padding(Text(replace_unprintable(told.meaning)), (0, 0, 0, 2))
-        yield Padding(Text.assemble(("fix: ", "bold green"), replace_unprintable(told.fix)), (0, 0, 1, 2))
-    yield Padding(Text(join_wrapped_lines(error_page(told.kind))), (0, 0, 1, 2))
+    if matched.meaning:
+        meaning = _prose(replace_unprintable(matched.meaning), 2)
+        meaning.rstrip()
+        yield meaning
+        fix = _prose(f"fix: {replace_unprintable(matched.fix)}", 2)
+        fix.stylize("bold green", 2, 6)
+        yield fix
+    yield _prose(join_wrapped_lines(error_page(matched.kind)), 2)
 
 
 def _line(error: ErrorText) -> str:
@@ -106,13 +132,13 @@ def _line(error: ErrorText) -> str:
     return f"{HOW[error.how]}{error.type}: {short}" if error.type else short
 
 
-def _nothing(answer: Explanation) -> Iterator[RenderableType]:
+def _nothing(answer: Explanation) -> Iterator[Text]:
     named = [error for error in answer.unknown if error.type]
     if named:
         yield Text(_line(named[-1]), "bold red")
-        yield Text("This is no error of torch's that is known here, and nothing else in the text is.")
+        yield Text("trueloop knows no page for this error, and the text names no failure.")
     else:
-        yield Text("There is no error in this text that is known here.")
+        yield Text("trueloop found no error in this text that it knows.")
     for kind in answer.nearest:
-        yield Text(f"  Near to it: {known_errors()[kind].title} (trueloop explain {kind})")
+        yield Text(f"  Similar: {known_errors()[kind].title} (trueloop explain {kind})")
     yield Text("`trueloop run train.py` explains an error with the tensors and lines of the program.", "dim")

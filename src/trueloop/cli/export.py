@@ -14,7 +14,7 @@ from trueloop.export.io_description import Kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class ExportOptions:
     """How it is to be exported."""
 
     dynamic_batch: Annotated[bool, Parameter(negative="--no-dynamic-batch")] = True
@@ -28,7 +28,7 @@ def export_command(
     *,
     to: Kind,
     out: Path | None = None,
-    wishes: Annotated[Wishes | None, Parameter(name="*")] = None,
+    wishes: Annotated[ExportOptions | None, Parameter(name="*")] = None,
     recipe: str = "",
     root: Path = Path("runs"),
     json: Flag = False,
@@ -48,7 +48,7 @@ def export_command(
     from trueloop.export.artifact import MANIFEST
 
     source = shipped(run, root, recipe=recipe)
-    how = wishes or Wishes()
+    how = wishes or ExportOptions()
     made = export_run(source, to, out, dynamic_batch=how.dynamic_batch, tolerance=how.tolerance)
     exported, description = made.exported, made.exported.description
     if json:

@@ -12,12 +12,12 @@ from cyclopts import Parameter
 
 from trueloop.app.output_file import check_writable, write_output
 from trueloop.app.training.recipe_settings import Setting, apply_overrides
-from trueloop.cli.recipe_help import helped
+from trueloop.cli.recipe_help import print_recipe_help
 from trueloop.cli.recipe_line import flag, named_recipe, settings_app
 from trueloop.core.errors import InvalidConfig
 from trueloop.recipes import registry
 
-FEW = 60  # nodes whose tree is printed unasked
+MAX_LINES = 60  # nodes whose tree is printed unasked
 FLAGS = (
     flag("tree", bool, False, "Print every operation, however many there are."),
     flag("svg", Path | None, None, "Write a picture of it."),
@@ -28,7 +28,7 @@ FLAGS = (
 
 def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
     """Run one batch of the recipe that the first word names forward, and show the graph behind its loss."""
-    if helped(
+    if print_recipe_help(
         tokens,
         "graph",
         "Show the graph behind a loss: what it saves for backward, and what it never reaches.",
@@ -62,7 +62,7 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
         if flags["json"]:
             print(json.dumps({**asdict(graph), "alone_b": graph.alone_b, "svg": str(svg) if svg else None}))
         else:
-            _print_page(recipe.name if recipe else spec, graph, svg, whole=flags["tree"] or len(graph.nodes) <= FEW)
+            _print_page(recipe.name if recipe else spec, graph, svg, whole=flags["tree"] or len(graph.nodes) <= MAX_LINES)
         return 0
 
     return settings_app(f"trueloop graph {spec}", recipe, FLAGS, act)(words, exit_on_error=False, print_error=False)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from cyclopts import App
 
 
-def grouped(package: str, *, name: str, line: str, commands: Mapping[str, str]) -> App:
+def command_group(package: str, *, name: str, line: str, commands: Mapping[str, str]) -> App:
     """Return a sub-application; nothing of its commands is imported yet.
 
     Args:

@@ -35,7 +35,7 @@ class JudgingDisplay:
 
     def show(self, row: Row, ahead: int) -> None:
         """Show where the entry is now."""
-        line, done, of = words(row, ahead)
+        line, done, of = progress_text(row, ahead)
         self._bar.update(self._task, description=line, completed=done, total=of)
         head = line.partition(" · update")[0]
         if not self._quiet and not self._console.is_terminal and head != self._said:
@@ -52,7 +52,7 @@ class JudgingDisplay:
         self._bar.stop()
 
 
-def words(row: Row, ahead: int) -> tuple[str, float, int | None]:
+def progress_text(row: Row, ahead: int) -> tuple[str, float, int | None]:
     """Return a line, how many seeds are done, and of how many; None where it still waits."""
     progress = row.progress
     if "seed" not in progress:

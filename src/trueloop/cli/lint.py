@@ -12,7 +12,7 @@ from trueloop.app.lint.lint_command import LintOptions, lint
 def lint_command(
     *paths: Annotated[str, Parameter(allow_leading_hyphen=True)],
     explain: str = "",
-    wishes: Annotated[LintOptions | None, Parameter(name="*", negative=(), show_default=False)] = None,
+    options: Annotated[LintOptions | None, Parameter(name="*", negative=(), show_default=False)] = None,
 ) -> int:
     """Find silent failures in Python files and notebooks, without running them.
 
@@ -27,4 +27,4 @@ def lint_command(
 
         explain_command(explain)
         return 0
-    return lint(paths, wishes or LintOptions())
+    return lint(paths, options or LintOptions())

@@ -46,7 +46,7 @@ class ModelSizes:
     utilisation: float = 0.4
     """Share of the peak that is reached."""
 
-    def made(self) -> Scale:
+    def scale_plan(self) -> Scale:
         """Return what follows from them."""
         renamed = {
             "window": "accumulate",

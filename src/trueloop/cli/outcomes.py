@@ -58,7 +58,7 @@ class Outcome:
         return bool(self.what or self.traceback)
 
 
-def tell_launcher(act: Callable[[], int]) -> int:
+def report_outcome(act: Callable[[], int]) -> int:
     """Do the work of a process; where `trueloop train` has started it, write down how that ended.
 
     Args:
@@ -75,7 +75,7 @@ def tell_launcher(act: Callable[[], int]) -> int:
         return int(final.read_text())
     _path(folder, place, place.restarts).with_suffix(".started").touch()
     if place.restarts and place.local_rank == 0:
-        _say_why_again(read_outcomes(folder, place.restarts - 1), place)
+        _log_restart_reason(read_outcomes(folder, place.restarts - 1), place)
     try:
         code = act()
     except Exception as error:  # noqa: BLE001 - the launcher prints it, once for all processes
@@ -156,7 +156,7 @@ def _same_again(folder: Path, place: LaunchInfo, error: Exception) -> bool:
     return bool(before) and before == "".join(traceback.format_exception(error))
 
 
-def _say_why_again(before: Sequence[Outcome], place: LaunchInfo) -> None:
+def _log_restart_reason(before: Sequence[Outcome], place: LaunchInfo) -> None:
     """Let the first process on the machine say what the restart is for."""
     if not place.restarts or place.local_rank:
         return

@@ -47,7 +47,7 @@ def plan_command(sizes: Sizes | None = None, model: ModelSizes | None = None, *,
     if sizes is None and model is None:
         raise CycloptsError(msg="Give --dataset and --batch, or --parameters.", app=App(name="trueloop plan"))
     run = plan(**asdict(sizes)) if sizes else None
-    made = model.made() if model else None
+    made = model.scale_plan() if model else None
     if json:
         numbers = run.as_dict() if run else {}
         beside = ({"model": made.as_dict()} if run else made.as_dict()) if made else {}

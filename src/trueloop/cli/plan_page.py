@@ -20,7 +20,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     columns = [Column(no_wrap=wide), Column(justify="right", style="bold", overflow="fold")]
     if wide:
         columns.append(Column(style="dim", overflow="fold"))
-    console.print(_grid((row[: len(columns)] for row in _numbers(plan)), *columns), "")
+    console.print(_grid((row[: len(columns)] for row in _number_rows(plan)), *columns), "")
     for row in timeline(plan, console.width):
         console.print(row)
     console.print("", _grid(_legend(plan)))
@@ -35,7 +35,7 @@ def _grid(rows: Iterable[tuple[RenderableType, ...]], *columns: Column) -> Table
     return grid
 
 
-def _numbers(plan: Plan) -> Iterator[tuple[str, str, str]]:
+def _number_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
     """Each number's name, value and formula; a blank line before those of the whole run."""
     found = rows(plan)
     for place, row in enumerate(found):

@@ -55,10 +55,10 @@ def predict_command(
         return
     for each in found:
         place = f"{each.pop('input')}[{each.pop('sample')}]"
-        print(f"{place}  {'  '.join(f'{name} {_shown(value)}' for name, value in each.items())}")
+        print(f"{place}  {'  '.join(f'{name} {_format_value(value)}' for name, value in each.items())}")
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return json_format.dumps(value) if isinstance(value, dict | list) else str(value)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from trueloop.app.training.recipe_settings import Setting, apply_overrides
-from trueloop.cli.recipe_help import helped
+from trueloop.cli.recipe_help import print_recipe_help
 from trueloop.cli.recipe_line import flag, named_recipe, settings_app
 
 FLAGS = (
@@ -23,7 +23,7 @@ FLAGS = (
 
 def profile_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
     """Train the recipe that the first word names for a few updates, and say where their time went."""
-    if helped(
+    if print_recipe_help(
         tokens,
         "profile",
         "Train a recipe for a few updates, and say where their time went.",

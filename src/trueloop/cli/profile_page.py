@@ -14,7 +14,7 @@ from rich.text import Text
 from trueloop.core.formatting import format_count, format_duration, replace_unprintable
 from trueloop.training.profiling.profile import Operation, Profile
 
-MOST: Final = 10
+MAX_OPERATIONS: Final = 10
 BAR: Final = 30  # columns of the longest bar
 COLOURS: Final = {"data": "magenta", "forward": "blue", "backward": "yellow", "update": "green", "the rest": "dim"}
 
@@ -65,13 +65,13 @@ def _operations(profile: Profile, operations: Sequence[Operation], title: str) -
     table.add_column(title, overflow="fold")
     for name in ("share", "per update", "calls per update"):
         table.add_column(name, justify="right", no_wrap=True)
-    for each in operations[:MOST]:
+    for each in operations[:MAX_OPERATIONS]:
         calls = each.calls / profile.updates
         table.add_row(
             replace_unprintable(each.name), _share(each, operations), format_duration(each.seconds / profile.updates), f"{calls:g}"
         )
-    if len(operations) > MOST:
-        table.add_row(Text(f"and {format_count(len(operations) - MOST, 'other')}", "dim"))
+    if len(operations) > MAX_OPERATIONS:
+        table.add_row(Text(f"and {format_count(len(operations) - MAX_OPERATIONS, 'other')}", "dim"))
     return table
 
 

@@ -53,7 +53,7 @@ RUN_FLAGS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class RecipeCommandLine:
     """What was typed after `trueloop train RECIPE`."""
 
     run_dir: Path | None
@@ -136,7 +136,7 @@ def named_recipe(
     return spec, made(spec), words
 
 
-def recipe_app(recipe: Recipe, spec: str, act: Callable[[Line], int]) -> App:
+def recipe_app(recipe: Recipe, spec: str, act: Callable[[RecipeCommandLine], int]) -> App:
     """Return the command line of `trueloop train RECIPE`.
 
     Args:
@@ -146,7 +146,7 @@ def recipe_app(recipe: Recipe, spec: str, act: Callable[[Line], int]) -> App:
     """
 
     def typed(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
-        return act(Line(**flags, overrides=overrides, settings=settings))
+        return act(RecipeCommandLine(**flags, overrides=overrides, settings=settings))
 
     return settings_app(f"trueloop train {spec}", recipe, RUN_FLAGS, typed)
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from trueloop.cli.outcomes import tell_launcher
-from trueloop.cli.recipe_help import helped
-from trueloop.cli.recipe_line import RUN_FLAGS, Line, named_recipe, recipe_app
+from trueloop.cli.outcomes import report_outcome
+from trueloop.cli.recipe_help import print_recipe_help
+from trueloop.cli.recipe_line import RUN_FLAGS, RecipeCommandLine, named_recipe, recipe_app
 from trueloop.core.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
     Returns:
         The exit code: 0, or 130 (Ctrl-C) and 143 (SIGTERM) where the run was stopped and is saved.
     """
-    if helped(
+    if print_recipe_help(
         tokens,
         "train",
         "Train a recipe and keep everything that belongs to the run in one folder.",
@@ -40,10 +40,10 @@ def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
         app = recipe_app(recipe, spec, lambda line: _train(recipe, line, tokens))
         return app(words, exit_on_error=False, print_error=False)
 
-    return tell_launcher(act)
+    return report_outcome(act)
 
 
-def _train(recipe: Recipe, line: Line, tokens: Sequence[str]) -> int:
+def _train(recipe: Recipe, line: RecipeCommandLine, tokens: Sequence[str]) -> int:
     from trueloop.cli.configfile import read_config
     from trueloop.cli.torchrun import asked_launch, run_asked
     from trueloop.training.distributed.launcher_env import was_restarted
@@ -56,7 +56,7 @@ def _train(recipe: Recipe, line: Line, tokens: Sequence[str]) -> int:
     return _run(recipe, replace(line, fresh=line.fresh and not was_restarted()), tokens[0])  # or it would never end
 
 
-def _run(recipe: Recipe, line: Line, spec: str) -> int:
+def _run(recipe: Recipe, line: RecipeCommandLine, spec: str) -> int:
     from trueloop.app.training.run_recipe import run_recipe
     from trueloop.cli.display import Display
     from trueloop.cli.json_lines import JsonLines
@@ -80,7 +80,7 @@ def _run(recipe: Recipe, line: Line, spec: str) -> int:
     return EXIT_CODES.get(summary.reason, 0)
 
 
-def _folder(name: str, line: Line, *, silent: bool) -> Path | Callable[[Any], Path]:
+def _folder(name: str, line: RecipeCommandLine, *, silent: bool) -> Path | Callable[[Any], Path]:
     from trueloop.app.training.run_target import RunFolderChooser
 
     if line.run_dir:

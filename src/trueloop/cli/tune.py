@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from trueloop.app.output_file import check_writable, write_output
 from trueloop.app.training.recipe_settings import Setting, apply_overrides
-from trueloop.cli.recipe_help import helped
+from trueloop.cli.recipe_help import print_recipe_help
 from trueloop.cli.recipe_line import flag, named_recipe, settings_app
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.paths import path_exists
@@ -26,7 +26,7 @@ FLAGS = (
 
 def tune_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
     """Try threads, micro-batches, loader processes and compiling on the recipe that the first word names."""
-    if helped(
+    if print_recipe_help(
         tokens,
         "tune",
         "Try threads, micro-batches and loader processes on a recipe, and say which are fastest.",

@@ -54,12 +54,12 @@ class Page:
             return
         mark, style = MARKS[each.verdict]
         mark = ASCII.get(mark, mark) if self._ascii else mark
-        line = Text.assemble((f"{mark} ", style), (f"{each.proof:<26}", style), replace_unprintable(each.sentence))
+        line = Text.assemble((f"{mark} ", style), (f"{each.proof:<26}", style), replace_unprintable(each.message))
         self._console.print(line)
         for curve in each.pictures:
             if isinstance(curve, Curve):
                 self._console.print(Text(f"{'':28}{_spark(curve, PLAIN if self._ascii else BLOCKS)}", style="cyan"))
-        for remark in each.remarks:
+        for remark in each.notes:
             self._console.print(Text(f"{'':28}{replace_unprintable(remark)}", style="dim"))
         if each.fix:
             self._console.print(Text.assemble(f"{'':28}", ("fix: ", "bold green"), replace_unprintable(each.fix)))

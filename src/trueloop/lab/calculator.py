@@ -18,7 +18,7 @@ def serve(read_fd: int, write_fd: int) -> None:
     while True:
         try:
             for message in channel.receive(None):
-                channel.tell(_reply(message))
+                channel.send_json(_reply(message))
         except EOFError:
             return
 

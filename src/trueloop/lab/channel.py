@@ -10,8 +10,8 @@ from typing import Any, Final
 from trueloop.app.web.wire_format import FRAME, LENGTH, TEXT, decode_object, encode_json
 from trueloop.core.errors import InvalidConfig
 
-CHUNK: Final = 1 << 16
-LONGEST: Final = 1 << 20  # bytes of one line; the server lets far less through
+CHUNK_BYTES: Final = 1 << 16
+MAX_LINE_BYTES: Final = 1 << 20  # bytes of one line; the server lets far less through
 
 
 class Channel:
@@ -37,8 +37,8 @@ class Channel:
             ready, _, _ = select.select([self._read], [], [], timeout_s)
             if not ready:
                 return []
-            chunk = os.read(self._read, CHUNK)
-            if not chunk or len(self._rest) > LONGEST:
+            chunk = os.read(self._read, CHUNK_BYTES)
+            if not chunk or len(self._rest) > MAX_LINE_BYTES:
                 raise EOFError
             self._rest += chunk
         messages: list[Mapping[str, Any]] = []
@@ -54,11 +54,11 @@ class Channel:
             self._rest = rest
         return messages
 
-    def tell(self, message: Mapping[str, Any]) -> None:
+    def send_json(self, message: Mapping[str, Any]) -> None:
         """Send a text: JSON for the page."""
         self._send(TEXT, encode_json(message).encode())
 
-    def show(self, data: bytes) -> None:
+    def send_frame(self, data: bytes) -> None:
         """Send a frame, see `wire.frame`."""
         self._send(FRAME, data)
 

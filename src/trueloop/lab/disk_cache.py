@@ -54,7 +54,7 @@ class DiskCache:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             beside.write_text(json.dumps(answer, allow_nan=False), encoding="utf-8")
             beside.replace(path)
-            self._clear()
+            self._evict()
         except (OSError, ValueError):
             with contextlib.suppress(OSError):
                 beside.unlink()
@@ -63,7 +63,7 @@ class DiskCache:
         assert _KEY.fullmatch(key)
         return self._folder / f"{key}.json"
 
-    def _clear(self) -> None:
+    def _evict(self) -> None:
         with os.scandir(self._folder) as entries:
             ours = [entry for entry in entries if _KEY.match(entry.name)]
         if len(ours) > MAX_ENTRIES:

@@ -10,15 +10,15 @@ from trueloop.app.web.wire_format import encode_frame
 from trueloop.lab.teaching.decision_planes import Plane, pictures
 from trueloop.lab.teaching.player import Curves, Play
 
-EVERY_S: Final = 1 / 31  # a page that paints 30 times a second gets one for each
-SHARE: Final = 0.5  # of the time, at most, that making frames may take from the training
-UNSEEN: Final = 2  # frames on their way, at most
-PATIENCE_S: Final = 5.0  # that training goes on for without anything being painted
-SLOW: Final = 3  # one frame in so many has what is large: weights, maps of neurons
-WEIGHTS: Final = 1200  # of a network whose weights are sent
+MIN_INTERVAL_S: Final = 1 / 31  # a page that paints 30 times a second gets one for each
+MAX_TIME_SHARE: Final = 0.5  # of the time, at most, that making frames may take from the training
+MAX_UNPAINTED: Final = 2  # frames on their way, at most
+PAINT_TIMEOUT_S: Final = 5.0  # that training goes on for without anything being painted
+LARGE_FRAME_INTERVAL: Final = 3  # one frame in so many has what is large: weights, maps of neurons
+MAX_WEIGHTS: Final = 1200  # of a network whose weights are sent
 
 
-class Frames:
+class FrameSender:
     """Makes frames as long as the page paints them.
 
     Args:
@@ -49,12 +49,12 @@ class Frames:
     @property
     def wanted(self) -> bool:
         """True while the page keeps up."""
-        return self._number - self._painted < UNSEEN
+        return self._number - self._painted < MAX_UNPAINTED
 
     @property
     def abandoned(self) -> bool:
         """True where the page has painted nothing for a while: it lies in a hidden tab, perhaps."""
-        return not self.wanted and perf_counter() - self._waits_s > PATIENCE_S
+        return not self.wanted and perf_counter() - self._waits_s > PAINT_TIMEOUT_S
 
     @property
     def due(self) -> bool:
@@ -65,17 +65,17 @@ class Frames:
         """Make one and send it."""
         start_s = perf_counter()
         self._number += 1
-        large = state != "running" or self._number % SLOW == 0
+        large = state != "running" or self._number % LARGE_FRAME_INTERVAL == 0
         curves = play.take()
         with play.aside():
             planes = pictures(play.model, play.half, neurons=self.neurons and large)
             header = self._header(play, state, curves)
-            if large and sum(p.numel() for p in play.model.parameters()) <= WEIGHTS:
+            if large and sum(p.numel() for p in play.model.parameters()) <= MAX_WEIGHTS:
                 header["weights"] = {name: p.detach().tolist() for name, p in play.model.named_parameters()}
         header["planes"] = [_named(plane) for plane in planes]
         self._show(encode_frame(header, [plane.data for plane in planes]))
         now_s = perf_counter()
-        self._due_s = max(start_s + EVERY_S, now_s + (now_s - start_s) * (1 / SHARE - 1))
+        self._due_s = max(start_s + MIN_INTERVAL_S, now_s + (now_s - start_s) * (1 / MAX_TIME_SHARE - 1))
 
     def _header(self, play: Play, state: str, curves: Curves) -> dict[str, Any]:
         return {

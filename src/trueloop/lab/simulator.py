@@ -34,7 +34,7 @@ from trueloop.core.errors import InvalidConfig, MissingExtra, TrueloopError
 from trueloop.core.findings import Finding, Report
 from trueloop.failures.load import catalogue, known_errors
 from trueloop.lab.channel import Channel
-from trueloop.lab.frames import Frames
+from trueloop.lab.frames import FrameSender
 from trueloop.lab.highlight import highlighted
 from trueloop.lab.simulator_commands import (
     FOREVER,
@@ -141,7 +141,7 @@ class Simulator:
         self._channel = channel
         self._orders: deque[Order] = deque()
         self._next: _Begun | Try | None = None
-        self._frames = Frames(channel.show)
+        self._frames = FrameSender(channel.send_frame)
         self._runs = 0
         self._play: Play | None = None
         self._ended = False
@@ -161,7 +161,7 @@ class Simulator:
         Raises:
             EOFError: it has ended.
         """
-        self._channel.tell({"kind": "ready"})
+        self._channel.send_json({"kind": "ready"})
         while True:
             if self._next is None:
                 self._obey(None)
@@ -228,7 +228,7 @@ class Simulator:
         if why != "another run" and "model" in play.program.names and "train_set" in play.program.names:
             self._frames.send(play, "ended")
         self._stale, self._ended = False, True
-        self._channel.tell({
+        self._channel.send_json({
             "kind": "ended", "run": self._runs, "why": why, "updates": play.update,
             "headline": headline(report), "judged": format_counts(report), "explained": _explained(report),
         })  # fmt: skip
@@ -241,7 +241,7 @@ class Simulator:
         loop, simulation = self._written
         before, now = asdict(begin.config), asdict(simulation)
         self._stale = True
-        self._channel.tell({
+        self._channel.send_json({
             "kind": "began", "run": run, "config": now, "bugs": begin.bugs,
             "changed": {name: [before[name], value] for name, value in now.items() if value != before[name]},
             "text": play.program.text, "script": highlighted(play.program.text),
@@ -254,7 +254,7 @@ class Simulator:
 
     def _found(self, finding: Finding) -> None:
         shown = [line for excerpt in excerpts(finding) for line in excerpt.lines if line is not None]
-        self._channel.tell({
+        self._channel.send_json({
             "kind": "finding", "run": self._runs, "finding": finding_to_json(finding),
             "line": finding.location and finding.location.line,
             "excerpt": [
@@ -316,10 +316,10 @@ class Simulator:
             raise InvalidConfig(f"label is {asked.label}.", fix=f"There are {classes} classes: 0 to {classes - 1}.")
         self._stale = True
         text = play.program.text + "\n# By hand, while it ran:\n" + "".join(f"# {each}\n" for each in play.by_hand)
-        self._channel.tell({"kind": "script", "run": self._runs, "text": text, "script": highlighted(text)})
+        self._channel.send_json({"kind": "script", "run": self._runs, "text": text, "script": highlighted(text)})
 
     def _refuse(self, error: TrueloopError) -> None:
-        self._channel.tell({"kind": "refused", "what": error.what, "why": error.why, "fix": error.fix})
+        self._channel.send_json({"kind": "refused", "what": error.what, "why": error.why, "fix": error.fix})
 
     # Experiments -------------------------------------------------------------------------------------------------
 
@@ -334,15 +334,15 @@ class Simulator:
                 raise Stopped
             if perf_counter() - said_s > SAID_S:
                 said_s = perf_counter()
-                self._channel.tell({"kind": "scenario", "name": name, "state": "running", "progress": progress})
+                self._channel.send_json({"kind": "scenario", "name": name, "state": "running", "progress": progress})
 
         try:
             records = tried(scenario, injects(), hear)
         except Stopped:
-            self._channel.tell({"kind": "scenario", "name": name, "state": "stopped"})
+            self._channel.send_json({"kind": "scenario", "name": name, "state": "stopped"})
             return
         verdict = scenario.judge(records)
-        self._channel.tell({
+        self._channel.send_json({
             "kind": "scenario", "name": name, "state": "done", "title": scenario.title, "claim": scenario.claim,
             "measured": verdict.measured, "holds": verdict.holds,
             "runs": [

@@ -18,39 +18,39 @@ class ModuleRecord(NamedTuple):
     name: str
     kind: str
     """The module's class."""
-    within: str
+    parent_kind: str
     """The class of the module that contains it."""
-    out: bool
+    is_output: bool
     """It came out."""
     values: list[Tensor]
 
 
-def traced(model: nn.Module, call: Call, seed: int) -> list[ModuleRecord]:
+def trace_modules(model: nn.Module, call: Call, seed: int) -> list[ModuleRecord]:
     """Run a model and return what went into and came out of each of its modules, in order.
 
     Cost: a copy of all activations.
     """
     seen: list[ModuleRecord] = []
-    with _heard(model, seen):
+    with _recording(model, seen):
         outputs(model, call, seed)
     return seen
 
 
-def first_change(before: list[ModuleRecord], after: list[ModuleRecord], same: Callable[[Tensor, Tensor], bool]) -> str:
+def first_divergence(before: list[ModuleRecord], after: list[ModuleRecord], same: Callable[[Tensor, Tensor], bool]) -> str:
     """Say where two passes part, as far as ``same`` looks at them; empty where they do not, inside of modules."""
     for a, b in zip(before, after, strict=False):
         if a[:4] != b[:4]:
             return ""
         if all(same(x, y) for x, y in zip(a.values, b.values, strict=False)):
             continue
-        if a.out:
+        if a.is_output:
             return f"in {a.name} ({a.kind})"
-        return f"in the forward of {a.within}, before {a.name} ({a.kind})"
+        return f"in the forward of {a.parent_kind}, before {a.name} ({a.kind})"
     return ""
 
 
 @contextmanager
-def _heard(model: nn.Module, seen: list[ModuleRecord]) -> Generator[None]:
+def _recording(model: nn.Module, seen: list[ModuleRecord]) -> Generator[None]:
     handles: list[Any] = []
     names = dict(model.named_modules())
     for name, module in names.items():

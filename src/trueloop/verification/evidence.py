@@ -70,16 +70,16 @@ class Evidence:
     """
 
     verdict: Verdict
-    sentence: str
+    message: str
     """What was seen, with its numbers."""
     proof: str = ""
     """The proof's name: "overfits-one-batch"."""
     title: str = ""
-    fault: str = ""
+    cause: str = ""
     """The parameter, sample, position or module at fault; empty where nothing is."""
     fix: str = ""
     """What to do about it; empty where nothing is broken."""
-    remarks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """What else is worth knowing, though it decides nothing."""
     numbers: Mapping[str, float] = field(default_factory=dict[str, float])
     pictures: tuple[Picture, ...] = ()
@@ -94,7 +94,7 @@ class Evidence:
         return self.verdict in (Verdict.HOLDS, Verdict.NOT_APPLICABLE)
 
     def __repr__(self) -> str:
-        parts = [self.sentence, *self.remarks, self.fix]
+        parts = [self.message, *self.notes, self.fix]
         return f"<{self.proof or 'proof'}: {self.verdict}. {' '.join(part for part in parts if part)}>"
 
     def as_dict(self) -> dict[str, Any]:
@@ -103,10 +103,10 @@ class Evidence:
             "proof": self.proof,
             "title": self.title,
             "verdict": str(self.verdict),
-            "sentence": self.sentence,
-            "fault": self.fault,
+            "sentence": self.message,
+            "fault": self.cause,
             "fix": self.fix,
-            "remarks": list(self.remarks),
+            "remarks": list(self.notes),
             "numbers": {name: _plain(value) for name, value in self.numbers.items()},
             "pictures": [_drawn(picture) for picture in self.pictures],
             "seconds": round(self.seconds, 4),

@@ -73,7 +73,7 @@ def run(proof: Proof, bench: Bench, options: Mapping[str, Any] | None = None) ->
     if changed:
         evidence = Evidence(
             verdict=Verdict.NOT_JUDGED,
-            sentence=f"The loss or step changed the model that was given ({', '.join(changed[:3])}), not the one that "
+            message=f"The loss or step changed the model that was given ({', '.join(changed[:3])}), not the one that "
             "it was called with; it was put back.",
             fix="Use the model and the optimizer that are passed in, not ones from outside.",
         )
@@ -91,16 +91,16 @@ def _judged(proof: Proof, bench: Bench, options: Mapping[str, Any]) -> Evidence:
     try:
         return proof.prove(bench, **options)
     except NotApplicable as why:
-        return Evidence(verdict=Verdict.NOT_APPLICABLE, sentence=str(why))
+        return Evidence(verdict=Verdict.NOT_APPLICABLE, message=str(why))
     except NotJudged as why:
-        return Evidence(verdict=Verdict.NOT_JUDGED, sentence=str(why))
+        return Evidence(verdict=Verdict.NOT_JUDGED, message=str(why))
     except TrueloopError:
         raise
     except Exception as error:  # noqa: BLE001 - the subject's own code may raise anything; it is told, not hidden
         told = " ".join(str(error).split())[:300].rstrip(".")
         return Evidence(
             verdict=Verdict.NOT_JUDGED,
-            sentence=f"The subject raised {type(error).__name__}: {told}{_place(error)}.",
+            message=f"The subject raised {type(error).__name__}: {told}{_place(error)}.",
             fix="Mend this first: the proof ran into it on a copy of your model and your own batch.",
         )
 

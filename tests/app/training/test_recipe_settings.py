@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from trueloop.app.training.recipe_settings import apply_overrides, collect_settings, format_flags, format_value
-from trueloop.cli.recipe_line import Line, recipe_app
+from trueloop.cli.recipe_line import RecipeCommandLine, recipe_app
 from trueloop.core.errors import InvalidConfig
 from trueloop.recipes.recipe import Parts, Recipe
 from trueloop.training.config import OptimConfig, ScheduleConfig, TrainConfig
@@ -60,9 +60,9 @@ SETTINGS = collect_settings(RECIPE)
 
 def typed(words: list[str]) -> dict[str, Any]:
     """Parse words as `trueloop train mine WORDS` does and return the settings that were given."""
-    lines: list[Line] = []
+    lines: list[RecipeCommandLine] = []
 
-    def act(line: Line) -> int:
+    def act(line: RecipeCommandLine) -> int:
         lines.append(line)
         return 0
 

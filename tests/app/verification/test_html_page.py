@@ -6,10 +6,10 @@ from trueloop.app.verification.html_page import headline, to_html
 from trueloop.verification.evidence import Curve, Evidence, Verdict
 
 FOUND = [
-    Evidence(verdict=Verdict.NOT_APPLICABLE, sentence="No mask.", proof="mask-respected", title="Masked"),
+    Evidence(verdict=Verdict.NOT_APPLICABLE, message="No mask.", proof="mask-respected", title="Masked"),
     Evidence(
         verdict=Verdict.HOLDS,
-        sentence="It fell.",
+        message="It fell.",
         proof="loss-falls",
         title="The loss falls",
         pictures=(Curve(title="Loss", lines={"loss": [2.0, 1.0]}),),
@@ -17,11 +17,11 @@ FOUND = [
     ),
     Evidence(
         verdict=Verdict.BROKEN,
-        sentence="<script>alert(1)</script> moves.",
+        message="<script>alert(1)</script> moves.",
         proof="input-used",
         title="The input is used",
         fix="Use it.",
-        remarks=("Also <b>this</b>.",),
+        notes=("Also <b>this</b>.",),
     ),
 ]
 

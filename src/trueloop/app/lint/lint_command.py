@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from trueloop.app.lint.lint_output import Format, LintSummary, shown, print_results
+from trueloop.app.lint.lint_output import Format, LintSummary, format_path, print_results
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.findings import Severity
 from trueloop.core.formatting import format_count
@@ -130,7 +130,7 @@ def _add_result(linted_file: LintedFile, summary: LintSummary, baseline: Counter
         summary.keys.append(found)
         if baseline[found] > 0:
             baseline[found] -= 1
-            summary.baseline += 1
+            summary.known += 1
         else:
             summary.findings.append(finding)
 
@@ -187,7 +187,7 @@ def _add_ignores(linted: FileResult, summary: LintSummary) -> None:
 
 
 def _lint_stdin(job: LintJob, options: LintOptions, summary: LintSummary, base: Path) -> int:
-    content = sys.stdin.buffer.linted_file()
+    content = sys.stdin.buffer.read()
     name = options.stdin_filename
     try:
         linted_file = lint_content(content, name, job)

@@ -15,7 +15,7 @@ from trueloop.lint.baseline import Key
 from trueloop.reporting.summary import headline, format_path
 
 Format = Literal["text", "concise", "json", "github", "sarif"]
-__all__ = ["Format", "Total", "shown", "tell"]
+__all__ = ["Format", "LintSummary", "format_path", "print_results"]
 
 
 @dataclass(slots=True, kw_only=True)

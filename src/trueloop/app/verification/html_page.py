@@ -66,7 +66,7 @@ def to_html(found: Sequence[Evidence], spec: str) -> str:
     rest = [each for each in found if each.verdict not in order]
     parts = [top, section("Proofs", *map(_article, judged)) if judged else Markup()]
     if rest:
-        items = (element("li", element("strong", each.title), f": {each.sentence}") for each in rest)
+        items = (element("li", element("strong", each.title), f": {each.message}") for each in rest)
         parts.append(section("Not applicable", element("ul", *items)))
     body = element("body", element("main", *parts))
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
@@ -77,8 +77,8 @@ def _article(each: Evidence) -> Markup:
     return element(
         "article",
         element("h3", element("span", str(each.verdict), class_=f"pill {tone}"), " ", each.title),
-        element("p", each.sentence),
-        *(element("p", remark, class_="soft") for remark in each.remarks),
+        element("p", each.message),
+        *(element("p", remark, class_="soft") for remark in each.notes),
         *([element("p", element("strong", "Fix: "), each.fix)] if each.fix else []),
         *map(drawn, each.pictures),
         element("p", element("code", each.proof), f", {format_duration(each.seconds)}", class_="where"),

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from trueloop.cli.grouped import grouped
+from trueloop.cli.grouped import command_group
 
 BoardPath = Annotated[Path | None, Parameter(name="--board")]
 
@@ -22,6 +22,6 @@ SUBCOMMANDS = {
 
 def arena_app() -> App:
     """Return the sub-application; nothing of its commands is imported yet."""
-    return grouped(
+    return command_group(
         __name__, name="arena", line="Compete: reach a target accuracy in the fewest updates.", commands=SUBCOMMANDS
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from trueloop.cli.grouped import grouped
+from trueloop.cli.grouped import command_group
 
 Root = Annotated[Path, Parameter(name="--root")]
 
@@ -26,6 +26,6 @@ SUBCOMMANDS = {
 
 def runs_app() -> App:
     """Return the sub-application; nothing of its commands is imported yet."""
-    return grouped(
+    return command_group(
         __name__, name="runs", line="Ask what runs did: list, compare, plot, roll back.", commands=SUBCOMMANDS
     )

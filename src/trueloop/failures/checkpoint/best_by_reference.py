@@ -40,7 +40,7 @@ from typing import ClassVar
 
 from trueloop.analysis.abstract_value import ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.captured_states import deepcopy_fix, contains_state, is_best_checkpoint
+from trueloop.analysis.queries.captured_states import contains_state, deepcopy_fix, is_best_checkpoint
 from trueloop.analysis.queries.modes import is_training_step
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence

@@ -43,7 +43,12 @@ from typing import ClassVar
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.modes import MODE_DEPENDENT, has_mode_dependent_layers, may_set_mode_of, unresolved_mode_changes
+from trueloop.analysis.queries.modes import (
+    MODE_DEPENDENT,
+    has_mode_dependent_layers,
+    may_set_mode_of,
+    unresolved_mode_changes,
+)
 from trueloop.analysis.queries.request_handlers import handler_calls
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
@@ -99,7 +104,9 @@ def find(source: SourceFile) -> Iterator[Hit]:
                 )
     evaluated = [each for each in source.ops(OpKind.SET_MODE) if each.value is not True]
     for each in handler_calls(source):
-        if has_mode_dependent_layers(source, each.model) and not any(may_set_mode_of(mode, each.model) for mode in evaluated):
+        if has_mode_dependent_layers(source, each.model) and not any(
+            may_set_mode_of(mode, each.model) for mode in evaluated
+        ):
             name = _quote(dotted_name(each.call.func))
             message = f"{name} answers requests in train mode: dropout and batch statistics are active."
             yield Hit(message=message, node=each.call, fix=_insert_eval_after_model(source, each.model, each.call))

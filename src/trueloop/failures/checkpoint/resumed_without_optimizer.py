@@ -138,7 +138,12 @@ class Detector(failure.Detector):
         related = [(loads_without_optimizer.read_at, "the file is read here")]
         if overwritten_at is None:
             proof = f"although the {loads_without_optimizer.companion}'s was"
-            related.append((loads_without_optimizer.companion_at, f"the {loads_without_optimizer.companion}'s state is loaded here"))
+            related.append(
+                (
+                    loads_without_optimizer.companion_at,
+                    f"the {loads_without_optimizer.companion}'s state is loaded here",
+                )
+            )
         else:
             proof = "although the run writes the same file again"
             related.append((overwritten_at, "the file is written again here"))

@@ -40,7 +40,7 @@ from typing import Any, ClassVar
 
 from trueloop.analysis.abstract_value import MANAGED, SUBMODULE, AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.late_layers import late_layers, create_later_fix
+from trueloop.analysis.queries.late_layers import create_later_fix, late_layers
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import first_few, format_count

@@ -43,9 +43,9 @@ from trueloop.analysis.abstract_value import COPY, MANAGED, AbstractValue, Value
 from trueloop.analysis.loop_invariance import (
     assigned_names,
     iterated_loader,
-    varying_names,
     names_in,
     varies_per_iteration,
+    varying_names,
 )
 from trueloop.analysis.operations import Loop, Op, OpKind
 from trueloop.analysis.queries.statement_moves import move_out_of_loop_fix

@@ -41,7 +41,7 @@ from typing import ClassVar
 
 from trueloop.analysis.abstract_value import AbstractValue, ValueKind
 from trueloop.analysis.operations import Op, OpKind
-from trueloop.analysis.queries.clipping import has_infinite_limit, clip_limit, find_scaler
+from trueloop.analysis.queries.clipping import clip_limit, find_scaler, has_infinite_limit
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import Evidence
 from trueloop.core.source_text import Edit, Fix

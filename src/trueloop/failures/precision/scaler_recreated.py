@@ -84,7 +84,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
             continue
         loop = creation.loops[-1]
         enabled = scaler.arguments.get("enabled")
-        if loop.runs_at_most_once() or not creation.is_unconditional_in(loop) or (enabled and enabled.constant() is False):
+        if (
+            loop.runs_at_most_once()
+            or not creation.is_unconditional_in(loop)
+            or (enabled and enabled.constant() is False)
+        ):
             continue
         inside = source.ops_in_loop(loop, root=creation.entry_point)
         steps = [each for each in inside if each.kind is OpKind.STEP and scaler in each.inputs]

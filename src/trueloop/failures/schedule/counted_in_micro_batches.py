@@ -40,7 +40,7 @@ from typing import ClassVar
 
 from trueloop.analysis.operations import OpKind
 from trueloop.analysis.queries.statement_moves import move_after_fix
-from trueloop.analysis.queries.step_units import schedule_lengths, unit_exponent, iterations_per_step
+from trueloop.analysis.queries.step_units import iterations_per_step, schedule_lengths, unit_exponent
 from trueloop.analysis.source_file import Hit, SourceFile
 from trueloop.core.findings import CodePosition, Evidence
 from trueloop.core.formatting import format_count
@@ -173,7 +173,11 @@ def find(source: SourceFile) -> Iterator[Hit]:
     """Yield unconditional steps of schedulers with a length divided by the K of ``if i % K == 0: optimizer.step()``."""
     for advance in source.ops(OpKind.SCHEDULER_STEP):
         scheduler = advance.subject
-        if not advance.loops or not advance.is_unconditional_in(loop := advance.loops[-1]) or not schedule_lengths(scheduler):
+        if (
+            not advance.loops
+            or not advance.is_unconditional_in(loop := advance.loops[-1])
+            or not schedule_lengths(scheduler)
+        ):
             continue
         steps = source.ops_in_loop(loop, OpKind.STEP, root=advance.entry_point)
         size = iterations_per_step(steps[0], loop) if steps else None

@@ -170,7 +170,9 @@ def _first_update(source: SourceFile, advance: Op) -> Op | None:
     """Return the first update if it follows the scheduler step in the same loop with nothing unknown before it."""
     scheduler, loop = advance.subject, advance.loops[-1]
     run = [each for each in source.operations if each.entry_point == advance.entry_point]
-    step = next((each for each in run if each.kind is OpKind.STEP and each.subject.may_alias(scheduler.sources[0])), None)
+    step = next(
+        (each for each in run if each.kind is OpKind.STEP and each.subject.may_alias(scheduler.sources[0])), None
+    )
     if step is None or step.index < advance.index or not step.is_inside(loop):
         return None
     earlier = [each for each in run if each.index < step.index or each.is_inside(loop)]
@@ -185,7 +187,9 @@ def _makes_unknown(operation: Op, advance: Op) -> bool:
     mine = operation.subject.may_alias(scheduler)
     match operation.kind:
         case OpKind.ESCAPE:
-            return any(each.may_alias(value) for each in operation.inputs for value in (scheduler, scheduler.sources[0]))
+            return any(
+                each.may_alias(value) for each in operation.inputs for value in (scheduler, scheduler.sources[0])
+            )
         case OpKind.LOAD_STATE_DICT:
             return mine and not operation.branches
         case _:

@@ -67,8 +67,8 @@ def accumulation_exact(bench: Bench, *, k: int = 4) -> Evidence:
         scale = _scale(whole, _update(bench, trial, even))
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=_told(off, tolerance, scale, (even, ragged)),
-            fault="short last micro-batch" if off["equal"] <= tolerance else "equal micro-batches",
+            message=_told(off, tolerance, scale, (even, ragged)),
+            cause="short last micro-batch" if off["equal"] <= tolerance else "equal micro-batches",
             fix="Add up the loss as a sum and a count per micro-batch, backward on the sums, and divide the "
             "gradient once "
             "by the total count.",
@@ -77,10 +77,10 @@ def accumulation_exact(bench: Bench, *, k: int = 4) -> Evidence:
         )
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"The update from {k} micro-batches is that of the big batch to {format_float(max(off.values()))} "
+        message=f"The update from {k} micro-batches is that of the big batch to {format_float(max(off.values()))} "
         "of its size, "
         f"also where the last one is short ({' + '.join(map(str, ragged))}).",
-        remarks=_live_statistics(bench, batch, even, double=trial.double),
+        notes=_live_statistics(bench, batch, even, double=trial.double),
         numbers=numbers,
         pictures=(picture,),
     )

@@ -53,7 +53,7 @@ def batch_size_independent(bench: Bench, *, samples: int = 8) -> Evidence:
             if told := _difference(expected, got, exact.tolerance):
                 return _broken(count, start, told)
     tried = ", ".join(map(str, [*sizes, B]))
-    return Evidence(verdict=Verdict.HOLDS, sentence=f"A sample's output is the same in batches of {tried}.")
+    return Evidence(verdict=Verdict.HOLDS, message=f"A sample's output is the same in batches of {tried}.")
 
 
 def _words(error: Exception) -> str:
@@ -72,8 +72,8 @@ def _broken(size: int, start: int, told: str) -> Evidence:
     who = f"sample {start} alone" if size == 1 else f"a batch of {size} (samples {start} to {start + size - 1})"
     return Evidence(
         verdict=Verdict.BROKEN,
-        sentence=f"In eval mode {who} {told}.",
-        fault=f"batch of {size}",
+        message=f"In eval mode {who} {told}.",
+        cause=f"batch of {size}",
         fix="Name the dimension in squeeze(dim), write -1 for the batch in reshapes, and use running statistics.",
     )
 

@@ -60,21 +60,21 @@ def custom_functions(bench: Bench) -> Evidence:
     if wrong:
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=" ".join(
+            message=" ".join(
                 f"The gradient of {each.name} is not that of its forward: {each.told}." for each in wrong
             ),
-            fault=wrong[0].name,
+            cause=wrong[0].name,
             fix="Derive backward anew; return one gradient per input of forward, None for what has none.",
-            remarks=remarks,
+            notes=remarks,
         )
     if not judged:
         raise NotApplicable(" ".join(remarks) or "No custom Function is called in a way that can be repeated.")
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"{format_count(len(judged), 'custom Function')} ({', '.join(each.name for each in judged)}) pass "
+        message=f"{format_count(len(judged), 'custom Function')} ({', '.join(each.name for each in judged)}) pass "
         "gradcheck "
         "in double precision.",
-        remarks=remarks,
+        notes=remarks,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from trueloop.core.formatting import format_count, format_float
-from trueloop.verification.divergence import first_change, traced
+from trueloop.verification.divergence import first_divergence, trace_modules
 from trueloop.verification.evidence import Evidence, Verdict
 from trueloop.verification.influence import apart
 from trueloop.verification.model_call import outputs
@@ -37,26 +37,26 @@ def evaluation_repeatable(bench: Bench, *, times: int = 3) -> Evidence:
     changed = [name for name in kept.put_back() if "." in name or name in tensors]  # not modes
     most = max((float(apart(a, b, 0, 0.0)) for each in again for a, b in zip(first, each, strict=True)), default=0.0)
     if most:
-        traces = [traced(model, call, seed + time) for time in range(2)]
-        where = first_change(traces[0], traces[1], lambda a, b: torch.equal(a.nan_to_num(), b.nan_to_num()))
+        traces = [trace_modules(model, call, seed + time) for time in range(2)]
+        where = first_divergence(traces[0], traces[1], lambda a, b: torch.equal(a.nan_to_num(), b.nan_to_num()))
         still = f" {format_count(len(awake), 'module')} stayed in train mode after eval(): {awake[0]}." if awake else ""
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"Evaluated {times} times, one batch gives outputs that differ by {format_float(most)} of the greatest."
+            message=f"Evaluated {times} times, one batch gives outputs that differ by {format_float(most)} of the greatest."
             f"{f' They part first {where}.' if where else ''}{still}",
-            fault=where or "the model",
+            cause=where or "the model",
             fix="Use nn.Dropout, or F.dropout(x, p, training=self.training); draw noise in train mode only.",
             numbers={"most": most},
         )
     if changed:
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"Evaluation changes the model: {', '.join(changed[:3])}.",
-            fault=changed[0],
+            message=f"Evaluation changes the model: {', '.join(changed[:3])}.",
+            cause=changed[0],
             fix="Update statistics only where self.training is true.",
         )
     return Evidence(
-        verdict=Verdict.HOLDS, sentence=f"Evaluated {times} times, one batch gives the same outputs bit for bit."
+        verdict=Verdict.HOLDS, message=f"Evaluated {times} times, one batch gives the same outputs bit for bit."
     )
 
 

@@ -37,10 +37,10 @@ def every_parameter_moves(bench: Bench, *, updates: int = 3) -> Evidence:
     if unknown := _unregistered(work, batches[0]):
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"{format_count(len(unknown), 'parameter')} in use {'is' if len(unknown) == 1 else 'are'} not among "
+            message=f"{format_count(len(unknown), 'parameter')} in use {'is' if len(unknown) == 1 else 'are'} not among "
             f"model.parameters(), so no optimizer gets them: {', '.join(unknown[:4])}"
             f"{', ...' if len(unknown) > 4 else ''}.",
-            fault=unknown[0],
+            cause=unknown[0],
             fix="Keep layers in an nn.ModuleList or nn.ModuleDict, not in a plain list or dict.",
             numbers={"unregistered": len(unknown), "trainable": len(names)},
         )
@@ -58,10 +58,10 @@ def every_parameter_moves(bench: Bench, *, updates: int = 3) -> Evidence:
         told = ", ".join(f"{name} ({reasons[name]})" for name in stuck[:4])
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"{format_count(len(stuck), 'parameter')} of {len(names)} did not move in "
+            message=f"{format_count(len(stuck), 'parameter')} of {len(names)} did not move in "
             f"{format_count(updates, 'update')}: "
             f"{told}{', ...' if len(stuck) > 4 else ''}.",
-            fault=stuck[0],
+            cause=stuck[0],
             fix="Call the layer and use what it returns, without detach; build the optimizer over model.parameters(); "
             "or freeze on purpose, with requires_grad_(False).",
             numbers={"unmoved": len(stuck), "trainable": len(names)},
@@ -71,9 +71,9 @@ def every_parameter_moves(bench: Bench, *, updates: int = 3) -> Evidence:
     )
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"All {format_count(len(names), 'trainable parameter')} moved"
+        message=f"All {format_count(len(names), 'trainable parameter')} moved"
         f"{' after one update' if not late else f' within {updates} updates'}.",
-        remarks=remarks,
+        notes=remarks,
         numbers={"trainable": len(names), "late": len(late)},
     )
 

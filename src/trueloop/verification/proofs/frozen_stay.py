@@ -54,19 +54,19 @@ def frozen_stay(bench: Bench, *, updates: int = 3) -> Evidence:
         why = " It still has a gradient, so weight decay and momentum act on it." if gradient and held else ""
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"{format_count(len(moved), 'frozen parameter')} of {len(frozen)} moved in "
+            message=f"{format_count(len(moved), 'frozen parameter')} of {len(frozen)} moved in "
             f"{format_count(updates, 'update')}, "
             f"{worst} by {format_float(moved[worst])}.{why}",
-            fault=worst,
+            cause=worst,
             fix="Set its .grad to None when you freeze it, and build the optimizer over what is left to train.",
             numbers={"moved": len(moved), "frozen": len(frozen), "most": moved[worst]},
-            remarks=remarks,
+            notes=remarks,
         )
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"{format_count(len(frozen), 'frozen parameter')} unchanged, bit for bit, after "
+        message=f"{format_count(len(frozen), 'frozen parameter')} unchanged, bit for bit, after "
         f"{format_count(updates, 'update')}.",
-        remarks=remarks,
+        notes=remarks,
         numbers={"frozen": len(frozen)},
     )
 

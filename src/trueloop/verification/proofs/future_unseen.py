@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import describe_batch, tensors
-from trueloop.verification.divergence import first_change, traced
+from trueloop.verification.divergence import first_divergence, trace_modules
 from trueloop.verification.evidence import Evidence, Grid, NotApplicable, Verdict
 from trueloop.verification.freeze_mode import BatchNorm, of_kind, pin
 from trueloop.verification.influence import Precise, apart, changed, content, precise, size_of, with_changes
@@ -78,8 +78,8 @@ def future_unseen(bench: Bench, *, positions: int = 12) -> Evidence:
     if not seen.ahead:
         return Evidence(
             verdict=Verdict.HOLDS,
-            sentence=f"Changing any of {format_count(len(seen.positions), 'position')} moves no earlier output.",
-            remarks=remarks,
+            message=f"Changing any of {format_count(len(seen.positions), 'position')} moves no earlier output.",
+            notes=remarks,
             pictures=(picture,),
         )
     t, s = seen.ahead[0]
@@ -88,14 +88,14 @@ def future_unseen(bench: Bench, *, positions: int = 12) -> Evidence:
     at, later = seen.positions[t], seen.positions[s]
     return Evidence(
         verdict=Verdict.BROKEN,
-        sentence=f"The output at position {at} moves when position {later} changes, {when}, by up to {format_float(most)} of "
+        message=f"The output at position {at} moves when position {later} changes, {when}, by up to {format_float(most)} of "
         f"the greatest output.{where}",
-        fault=seen.where or f"position {at} sees {later}",
+        cause=seen.where or f"position {at} sees {later}",
         fix="Mask attention above the diagonal (is_causal=True), pad convolutions on the left only, and do not run a "
         "recurrent layer in both directions.",
         numbers={"pairs_ahead": len(seen.ahead), "most": most},
         pictures=(picture,),
-        remarks=remarks,
+        notes=remarks,
     )
 
 
@@ -135,8 +135,8 @@ def _place(exact: Precise, which: list[int], worst: tuple[int, int], shape: tupl
         return not bool(apart(a, b, 2, exact.tolerance)[:, :t].any())
 
     calls = (exact.call, _other(exact.call, which, worst[1]))
-    before, after = (traced(exact.model, call, exact.seed) for call in calls)
-    return first_change(before, after, same)
+    before, after = (trace_modules(exact.model, call, exact.seed) for call in calls)
+    return first_divergence(before, after, same)
 
 
 def _other(call: Call, which: list[int], s: int) -> Call:

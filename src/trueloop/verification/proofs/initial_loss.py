@@ -65,7 +65,7 @@ def initial_loss(bench: Bench, *, expected: float | None = None) -> Evidence:
     if math.isfinite(loss) and low_end <= ratio <= high_end:
         remarks = (should.remark,) if should.remark else ()
         return Evidence(
-            verdict=Verdict.HOLDS, sentence=f"{told}.", numbers=numbers, pictures=(picture,), remarks=remarks
+            verdict=Verdict.HOLDS, message=f"{told}.", numbers=numbers, pictures=(picture,), notes=remarks
         )
     if math.isfinite(loss) and not should.certain:
         raise NotApplicable(f"{told}; whether that is the right measure for this loss is not known: give expected=.")
@@ -74,8 +74,8 @@ def initial_loss(bench: Bench, *, expected: float | None = None) -> Evidence:
     low = ratio < BELOW
     return Evidence(
         verdict=Verdict.BROKEN,
-        sentence=f"{told}: {format_float(ratio)} times as much.",
-        fault="the input" if low else "the last layer",
+        message=f"{told}: {format_float(ratio)} times as much.",
+        cause="the input" if low else "the last layer",
         fix="Look for the target among the inputs."
         if low
         else "Initialise the last layer smaller, bring targets to mean 0 and variance 1, and see what the loss takes: "

@@ -48,19 +48,19 @@ def input_used(bench: Bench) -> Evidence:
     if unused:
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"{format_count(len(unused), 'input')} of {len(moved)} ({', '.join(unused)}) can be changed "
+            message=f"{format_count(len(unused), 'input')} of {len(moved)} ({', '.join(unused)}) can be changed "
             "to anything "
             "without any output moving.",
-            fault=unused[0],
+            cause=unused[0],
             fix="Follow it through forward: is it overwritten, multiplied by zero, or is something else returned?",
             numbers={f"moves_{path}": value for path, value in moved.items()},
         )
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"Every input moves the outputs ({', '.join(moved)})."
+        message=f"Every input moves the outputs ({', '.join(moved)})."
         if len(moved) > 1
         else f"Changing the input moves the outputs, by {format_float(max(moved.values()))} of the greatest.",
-        remarks=_idle_features(exact),
+        notes=_idle_features(exact),
         numbers={f"moves_{path}": value for path, value in moved.items()},
     )
 

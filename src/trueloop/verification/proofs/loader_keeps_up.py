@@ -57,8 +57,8 @@ def loader_keeps_up(bench: Bench, *, batches: int = 50) -> Evidence:
     if share > WAITS and read_s > QUICK_S:
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"{told}.",
-            fault="the loader",
+            message=f"{told}.",
+            cause="the loader",
             fix="Give it workers (num_workers), do once what is done for every sample (decode, resize, "
             "tokenise), and read "
             "in larger pieces.",
@@ -66,7 +66,7 @@ def loader_keeps_up(bench: Bench, *, batches: int = 50) -> Evidence:
             pictures=(picture,),
         )
     remarks = ("That is much, but the batches themselves take next to no time.",) if share > WAITS else ()
-    return Evidence(verdict=Verdict.HOLDS, sentence=f"{told}.", numbers=numbers, pictures=(picture,), remarks=remarks)
+    return Evidence(verdict=Verdict.HOLDS, message=f"{told}.", numbers=numbers, pictures=(picture,), notes=remarks)
 
 
 def _read(bench: Bench, most: int) -> tuple[float, int, int]:

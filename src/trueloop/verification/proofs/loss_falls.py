@@ -45,8 +45,8 @@ def loss_falls(bench: Bench, *, batches: int = 5, passes: int = 2) -> Evidence:
     if not math.isfinite(last):
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"The loss is not a number after {format_count(len(seen) - 1, 'update')}: {format_float(first)} before.",
-            fault="the loss",
+            message=f"The loss is not a number after {format_count(len(seen) - 1, 'update')}: {format_float(first)} before.",
+            cause="the loss",
             fix="Lower the learning rate; look for logarithms and divisions of what may be 0.",
             numbers=numbers,
             pictures=(picture,),
@@ -54,8 +54,8 @@ def loss_falls(bench: Bench, *, batches: int = 5, passes: int = 2) -> Evidence:
     if fell <= 0:
         return Evidence(
             verdict=Verdict.BROKEN,
-            sentence=f"The loss does not fall: {told}.",
-            fault="the loss",
+            message=f"The loss does not fall: {told}.",
+            cause="the loss",
             fix="Check the sign of the loss, the learning rate, what is frozen, and that the optimizer holds "
             "the model.",
             numbers=numbers,
@@ -63,7 +63,7 @@ def loss_falls(bench: Bench, *, batches: int = 5, passes: int = 2) -> Evidence:
         )
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"The loss fell by {format_percent(fell)}: {told}.",
+        message=f"The loss fell by {format_percent(fell)}: {told}.",
         numbers=numbers,
         pictures=(picture,),
     )

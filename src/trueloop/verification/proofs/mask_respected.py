@@ -168,14 +168,14 @@ def _compared(bench: Bench, work: Work, pair: tuple[Any, Any], real: tuple[Tenso
     if not moved and not loss:
         told = "no output moves" if loss_a is None else "neither the outputs nor the loss move"
         sentence = f"With {format_count(hidden, 'position')} masked, {told} {when}."
-        return Evidence(verdict=Verdict.HOLDS, sentence=sentence, numbers=numbers)
+        return Evidence(verdict=Verdict.HOLDS, message=sentence, numbers=numbers)
     parts = [f"outputs of real positions by {format_float(moved)}"] if moved else []
     parts += [f"the loss by {format_float(loss)} of itself"] if loss else []
     fault = "the model" if moved else "the loss"
     return Evidence(
         verdict=Verdict.BROKEN,
-        sentence=f"Masked positions have influence: {when}, {' and '.join(parts)}.",
-        fault=fault,
+        message=f"Masked positions have influence: {when}, {' and '.join(parts)}.",
+        cause=fault,
         fix=FIX,
         numbers=numbers,
     )

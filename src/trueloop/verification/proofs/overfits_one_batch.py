@@ -95,16 +95,16 @@ def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1,
     numbers = {"first": start, "last": last, "updates": done, "target": trained.target}
     if trained.learnt:
         return Evidence(
-            verdict=Verdict.HOLDS, sentence=f"{trained.told}.", numbers=numbers, pictures=(curve,), remarks=remarks
+            verdict=Verdict.HOLDS, message=f"{trained.told}.", numbers=numbers, pictures=(curve,), notes=remarks
         )
     if not trained.in_time:
         limit = format_duration(bench.subject.seconds)
         raise NotJudged(f"{trained.told}, in the {limit} there are: give seconds= or a smaller batch.")
     return Evidence(
         verdict=Verdict.BROKEN,
-        sentence=f"{trained.told}: {format_percent(last / start) if math.isfinite(last) else 'not a number'} of it is left, "
+        message=f"{trained.told}: {format_percent(last / start) if math.isfinite(last) else 'not a number'} of it is left, "
         f"where {format_percent(share)} was to be.{_constant(bench.subject.loss, few, last)}",
-        fault="the model",
+        cause="the model",
         fix="Check that input and target belong together, that the gradient reaches every layer, and the learning "
         "rate.",
         numbers=numbers,

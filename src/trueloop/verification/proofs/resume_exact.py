@@ -51,16 +51,16 @@ def resume_exact(bench: Bench, *, updates: int = 6) -> Evidence:
     if different is None:
         return Evidence(
             verdict=Verdict.HOLDS,
-            sentence=f"Stopped after {half} of {format_count(updates, 'update')} and resumed, every parameter and "
+            message=f"Stopped after {half} of {format_count(updates, 'update')} and resumed, every parameter and "
             "buffer is the "
             "same bit for bit.",
         )
     name, gap = different
     return Evidence(
         verdict=Verdict.BROKEN,
-        sentence=f"Stopped after {half} of {format_count(updates, 'update')} and resumed, {name} differs by {format_float(gap)}."
+        message=f"Stopped after {half} of {format_count(updates, 'update')} and resumed, {name} differs by {format_float(gap)}."
         f"{_missing(work, state)}",
-        fault=name,
+        cause=name,
         fix="Save and load the optimizer too; make what the forward counts or averages a persistent buffer, "
         "and give an "
         "optimizer's own state to state_dict().",

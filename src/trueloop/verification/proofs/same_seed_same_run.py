@@ -51,8 +51,8 @@ def same_seed_same_run(bench: Bench, *, updates: int = 3) -> Evidence:
             return _broken(f"update {number}: {name}", name, a[name], b[name])
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"Two runs of {format_count(updates, 'update')} from seed {bench.subject.seed} are the same bit for bit.",
-        remarks=()
+        message=f"Two runs of {format_count(updates, 'update')} from seed {bench.subject.seed} are the same bit for bit.",
+        notes=()
         if not isinstance(bench.subject.model, nn.Module)
         else ("Initialisation is not part of it: for that, give a function that makes the model.",),
     )
@@ -96,8 +96,8 @@ def _broken(where: str, fault: str, a: Tensor, b: Tensor) -> Evidence:
     gap = f", by {format_float(float((a.double() - b.double()).abs().max()))}" if a.shape == b.shape and a.numel() else ""
     return Evidence(
         verdict=Verdict.BROKEN,
-        sentence=f"Two runs from one seed part at {where}{gap}.",
-        fault=fault,
+        message=f"Two runs from one seed part at {where}{gap}.",
+        cause=fault,
         fix="Draw every random number from the seeded generators (not os.urandom, time, id() or the order of "
         "a set), and "
         "ask for deterministic kernels: torch.use_deterministic_algorithms(True).",

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import replace_tensors, tensors
-from trueloop.verification.divergence import first_change, traced
+from trueloop.verification.divergence import first_divergence, trace_modules
 from trueloop.verification.evidence import Evidence, Grid, Verdict
 from trueloop.verification.freeze_mode import BatchNorm, of_kind, pin
 from trueloop.verification.influence import Precise, apart, changed, content, precise, rows_of, size_of, with_changes
@@ -76,8 +76,8 @@ def samples_independent(bench: Bench, *, samples: int = 6) -> Evidence:
     pairs = len(evaluated.grid) * (len(evaluated.grid) - 1)
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"No output of {format_count(pairs, 'pair')} of samples moves when the other's input changes.",
-        remarks=remarks,
+        message=f"No output of {format_count(pairs, 'pair')} of samples moves when the other's input changes.",
+        notes=remarks,
         numbers={"pairs": pairs},
         pictures=(_grid(evaluated),),
     )
@@ -89,9 +89,9 @@ def _broken(leaks: Leaks, when: str) -> Evidence:
     where = f" The samples meet first {leaks.where}." if leaks.where else ""
     return Evidence(
         verdict=Verdict.BROKEN,
-        sentence=f"Output {i} moves when sample {j} changes, {when}: {format_count(len(leaks.wrong), 'pair')} of samples "
+        message=f"Output {i} moves when sample {j} changes, {when}: {format_count(len(leaks.wrong), 'pair')} of samples "
         f"leak, by up to {format_float(most)} of the greatest output.{where}",
-        fault=leaks.where or f"output {i}, sample {j}",
+        cause=leaks.where or f"output {i}, sample {j}",
         fix=FIX,
         numbers={"leaking_pairs": len(leaks.wrong), "most": most},
         pictures=(_grid(leaks),),
@@ -134,8 +134,8 @@ def _leaks(bench: Bench, model: nn.Module, batch: Any) -> Leaks:
         return not bool(apart(a, b, 1, exact.tolerance)[others].any())
 
     seed = bench.subject.seed
-    before, after = (traced(exact.model, each, seed) for each in (exact.call, _other(exact.call, which, j, B)))
-    return Leaks(grid=grid, where=first_change(before, after, same))
+    before, after = (trace_modules(exact.model, each, seed) for each in (exact.call, _other(exact.call, which, j, B)))
+    return Leaks(grid=grid, where=first_divergence(before, after, same))
 
 
 def _other(call: Call, which: list[int], j: int, B: int) -> Call:

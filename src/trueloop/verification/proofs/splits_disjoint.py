@@ -77,19 +77,19 @@ def splits_disjoint(bench: Bench, *, samples: int = 20_000) -> Evidence:
         )
     return Evidence(
         verdict=Verdict.HOLDS,
-        sentence=f"None of {format_count(held.samples, 'held-out sample')} is among "
+        message=f"None of {format_count(held.samples, 'held-out sample')} is among "
         f"{format_count(train.samples, 'training sample')}.",
         numbers=numbers,
         pictures=(picture,),
-        remarks=() if train.whole and held.whole else ("That is as far as they were read in the time there is.",),
+        notes=() if train.whole and held.whole else ("That is as far as they were read in the time there is.",),
     )
 
 
 def _broken(sentence: str, fault: str, numbers: dict[str, int], picture: Bars) -> Evidence:
     return Evidence(
         verdict=Verdict.BROKEN,
-        sentence=sentence,
-        fault=fault,
+        message=sentence,
+        cause=fault,
         fix="Split before anything else, by what belongs together (person, document, day), and drop duplicates first.",
         numbers=numbers,
         pictures=(picture,),
