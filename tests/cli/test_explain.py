@@ -129,7 +129,7 @@ def test_what_is_no_text_is_read_as_far_as_it_is(monkeypatch: pytest.MonkeyPatch
 def test_a_text_of_which_nothing_is_known_is_exit_code_1_and_names_the_nearest(capsys: pytest.CaptureFixture[str]):
     assert main(["explain", "RuntimeError: the mat1 shapes cannot be multiplied with mat2"]) == 1
     out = capsys.readouterr().out
-    assert "no error of torch's that is known here" in out
+    assert "trueloop knows no page for this error" in out
     assert "Near to it: Tensor shapes do not match (trueloop explain shape-mismatch)" in out
     assert main(["explain", "all is well"]) == 1
     assert "no error in this text" in capsys.readouterr().out
