@@ -74,9 +74,9 @@ def peak_mib(paths: Sequence[Path]) -> float:
     code = (
         "import resource, sys; from pathlib import Path\n"
         "from trueloop.lint.check_tree import Job, read_files; from trueloop.app.lint.lint_command import rules_of\n"
-        "from trueloop.failures.selection import Choice\n"
+        "from trueloop.failures.selection import FailureSelection\n"
         "paths = [Path(line) for line in sys.stdin.read().split('\\n')]\n"
-        "for _ in read_files(paths, Job(rules_of(Choice())), jobs=1): pass\n"
+        "for _ in read_files(paths, Job(rules_of(FailureSelection())), jobs=1): pass\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
     )
     done = subprocess.run(

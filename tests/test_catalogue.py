@@ -112,11 +112,11 @@ def test_lint_reports_the_bad_script_and_not_the_good_one(entry: Entry):
     assert entry.failure.rule is not None
     rules = [ActiveRule(each.failure, each.slug, each.failure.rule) for each in ENTRIES if each.failure.rule]
     assert entry.failure.rule.may_match(entry.failure.bad.__contains__)
-    found = lint_text(entry.failure.bad, "bad.py", rules).found
+    found = lint_text(entry.failure.bad, "bad.py", rules).findings
     assert {each.code for each in found if each.severity != Severity.NOTE} <= {entry.code}
     assert entry.code in {each.code for each in found}
     assert all(each.message.endswith(".") and each.fix for each in found)
-    good = lint_text(entry.failure.good, "good.py", rules).found
+    good = lint_text(entry.failure.good, "good.py", rules).findings
     assert not [each for each in good if each.code == entry.code or each.severity != Severity.NOTE]
 
 

@@ -221,8 +221,8 @@ def test_the_failure_of_the_guide_keeps_what_every_failure_promises(example: tup
     assert (entry.family, entry.slug) == ("gradient", "clipped-to-nothing")
     assert [heading for heading, _ in split_sections(failure.doc)] == ["", *SECTIONS]
     rules = [ActiveRule(each.failure, each.slug, each.failure.rule) for each in catalogue().values() if each.failure.rule]
-    assert {found.code for found in lint_text(failure.bad, "bad.py", rules).found} == {"GRD901"}
-    assert not lint_text(failure.good, "good.py", rules).found
+    assert {found.code for found in lint_text(failure.bad, "bad.py", rules).findings} == {"GRD901"}
+    assert not lint_text(failure.good, "good.py", rules).findings
     torch.manual_seed(0)
     assert watched(failure.bad, tmp_path) == {("GRD901", line_of(failure.bad, "clip_grad_norm_"))}
     assert not watched(failure.good, tmp_path)

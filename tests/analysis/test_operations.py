@@ -45,10 +45,10 @@ def test_failures_of_many_turns_are_not_found_in_one(code):
     entry = catalogue()[code]
     assert entry.failure.rule is not None
     rules = [ActiveRule(entry.failure, entry.slug, entry.failure.rule)]
-    assert code in [each.code for each in lint_text(entry.failure.bad, "train.py", rules).found]
+    assert code in [each.code for each in lint_text(entry.failure.bad, "train.py", rules).findings]
     tree = ast.parse(entry.failure.bad)
     for each in ast.walk(tree):
         if isinstance(each, ast.For | ast.While):
             each.body.append(ast.Break())
     script = ast.unparse(ast.fix_missing_locations(tree))
-    assert code not in [each.code for each in lint_text(script, "train.py", rules).found]
+    assert code not in [each.code for each in lint_text(script, "train.py", rules).findings]

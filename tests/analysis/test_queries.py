@@ -73,6 +73,6 @@ def test_what_is_looked_at_grows_with_the_text(
     effort: dict[int, int] = {}
     for count in (few, many):
         looked[0] = 0
-        assert len(lint_text(text(count), "a.py", [rule]).found) == found(count), text(count)
+        assert len(lint_text(text(count), "a.py", [rule]).findings) == found(count), text(count)
         effort[count] = looked[0] / len(text(count))
     assert effort[many] < 2 * effort[few], effort

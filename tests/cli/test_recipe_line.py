@@ -56,17 +56,17 @@ def test_flags_of_the_run_and_settings_are_told_apart():
 
 def test_the_same_run_again_repeats_what_it_means_and_not_how_it_was_started():
     line = typed("--fresh --json --config run.toml --no-drop-last --clip none --epochs=3")
-    again = line.again("digits", Path("runs/a b"))
+    again = line.resume_command("digits", Path("runs/a b"))
     assert again[:5] == ["trueloop", "train", "digits", "--run-dir", "runs/a b"]
     assert again[5:] == ["--config", "run.toml", "--epochs", "3", "--no-drop-last", "--clip", "none"]
     assert typed(" ".join(again[7:])).overrides == line.overrides
-    assert line.again("digits", None)[:5] == ["trueloop", "train", "digits", "--config", "run.toml"]
+    assert line.resume_command("digits", None)[:5] == ["trueloop", "train", "digits", "--config", "run.toml"]
 
 
 def test_a_change_is_allowed_once_and_not_in_the_words_that_start_it_again():
     line = typed("--run-dir here --allow-change")
     assert line.allow_change
-    assert "--allow-change" not in line.again("digits", Path("here"))
+    assert "--allow-change" not in line.resume_command("digits", Path("here"))
 
 
 @pytest.mark.usefixtures("wide_terminal")
@@ -100,7 +100,7 @@ def test_help_shows_the_recipes_own_defaults(capsys: pytest.CaptureFixture[str],
 
 def test_the_recipe_that_is_asked_for_knows_how_to_be_asked_again():
     line = typed("--epochs 3 --run-dir somewhere --fresh")
-    recipe = line.asks_for(DIGITS, "path/to.py:build", {"epochs": 9, "optim.lr": 0.5})
+    recipe = line.from_arguments(DIGITS, "path/to.py:build", {"epochs": 9, "optim.lr": 0.5})
     assert (recipe.train.epochs, recipe.train.optim.lr) == (3, 0.5)
     assert recipe.command == ("trueloop", "train", "path/to.py:build", "--epochs", "3")
     assert DIGITS.command == ()

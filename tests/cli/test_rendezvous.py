@@ -9,7 +9,7 @@ import time
 import pytest
 
 from trueloop.cli import rendezvous
-from trueloop.cli.rendezvous import await_listener, held_store, host_and_port, is_here
+from trueloop.cli.rendezvous import wait_for_listener, open_store, host_and_port, is_local
 from trueloop.core.errors import InvalidConfig, ProcessLost
 
 
@@ -48,13 +48,13 @@ def test_what_is_no_place(text: str):
     [("localhost:29500", True), ("192.0.2.1:29500", False), ("nobody.invalid:29500", False)],
 )
 def test_whether_it_is_this_machine(text: str, here: bool):
-    assert is_here(text) is here
+    assert is_local(text) is here
 
 
 def test_nobody_listens(port: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rendezvous, "is_here", lambda _: False)
     with pytest.raises(ProcessLost, match=f"Nobody answers at localhost:{port}") as error:
-        await_listener(f"localhost:{port}", patience_s=0.1)
+        wait_for_listener(f"localhost:{port}", patience_s=0.1)
     assert "Start the same command on localhost" in error.value.fix
 
 
@@ -64,20 +64,20 @@ def test_one_who_listens_later_is_waited_for(port: int, monkeypatch: pytest.Monk
     timer = threading.Timer(0.2, lambda: opened.append(socket.create_server(("localhost", port))))
     began = time.monotonic()
     timer.start()
-    await_listener(f"localhost:{port}", patience_s=30)
+    wait_for_listener(f"localhost:{port}", patience_s=30)
     assert opened
     assert time.monotonic() - began >= 0.2
     opened[0].close()
 
 
 def test_this_machine_and_nowhere_are_not_waited_for(port: int):
-    await_listener(None, patience_s=0)
-    await_listener(f"localhost:{port}", patience_s=0)
+    wait_for_listener(None, patience_s=0)
+    wait_for_listener(f"localhost:{port}", patience_s=0)
 
 
 def test_the_store_is_held_by_one_only(port: int):
-    store = held_store(f"localhost:{port}")
+    store = open_store(f"localhost:{port}")
     assert store is not None
     socket.create_connection(("localhost", port)).close()
-    assert held_store(None) is None
-    assert held_store("192.0.2.1:29500") is None
+    assert open_store(None) is None
+    assert open_store("192.0.2.1:29500") is None

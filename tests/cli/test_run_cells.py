@@ -1,6 +1,6 @@
 import math
 
-from trueloop.cli.run_cells import at, best, labels_of, progress, text, time, when
+from trueloop.cli.run_cells import at, best, labels_of, progress, text, time, started_cell
 from trueloop.core.protocols import RunStarted
 from trueloop.runs.queries.overview import Point, read_overview
 
@@ -8,12 +8,12 @@ from trueloop.runs.queries.overview import Point, read_overview
 def test_the_cells_of_a_run(made):
     seen = read_overview(made.run("a"))
     assert (progress(seen), time(seen), best(seen)) == ("6/6", "1.5 s", "val/loss 0.3000 @ 4")
-    assert when(seen).startswith("2023-11-1")
+    assert started_cell(seen).startswith("2023-11-1")
 
 
 def test_a_run_that_does_not_tell(made, made_runs_module):
     seen = read_overview(made_runs_module.damage(made.run("a")))
-    assert (progress(seen), time(seen), when(seen)) == ("", "", "")
+    assert (progress(seen), time(seen), started_cell(seen)) == ("", "", "")
     assert best(seen).startswith("Line 2 of ")
 
 
@@ -21,7 +21,7 @@ def test_a_start_that_is_no_time_and_a_run_of_unknown_length(made):
     seen = read_overview(
         made.write("a", [RunStarted(name="x", epochs=1, updates=None, start_update=0, facts={})], at=math.inf)
     )
-    assert (when(seen), progress(seen), best(seen)) == ("unknown", "0/?", "")
+    assert (started_cell(seen), progress(seen), best(seen)) == ("unknown", "0/?", "")
 
 
 def test_numbers_and_texts():

@@ -8,7 +8,7 @@ FALLING = Evidence(
     proof="loss-falls",
     message="It fell.\x1b[31m",
     notes=("By much.",),
-    pictures=(Curve(title="Loss", lines={"loss": [8.0, 4.0, 1.0]}),),
+    charts=(Curve(title="Loss", lines={"loss": [8.0, 4.0, 1.0]}),),
     seconds=2.0,
 )
 

@@ -248,7 +248,7 @@ def of_the_program(backend):
 
 def test_a_group_of_the_program_s_own_is_used_where_hosts_can_talk_in_it(together):
     assert together(of_the_program, "cpu:gloo", processes=2) == [[2.0], [2.0]]
-    refused = "The program has made its group of processes for cuda:gloo only."  # as after backend="nccl"
+    refused = "The program has created its process group for cuda:gloo only."  # as after backend="nccl"
     assert together(of_the_program, "cuda:gloo", processes=2) == [refused, refused]
     assert together(of_the_program, "cuda:gloo", processes=1) == [[1.0]]
 

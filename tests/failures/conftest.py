@@ -131,14 +131,14 @@ def lint_reports() -> Callable[..., list[Finding]]:
             (mark[1], number) for number, line in enumerate(script.splitlines(), 1) for mark in MARK.finditer(line)
         }
         assert expected, "no line is marked"
-        found = lint_text(script, "train.py", RULES).found
+        found = lint_text(script, "train.py", RULES).findings
         serious = [each for each in found if each.severity != Severity.NOTE or _place(each) in expected]
         assert {_place(each) for each in serious} == expected, _words(found)
         if fixes is not None:
             assert all((each.autofix is not None) is fixes for each in serious), _words(found)
         if any(each.autofix for each in serious):
             fixed = fix_text(script, "train.py", RULES, unsafe=True)
-            left = {_place(each)[0] for each in fixed.left.found if each.autofix}
+            left = {_place(each)[0] for each in fixed.left.findings if each.autofix}
             assert not left, fixed.text
             assert all(comment in fixed.text for comment in COMMENT.findall(script)), fixed.text
             assert fix_text(fixed.text, "train.py", RULES, unsafe=True).text == fixed.text
@@ -158,7 +158,7 @@ def lint_is_clean(same_training_after_fix: Callable[[str], None]) -> Callable[..
         same_training_after_fix(textwrap.dedent(script))
         found = [
             each
-            for each in lint_text(textwrap.dedent(script), "train.py", RULES).found
+            for each in lint_text(textwrap.dedent(script), "train.py", RULES).findings
             if each.severity != Severity.NOTE or each.code == code
         ]
         assert not found, _words(found)

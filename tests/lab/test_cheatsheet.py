@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from trueloop.lab.cheatsheet import markdown, table
+from trueloop.lab.cheatsheet import render_markdown, render_table
 
 PAGE = Path(__file__).parents[3] / "docs" / "cheatsheet.md"
 
 
 def test_the_page_is_what_is_generated():
-    assert PAGE.read_text(encoding="utf-8") == markdown(), "python -m trueloop.lab.cheatsheet > docs/cheatsheet.md"
+    assert PAGE.read_text(encoding="utf-8") == render_markdown(), "python -m trueloop.lab.cheatsheet > docs/cheatsheet.md"
 
 
 def test_a_stroke_in_a_cell_does_not_end_it():
-    assert table(("a", "b"), [("x | y", "z")]).splitlines()[2] == "| x \\| y | z |"
+    assert render_table(("a", "b"), [("x | y", "z")]).splitlines()[2] == "| x \\| y | z |"

@@ -26,7 +26,7 @@ def played(frames: FrameSender, **settings: object) -> Play:
     simulation = Simulation(samples=40, batch=8, epochs=1, **settings)  # pyright: ignore[reportArgumentType]
     play = Play(Program(teaching_loop(simulation).text()), lambda play: None, aside=contextlib.nullcontext)
     play.run()
-    frames.begin(7)
+    frames.start_run(7)
     return play
 
 
@@ -34,23 +34,23 @@ def test_two_frames_are_on_their_way_at_most_and_acknowledging_the_newest_is_eno
     sent: list[bytes] = []
     frames = FrameSender(sent.append)
     play = played(frames)
-    assert frames.due
+    assert frames.is_due
     frames.send(play, "running")
-    assert not frames.due  # too soon
+    assert not frames.is_due  # too soon
     now[0] += 1
     frames.send(play, "running")
     now[0] += 1
-    assert not frames.wanted
-    assert not frames.abandoned
+    assert not frames.page_keeps_up
+    assert not frames.page_stopped
     now[0] += 10
-    assert frames.abandoned
-    frames.painted(2)
-    assert frames.due
-    assert not frames.abandoned
-    frames.painted(10**9)  # nobody has painted what was never sent
+    assert frames.page_stopped
+    frames.acknowledge(2)
+    assert frames.is_due
+    assert not frames.page_stopped
+    frames.acknowledge(10**9)  # nobody has painted what was never sent
     for _ in range(2):
         frames.send(play, "running")
-    assert not frames.wanted
+    assert not frames.page_keeps_up
 
 
 def test_every_point_is_in_one_frame_and_large_things_in_some(now: list[float]):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueloop.lab.highlight import highlighted
+from trueloop.lab.highlight import highlight
 
-FILES = [Path(highlighted.__code__.co_filename), Path(__file__)]
+FILES = [Path(highlight.__code__.co_filename), Path(__file__)]
 
 
 def joined(lines: list[list[tuple[str, str]]]) -> str:
@@ -19,16 +19,16 @@ def joined(lines: list[list[tuple[str, str]]]) -> str:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_pieces_joined_are_the_text(file: Path):
-    assert joined(highlighted(file.read_text())) == file.read_text()
+    assert joined(highlight(file.read_text())) == file.read_text()
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\r\f"), max_size=200))
 def test_so_are_those_of_any_text(text: str):
-    assert joined(highlighted(text)) == text
+    assert joined(highlight(text)) == text
 
 
 def test_pieces_have_their_kinds():
-    lines = highlighted('for x in range(3):  # so\n    """Two\n    lines."""\n    print(f"{x}é")')
+    lines = highlight('for x in range(3):  # so\n    """Two\n    lines."""\n    print(f"{x}é")')
     assert ("keyword", "for") in lines[0]
     assert ("builtin", "range") in lines[0]
     assert ("number", "3") in lines[0]

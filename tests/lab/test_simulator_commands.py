@@ -6,18 +6,18 @@ import pytest
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import describe_fields
-from trueloop.lab.simulator_commands import KINDS, Begin, Edit, Step, order
+from trueloop.lab.simulator_commands import KINDS, Begin, EditWeight, Step, parse_command
 from trueloop.lab.teaching.simulation import Simulation
 
 
 def test_each_order_becomes_its_record():
-    assert order({"do": "begin"}) == Begin(config=Simulation())
-    begin = order({"do": "begin", "config": {"hidden": [8]}, "bugs": ["GRD001"], "points": [[1, 2.5, 0]]})
+    assert parse_command({"do": "begin"}) == Begin(config=Simulation())
+    begin = parse_command({"do": "begin", "config": {"hidden": [8]}, "bugs": ["GRD001"], "points": [[1, 2.5, 0]]})
     assert begin == Begin(config=Simulation(hidden=(8,)), bugs=("GRD001",), points=((1.0, 2.5, 0),))
-    assert order({"do": "edit", "parameter": "head.bias", "index": [1], "value": 2}) == Edit(
+    assert parse_command({"do": "edit", "parameter": "head.bias", "index": [1], "value": 2}) == EditWeight(
         parameter="head.bias", index=(1,), value=2.0
     )
-    assert order({"do": "step"}) == Step(updates=1)
+    assert parse_command({"do": "step"}) == Step(updates=1)
 
 
 @pytest.mark.parametrize("kind", KINDS.values())
@@ -37,5 +37,5 @@ def test_every_order_is_bounded(kind: type):
 )  # fmt: skip
 def test_what_is_no_order_is_refused_and_the_right_one_named(message: dict[str, object]):
     with pytest.raises(InvalidConfig) as refused:
-        order(message)
+        parse_command(message)
     assert refused.value.fix

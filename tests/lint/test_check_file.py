@@ -41,7 +41,7 @@ def test_findings_know_line_column_end_and_function():
                     é = bad(1,
                             2)
     """)
-    (found,) = lint_text(text, "a.py", [BAD]).found
+    (found,) = lint_text(text, "a.py", [BAD]).findings
     assert (found.location.line, found.column, found.end) == (7, 17, (8, 23))
     assert found.location.function == "A.f"
     assert (found.code, found.severity, found.fix) == ("GRD001", Severity.ERROR, "Fix it.")
@@ -49,7 +49,7 @@ def test_findings_know_line_column_end_and_function():
 
 def test_the_same_place_is_told_once_and_in_the_order_of_the_text():
     text = "bad(2)\nfor x in y: bad(bad(1))\n"
-    found = lint_text(text, "a.py", [BAD, BAD]).found
+    found = lint_text(text, "a.py", [BAD, BAD]).findings
     assert [(each.location.line, each.column) for each in found] == [(1, 1), (2, 13), (2, 17)]
 
 
@@ -57,17 +57,17 @@ def test_rules_whose_words_are_not_there_are_not_asked():
     def find(source):
         raise AssertionError
 
-    assert lint_text("x = 1", "a.py", [failure(find, ("x", "y"))]).found == ()
+    assert lint_text("x = 1", "a.py", [failure(find, ("x", "y"))]).findings == ()
 
 
 def test_comments_silence_and_idle_ones_are_told():
     text = "bad()  # trueloop: ignore[GRD001]\nbad()  # trueloop: ignore\ngood()  # trueloop: ignore[GRD]\nbad()\n"
     linted = lint_text(text, "a.py", [BAD])
-    assert [found.location.line for found in linted.found] == [4]
-    assert linted.silenced == 2
-    assert linted.idle == ((SourceLocation("a.py", 3), "GRD"),)
+    assert [found.location.line for found in linted.findings] == [4]
+    assert linted.suppressed == 2
+    assert linted.unused_pragmas == ((SourceLocation("a.py", 3), "GRD"),)
     other = lint_text("good()  # trueloop: ignore[EVL001]\n", "a.py", [BAD])
-    assert other.idle == (), "EVL001 was not looked for"
+    assert other.unused_pragmas == (), "EVL001 was not looked for"
 
 
 def test_what_is_no_python_is_said_with_its_line():
@@ -110,7 +110,7 @@ def all_rules():
 
 
 def test_nothing_is_said_about_loops_that_everybody_knows():
-    found = lint_text(KNOWN.read_text(), "known.py", all_rules()).found
+    found = lint_text(KNOWN.read_text(), "known.py", all_rules()).findings
     assert not [f"{each.code} {each.location}" for each in found if each.severity != Severity.NOTE]
 
 
@@ -119,4 +119,4 @@ def test_one_of_them_taken_apart_is_told(code):
     text = KNOWN.read_text()
     broken = text.replace(*BREAKS[code])
     assert broken != text
-    assert {each.code for each in lint_text(broken, "known.py", all_rules()).found} == {code}
+    assert {each.code for each in lint_text(broken, "known.py", all_rules()).findings} == {code}

@@ -27,20 +27,20 @@ def notebook(*sources):
 def test_a_notebook_is_one_program_whose_places_are_cells():
     head, loop = BAD.split("for step", 1)
     read = lint_content(notebook("%time x = 1\n", head, f"for step{loop}"), "nb.ipynb", JOB)
-    (found,) = read.linted.found
+    (found,) = read.result.findings
     assert (str(found.location), found.cell, found.end) == ("nb.ipynb:cell 3:5", 3, (5, 21))
     assert str(found.related[0][0]) == "nb.ipynb:cell 3:4"
 
 
 def test_comments_that_silence_nothing_are_told_by_their_cells():
     read = lint_content(notebook("x = 1\n", "y = 2\nz = 3  # trueloop: ignore[GRD001]\n"), "nb.ipynb", JOB)
-    assert [(str(site), codes) for site, codes in read.linted.idle] == [("nb.ipynb:cell 2:2", "GRD001")]
+    assert [(str(site), codes) for site, codes in read.result.unused_pragmas] == [("nb.ipynb:cell 2:2", "GRD001")]
 
 
 @pytest.mark.parametrize("head", [b"", b"\xef\xbb\xbf", "# coding: latin-1\n# é ü\n".encode("latin-1")])
 def test_fixes_count_bytes_of_the_file(head):
     content = head + BAD.lstrip().encode()
-    (found,) = lint_content(content, "a.py", JOB).linted.found
+    (found,) = lint_content(content, "a.py", JOB).result.findings
     ((start, end, text),) = found.autofix.edits
     fixed = content[:start] + text.encode() + content[end:]
     assert lint_content(content, "a.py", LintJob(RULES, fix=True)).after == fixed
@@ -50,12 +50,12 @@ def test_a_notebook_is_fixed_cell_by_cell(tmp_path):
     head, loop = BAD.split("for step", 1)
     before = notebook("!nvidia-smi", head, f"for step{loop}", "syntax error here")
     read = lint_content(before, "nb.ipynb", LintJob(RULES, fix=True))
-    assert read.fixed == 1
-    assert not read.linted.found
+    assert read.fix_count == 1
+    assert not read.result.findings
     old, new = json.loads(before)["cells"], json.loads(read.after)["cells"]
     assert [i for i, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1]] == [2]
     assert new[2]["source"][-1].strip() == "optimizer.zero_grad()"
-    assert read.linted.problem == "cell 4 line 1: invalid syntax"
+    assert read.result.problem == "cell 4 line 1: invalid syntax"
     path = tmp_path / "nb.ipynb"
     path.write_bytes(before)
     cache_cell_lines([str(path)])
@@ -67,12 +67,12 @@ def test_what_cannot_be_judged_is_said_and_the_rest_goes_on(tmp_path):
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     reads = {
-        read.linted.path[len(str(tmp_path)) + 1 :]: read.linted
+        read.result.path[len(str(tmp_path)) + 1 :]: read.result
         for read in (lint_file(p, JOB) for p in sorted(tmp_path.iterdir()))
     }
     assert [name for name, linted in reads.items() if linted.problem] == ["b.py", "c.py", "d.ipynb"]
-    assert [name for name, linted in reads.items() if linted.found] == ["a.py"]
-    assert "No such file" in lint_file(tmp_path / "gone.py", JOB).linted.problem
+    assert [name for name, linted in reads.items() if linted.findings] == ["a.py"]
+    assert "No such file" in lint_file(tmp_path / "gone.py", JOB).result.problem
 
 
 @pytest.mark.slow(reason="starts a pool of processes")
@@ -81,6 +81,6 @@ def test_many_files_in_several_processes_come_in_order(tmp_path):
     for number, path in enumerate(paths):
         path.write_text(BAD if number % 2 else GOOD)
     alone, together = (list(lint_files(paths, JOB, jobs=jobs)) for jobs in (1, 2))
-    assert [read.linted for read in together] == [read.linted for read in alone]
-    assert [read.linted.path for read in together] == [str(path) for path in paths]
-    assert sum(len(read.linted.found) for read in together) == len(paths) // 2
+    assert [read.result for read in together] == [read.result for read in alone]
+    assert [read.result.path for read in together] == [str(path) for path in paths]
+    assert sum(len(read.result.findings) for read in together) == len(paths) // 2

@@ -30,7 +30,7 @@ def test_everything_else_keeps_every_byte():
     fixed = fix_text(source, "a.py", [ruled("good")])
     assert fixed.text == source.replace("bad =", "good =").replace("[ bad,bad ]", "[ good,good ]")
     assert fixed.fixed == 3
-    assert not fixed.left.found
+    assert not fixed.left.findings
 
 
 def test_unsafe_fixes_wait_to_be_asked_for():
@@ -50,7 +50,7 @@ def test_a_fix_that_does_not_help_is_left_out():
     for useless in ("bad", "bad + bad", "(", "good good"):
         fixed = fix_text("x = bad\n", "a.py", [ruled(useless)])
         assert (fixed.text, fixed.fixed) == ("x = bad\n", 0)
-        assert len(fixed.left.found) == 1
+        assert len(fixed.left.findings) == 1
 
 
 def test_one_bad_fix_does_not_keep_others_back():

@@ -29,17 +29,17 @@ def holds(text):
     """Assert what is promised of every text."""
     linted = lint_text(text, "a.py", EVERYTHING)
     assert "trueloop itself" not in linted.problem, linted.problem
-    for found in linted.found:
+    for found in linted.findings:
         assert 1 <= found.location.line <= text.count("\n") + text.count("\r") + 1
     fixed = fix_text(text, "a.py", EVERYTHING, unsafe=True)
-    if not any(found.autofix for found in linted.found):
+    if not any(found.autofix for found in linted.findings):
         assert fixed.text == text
         return
     ast.parse(fixed.text)
     again = fix_text(fixed.text, "a.py", EVERYTHING, unsafe=True)
     assert again.text == fixed.text, "fixing is done in one go"
     if fixed.fixed:
-        assert len(fixed.left.found) < len(linted.found)
+        assert len(fixed.left.findings) < len(linted.findings)
 
 
 @pytest.mark.slow(reason="hundreds of generated programs")
@@ -87,8 +87,8 @@ def test_any_bytes_are_a_file_or_a_notebook(content):
         except Unreadable as error:
             assert str(error)
         else:
-            assert read.after is None or read.linted is not None
-            assert "trueloop itself" not in read.linted.problem
+            assert read.after is None or read.result is not None
+            assert "trueloop itself" not in read.result.problem
 
 
 @pytest.mark.parametrize(

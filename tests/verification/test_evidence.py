@@ -24,7 +24,7 @@ def test_its_repr_is_what_an_assertion_shows():
 
 
 def test_as_data_it_is_json():
-    evidence = Evidence(verdict=Verdict.HOLDS, message="Yes.", numbers={"a": math.nan}, pictures=PICTURES)
+    evidence = Evidence(verdict=Verdict.HOLDS, message="Yes.", numbers={"a": math.nan}, charts=PICTURES)
     told = json.loads(json.dumps(evidence.as_dict(), allow_nan=False))
     assert told["numbers"] == {"a": "nan"}
     assert [picture["kind"] for picture in told["pictures"]] == ["curve", "bars", "grid"]

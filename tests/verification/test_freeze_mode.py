@@ -3,21 +3,21 @@
 import torch
 from torch import nn
 
-from trueloop.verification.freeze_mode import BatchNorm, of_kind, pin, without_dropout
+from trueloop.verification.freeze_mode import BatchNorm, layers_in_train_mode, freeze_mode, disable_dropout
 
 
 def test_batchnorm_stays_in_eval_mode():
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    assert of_kind(model, BatchNorm) == ["1"]
-    pin(model, BatchNorm)
+    assert layers_in_train_mode(model, BatchNorm) == ["1"]
+    freeze_mode(model, BatchNorm)
     model.train()
-    assert of_kind(model, BatchNorm) == []
+    assert layers_in_train_mode(model, BatchNorm) == []
     assert model[0].training
 
 
 def test_dropout_is_taken_away_wherever_torch_has_it():
     model = nn.ModuleList([nn.Dropout(0.5), nn.MultiheadAttention(4, 2, 0.5), nn.LSTM(4, 4, 2, dropout=0.5)])
-    without_dropout(model)
+    disable_dropout(model)
     x = torch.randn(3, 5, 4)
     for module, inputs in ((model[0], (x,)), (model[1], (x, x, x)), (model[2], (x,))):
         module.train()

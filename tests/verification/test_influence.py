@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from trueloop.verification.evidence import NotApplicable
-from trueloop.verification.influence import EXACT, ROUGH, apart, changed, content, difference, precise
+from trueloop.verification.influence import FLOAT64_TOLERANCE, LOW_PRECISION_TOLERANCE, apart, changed, content, difference, precise
 from trueloop.verification.model_call import Call
 
 
@@ -58,5 +58,5 @@ def test_double_precision_where_the_model_takes_it():
             return super().forward(x)
 
     call = Call(args=(torch.randn(2, 3),), kwargs={})
-    assert precise(nn.Linear(3, 3), call, 0).tolerance == EXACT
-    assert precise(Single(3, 3), call, 0).tolerance == ROUGH
+    assert precise(nn.Linear(3, 3), call, 0).tolerance == FLOAT64_TOLERANCE
+    assert precise(Single(3, 3), call, 0).tolerance == LOW_PRECISION_TOLERANCE

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from trueloop.app.output_file import check_writable, write_output
 from trueloop.app.training.recipe_settings import Setting, apply_overrides
 from trueloop.cli.recipe_help import print_recipe_help
-from trueloop.cli.recipe_line import flag, named_recipe, settings_app
+from trueloop.cli.recipe_line import flag, load_named_recipe, settings_app
 from trueloop.core.errors import InvalidConfig
 from trueloop.recipes import registry
 
@@ -37,7 +37,7 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
         "FILE.py:FUNCTION may also return what `trueloop verify` takes, a Subject with a loss and a batch.",
     ):
         return 0
-    spec, given, words = named_recipe(tokens, "graph", registry.made_by)
+    spec, given, words = load_named_recipe(tokens, "graph", registry.made_by)
     from trueloop.recipes.recipe import Recipe  # imports torch, which `made_by` did
 
     recipe = given if isinstance(given, Recipe) else None

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from trueloop.app.training.recipe_settings import Setting, apply_overrides
 from trueloop.cli.recipe_help import print_recipe_help
-from trueloop.cli.recipe_line import flag, named_recipe, settings_app
+from trueloop.cli.recipe_line import flag, load_named_recipe, settings_app
 
 FLAGS = (
     flag("updates", int, 20, "Updates to look at, after a few that warm up."),
@@ -31,7 +31,7 @@ def profile_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_
         "Nothing of a run is written.",
     ):
         return 0
-    spec, recipe, words = named_recipe(tokens, "profile")
+    spec, recipe, words = load_named_recipe(tokens, "profile")
 
     def act(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler speaks of itself on standard error

@@ -73,7 +73,7 @@ class RecipeCommandLine:
     settings: Mapping[str, Setting]
     """Every setting there is, by key."""
 
-    def asks_for(self, recipe: Recipe, spec: str, from_file: Mapping[str, Any]) -> Recipe:
+    def from_arguments(self, recipe: Recipe, spec: str, from_file: Mapping[str, Any]) -> Recipe:
         """Return the recipe with the settings of the file and, over them, of this line; it knows how to be asked again.
 
         Args:
@@ -82,9 +82,9 @@ class RecipeCommandLine:
             from_file: settings by key.
         """
         asked = apply_overrides(recipe, {**from_file, **self.overrides})  # at once: two options may only fit together
-        return replace(asked, command=tuple(self.again(spec, None)))
+        return replace(asked, command=tuple(self.resume_command(spec, None)))
 
-    def again(self, spec: str, run_dir: Path | None) -> list[str]:
+    def resume_command(self, spec: str, run_dir: Path | None) -> list[str]:
         """Return the words that start this run again in ``run_dir``, where it goes on."""
         where = ["--run-dir", str(run_dir)] if run_dir else []
         config = ["--config", str(self.config)] if self.config else []
@@ -112,7 +112,7 @@ class RecipeCommandLine:
         return ["--store", self.store] if self.store and mask_secrets(self.store) == self.store else []
 
 
-def named_recipe(
+def load_named_recipe(
     tokens: Sequence[str], command: str, made: Callable[[str], Any] = registry.load
 ) -> tuple[str, Any, list[str]]:
     """Take the first word for the recipe; return it as it was typed, what it means, and the other words.

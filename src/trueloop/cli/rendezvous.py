@@ -21,7 +21,7 @@ def host_and_port(rendezvous: str) -> tuple[str, int]:
     return match[1] or match[2], int(match[3])
 
 
-def is_here(rendezvous: str) -> bool:
+def is_local(rendezvous: str) -> bool:
     """Say whether the host is this machine: only an address of its own can be bound to."""
     host, _ = host_and_port(rendezvous)
     try:
@@ -38,7 +38,7 @@ def is_here(rendezvous: str) -> bool:
     return False
 
 
-def await_listener(rendezvous: str | None, *, patience_s: float) -> None:
+def wait_for_listener(rendezvous: str | None, *, patience_s: float) -> None:
     """Wait until somebody listens there; torch waits deaf to signals, and then does not say for whom.
 
     Args:
@@ -48,7 +48,7 @@ def await_listener(rendezvous: str | None, *, patience_s: float) -> None:
     Raises:
         ProcessLost: nobody did.
     """
-    if rendezvous is None or is_here(rendezvous):
+    if rendezvous is None or is_local(rendezvous):
         return
     host, port = host_and_port(rendezvous)
     deadline = time.monotonic() + patience_s
@@ -68,12 +68,12 @@ def await_listener(rendezvous: str | None, *, patience_s: float) -> None:
         return
 
 
-def held_store(rendezvous: str | None) -> object:
+def open_store(rendezvous: str | None) -> object:
     """Open what all meet at, where that is here: torchrun shares it, and it outlives torchrun by a moment.
 
     Torch closes it with the last process of this machine, and the others fill the screen with a broken connection.
     """
-    if rendezvous is None or not is_here(rendezvous):
+    if rendezvous is None or not is_local(rendezvous):
         return None
     from torch.distributed import TCPStore
 

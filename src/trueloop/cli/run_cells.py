@@ -10,7 +10,7 @@ from trueloop.core.formatting import format_duration, format_float
 from trueloop.runs.queries.overview import Overview, Point
 
 
-def when(run: Overview) -> str:
+def started_cell(run: Overview) -> str:
     """Write when a run began, in the time of this machine."""
     try:
         return strftime("%Y-%m-%d %H:%M", localtime(run.started_at)) if run.started_at else ""

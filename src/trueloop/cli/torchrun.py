@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.cli.outcomes import FOLDER, LAUNCHER, Outcome, error_of, first_failed, killed, read_outcomes
-from trueloop.cli.rendezvous import await_listener, held_store, host_and_port, is_here
+from trueloop.cli.rendezvous import wait_for_listener, open_store, host_and_port, is_local
 from trueloop.cli.signal_forwarding import Signals, quiet
 from trueloop.core.errors import InvalidConfig, ProcessLost
 from trueloop.core.formatting import format_count
@@ -186,8 +186,8 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
     with _ready(launch, SignalException) as folder:
         _announce(launch, silent=silent)
         try:
-            await_listener(launch.rendezvous, patience_s=launch.patience_s)
-            store = held_store(launch.rendezvous)
+            wait_for_listener(launch.rendezvous, patience_s=launch.patience_s)
+            store = open_store(launch.rendezvous)
             with keepalive_for_new_connections(JOIN_S) if launch.nodes > 1 else nullcontext():
                 run(parse_args([*_torchrun_flags(launch), "--no-python", words[0], *map(_escaped, words[1:])]))
         except SignalException as stop:
@@ -285,7 +285,7 @@ def _torchrun_flags(launch: Launch) -> list[str]:
         host, port = host_and_port(launch.rendezvous)
         if own := local_address_for(host, port):  # a machine's name may mean nothing to the others, or itself to each
             flags += ["--local-addr", own]
-        elsewhere = "" if is_here(launch.rendezvous) else ",is_host=0"
+        elsewhere = "" if is_local(launch.rendezvous) else ",is_host=0"
         configuration = f"join_timeout={JOIN_S},read_timeout={JOIN_S}{elsewhere}"
         flags += ["--rdzv-backend", "c10d", "--rdzv-endpoint", launch.rendezvous, "--rdzv-conf", configuration]
         flags += ["--rdzv-id", os.environ.get("SLURM_JOB_ID", "trueloop")]

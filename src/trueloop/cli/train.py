@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from trueloop.cli.outcomes import report_outcome
 from trueloop.cli.recipe_help import print_recipe_help
-from trueloop.cli.recipe_line import RUN_FLAGS, RecipeCommandLine, named_recipe, recipe_app
+from trueloop.cli.recipe_line import RUN_FLAGS, RecipeCommandLine, load_named_recipe, recipe_app
 from trueloop.core.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
         return 0
 
     def act() -> int:
-        spec, recipe, words = named_recipe(tokens, "train")
+        spec, recipe, words = load_named_recipe(tokens, "train")
         app = recipe_app(recipe, spec, lambda line: _train(recipe, line, tokens))
         return app(words, exit_on_error=False, print_error=False)
 
@@ -49,7 +49,7 @@ def _train(recipe: Recipe, line: RecipeCommandLine, tokens: Sequence[str]) -> in
     from trueloop.training.distributed.launcher_env import was_restarted
 
     from_file = read_config(line.config, line.settings) if line.config else {}
-    recipe = line.asks_for(recipe, tokens[0], from_file)
+    recipe = line.from_arguments(recipe, tokens[0], from_file)
     if launch := asked_launch(line.processes, line.nodes, line.rendezvous, line.max_restarts):
         silent = line.json or line.log_format == "json"
         return run_asked(launch, recipe.train, ["train", *tokens], silent=silent)
@@ -74,9 +74,9 @@ def _run(recipe: Recipe, line: RecipeCommandLine, spec: str) -> int:
     folder = _folder(recipe.name, line, silent=logs or mode == "quiet")
     summary = run_recipe(recipe, run_dir=folder, reporters=[display], store=store, **flags)
     if speaks and (line.json or logs):
-        print_json(summary, again=line.again(spec, summary.run_dir), event="summary" if logs else None)
+        print_json(summary, again=line.resume_command(spec, summary.run_dir), event="summary" if logs else None)
     elif speaks:
-        print_summary(summary, recipe, again=line.again(spec, summary.run_dir))
+        print_summary(summary, recipe, again=line.resume_command(spec, summary.run_dir))
     return EXIT_CODES.get(summary.reason, 0)
 
 

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from trueloop.app.output_file import check_writable, write_output
 from trueloop.app.training.recipe_settings import Setting, apply_overrides
 from trueloop.cli.recipe_help import print_recipe_help
-from trueloop.cli.recipe_line import flag, named_recipe, settings_app
+from trueloop.cli.recipe_line import flag, load_named_recipe, settings_app
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.paths import path_exists
 
@@ -34,7 +34,7 @@ def tune_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyp
         "What is learnt stays the same but for rounding; nothing of a run is written.",
     ):
         return 0
-    spec, recipe, words = named_recipe(tokens, "tune")
+    spec, recipe, words = load_named_recipe(tokens, "tune")
 
     def act(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
         from trueloop.app.training.tuning import tune_recipe

@@ -56,7 +56,7 @@ class Page:
         mark = ASCII.get(mark, mark) if self._ascii else mark
         line = Text.assemble((f"{mark} ", style), (f"{each.proof:<26}", style), replace_unprintable(each.message))
         self._console.print(line)
-        for curve in each.pictures:
+        for curve in each.charts:
             if isinstance(curve, Curve):
                 self._console.print(Text(f"{'':28}{_spark(curve, PLAIN if self._ascii else BLOCKS)}", style="cyan"))
         for remark in each.notes:

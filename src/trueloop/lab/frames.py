@@ -22,44 +22,44 @@ class FrameSender:
     """Makes frames as long as the page paints them.
 
     Args:
-        show: sends the bytes of one.
+        send: sends the bytes of one.
     """
 
-    def __init__(self, show: Callable[[bytes], None]) -> None:
-        self._show = show
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send_bytes = send
         self._number = self._painted = 0
         self._run = 0
         self._due_s = 0.0
-        self._pace: tuple[float, int] = (0.0, 0)
+        self._rate_start: tuple[float, int] = (0.0, 0)
         self._rate: float | None = None
-        self._waits_s = 0.0
+        self._last_paint_s = 0.0
         self.neurons = False
 
-    def begin(self, run: int) -> None:
+    def start_run(self, run: int) -> None:
         """Begin with another run."""
         self._run, self._due_s, self._rate = run, 0.0, None
-        self._pace = (perf_counter(), 0)
-        self._waits_s = perf_counter()
+        self._rate_start = (perf_counter(), 0)
+        self._last_paint_s = perf_counter()
 
-    def painted(self, number: int) -> None:
+    def acknowledge(self, number: int) -> None:
         """Take in the newest frame that the page has painted; others than were sent are not believed."""
         self._painted = max(self._painted, min(number, self._number))
-        self._waits_s = perf_counter()
+        self._last_paint_s = perf_counter()
 
     @property
-    def wanted(self) -> bool:
+    def page_keeps_up(self) -> bool:
         """True while the page keeps up."""
         return self._number - self._painted < MAX_UNPAINTED
 
     @property
-    def abandoned(self) -> bool:
+    def page_stopped(self) -> bool:
         """True where the page has painted nothing for a while: it lies in a hidden tab, perhaps."""
-        return not self.wanted and perf_counter() - self._waits_s > PAINT_TIMEOUT_S
+        return not self.page_keeps_up and perf_counter() - self._last_paint_s > PAINT_TIMEOUT_S
 
     @property
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """True where it is time for another."""
-        return self.wanted and perf_counter() >= self._due_s
+        return self.page_keeps_up and perf_counter() >= self._due_s
 
     def send(self, play: Play, state: str) -> None:
         """Make one and send it."""
@@ -72,8 +72,8 @@ class FrameSender:
             header = self._header(play, state, curves)
             if large and sum(p.numel() for p in play.model.parameters()) <= MAX_WEIGHTS:
                 header["weights"] = {name: p.detach().tolist() for name, p in play.model.named_parameters()}
-        header["planes"] = [_named(plane) for plane in planes]
-        self._show(encode_frame(header, [plane.data for plane in planes]))
+        header["planes"] = [_plane_header(plane) for plane in planes]
+        self._send_bytes(encode_frame(header, [plane.data for plane in planes]))
         now_s = perf_counter()
         self._due_s = max(start_s + MIN_INTERVAL_S, now_s + (now_s - start_s) * (1 / MAX_TIME_SHARE - 1))
 
@@ -96,13 +96,13 @@ class FrameSender:
 
     def _updates_per_s(self, update: int) -> float | None:
         now_s = perf_counter()
-        began_s, began = self._pace
+        began_s, began = self._rate_start
         if now_s - began_s >= 0.25:
             self._rate = round((update - began) / (now_s - began_s), 1)
-            self._pace = (now_s, update)
+            self._rate_start = (now_s, update)
         return self._rate
 
 
-def _named(plane: Plane) -> dict[str, Any]:
+def _plane_header(plane: Plane) -> dict[str, Any]:
     named = {"name": plane.name, "width": plane.width, "height": plane.height}
     return named | ({"steps": plane.steps} if plane.steps else {"scale": plane.scale})

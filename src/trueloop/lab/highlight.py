@@ -13,7 +13,7 @@ FSTRING: Final = "FSTRING"  # from Python 3.12 on, f-strings come in parts
 BUILTINS: Final = frozenset(dir(builtins))
 
 
-def highlighted(text: str) -> list[list[tuple[str, str]]]:
+def highlight(text: str) -> list[list[tuple[str, str]]]:
     """Return the lines of a text as pieces (kind, characters).
 
     Kinds are "keyword", "builtin", "name", "string", "number", "comment" and "" for the rest. The pieces of all lines,
@@ -25,7 +25,7 @@ def highlighted(text: str) -> list[list[tuple[str, str]]]:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             kind = _kind(token)
             if kind:
-                _mark(starts, token.start, token.end, kind)
+                _mark_token(starts, token.start, token.end, kind)
     except (tokenize.TokenError, SyntaxError):  # IndentationError is one
         return [[("", line)] if line else [] for line in lines]
     return [_pieces(line, marks) for line, marks in zip(lines, starts, strict=True)]
@@ -40,7 +40,7 @@ def _kind(token: tokenize.TokenInfo) -> str:
     return "string" if name.startswith(FSTRING) else KINDS.get(name, "")
 
 
-def _mark(starts: list[list[tuple[int, str]]], start: tuple[int, int], end: tuple[int, int], kind: str) -> None:
+def _mark_token(starts: list[list[tuple[int, str]]], start: tuple[int, int], end: tuple[int, int], kind: str) -> None:
     (first, from_), (last, to) = start, end
     for row in range(first - 1, last):
         starts[row].append((from_ if row == first - 1 else 0, kind))

@@ -35,22 +35,22 @@ from trueloop.core.findings import Finding, Report
 from trueloop.failures.load import catalogue, known_errors
 from trueloop.lab.channel import Channel
 from trueloop.lab.frames import FrameSender
-from trueloop.lab.highlight import highlighted
+from trueloop.lab.highlight import highlight
 from trueloop.lab.simulator_commands import (
-    FOREVER,
-    Ack,
+    MAX_UPDATES,
+    AcknowledgeFrame,
     Begin,
-    Edit,
-    Look,
-    Order,
+    EditWeight,
+    ShowNeurons,
+    Command,
     Pause,
-    Point,
+    AddPoint,
     Run,
     Step,
-    Try,
-    Unpoint,
-    Until,
-    order,
+    RunScenario,
+    RemovePoint,
+    RunUntil,
+    parse_command,
 )
 from trueloop.lab.teaching.datasets import Added
 from trueloop.lab.teaching.decision_planes import layers
@@ -66,7 +66,7 @@ from trueloop.sanitizer.dispatch import WatchedFailure
 from trueloop.sanitizer.watch import Watch
 
 
-def tried(
+def run_scenario(
     scenario: Scenario, injects: Mapping[str, Inject], hear: Callable[[float], None] = lambda progress: None
 ) -> Sequence[Record]:
     """Run all variants.
@@ -139,8 +139,8 @@ class Simulator:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._orders: deque[Order] = deque()
-        self._next: _Begun | Try | None = None
+        self._orders: deque[Command] = deque()
+        self._next: _Begun | RunScenario | None = None
         self._frames = FrameSender(channel.send_frame)
         self._runs = 0
         self._play: Play | None = None
@@ -166,11 +166,11 @@ class Simulator:
             if self._next is None:
                 self._obey(None)
             begin, self._next = self._next, None
-            if isinstance(begin, Try):
+            if isinstance(begin, RunScenario):
                 self._try(begin.name)
             elif begin is not None:
                 self._begin(begin)
-            elif self._play is not None and self._stale and self._frames.wanted:
+            elif self._play is not None and self._stale and self._frames.page_keeps_up:
                 self._stale = False
                 self._frames.send(self._play, "ended")
 
@@ -180,7 +180,7 @@ class Simulator:
         written = begin.written
         self._runs += 1
         self._goal, self._written, self._ended = 0, written, False
-        self._frames.begin(self._runs)
+        self._frames.start_run(self._runs)
         watch = Watch(
             [WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()],
             on_finding=self._found, errors=known_errors(),
@@ -213,12 +213,12 @@ class Simulator:
             held = play.update >= self._goal
             self._stale |= held and not self._held
             self._held = held
-            if frames.due and (self._stale or not held):
+            if frames.is_due and (self._stale or not held):
                 self._stale = False
                 frames.send(play, "paused" if held else "running")
-            if not held and not frames.abandoned:
+            if not held and not frames.page_stopped:
                 break
-            self._obey(0.01 if self._stale and frames.wanted else None)
+            self._obey(0.01 if self._stale and frames.page_keeps_up else None)
         if self._next is not None:
             raise Stopped("another run")
         if play.held_mib() > MOST_MIB:
@@ -244,7 +244,7 @@ class Simulator:
         self._channel.send_json({
             "kind": "began", "run": run, "config": now, "bugs": begin.bugs,
             "changed": {name: [before[name], value] for name, value in now.items() if value != before[name]},
-            "text": play.program.text, "script": highlighted(play.program.text),
+            "text": play.program.text, "script": highlight(play.program.text),
             "broken": [each._asdict() for each in loop.changed_lines()],
             "points": {"train": play.points("train_set"), "held_out": play.points("held_out_set")},
             "classes": simulation.classes, "span": [-play.half, play.half],
@@ -275,39 +275,39 @@ class Simulator:
         except TrueloopError as error:
             self._refuse(error)
 
-    def _read(self, timeout_s: float | None) -> list[Order]:
-        read: list[Order] = []
+    def _read(self, timeout_s: float | None) -> list[Command]:
+        read: list[Command] = []
         for message in self._channel.receive(timeout_s):
             try:
-                read.append(order(message))
+                read.append(parse_command(message))
             except InvalidConfig as error:
                 self._refuse(error)
         return read
 
-    def _do(self, asked: Order) -> None:
-        if isinstance(asked, Ack):
-            self._frames.painted(asked.frame)
-        elif isinstance(asked, Look):
+    def _do(self, asked: Command) -> None:
+        if isinstance(asked, AcknowledgeFrame):
+            self._frames.acknowledge(asked.frame)
+        elif isinstance(asked, ShowNeurons):
             self._frames.neurons, self._stale = asked.neurons, True
         elif isinstance(asked, Begin):
             self._next = _Begun(asked, _written(asked))  # what cannot be written does not end the run that is there
-        elif isinstance(asked, Try):
+        elif isinstance(asked, RunScenario):
             self._next = asked
         elif self._play is None:
             raise InvalidConfig(f"There is no run to {type(asked).__name__.lower()}.", fix="Begin one.")
-        elif self._ended and isinstance(asked, Point | Unpoint):
+        elif self._ended and isinstance(asked, AddPoint | RemovePoint):
             return  # nobody trains on it: the page keeps it for the script of its next run
-        elif isinstance(asked, Edit | Point | Unpoint):
+        elif isinstance(asked, EditWeight | AddPoint | RemovePoint):
             self._by_hand(self._play, asked)
         else:
             self._goal = _goal(self._play, asked)
             self._stale = True
 
-    def _by_hand(self, play: Play, asked: Edit | Point | Unpoint) -> None:
+    def _by_hand(self, play: Play, asked: EditWeight | AddPoint | RemovePoint) -> None:
         assert self._written is not None
-        if isinstance(asked, Edit):
+        if isinstance(asked, EditWeight):
             play.edit(asked.parameter, asked.index, asked.value)
-        elif isinstance(asked, Unpoint):
+        elif isinstance(asked, RemovePoint):
             play.remove(asked.x, asked.y)
         elif asked.label < self._written.simulation.classes:
             play.add(Added(asked.x, asked.y, asked.label))
@@ -316,7 +316,7 @@ class Simulator:
             raise InvalidConfig(f"label is {asked.label}.", fix=f"There are {classes} classes: 0 to {classes - 1}.")
         self._stale = True
         text = play.program.text + "\n# By hand, while it ran:\n" + "".join(f"# {each}\n" for each in play.by_hand)
-        self._channel.send_json({"kind": "script", "run": self._runs, "text": text, "script": highlighted(text)})
+        self._channel.send_json({"kind": "script", "run": self._runs, "text": text, "script": highlight(text)})
 
     def _refuse(self, error: TrueloopError) -> None:
         self._channel.send_json({"kind": "refused", "what": error.what, "why": error.why, "fix": error.fix})
@@ -337,7 +337,7 @@ class Simulator:
                 self._channel.send_json({"kind": "scenario", "name": name, "state": "running", "progress": progress})
 
         try:
-            records = tried(scenario, injects(), hear)
+            records = run_scenario(scenario, injects(), hear)
         except Stopped:
             self._channel.send_json({"kind": "scenario", "name": name, "state": "stopped"})
             return
@@ -381,13 +381,13 @@ def _explained(report: Report) -> dict[str, Any] | None:
     return error and {"title": error.title, "meaning": error.meaning, "fix": error.fix, "line": line}
 
 
-def _goal(play: Play, asked: Run | Pause | Step | Until) -> int:
+def _goal(play: Play, asked: Run | Pause | Step | RunUntil) -> int:
     """Return the update before which a run is to be held."""
     if isinstance(asked, Step):
         return play.update + asked.updates
-    if isinstance(asked, Until):
+    if isinstance(asked, RunUntil):
         return asked.update
-    return FOREVER if isinstance(asked, Run) else play.update
+    return MAX_UPDATES if isinstance(asked, Run) else play.update
 
 
 def main() -> None:

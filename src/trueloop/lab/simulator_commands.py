@@ -16,7 +16,7 @@ Label = Annotated[int, Bounds(0, 9)]
 Code = Annotated[str, Bounds(6, 6)]
 Index = Annotated[int, Bounds(0, 63)]
 Count = Annotated[int, Bounds(0, 10_000_000)]
-FOREVER: Final = 10_000_000  # updates; no run has as many
+MAX_UPDATES: Final = 10_000_000  # updates; no run has as many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +46,14 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Until:
+class RunUntil:
     """Go on until this many updates are made."""
 
     update: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edit:
+class EditWeight:
     """Set one weight."""
 
     parameter: Annotated[str, Bounds(1, 60)]
@@ -62,7 +62,7 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class AddPoint:
     """Add a training point."""
 
     x: Coordinate
@@ -71,7 +71,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unpoint:
+class RemovePoint:
     """Take the nearest one away."""
 
     x: Coordinate
@@ -79,34 +79,34 @@ class Unpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ShowNeurons:
     """Show the maps of the hidden neurons, too, or show them no more."""
 
     neurons: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Try:
+class RunScenario:
     """Run an experiment, and check its claim."""
 
     name: Literal[*NAMES]  # pyright: ignore[reportInvalidTypeForm]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ack:
+class AcknowledgeFrame:
     """All frames up to this one are painted."""
 
     frame: Count
 
 
-Order = Begin | Run | Pause | Step | Until | Edit | Point | Unpoint | Look | Try | Ack
+Command = Begin | Run | Pause | Step | RunUntil | EditWeight | AddPoint | RemovePoint | ShowNeurons | RunScenario | AcknowledgeFrame
 KINDS: Final[Mapping[str, type[Any]]] = {
-    "begin": Begin, "run": Run, "pause": Pause, "step": Step, "until": Until, "edit": Edit, "point": Point,
-    "unpoint": Unpoint, "look": Look, "scenario": Try, "ack": Ack,
+    "begin": Begin, "run": Run, "pause": Pause, "step": Step, "until": RunUntil, "edit": EditWeight, "point": AddPoint,
+    "unpoint": RemovePoint, "look": ShowNeurons, "scenario": RunScenario, "ack": AcknowledgeFrame,
 }  # fmt: skip
 
 
-def order(message: Mapping[str, Any]) -> Order:
+def parse_command(message: Mapping[str, Any]) -> Command:
     """Read one message.
 
     Raises:

@@ -32,11 +32,11 @@ class FileResult:
     """What was found in one file."""
 
     path: str
-    found: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
     """In the order of the text."""
-    silenced: int = 0
+    suppressed: int = 0
     """Findings that a comment asked not to hear of."""
-    idle: tuple[tuple[SourceLocation, str], ...] = ()
+    unused_pragmas: tuple[tuple[SourceLocation, str], ...] = ()
     """Comments that silence nothing: their place and codes, "" = all codes."""
     problem: str = ""
     """Why it could not be judged: "line 3: invalid syntax"."""
@@ -162,4 +162,4 @@ def _apply_pragmas(path: str, found: Iterable[Finding], find_pragmas: Sequence[P
         for pragma in find_pragmas
         if pragma not in used and all(any(code.startswith(word) for code in checked_codes) for word in pragma.codes)
     ]
-    return FileResult(path=path, found=tuple(kept), silenced=silenced, idle=tuple(idle))
+    return FileResult(path=path, findings=tuple(kept), suppressed=silenced, unused_pragmas=tuple(idle))

@@ -35,12 +35,12 @@ class LintJob(NamedTuple):
 class LintedFile(NamedTuple):
     """One file, read."""
 
-    linted: FileResult
+    result: FileResult
     """After the fixes, where some were asked for."""
     before: bytes = b""
     after: bytes | None = None
     """What the file holds with its fixes; None = they change nothing."""
-    fixed: int = 0
+    fix_count: int = 0
 
 
 def lint_file(path: Path, job: LintJob) -> LintedFile:
@@ -76,8 +76,8 @@ def _with_file_offsets(linted: FileResult, decoded: Decoded) -> FileResult:
     """Tell fixes in bytes of the file, where those are not the text's in UTF-8."""
     if decoded.encoding == "utf-8" and not decoded.bom:
         return linted
-    found = [replace(each, autofix=decoded.in_file(each.autofix)) if each.autofix else each for each in linted.found]
-    return replace(linted, found=tuple(found))
+    found = [replace(each, autofix=decoded.in_file(each.autofix)) if each.autofix else each for each in linted.findings]
+    return replace(linted, findings=tuple(found))
 
 
 def _lint_notebook(decoded: Decoded, content: bytes, path: str, job: LintJob) -> LintedFile:
@@ -106,8 +106,8 @@ def _with_cell_locations(linted: FileResult, notebook: Notebook, path: str) -> F
         related = tuple((site(other), words) for other, words in finding.related)
         return replace(finding, location=site(finding.location), related=related, end=end, cell=cell.number)
 
-    idle = tuple((site(known), codes) for known, codes in linted.idle)
-    return replace(linted, found=tuple(map(moved, linted.found)), problem=problem, idle=idle)
+    idle = tuple((site(known), codes) for known, codes in linted.unused_pragmas)
+    return replace(linted, findings=tuple(map(moved, linted.findings)), problem=problem, unused_pragmas=idle)
 
 
 def lint_files(paths: Iterable[Path], job: LintJob, *, jobs: int | None = None) -> Iterator[LintedFile]:

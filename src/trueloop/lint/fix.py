@@ -42,7 +42,7 @@ def fix_text(source: str, path: str, rules: Sequence[ActiveRule], *, unsafe: boo
     for _ in range(MAX_ROUNDS):
         wanted = [
             each
-            for each in before.found
+            for each in before.findings
             if each.autofix is not None and (each.autofix.safe or unsafe) and _finding_key(each, source) not in refused
         ]
         if not wanted:
@@ -72,7 +72,7 @@ def _is_improvement(before: FileResult, after: FileResult, fixed: Sequence[Findi
         return False
     codes = {each.code for each in fixed}
     one, two = (
-        [each for each in linted.found if each.code in codes or each.severity != Severity.NOTE]
+        [each for each in linted.findings if each.code in codes or each.severity != Severity.NOTE]
         for linted in (before, after)
     )
     return len(two) < len(one)

@@ -1,4 +1,4 @@
-"""What is remembered of one pass over a DataLoader: numbers, never a sample."""
+"""Records one pass over a DataLoader: order, sorted labels, equal workers; numbers only, never a sample."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Ref
 from trueloop.tracing.patch import HIDDEN_FILE
 
-ENOUGH: Final = 256  # indices that tell one order from another; 256! orders are possible
-MOST_VALUES: Final = 4096  # different labels
-MOST_COLUMNS: Final = 8
-DEEP: Final = 4  # lists and dictionaries within each other, in a batch
+MIN_INDICES: Final = 256  # indices that identify an order; 256! orders are possible
+MAX_LABELS: Final = 4096  # distinct labels
+MAX_COLUMNS: Final = 8
+MAX_DEPTH: Final = 4  # nested lists and dictionaries in a batch
 
 
 class FirstIndices:
-    """The beginning of the order of one epoch, as indices into the dataset."""
+    """The first indices of one epoch."""
 
     def __init__(self) -> None:
         self._indices: list[int] = []
         self.batches = 0
         self.complete = False
-        """Nothing more is wanted."""
+        """Enough indices are known, or there are none."""
 
     def add(self, indices: Any) -> None:
-        """Take in what the sampler gave for one batch: an index or several."""
+        """Add the sampler's indices of one batch: one or several."""
         several = cast("Sequence[Any]", indices if isinstance(indices, list | tuple) else [indices])
         if set(map(type, several)) != {int}:
             self._indices.clear()
-            self.complete = True  # keys, tensors, pairs: not an order we can compare
+            self.complete = True  # keys, tensors, pairs: orders that cannot be compared
             return
         self._indices += several
         self.batches += 1
-        self.complete = len(self._indices) >= ENOUGH and self.batches > 1
+        self.complete = len(self._indices) >= MIN_INDICES and self.batches > 1
 
     @property
     def count(self) -> int:
-        """How many are known."""
+        """Number of known indices."""
         return len(self._indices)
 
     @property
     def distinct(self) -> int:
-        """How many different ones."""
+        """Number of distinct indices."""
         return len(set(self._indices))
 
     @property
     def digest(self) -> int:
-        """One number for the order; no two orders share it but by an accident of 64 bits."""
+        """A 64-bit hash of the order."""
         return hash(tuple(self._indices))
 
 
@@ -65,12 +65,12 @@ class _Column:
     ended: set[float] = field(default_factory=set[float])
 
     def add(self, values: Iterable[float]) -> bool:
-        """Go on with the next values; False = a block that had ended came again, or there are too many."""
+        """Add the next values; False = a value returned after its block, or there are too many values."""
         for value in values:
             if value == self.value:
                 self.length += 1
                 continue
-            if value in self.ended or len(self.ended) > MOST_VALUES or value != int(value):
+            if value in self.ended or len(self.ended) > MAX_LABELS or value != int(value):
                 return False
             self._end()
             self.value, self.length = value, 1
@@ -82,100 +82,100 @@ class _Column:
             self.shortest = min(self.shortest, self.length)
 
     def close(self) -> tuple[int, int]:
-        """Return how many different values there were, and the length of the shortest block."""
+        """Return the number of distinct values and the length of the shortest block."""
         self._end()
         return len(self.ended), self.shortest
 
 
 class LabelBlocks:
-    """Which columns of the batches come in blocks of equal whole numbers, as classes in a dataset sorted by class.
+    """Detects columns of equal whole numbers in blocks, as labels in a dataset sorted by class.
 
-    In shuffled data a value comes again within the first batch, and nothing more is looked at: the cost is that of one
-    small list. In sorted data it is 5 us per batch, in one epoch.
+    In shuffled data a value repeats within the first batch, and nothing more is checked: the cost is that of one small
+    list. In sorted data it is 5 us per batch, in one epoch.
     """
 
     def __init__(self) -> None:
         self._columns: dict[str, _Column] | None = None
         self.samples = 0
         self.batch_size = 0
-        self.in_time = False
-        self._growing: Tensor | None = None
+        self.overlapping = False
+        self._monotonic: Tensor | None = None
 
     @property
-    def over(self) -> bool:
-        """No column is left that could come in blocks."""
+    def finished(self) -> bool:
+        """No column can be sorted."""
         return self._columns is not None and not self._columns
 
     def add(self, batch: Any) -> None:
-        """Take in one batch."""
+        """Add one batch."""
         parts = dict(columns(batch))
         if self._columns is None:
             self._columns = {name: _Column() for name, part in parts.items() if _may_be_labels(part)}
             self.batch_size = max((len(parts[name]) for name in self._columns), default=0)
-            self.in_time = any(map(_sliding, parts.values()))
+            self.overlapping = any(map(_is_overlapping, parts.values()))
         for name, column in list(self._columns.items()):
             part = parts.get(name)
             if part is None or not _may_be_labels(part) or not column.add(part.detach().flatten().tolist()):
                 del self._columns[name]
         if self._columns:
             self.samples += len(parts[next(iter(self._columns))])
-            self._look_for_time(parts)
+            self._check_monotonic(parts)
 
-    def found(self) -> Iterator[tuple[str, int, int]]:
-        """Yield for each such column its name, how many values it had, and the shortest block, at the epoch's end."""
+    def sorted_columns(self) -> Iterator[tuple[str, int, int]]:
+        """Yield the name, number of values and shortest block of each sorted column, at the epoch's end."""
         for name, column in (self._columns or {}).items():
             values, shortest = column.close()
             if values > 1:
                 yield name, values, shortest
 
-    def _look_for_time(self, parts: Mapping[str, Tensor]) -> None:
-        """Drop every feature that does not grow, or fall, from each sample to the next; what is left is a clock."""
+    def _check_monotonic(self, parts: Mapping[str, Tensor]) -> None:
+        """Keep the features that are monotonic over the samples, as a time stamp is."""
         tables = [part for part in parts.values() if part.ndim == 2 and part.shape[1] > 1 and part.is_floating_point()]
-        if not tables or len(tables[0]) < 2 or (self._growing is not None and not self._growing.any()):
+        if not tables or len(tables[0]) < 2 or (self._monotonic is not None and not self._monotonic.any()):
             return
         steps = tables[0].detach().diff(dim=0)
-        growing = (steps > 0).all(0) | (steps < 0).all(0)
-        same = self._growing is not None and self._growing.shape == growing.shape
-        self._growing = growing & self._growing if same and self._growing is not None else growing
+        monotonic = (steps > 0).all(0) | (steps < 0).all(0)
+        same = self._monotonic is not None and self._monotonic.shape == monotonic.shape
+        self._monotonic = monotonic & self._monotonic if same and self._monotonic is not None else monotonic
 
     @property
-    def follows_a_clock(self) -> bool:
-        """The samples look like a series in time."""
-        return self.in_time or (self._growing is not None and bool(self._growing.any()))
+    def looks_like_time_series(self) -> bool:
+        """The samples look like a time series."""
+        return self.overlapping or (self._monotonic is not None and bool(self._monotonic.any()))
 
 
 class WorkerCopies:
-    """Whether the workers of a loader over a stream all begin with the same batch.
+    """Detects workers of a loader over an iterable dataset that all return the same first batch.
 
     Args:
-        workers: of the loader; each gives one of its first batches.
+        workers: number of workers; each returns one of the first batches.
 
-    Cost: as much as looking at each number of ``workers`` + 1 batches once.
+    Cost: one pass over the numbers of ``workers`` + 1 batches.
     """
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
-        self._first = 0
-        self._seen = 0
+        self._first_digest = 0
+        self._batches = 0
         self.samples = 0
-        self.over = False
-        """Nothing more is wanted."""
-        self.found = False
+        self.finished = False
+        """The decision is made."""
+        self.duplicated = False
 
     def add(self, batch: Any) -> None:
-        """Take in one batch."""
-        digest = _digest(batch, DEEP)
-        if not self._seen:
-            self._first, self.samples = digest, _length(batch)
-        same = digest == self._first
-        self._seen += 1
-        last = self._seen > self._workers
-        self.found = last and not same  # a stream of one batch for ever proves nothing
-        self.over = last or not same
+        """Add one batch."""
+        digest = _digest(batch, MAX_DEPTH)
+        if not self._batches:
+            self._first_digest, self.samples = digest, _length(batch)
+        same = digest == self._first_digest
+        self._batches += 1
+        last = self._batches > self._workers
+        self.duplicated = last and not same  # a stream that repeats one batch proves nothing
+        self.finished = last or not same
 
 
 def _digest(part: Any, depth: int) -> int:
-    """Return one number for what is in a batch; equal for equal numbers and words."""
+    """Return a hash of a batch; equal for equal numbers and strings."""
     if isinstance(part, Tensor):
         if part.device.type != "cpu" or part.layout != torch.strided or part.is_quantized:
             return id(part)
@@ -193,12 +193,12 @@ def _length(batch: Any) -> int:
 
 
 def columns(batch: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a batch that lie on the CPU, with their places in it: "0", "1", "label"."""
+    """Yield the CPU tensors of a batch with their keys: "0", "1", "label"."""
     if isinstance(batch, Mapping):
         pairs = list(cast("Mapping[Any, Any]", batch).items())
     else:
         pairs = list(enumerate(cast("Sequence[Any]", batch))) if isinstance(batch, list | tuple) else [(0, batch)]
-    for name, part in pairs[:MOST_COLUMNS]:
+    for name, part in pairs[:MAX_COLUMNS]:
         if isinstance(part, Tensor) and part.device.type == "cpu" and part.layout == torch.strided and part.ndim:
             yield str(name), part
 
@@ -207,8 +207,8 @@ def _may_be_labels(part: Tensor) -> bool:
     return len(part) > 1 and part.numel() == len(part) and not part.is_complex()
 
 
-def _sliding(part: Tensor) -> bool:
-    """True where the second and third sample each begin within the one before: windows cut from one series."""
+def _is_overlapping(part: Tensor) -> bool:
+    """Return True if the samples are overlapping windows of one series."""
     if part.ndim < 2 or len(part) < 3 or not 8 <= part.shape[1] <= 512:
         return False
     first, second, third = part[:3].detach()
@@ -231,31 +231,31 @@ class LoaderPass:
     shuffles: bool | None = None
     workers: int = 0
     made_at: CodePosition | None = None
-    place: CodePosition | None = None
-    """Where the iterator was asked for."""
+    location: CodePosition | None = None
+    """Where the iterator was created."""
     seeded_at: CodePosition | None = None
-    """The latest ``torch.manual_seed`` before it, since the pass of a shuffling loader before."""
+    """The latest ``torch.manual_seed`` before it, since the previous pass of a shuffling loader."""
     distributed: Any = None
-    """The DistributedSampler that shuffles it, until its first batch is drawn."""
+    """The DistributedSampler that shuffles it, until its first batch."""
     index: int = 0
-    """Batches drawn."""
+    """Number of batches returned."""
     length: int | None = None
-    """Batches there are, where torch's own samplers tell."""
+    """Number of batches in the pass, for PyTorch's own samplers."""
     first_s: float = 0.0
-    """When the first batch was there."""
+    """Time of the first batch."""
     wait_s: float = 0.0
     order: FirstIndices | None = None
     blocks: LabelBlocks | None = None
     copies: WorkerCopies | None = None
-    looked_at: bool = False
-    """For one of these two each batch is looked at, also where the run is not watched in full."""
+    inspect_batches: bool = False
+    """Each batch is inspected for one of these two, also in sampled tracing."""
     ended: bool = False
 
 
 def current_loader_pass() -> LoaderPass | None:
-    """Return the pass over a loader that is just fetching a batch on this thread.
+    """Return the pass over a loader that is fetching a batch on this thread.
 
-    It is looked for on the stack, of which only who asks has the cost: batches are drawn far more often.
+    It is searched on the stack, so that batches, which are far more frequent than calls of this, have no cost.
     """
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
     while frame is not None:

@@ -27,7 +27,7 @@ class Curve:
     title: str
     lines: Mapping[str, Sequence[float]]
     """Name -> values, the first at x = 0."""
-    along: str = "update"
+    x_label: str = "update"
     """What x counts."""
     level: float | None = None
     """Where a dotted line is drawn: what the curve should reach."""
@@ -59,7 +59,7 @@ class Grid:
     """Row and column, counted from 0, of what should be 0 and is not."""
 
 
-Picture = Curve | Bars | Grid
+Chart = Curve | Bars | Grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Evidence:
     notes: tuple[str, ...] = ()
     """What else is worth knowing, though it decides nothing."""
     numbers: Mapping[str, float] = field(default_factory=dict[str, float])
-    pictures: tuple[Picture, ...] = ()
+    charts: tuple[Chart, ...] = ()
     seconds: float = 0.0
 
     def __bool__(self) -> bool:
@@ -107,8 +107,8 @@ class Evidence:
             "fault": self.cause,
             "fix": self.fix,
             "remarks": list(self.notes),
-            "numbers": {name: _plain(value) for name, value in self.numbers.items()},
-            "pictures": [_drawn(picture) for picture in self.pictures],
+            "numbers": {name: _json_number(value) for name, value in self.numbers.items()},
+            "pictures": [_chart_json(picture) for picture in self.charts],
             "seconds": round(self.seconds, 4),
         }
 
@@ -121,17 +121,17 @@ class NotJudged(Exception):
     """Nothing can be said; the message says why."""
 
 
-def _plain(value: float) -> float | str:
+def _json_number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)
 
 
-def _drawn(picture: Picture) -> dict[str, Any]:
+def _chart_json(picture: Chart) -> dict[str, Any]:
     kind = type(picture).__name__.lower()
     if isinstance(picture, Curve):
-        lines = {name: [_plain(value) for value in line] for name, line in picture.lines.items()}
-        return {"kind": kind, "title": picture.title, "along": picture.along, "level": picture.level, "lines": lines}
+        lines = {name: [_json_number(value) for value in line] for name, line in picture.lines.items()}
+        return {"kind": kind, "title": picture.title, "along": picture.x_label, "level": picture.level, "lines": lines}
     if isinstance(picture, Bars):
-        values = {name: _plain(value) for name, value in picture.values.items()}
+        values = {name: _json_number(value) for name, value in picture.values.items()}
         return {"kind": kind, "title": picture.title, "unit": picture.unit, "values": values}
     return {
         "kind": kind,
@@ -139,6 +139,6 @@ def _drawn(picture: Picture) -> dict[str, Any]:
         "rows": picture.rows,
         "columns": picture.columns,
         "labels": list(picture.labels),
-        "values": [[_plain(value) for value in row] for row in picture.values],
+        "values": [[_json_number(value) for value in row] for row in picture.values],
         "wrong": [list(place) for place in picture.wrong],
     }

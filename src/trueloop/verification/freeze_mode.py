@@ -10,28 +10,28 @@ BatchNorm = nn.modules.batchnorm._BatchNorm  # noqa: SLF001  # pyright: ignore[r
 Dropout = nn.modules.dropout._DropoutNd  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
-def of_kind(model: nn.Module, kind: Any) -> list[str]:
+def layers_in_train_mode(model: nn.Module, kind: Any) -> list[str]:
     """Return the names of the layers of a kind that are in train mode."""
     return [name for name, module in model.named_modules() if isinstance(module, kind) and module.training]
 
 
-def pin(model: nn.Module, kind: Any) -> None:
+def freeze_mode(model: nn.Module, kind: Any) -> None:
     """Put every layer of a kind into eval mode and keep it there, whatever `train()` says."""
     for module in model.modules():
         if isinstance(module, kind):
             module.eval()
-            module.train = _ignores(module)  # pyright: ignore[reportAttributeAccessIssue] - of this copy only
+            module.train = _make_inert_train(module)  # pyright: ignore[reportAttributeAccessIssue] - of this copy only
 
 
-def without_dropout(model: nn.Module) -> None:
+def disable_dropout(model: nn.Module) -> None:
     """Take dropout away: its layers, and that inside attention and recurrent ones."""
-    pin(model, Dropout)
+    freeze_mode(model, Dropout)
     for module in model.modules():
         if isinstance(module, (nn.MultiheadAttention, nn.RNNBase)):
             module.dropout = 0.0
 
 
-def _ignores(module: nn.Module) -> Any:
+def _make_inert_train(module: nn.Module) -> Any:
     def train(mode: bool = True) -> nn.Module:
         del mode
         return module

@@ -13,12 +13,12 @@ from trueloop.verification.batch_tree import to_double, describe_batch, replace_
 from trueloop.verification.evidence import NotApplicable
 from trueloop.verification.model_call import Call, outputs
 
-EXACT, ROUGH = 1e-9, 1e-4
+FLOAT64_TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-9, 1e-4
 """Relative differences below which numbers count as equal: in double precision, and where a model insists on less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Precise:
+class PreciseModel:
     """A model and a call in the best precision that the model takes."""
 
     model: nn.Module
@@ -38,7 +38,7 @@ class Precise:
         return difference(a, b, self.tolerance)
 
 
-def precise(model: nn.Module, call: Call, seed: int) -> Precise:
+def precise(model: nn.Module, call: Call, seed: int) -> PreciseModel:
     """Return the model in double precision, where differences are facts; as it is where it does not take that.
 
     Args:
@@ -53,10 +53,10 @@ def precise(model: nn.Module, call: Call, seed: int) -> Precise:
         before = outputs(double, exact, seed)
     except (RuntimeError, TypeError, ValueError, AssertionError):  # written for one precision only
         before = outputs(model, call, seed)
-        return Precise(model=model, call=call, seed=seed, tolerance=ROUGH, before=before)
+        return PreciseModel(model=model, call=call, seed=seed, tolerance=LOW_PRECISION_TOLERANCE, before=before)
     real = [leaf for leaf in before if leaf.is_floating_point()]
-    tolerance = EXACT if all(leaf.dtype is torch.float64 for leaf in real) else ROUGH
-    return Precise(model=double, call=exact, seed=seed, tolerance=tolerance, before=before)
+    tolerance = FLOAT64_TOLERANCE if all(leaf.dtype is torch.float64 for leaf in real) else LOW_PRECISION_TOLERANCE
+    return PreciseModel(model=double, call=exact, seed=seed, tolerance=tolerance, before=before)
 
 
 def _stir(model: nn.Module) -> None:

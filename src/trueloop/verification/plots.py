@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from trueloop.core.axis_ticks import Axis, suits_log_scale
 from trueloop.core.formatting import format_float
 from trueloop.core.html import Markup, element
-from trueloop.verification.evidence import Bars, Curve, Grid, Picture
+from trueloop.verification.evidence import Bars, Curve, Grid, Chart
 
 WIDTH, HEIGHT = 560, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 14, 12, 26
@@ -18,7 +18,7 @@ MOST = 400
 """Points of a line; more are not seen."""
 
 
-def drawn(picture: Picture) -> Markup:
+def drawn(picture: Chart) -> Markup:
     """Draw one picture as a figure with its title and a sentence."""
     if isinstance(picture, Curve):
         body, told = _curve(picture)
@@ -51,7 +51,7 @@ def _curve(curve: Curve) -> tuple[Markup, str]:
         element("text", number, x=x.position(number), y=HEIGHT - 8, text_anchor="middle")
         for number in sorted({0, last // 2, last})
     ]
-    parts.append(element("text", curve.along, x=LEFT - 14, y=HEIGHT - 8, text_anchor="end"))
+    parts.append(element("text", curve.x_label, x=LEFT - 14, y=HEIGHT - 8, text_anchor="end"))
     if curve.level is not None:
         at = y.position(curve.level)
         parts.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_="mark"))

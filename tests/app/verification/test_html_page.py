@@ -12,7 +12,7 @@ FOUND = [
         message="It fell.",
         proof="loss-falls",
         title="The loss falls",
-        pictures=(Curve(title="Loss", lines={"loss": [2.0, 1.0]}),),
+        charts=(Curve(title="Loss", lines={"loss": [2.0, 1.0]}),),
         seconds=0.5,
     ),
     Evidence(

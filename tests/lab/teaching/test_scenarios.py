@@ -7,7 +7,7 @@ import re
 import pytest
 
 from trueloop.failures.load import catalogue
-from trueloop.lab.simulator import tried
+from trueloop.lab.simulator import run_scenario
 from trueloop.lab.teaching.player import Stopped
 from trueloop.lab.teaching.scenarios import NAMES, SCENARIOS, Record, reached
 
@@ -22,7 +22,7 @@ def test_every_experiment_has_a_name():
 def test_the_claim_is_held_to_the_runs(name: str):
     progress: list[float] = []
     scenario = SCENARIOS[name]
-    records = tried(scenario, INJECTS, progress.append)
+    records = run_scenario(scenario, INJECTS, progress.append)
     assert progress == sorted(progress)
     assert progress[0] == 0
     assert 0.9 < progress[-1] <= 1
@@ -71,4 +71,4 @@ def test_it_can_be_stopped():
             raise Stopped
 
     with pytest.raises(Stopped):
-        tried(SCENARIOS["rate"], INJECTS, stop)
+        run_scenario(SCENARIOS["rate"], INJECTS, stop)

@@ -82,8 +82,8 @@ def lint(paths: Sequence[str], options: LintOptions) -> int:
         _add_result(linted_file, summary, baseline, base)
         if linted_file.after is not None:
             _write_fixes(linted_file, summary, options, base)
-        if options.add_ignore and linted_file.linted.found:
-            _add_ignores(linted_file.linted, summary)
+        if options.add_ignore and linted_file.result.findings:
+            _add_ignores(linted_file.result, summary)
     if options.write_baseline:
         count = write_baseline(options.write_baseline, summary.keys)
         print(f"{options.write_baseline}: {format_count(count, 'finding')} from now on known (--baseline).", file=sys.stderr)
@@ -112,18 +112,18 @@ def _check_paths(paths: Sequence[str]) -> list[Path]:
 
 
 def _add_result(linted_file: LintedFile, summary: LintSummary, baseline: Counter[Key], base: Path) -> None:
-    linted = linted_file.linted
+    linted = linted_file.result
     summary.files += 1
-    summary.silenced += linted.silenced
-    summary.fixed += linted_file.fixed
+    summary.silenced += linted.suppressed
+    summary.fixed += linted_file.fix_count
     if linted.problem:
         summary.problems.append((linted.path, linted.problem))
-    summary.idle += linted.idle
-    if linted.found and linted.path.endswith(".ipynb"):
+    summary.idle += linted.unused_pragmas
+    if linted.findings and linted.path.endswith(".ipynb"):
         cache_cell_lines([linted.path])
-    elif linted.found:
+    elif linted.findings:
         linecache.checkcache(linted.path)
-    for finding in linted.found:
+    for finding in linted.findings:
         site = finding.location
         words = linecache.getline(site.path, site.line) if site else ""
         found = baseline_key(finding, words, base)
@@ -137,7 +137,7 @@ def _add_result(linted_file: LintedFile, summary: LintSummary, baseline: Counter
 
 def _write_fixes(linted_file: LintedFile, summary: LintSummary, options: LintOptions, base: Path) -> None:
     assert linted_file.after is not None
-    path = Path(linted_file.linted.path)
+    path = Path(linted_file.result.path)
     summary.changed += 1
     if options.diff:
         sys.stdout.write(unified_diff(linted_file.before, linted_file.after, shown(str(path), base)))
@@ -180,10 +180,10 @@ def _add_ignores(linted: FileResult, summary: LintSummary) -> None:
         summary.problems.append((linted.path, "comments are not added to notebooks"))
         return
     decoded = decode(path.read_bytes())
-    text, count = add_ignore_comments(decoded.text, linted.found)
+    text, count = add_ignore_comments(decoded.text, linted.findings)
     replace_file(path, decoded.encoded(text))
     summary.ignored += count
-    summary.findings = [finding for finding in summary.findings if finding not in linted.found]
+    summary.findings = [finding for finding in summary.findings if finding not in linted.findings]
 
 
 def _lint_stdin(job: LintJob, options: LintOptions, summary: LintSummary, base: Path) -> int:
@@ -197,7 +197,7 @@ def _lint_stdin(job: LintJob, options: LintOptions, summary: LintSummary, base: 
     with suppress(Unreadable):
         lines = decode(shown_content).text.splitlines(keepends=True)
         linecache.cache[name] = (len(shown_content), None, lines, name)
-    if name.endswith(".ipynb") and linted_file.linted.found:
+    if name.endswith(".ipynb") and linted_file.result.findings:
         cache_cell_lines([name], lambda path: decode(shown_content).text)
     _add_result(linted_file, summary, Counter[Key](), base)
     if options.diff:

@@ -80,7 +80,7 @@ def _article(each: Evidence) -> Markup:
         element("p", each.message),
         *(element("p", remark, class_="soft") for remark in each.notes),
         *([element("p", element("strong", "Fix: "), each.fix)] if each.fix else []),
-        *map(drawn, each.pictures),
+        *map(drawn, each.charts),
         element("p", element("code", each.proof), f", {format_duration(each.seconds)}", class_="where"),
         class_=f"finding {tone}",
         id=each.proof,

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from trueloop.app.option_types import Count, Flag
 from trueloop.cli.columns import align_columns, print_line, terminal_width
-from trueloop.cli.run_cells import best, progress, text, time, when
+from trueloop.cli.run_cells import best, progress, text, time, started_cell
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import format_count
 from trueloop.runs.journal_lines import encode_line
@@ -63,7 +63,7 @@ def _print(runs: Sequence[Overview], asked: dict[str, list[str]]) -> None:
     shown = {
         "run": [run.name for run in runs],
         "state": [run.state for run in runs],
-        "started": [when(run) for run in runs],
+        "started": [started_cell(run) for run in runs],
         "update": [progress(run) for run in runs],
         "time": [time(run) for run in runs],
         **asked,

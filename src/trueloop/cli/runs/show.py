@@ -7,7 +7,7 @@ from typing import Any
 
 from trueloop.app.option_types import Flag
 from trueloop.cli.columns import align_columns, print_line, terminal_width
-from trueloop.cli.run_cells import at, best, progress, time, when
+from trueloop.cli.run_cells import at, best, progress, time, started_cell
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import format_count, format_float, replace_unprintable
 from trueloop.runs.history import History
@@ -70,7 +70,7 @@ def _head(seen: Overview, history: History) -> list[list[str]]:
     processes = f", in {format_count(history.processes, 'process')}" if history.processes > 1 else ""
     pairs = {
         "run": seen.name, "path": str(seen.path), "run id": seen.run_id, "recipe": seen.recipe, "state": seen.state,
-        "started": when(seen), "update": f"{progress(seen)}, epoch {seen.record['epoch']}/{seen.record['epochs']}",
+        "started": started_cell(seen), "update": f"{progress(seen)}, epoch {seen.record['epoch']}/{seen.record['epochs']}",
         "time": time(seen) + processes, "best": best(seen), "skipped": str(len(history.skipped) or "none"),
     }  # fmt: skip
     return [[name, value] for name, value in pairs.items()]

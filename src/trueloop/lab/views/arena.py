@@ -19,7 +19,7 @@ from trueloop.lab.arena.script import script
 from trueloop.lab.arena.submission_queue import Desk
 from trueloop.lab.arena.tracks import TRACKS, Track, track_named
 from trueloop.lab.arena.trial import MISSES, SEED_BOUND, SEEDS
-from trueloop.lab.highlight import highlighted
+from trueloop.lab.highlight import highlight
 
 NEEDS_TORCH: Final = False  # the referee has a process of its own
 SHOWN: Final = 50  # rows of a board
@@ -65,7 +65,7 @@ def _track(track: Track) -> dict[str, Any]:
         "told": track.told,
         "target": track.target,
         "baseline": asdict(track.baseline),
-        "model": highlighted(track.model.rstrip()),
+        "model": highlight(track.model.rstrip()),
     }
 
 
@@ -124,7 +124,7 @@ def _open(board: Board, row: Row) -> dict[str, Any]:
 
 def _script(asked: Asked) -> dict[str, Any]:
     track = track_named(asked.track)
-    return {"script": highlighted(script(track, asked.entry, asked.seed, practice=True))}
+    return {"script": highlight(script(track, asked.entry, asked.seed, practice=True))}
 
 
 def _practise(asked: Asked) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def _entry(asked: Asked) -> dict[str, Any]:
         "versions": row.versions,
         "why": row.why,
         "curves": [{"seed": seed, "points": points} for seed, points in board.curves(row.id).items()],
-        "script": highlighted(script(track, entry, row.seeds[0])) if track is not None and same else None,
+        "script": highlight(script(track, entry, row.seeds[0])) if track is not None and same else None,
     }
 
 

@@ -10,7 +10,7 @@ from trueloop.app.planning.formulas import goals, rows
 from trueloop.core.arithmetic import Plan, plan
 from trueloop.core.formatting import format_count, format_number
 from trueloop.core.untrusted_input import Bounds
-from trueloop.lab.highlight import highlighted
+from trueloop.lab.highlight import highlight
 from trueloop.lab.teaching.programs.one_step import too_large
 from trueloop.lab.timeline import Gap, Timeline, Window, timeline
 
@@ -90,7 +90,7 @@ def answer(asked: Asked) -> dict[str, Any]:
         "timeline": _drawn(line, made),
         "moves": {name: {"epoch": at[0], "iteration": at[1]} for name, at in line.moves(made).items()},
         "too_large": too_large(made),
-        "code": highlighted(counts(made).rstrip()),
+        "code": highlight(counts(made).rstrip()),
     }
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
 from trueloop.core.untrusted_input import Bounds
-from trueloop.lab.highlight import highlighted
+from trueloop.lab.highlight import highlight
 
 NEEDS_TORCH = True
 MIB: Final = 2**20
@@ -51,7 +51,7 @@ def answer(asked: Asked) -> dict[str, Any]:
         f"inputs. Time: the median of {measured.turns} forwards, the four ways in turn, on one thread; the machine may "
         "be busy with other things.",
         "printed": measured.printed,
-        "code": highlighted(measured.text),
+        "code": highlight(measured.text),
     }
 
 

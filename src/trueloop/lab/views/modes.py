@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from trueloop.core.untrusted_input import Bounds
-from trueloop.lab.highlight import highlighted
+from trueloop.lab.highlight import highlight
 
 NEEDS_TORCH = True
 
@@ -28,4 +28,4 @@ def answer(asked: Asked) -> dict[str, Any]:
     from trueloop.lab.teaching.modes import Modes, compare
 
     compared = asdict(compare(Modes(**asdict(asked))))
-    return {"code": highlighted(compared.pop("text")), **compared}
+    return {"code": highlight(compared.pop("text")), **compared}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from trueloop.lab.highlight import highlighted
+from trueloop.lab.highlight import highlight
 from trueloop.lab.teaching.programs.one_step import OneStep as Asked
 from trueloop.lab.teaching.programs.one_step import one_step, too_large
 
@@ -24,5 +24,5 @@ def answer(asked: Asked) -> dict[str, Any]:
         "too_large": "",
         **asdict(made),
         "stages": [asdict(stage) for stage in made.stages()],
-        "code": highlighted(one_step(asked).rstrip()),
+        "code": highlight(one_step(asked).rstrip()),
     }

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from trueloop.core.untrusted_input import Bounds
-from trueloop.lab.highlight import highlighted
+from trueloop.lab.highlight import highlight
 
 NEEDS_TORCH = True
 
@@ -30,4 +30,4 @@ def answer(asked: Asked) -> dict[str, Any]:
     from trueloop.lab.teaching.worked_programs import Six
 
     traced = asdict(trace(Six(**asdict(asked))))
-    return {"code": highlighted(traced.pop("text")), **traced}
+    return {"code": highlight(traced.pop("text")), **traced}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from trueloop.lab.highlight import highlighted
+from trueloop.lab.highlight import highlight
 from trueloop.lab.teaching.programs.pipeline import Pipeline as Asked
 from trueloop.lab.teaching.programs.pipeline import pipeline
 
@@ -17,4 +17,4 @@ def answer(asked: Asked) -> dict[str, Any]:
     from trueloop.lab.teaching.pipeline import drawn
 
     program = pipeline(asked)
-    return {**asdict(drawn(asked, program)), "code": highlighted(program.text.rstrip())}
+    return {**asdict(drawn(asked, program)), "code": highlight(program.text.rstrip())}

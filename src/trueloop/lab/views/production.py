@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 from typing import Annotated, Any
 
 from trueloop.failures.load import catalogue
-from trueloop.lab.highlight import highlighted
+from trueloop.lab.highlight import highlight
 from trueloop.lab.teaching.production.chart import Chart, chart
 from trueloop.lab.teaching.production.components import COMPONENTS
 from trueloop.lab.teaching.production.costs import CLOCKS, MODELS, costs
@@ -76,7 +76,7 @@ def _components(on: Selection) -> list[dict[str, Any]]:
 def _shown(now: Program, before: Program | None) -> dict[str, Any]:
     text = now.text.rstrip("\n")
     return {
-        "lines": highlighted(text),
+        "lines": highlight(text),
         "new": new_lines(before.text, now.text) if before else [],
         "gone": gone_lines(before.text, now.text) if before else [],
         "count": sum(bool(line.strip()) for line in text.splitlines()),

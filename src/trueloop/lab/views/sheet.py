@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trueloop.lab.highlight import highlighted
+from trueloop.lab.highlight import highlight
 from trueloop.lab.teaching import cheat_sheet
 
 NEEDS_TORCH = False
@@ -23,7 +23,7 @@ def answer(asked: Asked) -> dict[str, Any]:
         "terms": [{"word": word, "says": says} for word, says in cheat_sheet.terms().items()],
         "counts": [asdict(count) for count in cheat_sheet.counts()],
         "templates": [
-            {"title": each.title, "lines": highlighted(each.text.rstrip("\n"))} for each in cheat_sheet.templates()
+            {"title": each.title, "lines": highlight(each.text.rstrip("\n"))} for each in cheat_sheet.templates()
         ],
         "bugs": [asdict(bug) for bug in cheat_sheet.bugs()],
     }

@@ -19,7 +19,7 @@ from trueloop.core.untrusted_input import Bounds
 from trueloop.failures.load import Entry, find_failure
 from trueloop.failures.teaching_script import CannotInject
 from trueloop.lab.disk_cache import DiskCache, cache_folder
-from trueloop.lab.highlight import highlighted
+from trueloop.lab.highlight import highlight
 from trueloop.lab.teaching.signatures import SEEDS, Pair, Recording, pair, plots, record, recording
 from trueloop.lab.teaching.simulation import Simulation
 from trueloop.reporting.json_report import finding_to_json
@@ -172,7 +172,7 @@ def _param(value: Any) -> str:
 
 def _text(both: Pair) -> dict[str, Any]:
     return {
-        "script": highlighted(both.broken),
+        "script": highlight(both.broken),
         "lines": sorted({each.line for each in both.lines}),
         "changes": [each._asdict() for each in both.lines],
     }

@@ -12,7 +12,7 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import Bounds
 from trueloop.failures.load import FAMILIES, Entry, catalogue, find_failure
 from trueloop.failures.page import join_wrapped_lines, split_sections
-from trueloop.lab.highlight import highlighted
+from trueloop.lab.highlight import highlight
 
 NEEDS_TORCH = False
 NO_CURVES: Final = (
@@ -70,8 +70,8 @@ def _page(entry: Entry) -> dict[str, Any]:
         "sections": [
             {"heading": heading, "blocks": list(_blocks(text))} for heading, text in split_sections(entry.failure.doc)
         ],
-        "bad": highlighted(entry.failure.bad.strip()),
-        "good": highlighted(entry.failure.good.strip()),
+        "bad": highlight(entry.failure.bad.strip()),
+        "good": highlight(entry.failure.good.strip()),
     }
 
 

@@ -12,7 +12,7 @@ from trueloop.core.untrusted_input import Bounds
 from trueloop.failures.load import Entry, catalogue
 from trueloop.failures.page import join_wrapped_lines, split_sections
 from trueloop.failures.teaching_script import CannotInject
-from trueloop.lab.highlight import highlighted
+from trueloop.lab.highlight import highlight
 from trueloop.lab.teaching.inject import Inject, fitted
 from trueloop.lab.teaching.scenarios import SCENARIOS, Scenario
 from trueloop.lab.teaching.simulation import Simulation
@@ -40,7 +40,7 @@ def answer(asked: Asked) -> dict[str, Any]:
         raise InvalidConfig(lack.what, why=lack.why, fix=lack.fix) from None
     return {
         "config": asdict(config),
-        "script": highlighted(loop.text()),
+        "script": highlight(loop.text()),
         "broken": [broken._asdict() for broken in loop.changed_lines()],
         "bugs": [_bug(entry, chosen, asked.config) for entry in INJECTABLE],
         "scenarios": [_experiment(name, scenario) for name, scenario in SCENARIOS.items()],

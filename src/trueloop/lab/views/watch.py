@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from trueloop.core.untrusted_input import Bounds
-from trueloop.lab.highlight import highlighted
+from trueloop.lab.highlight import highlight
 from trueloop.lab.visible_runs import VisibleRuns
 
 NEEDS_TORCH = False
@@ -49,7 +49,7 @@ def answer(asked: Asked, seen: VisibleRuns) -> dict[str, Any]:
     if asked.what == "list":
         return seen.list_runs(asked.search)
     if asked.what == "code":
-        return {"code": highlighted(_code(asked, seen))}
+        return {"code": highlight(_code(asked, seen))}
     return seen.poll(asked.runs, asked.marks)
 
 

@@ -39,12 +39,12 @@ from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 
 _ITERATOR: Final[type] = cast("Any", torch_loader)._BaseDataLoaderIter  # noqa: SLF001
-KEPT: Final = "_trueloop_pass"  # of torch's own iterator, which cannot be pickled or copied and is nobody else's
+PASS_ATTRIBUTE: Final = "_trueloop_pass"  # attribute on PyTorch's own iterator, which cannot be pickled or copied
 
 
 @dataclass(slots=True, kw_only=True)
 class _Loader:
-    """What is known of a loader from its first start on: torch lets none of this be changed later."""
+    """Properties of a loader at its first start; PyTorch does not allow changing them later."""
 
     ref: Ref
     dataset: Ref | None
@@ -52,15 +52,15 @@ class _Loader:
     sampler: str
     shuffles: bool | None
     distributed: bool
-    streams: bool
+    is_iterable: bool
     epoch: int = -1
-    """The latest one."""
+    """Latest epoch."""
     length: tuple[int, int] = (-1, 0)
-    """Samples, and batches of so many."""
+    """Number of samples, and the number of batches computed from it."""
 
 
 class Loaders:
-    """Replaces what a DataLoader is built, started and asked for a batch by."""
+    """Replaces the methods that create and start a DataLoader and return its batches."""
 
     emits: ClassVar[tuple[type[Event], ...]] = (
         BatchLoaded,
@@ -79,36 +79,36 @@ class Loaders:
         self._stream, self._program = stream, program
         self._loaders = WeakIdDict[Any, _Loader]()
         self._made_at: weakref.WeakKeyDictionary[Ref, CodePosition] = weakref.WeakKeyDictionary()
-        self._starting: LoaderPass | None = None
-        """Of the iterator that is being made; its workers are given indices before it is there."""
-        self._orders, self._reading = 0, Patches()
-        """Passes whose order is being read, those that were left early included, and what they are read by."""
-        self._read_out: LoaderPass | None = None
-        """The newest one, if all its batches were drawn and nobody has asked for another: its reader counts."""
+        self._starting_pass: LoaderPass | None = None
+        """The pass whose iterator is being created; its workers get indices before that is done."""
+        self._orders_read, self._order_patches = 0, Patches()
+        """Number of passes whose order is being read, including abandoned ones, and the patches that read it."""
+        self._finished_pass: LoaderPass | None = None
+        """The latest pass, if all its batches were returned and no further one was requested."""
         self._comparison = LoaderComparison(stream)
-        self._leave = stream.isolated("ends of loaders", self._end_read_out)
-        self._ordered_by = stream.isolated("epochs of distributed samplers", self._tell_epoch)
-        stream.on_detach.append(self._leave)
+        self._end_finished = stream.isolated("ends of loaders", self._end_finished_pass)
+        self._report_epoch = stream.isolated("epochs of distributed samplers", self._on_epoch)
+        stream.on_detach.append(self._end_finished)
 
     def install_always(self, patches: Patches) -> None:
-        """See every start, end and batch, and the indices each epoch begins with."""
-        self._comparison, self._orders, self._read_out = LoaderComparison(self._stream), 0, None
+        """Replace what is needed for every start, end and batch, and for the first indices of each epoch."""
+        self._comparison, self._orders_read, self._finished_pass = LoaderComparison(self._stream), 0, None
         if not hasattr(_ITERATOR, "_next_index"):
             raise AttributeError("DataLoader has no _next_index, by which orders are read")
-        patches.replace(DataLoader, "__init__", self._init)
-        patches.replace(DataLoader, "__iter__", self._iter)
-        patches.replace(Subset, "__init__", self._subset)
-        patches.replace(_ITERATOR, "__next__", self._next)
+        patches.replace(DataLoader, "__init__", self._replace_init)
+        patches.replace(DataLoader, "__iter__", self._replace_iter)
+        patches.replace(Subset, "__init__", self._replace_subset)
+        patches.replace(_ITERATOR, "__next__", self._replace_next)
         patches.add_handle(self)
 
     def remove(self) -> None:
-        """Read orders no more; called with the hooks that are taken off."""
-        self._reading.restore()
+        """Stop reading orders; called when the hooks are removed."""
+        self._order_patches.restore()
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """Nothing more is needed."""
+        """Install nothing more for full tracing."""
 
-    def _init(self, original: Callable[..., None]) -> Callable[..., None]:
+    def _replace_init(self, original: Callable[..., None]) -> Callable[..., None]:
         stream = self._stream
 
         def remember(loader: Any) -> None:
@@ -116,7 +116,7 @@ class Loaders:
             if place is not None:
                 self._made_at[stream.registry.ref(loader)] = place
 
-        remember = stream.isolated("where loaders are built", remember)
+        remember = stream.isolated("locations of loaders", remember)
 
         def __init__(loader: Any, *args: Any, **options: Any) -> None:  # noqa: N807
             original(loader, *args, **options)
@@ -125,11 +125,11 @@ class Loaders:
 
         return __init__
 
-    def _subset(self, original: Callable[..., None]) -> Callable[..., None]:
+    def _replace_subset(self, original: Callable[..., None]) -> Callable[..., None]:
         stream = self._stream
 
         def made(subset: Any) -> None:
-            self._comparison.made(subset)
+            self._comparison.on_subset_created(subset)
 
         remember = stream.isolated("subsets", made)
 
@@ -140,43 +140,45 @@ class Loaders:
 
         return __init__
 
-    def _iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _replace_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream = self._stream
-        start = stream.isolated("starts of loaders", self._start)
+        start = stream.isolated("starts of loaders", self._on_start)
 
         def __iter__(loader: Any) -> Any:  # noqa: N807
             if not stream.active:
                 return original(loader)
-            self._starting = started = start(loader)
+            self._starting_pass = started = start(loader)
             try:
                 iterator = original(loader)
             finally:
-                self._starting = None
-            if started is not None and isinstance(iterator, _ITERATOR):  # the program may have replaced what makes it
-                setattr(iterator, KEPT, started)
+                self._starting_pass = None
+            if started is not None and isinstance(
+                iterator, _ITERATOR
+            ):  # the program may have replaced the iterator's class
+                setattr(iterator, PASS_ATTRIBUTE, started)
             return iterator
 
         return __iter__
 
     def _next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream = self._stream
-        ordered = stream.isolated("the order of samples", self._ordered)
+        ordered = stream.isolated("the order of samples", self._on_indices)
 
         def _next_index(iterator: Any) -> Any:
             indices = original(iterator)
-            if self._orders and stream.active:
-                current = self._starting or getattr(iterator, KEPT, None)
+            if self._orders_read and stream.active:
+                current = self._starting_pass or getattr(iterator, PASS_ATTRIBUTE, None)
                 if current is not None and current.order is not None:
                     ordered(current, indices)
             return indices
 
         return _next_index
 
-    def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _replace_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         stream, program = self._stream, self._program
-        drawn = stream.isolated("batches", self._drawn)
-        ended = stream.isolated("ends of loaders", self._ended)
-        unknown, turn = self._unknown, self._turn
+        drawn = stream.isolated("batches", self._on_batch)
+        ended = stream.isolated("ends of loaders", self._on_end)
+        unknown, switch_pass = self._pass_of_unknown, self._switch_pass
 
         def __next__(iterator: Any) -> Any:  # noqa: N807
             if not stream.active:
@@ -195,101 +197,101 @@ class Loaders:
             if program.loader_pass is current:
                 current.wait_s += wait_s
             else:
-                turn(current, start, wait_s)
-            if stream.full_tracing or current.looked_at:
+                switch_pass(current, start, wait_s)
+            if stream.full_tracing or current.inspect_batches:
                 drawn(current, batch, wait_s)
             current.index = index = current.index + 1
             if index == current.length:
-                self._read_out = current
+                self._finished_pass = current
             return batch
 
         return __next__
 
-    def _unknown(self, iterator: Any) -> LoaderPass:
-        """Return the pass of an iterator that was made before anybody watched."""
+    def _pass_of_unknown(self, iterator: Any) -> LoaderPass:
+        """Return a pass for an iterator that was created before the watch."""
         current = LoaderPass(
             loader=self._stream.registry.ref(iterator),
             dataset=None,
             epoch=0,
             backward_count_at_start=self._stream.backward_count,
         )
-        setattr(iterator, KEPT, current)
+        setattr(iterator, PASS_ATTRIBUTE, current)
         return current
 
-    def _turn(self, current: LoaderPass, start_s: float, wait_s: float) -> None:
-        """Take note that the newest batch came from another pass than the one before."""
-        if self._read_out is not None:
-            self._leave()
+    def _switch_pass(self, current: LoaderPass, start_s: float, wait_s: float) -> None:
+        """Record that the newest batch came from another pass than the previous one."""
+        if self._finished_pass is not None:
+            self._end_finished()
         self._program.set_loader_pass(current)
         if current.index:
             current.wait_s += wait_s
         else:
             current.first_s = start_s + wait_s
             if current.distributed is not None:
-                self._ordered_by(current)
+                self._report_epoch(current)
 
-    def _start(self, loader: Any) -> LoaderPass:
+    def _on_start(self, loader: Any) -> LoaderPass:
         stream = self._stream
-        self._end_read_out()
-        known = self._loaders.get(loader) or self._loaders.put(loader, self._look_at(loader))
+        self._end_finished_pass()
+        known = self._loaders.get(loader) or self._loaders.put(loader, self._inspect_loader(loader))
         known.epoch = epoch = known.epoch + 1
         stream.request_full_tracing()
         ref, sampler, shuffles = known.ref, known.sampler, known.shuffles
         current = LoaderPass(
             loader=ref, dataset=known.dataset, epoch=epoch, backward_count_at_start=stream.backward_count, sampler=sampler,
-            shuffles=shuffles, workers=loader.num_workers, made_at=known.made_at, place=user_location(),
+            shuffles=shuffles, workers=loader.num_workers, made_at=known.made_at, location=user_location(),
             distributed=distributed_sampler(loader) if known.distributed else None,
         )  # fmt: skip
-        if shuffles is not None and not known.streams:
+        if shuffles is not None and not known.is_iterable:
             current.length = _length(known, loader)
             if shuffles:
-                if stream.full_tracing:  # an order tells something only beside the steps that were taken in it
+                if stream.full_tracing:  # an order is only useful together with its steps
                     current.order = FirstIndices()
-                    self._read_orders(1)
+                    self._change_orders_read(1)
                 if getattr(loader.sampler, "generator", None) is None:
                     current.seeded_at = self._program.seeded_at
                 self._program.seeded_at = None
             elif epoch < 2:
                 current.blocks = LabelBlocks()
-        elif epoch == 0 and loader.num_workers > 1 and known.streams:
+        elif epoch == 0 and loader.num_workers > 1 and known.is_iterable:
             current.copies = WorkerCopies(loader.num_workers)
-        current.looked_at = current.blocks is not None or current.copies is not None
+        current.inspect_batches = current.blocks is not None or current.copies is not None
         stream.emit(LoaderStarted(
-            location=current.place, loader=ref, epoch=epoch, sampler=sampler, shuffles=shuffles,
+            location=current.location, loader=ref, epoch=epoch, sampler=sampler, shuffles=shuffles,
             batch_size=loader.batch_size, workers=loader.num_workers, drop_last=loader.drop_last, live_loader=loader,
             dataset=current.dataset, made_at=current.made_at,
         ))  # fmt: skip
         if epoch == 0:
-            self._comparison.started(loader, ref)
-            self._look_for_copies(loader, current)
+            self._comparison.on_loader_started(loader, ref)
+            self._report_copied_generators(loader, current)
         return current
 
-    def _look_at(self, loader: Any) -> _Loader:
+    def _inspect_loader(self, loader: Any) -> _Loader:
         registry = self._stream.registry
         ref, (sampler, shuffles) = registry.ref(loader), sampler_order(loader)
         return _Loader(
-            ref=ref, dataset=_ref(registry.ref, loader.dataset), made_at=self._made_at.get(ref), sampler=sampler,
+            ref=ref, dataset=_weak_ref(registry.ref, loader.dataset), made_at=self._made_at.get(ref), sampler=sampler,
             shuffles=shuffles, distributed=distributed_sampler(loader) is not None,
-            streams=isinstance(loader.dataset, IterableDataset),
+            is_iterable=isinstance(loader.dataset, IterableDataset),
         )  # fmt: skip
 
-    def _look_for_copies(self, loader: Any, current: LoaderPass) -> None:
+    def _report_copied_generators(self, loader: Any, current: LoaderPass) -> None:
         if not loader.num_workers or loader.worker_init_fn is not None:
             return
         for path, kind, code in find_generators(loader.dataset):
             self._stream.emit(GeneratorCopied(
-                location=current.place, loader=current.loader, generator=path, kind=kind,
+                location=current.location, loader=current.loader, generator=path, kind=kind,
                 used_at=CodePosition(code, -1), workers=loader.num_workers, persistent=loader.persistent_workers,
                 made_at=current.made_at,
             ))  # fmt: skip
 
-    def _drawn(self, current: LoaderPass, batch: Any, wait_s: float) -> None:
+    def _on_batch(self, current: LoaderPass, batch: Any, wait_s: float) -> None:
         stream = self._stream
         if current.blocks is not None:
-            self._labelled(current, batch)
+            self._check_labels(current, batch)
         if current.copies is not None:
-            self._compared(current, current.copies, batch)
-        current.looked_at = current.blocks is not None or current.copies is not None
+            self._check_workers(current, current.copies, batch)
+        current.inspect_batches = current.blocks is not None or current.copies is not None
         if stream.full_tracing:
             if self._program.record_batch_sizes:
                 self._program.batch_sizes = tensor_sizes(batch)
@@ -299,70 +301,70 @@ class Loaders:
                 wait_s=wait_s, batch=batch,
             ))  # fmt: skip
 
-    def _labelled(self, current: LoaderPass, batch: Any) -> None:
+    def _check_labels(self, current: LoaderPass, batch: Any) -> None:
         assert current.blocks is not None
         current.blocks.add(batch)
-        if current.blocks.over:
+        if current.blocks.finished:
             current.blocks = None
 
-    def _compared(self, current: LoaderPass, copies: WorkerCopies, batch: Any) -> None:
+    def _check_workers(self, current: LoaderPass, copies: WorkerCopies, batch: Any) -> None:
         copies.add(batch)
-        if copies.over:
+        if copies.finished:
             current.copies = None
-        if copies.found:
+        if copies.duplicated:
             self._stream.emit(WorkersRepeatFirstBatch(
-                location=current.place, loader=current.loader, dataset=current.dataset, workers=current.workers,
+                location=current.location, loader=current.loader, dataset=current.dataset, workers=current.workers,
                 samples=copies.samples, made_at=current.made_at,
             ))  # fmt: skip
 
-    def _read_orders(self, more: int) -> None:
-        """Read those of more passes, or of one less; what they are read by stands in the way of every batch."""
+    def _change_orders_read(self, more: int) -> None:
+        """Change the number of passes whose order is read; the patch, which slows down every batch, is removed at 0."""
         with self._stream.lock:
-            before, self._orders = self._orders, self._orders + more
+            before, self._orders_read = self._orders_read, self._orders_read + more
             if not before and self._stream.active:
-                self._reading.replace(_ITERATOR, "_next_index", self._next_index)
-            elif not self._orders:
-                self._reading.restore()
+                self._order_patches.replace(_ITERATOR, "_next_index", self._next_index)
+            elif not self._orders_read:
+                self._order_patches.restore()
 
-    def _ordered(self, current: LoaderPass, indices: Any) -> None:
+    def _on_indices(self, current: LoaderPass, indices: Any) -> None:
         assert current.order is not None
         current.order.add(indices)
         if current.order.complete:
-            self._tell_order(current)
+            self._report_order(current)
 
-    def _tell_epoch(self, current: LoaderPass) -> None:
+    def _on_epoch(self, current: LoaderPass) -> None:
         sampler, current.distributed = current.distributed, None
         order = (sampler.epoch, sampler.seed, sampler.num_replicas, sampler.rank)
         self._stream.emit(DistributedEpochStarted(
-            location=current.place, loader=current.loader, dataset=current.dataset, order=order,
+            location=current.location, loader=current.loader, dataset=current.dataset, order=order,
             made_at=current.made_at,
         ))  # fmt: skip
 
-    def _tell_order(self, current: LoaderPass) -> None:
+    def _report_order(self, current: LoaderPass) -> None:
         order, current.order = current.order, None
         if order is None:
             return
-        self._read_orders(-1)
+        self._change_orders_read(-1)
         if not order.count:
             return
         self._stream.emit(SampleOrderRecorded(
-            location=current.place, loader=current.loader, dataset=current.dataset, epoch=current.epoch,
+            location=current.location, loader=current.loader, dataset=current.dataset, epoch=current.epoch,
             digest=order.digest, count=order.count, distinct=order.distinct, batches=order.batches,
             shuffles=current.shuffles, sampler=current.sampler, made_at=current.made_at, seeded_at=current.seeded_at,
         ))  # fmt: skip
 
-    def _end_read_out(self) -> None:
-        """End a pass of which all batches were drawn, once the program turns to something else.
+    def _end_finished_pass(self) -> None:
+        """End a pass whose batches were all returned, once the program turns to another loader.
 
-        Whoever counts the batches, as Lightning and Ignite do, never asks for one more than there are.
+        Libraries that count the batches, as Lightning and Ignite do, never request one more than there are.
         """
-        if self._read_out is not None:
-            self._ended(self._read_out)
+        if self._finished_pass is not None:
+            self._on_end(self._finished_pass)
 
-    def _ended(self, current: LoaderPass) -> None:
-        if self._read_out is not current:
-            self._end_read_out()
-        self._read_out = None
+    def _on_end(self, current: LoaderPass) -> None:
+        if self._finished_pass is not current:
+            self._end_finished_pass()
+        self._finished_pass = None
         if current.ended:
             return
         current.ended = True
@@ -371,11 +373,11 @@ class Loaders:
             stream.backward_count - current.backward_count_at_start,
             stream.backward_count - stream.backward_count_at_step,
         )
-        if not self._program.is_other_thread():  # one that draws ahead must not look at gradients
+        if not self._program.is_other_thread():  # a prefetching thread must not read gradients
             record_leftover(stream, self._program, current.loader, current.index, backwards, place)
-        self._tell_order(current)
+        self._report_order(current)
         if current.blocks is not None:
-            self._tell_blocks(current, current.blocks)
+            self._report_sorted_labels(current, current.blocks)
         stream.emit(LoaderExhausted(
             location=place, loader=current.loader, epoch=current.epoch, batches=current.index,
             pending_backwards=pending, batches_with_backward=backwards,
@@ -383,25 +385,25 @@ class Loaders:
             workers=current.workers,
         ))  # fmt: skip
 
-    def _tell_blocks(self, current: LoaderPass, blocks: LabelBlocks) -> None:
-        for column, values, shortest in blocks.found():
+    def _report_sorted_labels(self, current: LoaderPass, blocks: LabelBlocks) -> None:
+        for column, values, shortest in blocks.sorted_columns():
             self._stream.emit(SortedLabels(
-                location=current.made_at or current.place, loader=current.loader, epoch=current.epoch,
+                location=current.made_at or current.location, loader=current.loader, epoch=current.epoch,
                 column=column, distinct_values=values, smallest_block=shortest, samples=blocks.samples,
-                batch_size=blocks.batch_size, looks_like_time_series=blocks.follows_a_clock,
+                batch_size=blocks.batch_size, looks_like_time_series=blocks.looks_like_time_series,
             ))  # fmt: skip
 
 
 def _length(known: _Loader, loader: Any) -> int:
-    """Return how many batches there are, which takes torch longer to say than how many samples."""
+    """Return the number of batches, which takes PyTorch longer to compute than the number of samples."""
     samples = len((loader if loader.batch_sampler is None else loader.batch_sampler).sampler)
     if known.length[0] != samples:
         known.length = samples, len(loader)
     return known.length[1]
 
 
-def _ref(of: Callable[[Any], Ref], thing: Any) -> Ref | None:
+def _weak_ref(of: Callable[[Any], Ref], thing: Any) -> Ref | None:
     try:
         return of(thing)
-    except TypeError:  # a list, a numpy array: it cannot be referred to weakly
+    except TypeError:  # a list or a numpy array cannot be weakly referenced
         return None

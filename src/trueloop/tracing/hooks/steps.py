@@ -1,4 +1,4 @@
-"""Steps of optimizers, and optimizers themselves."""
+"""Traces optimizers and their steps."""
 
 from __future__ import annotations
 
@@ -27,109 +27,109 @@ from trueloop.tracing.program_state import OptimizerState, ProgramState
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import ISOLATED_CALLER_DEPTH, user_location
 
-SLICE: Final = 4096  # values of a frozen parameter that are compared over a step
+MAX_VALUES: Final = 4096  # of a frozen parameter that are compared over a step
 _STEP_CODE: Final = cast("Any", Optimizer.profile_hook_step(lambda: None)).__code__
-"""Of the function that torch wraps around every step."""
-_DIVIDING: Final = frozenset(("Adam", "AdamW", "NAdam", "RMSprop"))  # by a root, to which they add an epsilon
-LOST: Final = 2.0**-25  # half of the smallest float16: what is smaller rounds to zero
-_PLAIN: Final = frozenset(("SGD", "ASGD"))  # hold no moments unless asked to
+"""Code of the function that PyTorch wraps around every step."""
+_DIVIDING: Final = frozenset(("Adam", "AdamW", "NAdam", "RMSprop"))  # by a root plus epsilon
+MIN_FLOAT16_EPS: Final = 2.0**-25  # half of the smallest float16; smaller values round to zero
+_PLAIN: Final = frozenset(("SGD", "ASGD"))  # no state by default
 
 
 class _Norms(NamedTuple):
-    """What the gradients are, where it can be read without waiting."""
+    """Gradient norms, if readable without a device synchronisation."""
 
     joint: float | None = None
     each: Sequence[float] = ()
     zero: Sequence[Tensor] = ()
-    not_finite: Sequence[Tensor] = ()
+    nonfinite: Sequence[Tensor] = ()
 
 
 class _Before(NamedTuple):
-    """What is remembered while a step runs."""
+    """State recorded before a step."""
 
     holds: list[Tensor]
     graded: list[Tensor]
     reused: list[Tensor]
-    reused_from: CodePosition | None
+    reused_at: CodePosition | None
     scaled: Refs
-    used: list[Tensor]
+    already_used: list[Tensor]
     norms: _Norms
     frozen: list[tuple[Tensor, Tensor | None]]
-    place: CodePosition | None
-    rates: tuple[float, ...]
+    location: CodePosition | None
+    learning_rates: tuple[float, ...]
     closure: bool
     replaced: bool
     start_s: float
 
 
 class Steps:
-    """Tells `OptimizerCreated` always, and `StepTaken` while watching in full; counts updates always.
+    """Emits `OptimizerCreated` always, and `StepTaken` during full tracing; counts updates always.
 
     A step inside another one (a wrapper around an optimizer) is part of it. The first step of an optimizer after a
-    stretch that was not watched is not told: what led to it was not seen.
+    gap is not emitted, since its backwards were not traced.
 
-    Cost: 2 us lightly; in full 25 us and 1 us for each parameter.
+    Cost: 2 us in sampled tracing; in full tracing 25 us, and 1 us for each parameter.
     """
 
     emits: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StepTaken)
     __slots__ = (
-        "_closely", "_known", "_latest", "_leftover", "_locate", "_look", "_meet", "_nests", "_noted", "_owned",
-        "_owners", "_program", "_stream", "_tell", "_windows",
+        "_trace_starts", "_state", "_latest", "_leftover", "_locate", "_inspect", "_register", "_nested", "_before_step", "_latest_owned",
+        "_owners", "_program", "_stream", "_report", "_windows",
     )  # fmt: skip
 
     def __init__(self, stream: EventStream, program: ProgramState, windows: AccumulationWindows) -> None:
         self._stream, self._program, self._windows = stream, program, windows
         self._owners: weakref.WeakKeyDictionary[Ref, Ref] = weakref.WeakKeyDictionary()
         """Parameter -> the optimizer that stepped it last."""
-        self._owned: tuple[Ref, Refs] | None = None
-        """The optimizer that stepped last, and what: these are known to be its own."""
-        self._latest: Callable[[], Optimizer | None] = _nobody
-        """The optimizer that stepped, or began to, last."""
-        self._known = OptimizerState()
-        """Of that one."""
-        self._nests = False
-        """Steps were seen within steps."""
-        self._closely = False
-        """It is asked of each step whether it is one within another, and its begin may have been seen."""
-        self._noted: _Before | None = None
-        """What was noted before the step that is on its way, if that is watched in full."""
-        program.on_thread_change.append(self._forget)
-        self._look = stream.isolated("steps of optimizers", self._begin)
-        self._tell = stream.isolated("steps of optimizers", self._end)
-        self._meet = stream.isolated("optimizers", self._met)
-        self._locate = stream.isolated("batches with gradients that are not finite", locate_nonfinite)
+        self._latest_owned: tuple[Ref, Refs] | None = None
+        """The optimizer that stepped last and its parameters, which are recorded as its own."""
+        self._latest: Callable[[], Optimizer | None] = _no_optimizer
+        """The optimizer that started the latest step."""
+        self._state = OptimizerState()
+        """State of that optimizer."""
+        self._nested = False
+        """Nested steps have occurred."""
+        self._trace_starts = False
+        """Step starts are traced, and each step is checked for nesting."""
+        self._before_step: _Before | None = None
+        """State before the running step, if it is fully traced."""
+        program.on_thread_change.append(self._forget_latest)
+        self._inspect = stream.isolated("steps of optimizers", self._on_start)
+        self._report = stream.isolated("steps of optimizers", self._on_end)
+        self._register = stream.isolated("optimizers", self._on_new_optimizer)
+        self._locate = stream.isolated("batches with non-finite gradients", locate_nonfinite)
         self._leftover = stream.isolated("incomplete windows", check_at_step)
 
     def install_always(self, patches: Patches) -> None:
         """Hook every step, and replace the constructor."""
-        self._known, self._noted = OptimizerState(), None
-        self._forget()
-        self._nests = self._closely = False
+        self._state, self._before_step = OptimizerState(), None
+        self._forget_latest()
+        self._nested = self._trace_starts = False
         patches.add_handle(register_optimizer_step_post_hook(self._post_hook()))
         patches.replace(Optimizer, "__init__", self._constructor)
 
     def install_full_tracing(self, patches: Patches) -> None:
-        """See steps begin, too."""
-        self._closely = True
+        """Trace the start of steps, too."""
+        self._trace_starts = True
         patches.add_handle(self)
-        patches.add_handle(register_optimizer_step_pre_hook(_uncompiled(self._before)))
+        patches.add_handle(register_optimizer_step_pre_hook(_uncompiled(self._pre_hook)))
 
     def remove(self) -> None:
-        """See them begin no more; called with the hooks of the full view."""
-        self._closely, self._program.step_depth = self._nests, 0
+        """Stop tracing step starts; called when full tracing stops."""
+        self._trace_starts, self._program.step_depth = self._nested, 0
 
     def _constructor(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(optimizer: Any, *args: Any, **options: Any) -> None:  # noqa: N807
             original(optimizer, *args, **options)
             if self._stream.active:
-                self._meet(optimizer)
-                known = self._program.optimizers.get(optimizer)
-                if known is not None:
-                    known.fully_traced = True
+                self._register(optimizer)
+                state = self._program.optimizers.get(optimizer)
+                if state is not None:
+                    state.fully_traced = True
 
         return __init__
 
-    def _met(self, optimizer: Optimizer) -> None:
+    def _on_new_optimizer(self, optimizer: Optimizer) -> None:
         stream, registry = self._stream, self._stream.registry
         if self._program.optimizers.get(optimizer) is not None:
             return
@@ -152,133 +152,139 @@ class Steps:
         )
         stream.request_full_tracing()
 
-    def _before(self, optimizer: Optimizer, args: Any, options: Any) -> None:
+    def _pre_hook(self, optimizer: Optimizer, args: Any, options: Any) -> None:
         stream, program = self._stream, self._program
-        if not stream.active or self._elsewhere():
+        if not stream.active or self._is_other_thread():
             return
         if program.step_depth and (depth := depth_of_step()) > 1:
-            program.step_depth, self._nests = depth, True
+            program.step_depth, self._nested = depth, True
             return
         program.step_depth = 1
         if self._latest() is not optimizer:
-            self._turn(optimizer)
+            self._switch_optimizer(optimizer)
         if stream.full_tracing:
-            self._noted = self._look(optimizer, args, options)
+            self._before_step = self._inspect(optimizer, args, options)
 
     def _post_hook(self) -> Callable[[Optimizer, Any, Any], None]:
-        """Return what counts steps; it runs with cold caches, so that each thing it looks at costs 100 ns."""
-        stream, program, leave, turn, leftover = self._stream, self._program, self._leave, self._turn, self._leftover
+        """Return the hook that counts steps; it runs with cold caches, so each attribute costs 100 ns."""
+        stream, program, finish_step, switch_optimizer, leftover = (
+            self._stream,
+            self._program,
+            self._finish_step,
+            self._switch_optimizer,
+            self._leftover,
+        )
 
         def after(optimizer: Optimizer, args: Any, options: Any) -> None:
-            if self._closely and not leave(optimizer):
+            if self._trace_starts and not finish_step(optimizer):
                 return
-            if self._latest() is not optimizer and not turn(optimizer):
+            if self._latest() is not optimizer and not switch_optimizer(optimizer):
                 return
             if program.leftover is not None:
                 leftover(stream, program)
-            micro = stream.backward_count
-            window = micro - stream.backward_count_at_step
+            backwards = stream.backward_count
+            window = backwards - stream.backward_count_at_step
             if window != stream.window_size:
                 stream.window_size, stream.same_window_since = window, stream.update
-            stream.backward_count_at_step = micro
-            self._known.steps += 1
+            stream.backward_count_at_step = backwards
+            self._state.steps += 1
             stream.update = update = stream.update + 1
             if update >= stream.next_check_update and stream.active:
                 stream.after_update()
 
         return _uncompiled(after)
 
-    def _leave(self, optimizer: Optimizer) -> bool:
-        """Tell of the step, if it was seen to begin; False = it was not, or it is part of another one."""
+    def _finish_step(self, optimizer: Optimizer) -> bool:
+        """Report a step whose start was traced; False = it was not, or the step is nested."""
         stream, program = self._stream, self._program
-        if self._elsewhere():
+        if self._is_other_thread():
             return False
-        depth = depth_of_step() if self._nests else program.step_depth
+        depth = depth_of_step() if self._nested else program.step_depth
         program.step_depth = max(0, program.step_depth - 1)
         if depth > 1 or not stream.active:
             return False
-        noted, self._noted = self._noted, None
-        if noted is not None and stream.full_tracing:
-            self._tell(optimizer, self._known, noted)
+        before, self._before_step = self._before_step, None
+        if before is not None and stream.full_tracing:
+            self._report(optimizer, self._state, before)
         return True
 
-    def _turn(self, optimizer: Optimizer) -> bool:
-        """Another optimizer steps than before; False = in another thread than the one that trains."""
-        if self._elsewhere():
+    def _switch_optimizer(self, optimizer: Optimizer) -> bool:
+        """Switch to another optimizer; False = on another thread than the training thread."""
+        if self._is_other_thread():
             return False
         self._latest = weakref.ref(optimizer)
-        self._known = self._program.optimizers.get(optimizer) or self._first_seen(optimizer)
-        self._known.in_training_thread = True
+        self._state = self._program.optimizers.get(optimizer) or self._register_late(optimizer)
+        self._state.in_training_thread = True
         return True
 
-    def _elsewhere(self) -> bool:
+    def _is_other_thread(self) -> bool:
         program = self._program
         return program.training_thread != get_ident() and not (self._stream.active and program.is_training_thread())
 
-    def _forget(self) -> None:
-        """Nobody steps yet: it is another thread that trains."""
-        self._latest = _nobody
+    def _forget_latest(self) -> None:
+        """Forget the latest optimizer when the training thread changes."""
+        self._latest = _no_optimizer
 
-    def _first_seen(self, optimizer: Optimizer) -> OptimizerState:
+    def _register_late(self, optimizer: Optimizer) -> OptimizerState:
         if self._stream.active:
-            self._meet(optimizer)
+            self._register(optimizer)
         return self._program.optimizers.get(optimizer) or self._program.optimizers.put(optimizer, OptimizerState())
 
-    def _begin(self, optimizer: Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> _Before:
+    def _on_start(self, optimizer: Optimizer, args: tuple[Any, ...], options: dict[str, Any]) -> _Before:
         holds = parameters_of(optimizer)
         closure = bool(options.get("closure") or (len(args) > 1 and callable(args[1])))
         graded = [p for p in holds if p.grad is not None]
         ledger = self._windows.ledger
-        reused, reused_from = ledger.find_reused(graded)
+        reused, reused_at = ledger.find_reused(graded)
         frozen = [
-            (p, p.detach().flatten()[:SLICE].clone() if p.grad is not None and p.is_cpu else None)
+            (p, p.detach().flatten()[:MAX_VALUES].clone() if p.grad is not None and p.is_cpu else None)
             for p in holds
             if not p.requires_grad
         ]
         norms = _Norms() if closure else _norms(graded)
-        if norms.not_finite and self._program.stepping_scaler is None:
+        if norms.nonfinite and self._program.stepping_scaler is None:
             self._locate(self._stream, self._program)
-        replaced = self._known.gradients_replaced()
-        scaled, used = self._windows.still_scaled(graded), ledger.find_used(graded)
+        replaced = self._state.gradients_replaced()
+        scaled, already_used = self._windows.still_scaled(graded), ledger.find_used(graded)
         return _Before(
-            holds, graded, reused, reused_from, scaled, used, norms, frozen, user_location(ISOLATED_CALLER_DEPTH), learning_rates(optimizer), closure,
+            holds, graded, reused, reused_at, scaled, already_used, norms, frozen, user_location(ISOLATED_CALLER_DEPTH), learning_rates(optimizer), closure,
             replaced, perf_counter(),
         )  # fmt: skip
 
-    def _end(self, optimizer: Optimizer, known: OptimizerState, before: _Before) -> None:
+    def _on_end(self, optimizer: Optimizer, state: OptimizerState, before: _Before) -> None:
         seconds = perf_counter() - before.start_s
-        holds, graded, reused, place = before.holds, before.graded, before.reused, before.reused_from
+        holds, graded, reused, location = before.holds, before.graded, before.reused, before.reused_at
         norms = before.norms
-        if before.closure:  # what it used was made within it
+        if before.closure:  # its gradients were computed within it
             graded = [p for p in holds if p.grad is not None]
-            reused, place = self._windows.ledger.find_reused(graded)
+            reused, location = self._windows.ledger.find_reused(graded)
             norms = _norms(graded)
         registry = self._stream.registry
         many, some, ref = registry.refs, registry.uncached_refs, registry.ref(optimizer)
         ordered_refs, parameters = registry.ordered_refs(holds)
-        if known.fully_traced:
+        if state.fully_traced:
             latest = self._windows.latest_backward
             all_graded = len(graded) == len(holds)
-            moved = [p for p, values in before.frozen if values is not None and _moved(p, values)]
+            changed = [p for p, values in before.frozen if values is not None and _has_changed(p, values)]
             scaler = self._program.stepping_scaler and self._program.stepping_scaler()
             self._stream.emit(
                 StepTaken(
-                    location=before.place,
+                    location=before.location,
                     optimizer=ref,
-                    learning_rates=before.rates,
+                    learning_rates=before.learning_rates,
                     parameters=parameters,
                     with_gradient=parameters if all_graded else some(graded),
                     reused_gradients=some(reused) if reused else NO_REFS,
-                    reused_at=place,
-                    backwards=known.backwards,
-                    cleared_between=known.backwards > 0 and not graded,
-                    cleared_at=known.cleared_at,
+                    reused_at=location,
+                    backwards=state.backwards,
+                    cleared_between=state.backwards > 0 and not graded,
+                    cleared_at=state.cleared_at,
                     gradients_replaced=before.replaced,
                     grad_norm=norms.joint,
-                    grad_norm_after_backward=known.grad_norm_after_backward,
+                    grad_norm_after_backward=state.grad_norm_after_backward,
                     zero_gradients=some(norms.zero) if norms.zero else NO_REFS,
-                    nonfinite_gradients=some(norms.not_finite) if norms.not_finite else NO_REFS,
-                    frozen_changed=some(moved) if moved else NO_REFS,
+                    nonfinite_gradients=some(norms.nonfinite) if norms.nonfinite else NO_REFS,
+                    frozen_changed=some(changed) if changed else NO_REFS,
                     frozen=many(p for p, _ in before.frozen) if before.frozen else NO_REFS,
                     scaler=None if scaler is None else registry.ref(scaler),
                     closure=before.closure,
@@ -289,33 +295,33 @@ class Steps:
                     if all_graded
                     else tuple(map(registry.ref, graded)),
                     parameter_norms=tuple(norms.each),
-                    underflowing_eps=_epsilon_lost(optimizer),
+                    underflowing_eps=_underflowing_eps(optimizer),
                     still_scaled=before.scaled,
-                    already_used=many(before.used) if before.used else NO_REFS,
-                    already_used_at=self._windows.latest_step_at if before.used else None,
+                    already_used=many(before.already_used) if before.already_used else NO_REFS,
+                    already_used_at=self._windows.latest_step_at if before.already_used else None,
                     loader=None if latest is None else latest.loader,
                     batch=0 if latest is None else latest.batch,
                 )
             )
-        if self._owned != (ref, parameters):
-            self._owned = ref, parameters
+        if self._latest_owned != (ref, parameters):
+            self._latest_owned = ref, parameters
             for parameter in parameters:
                 self._owners[parameter] = ref
-        self._windows.on_step(known, holds, parameters, before.place)
+        self._windows.on_step(state, holds, parameters, before.location)
 
 
-def _nobody() -> None:
-    """Stands for a reference to an optimizer that is gone."""
+def _no_optimizer() -> None:
+    """A reference to no optimizer."""
 
 
 def _uncompiled(hook: Callable[..., None]) -> Callable[..., None]:
-    """Return a hook that torch.compile runs as it is."""
+    """Return a hook that torch.compile does not compile."""
     cast("Any", getattr(hook, "__func__", hook))._torchdynamo_disable = True  # noqa: SLF001
     return hook
 
 
 def depth_of_step() -> int:
-    """Count the steps on the stack: one that raised has left no other trace."""
+    """Return the number of steps on the stack, which is right even after a step that raised."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
     depth = 0
     while frame is not None:
@@ -325,7 +331,7 @@ def depth_of_step() -> int:
 
 
 def _norms(graded: Sequence[Tensor]) -> _Norms:
-    """Read the norms of gradients that lie on the CPU; of others nothing, since they would have to be waited for."""
+    """Return the norms of gradients on the CPU; empty for others, which would need a device synchronisation."""
     norms = gradient_norms(cast("list[Tensor]", [p.grad for p in graded]))
     if norms is None:
         return _Norms()
@@ -337,23 +343,23 @@ def _norms(graded: Sequence[Tensor]) -> _Norms:
     return _Norms(joint, norms, zero, has_nan_or_positive_inf)
 
 
-def _epsilon_lost(optimizer: Optimizer) -> float | None:
-    """Return an epsilon that is zero in the type of what it is for."""
+def _underflowing_eps(optimizer: Optimizer) -> float | None:
+    """Return an epsilon that rounds to zero in the float16 of its parameters."""
     for group in optimizer.param_groups:
         if group["params"] and group["params"][0].dtype is torch.float16:
             kind = type(optimizer)
             divides = kind.__name__ in _DIVIDING and kind.__module__.startswith("torch.optim")
-            if divides and not group.get("fused") and 0 < group["eps"] < LOST:
+            if divides and not group.get("fused") and 0 < group["eps"] < MIN_FLOAT16_EPS:
                 return float(group["eps"])
     return None
 
 
-def _moved(parameter: Tensor, values: Tensor) -> bool:
-    return not torch.equal(parameter.detach().flatten()[:SLICE], values)
+def _has_changed(parameter: Tensor, values: Tensor) -> bool:
+    return not torch.equal(parameter.detach().flatten()[:MAX_VALUES], values)
 
 
 def _stateful(optimizer: Optimizer) -> bool:
-    """True where an optimizer keeps moments that a new one would not have."""
+    """Return True if an optimizer has state that a new one would not have."""
     if type(optimizer).__name__ not in _PLAIN:
         return True
     return any(group.get("momentum") for group in optimizer.param_groups)

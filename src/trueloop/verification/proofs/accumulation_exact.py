@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from trueloop.core.formatting import format_float, format_percent
 from trueloop.verification.batch_tree import to_double, split_batch, batch_size, select_samples
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, NotJudged, Verdict
-from trueloop.verification.freeze_mode import BatchNorm, of_kind, pin, without_dropout
+from trueloop.verification.freeze_mode import BatchNorm, layers_in_train_mode, freeze_mode, disable_dropout
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench, Work
 
@@ -73,7 +73,7 @@ def accumulation_exact(bench: Bench, *, k: int = 4) -> Evidence:
             "gradient once "
             "by the total count.",
             numbers={**numbers, "times": scale},
-            pictures=(picture,),
+            charts=(picture,),
         )
     return Evidence(
         verdict=Verdict.HOLDS,
@@ -82,7 +82,7 @@ def accumulation_exact(bench: Bench, *, k: int = 4) -> Evidence:
         f"also where the last one is short ({' + '.join(map(str, ragged))}).",
         notes=_live_statistics(bench, batch, even, double=trial.double),
         numbers=numbers,
-        pictures=(picture,),
+        charts=(picture,),
     )
 
 
@@ -123,9 +123,9 @@ def _prepared(bench: Bench, trial: Trial) -> Work:
     work = bench.work()
     groups = [{"params": group["params"]} for group in work.optimizer.param_groups]  # a step may speak of its groups
     work.optimizer = torch.optim.SGD(groups, lr=RATE)
-    without_dropout(work.model)
+    disable_dropout(work.model)
     if trial.pinned:
-        pin(work.model, BatchNorm)
+        freeze_mode(work.model, BatchNorm)
     if trial.double:
         work.model.double()
         if isinstance(work.loss, nn.Module):
@@ -147,7 +147,7 @@ def _scale(whole: list[Tensor], parts: list[Tensor]) -> float:
 
 
 def _live_statistics(bench: Bench, batch: Any, even: list[int], *, double: bool) -> tuple[str, ...]:
-    names = of_kind(bench.work().model, BatchNorm)
+    names = layers_in_train_mode(bench.work().model, BatchNorm)
     if not names:
         return ()
     trial = Trial(batch=batch, double=double, pinned=False)

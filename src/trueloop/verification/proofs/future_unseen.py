@@ -18,8 +18,8 @@ from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import describe_batch, tensors
 from trueloop.verification.divergence import first_divergence, trace_modules
 from trueloop.verification.evidence import Evidence, Grid, NotApplicable, Verdict
-from trueloop.verification.freeze_mode import BatchNorm, of_kind, pin
-from trueloop.verification.influence import Precise, apart, changed, content, precise, size_of, with_changes
+from trueloop.verification.freeze_mode import BatchNorm, layers_in_train_mode, freeze_mode
+from trueloop.verification.influence import PreciseModel, apart, changed, content, precise, size_of, with_changes
 from trueloop.verification.model_call import Call
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench
@@ -57,8 +57,8 @@ def future_unseen(bench: Bench, *, positions: int = 12) -> Evidence:
     when = "in eval mode"
     if not seen.ahead:
         model = bench.work().model
-        normalised = of_kind(model, BatchNorm)
-        pin(model, BatchNorm)
+        normalised = layers_in_train_mode(model, BatchNorm)
+        freeze_mode(model, BatchNorm)
         training, when = _look(bench, model, batch, positions), "in train mode only"
         seen = training if training.ahead else seen
         if normalised:
@@ -80,7 +80,7 @@ def future_unseen(bench: Bench, *, positions: int = 12) -> Evidence:
             verdict=Verdict.HOLDS,
             message=f"Changing any of {format_count(len(seen.positions), 'position')} moves no earlier output.",
             notes=remarks,
-            pictures=(picture,),
+            charts=(picture,),
         )
     t, s = seen.ahead[0]
     where = f" It comes in first {seen.where}." if seen.where else ""
@@ -94,7 +94,7 @@ def future_unseen(bench: Bench, *, positions: int = 12) -> Evidence:
         fix="Mask attention above the diagonal (is_causal=True), pad convolutions on the left only, and do not run a "
         "recurrent layer in both directions.",
         numbers={"pairs_ahead": len(seen.ahead), "most": most},
-        pictures=(picture,),
+        charts=(picture,),
         notes=remarks,
     )
 
@@ -126,7 +126,7 @@ def _look(bench: Bench, model: nn.Module, batch: Any, most: int) -> Seen:
     return Seen(positions=chosen, grid=grid, where=_place(exact, which, worst, (B, T)) if worst else "")
 
 
-def _place(exact: Precise, which: list[int], worst: tuple[int, int], shape: tuple[int, int]) -> str:
+def _place(exact: PreciseModel, which: list[int], worst: tuple[int, int], shape: tuple[int, int]) -> str:
     t = worst[0] + 1
 
     def same(a: Tensor, b: Tensor) -> bool:

@@ -65,7 +65,7 @@ def initial_loss(bench: Bench, *, expected: float | None = None) -> Evidence:
     if math.isfinite(loss) and low_end <= ratio <= high_end:
         remarks = (should.remark,) if should.remark else ()
         return Evidence(
-            verdict=Verdict.HOLDS, message=f"{told}.", numbers=numbers, pictures=(picture,), notes=remarks
+            verdict=Verdict.HOLDS, message=f"{told}.", numbers=numbers, charts=(picture,), notes=remarks
         )
     if math.isfinite(loss) and not should.certain:
         raise NotApplicable(f"{told}; whether that is the right measure for this loss is not known: give expected=.")
@@ -81,7 +81,7 @@ def initial_loss(bench: Bench, *, expected: float | None = None) -> Evidence:
         else "Initialise the last layer smaller, bring targets to mean 0 and variance 1, and see what the loss takes: "
         "logits or probabilities.",
         numbers=numbers,
-        pictures=(picture,),
+        charts=(picture,),
     )
 
 

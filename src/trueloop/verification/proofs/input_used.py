@@ -16,7 +16,7 @@ from torch import Tensor
 from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import leaves, replace_tensors, tensors
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
-from trueloop.verification.influence import Precise, apart, changed, precise, size_of, with_changes
+from trueloop.verification.influence import PreciseModel, apart, changed, precise, size_of, with_changes
 from trueloop.verification.model_call import Call
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench
@@ -77,7 +77,7 @@ def _named(call: Call) -> list[tuple[str, Tensor]]:
     return [*args, *((path.strip("[]'"), leaf) for path, leaf in leaves(dict(call.kwargs)))]
 
 
-def _idle_features(exact: Precise) -> tuple[str, ...]:
+def _idle_features(exact: PreciseModel) -> tuple[str, ...]:
     """Say how many features of a table of real numbers have no gradient in any sample."""
     found = [(index, leaf) for index, leaf in enumerate(tensors(exact.call.tree)) if leaf.is_floating_point()]
     if len(found) != 1 or found[0][1].dim() != 2:

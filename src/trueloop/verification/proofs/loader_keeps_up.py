@@ -63,10 +63,10 @@ def loader_keeps_up(bench: Bench, *, batches: int = 50) -> Evidence:
             "tokenise), and read "
             "in larger pieces.",
             numbers=numbers,
-            pictures=(picture,),
+            charts=(picture,),
         )
     remarks = ("That is much, but the batches themselves take next to no time.",) if share > WAITS else ()
-    return Evidence(verdict=Verdict.HOLDS, message=f"{told}.", numbers=numbers, pictures=(picture,), notes=remarks)
+    return Evidence(verdict=Verdict.HOLDS, message=f"{told}.", numbers=numbers, charts=(picture,), notes=remarks)
 
 
 def _read(bench: Bench, most: int) -> tuple[float, int, int]:

@@ -49,7 +49,7 @@ def loss_falls(bench: Bench, *, batches: int = 5, passes: int = 2) -> Evidence:
             cause="the loss",
             fix="Lower the learning rate; look for logarithms and divisions of what may be 0.",
             numbers=numbers,
-            pictures=(picture,),
+            charts=(picture,),
         )
     if fell <= 0:
         return Evidence(
@@ -59,13 +59,13 @@ def loss_falls(bench: Bench, *, batches: int = 5, passes: int = 2) -> Evidence:
             fix="Check the sign of the loss, the learning rate, what is frozen, and that the optimizer holds "
             "the model.",
             numbers=numbers,
-            pictures=(picture,),
+            charts=(picture,),
         )
     return Evidence(
         verdict=Verdict.HOLDS,
         message=f"The loss fell by {format_percent(fell)}: {told}.",
         numbers=numbers,
-        pictures=(picture,),
+        charts=(picture,),
     )
 
 

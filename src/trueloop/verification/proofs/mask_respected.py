@@ -18,7 +18,7 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import to_double, describe_batch, leaves, map_tensors, select_samples
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
-from trueloop.verification.influence import EXACT, ROUGH, apart, changed, difference
+from trueloop.verification.influence import FLOAT64_TOLERANCE, LOW_PRECISION_TOLERANCE, apart, changed, difference
 from trueloop.verification.model_call import outputs
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench, Work
@@ -184,10 +184,10 @@ def _compared(bench: Bench, work: Work, pair: tuple[Any, Any], real: tuple[Tenso
 def _measured(bench: Bench, work: Work, batch: Any) -> tuple[Tensor | None, list[Tensor], float]:
     try:
         work.model.double()
-        return *_once(bench, work, to_double(batch)), EXACT
+        return *_once(bench, work, to_double(batch)), FLOAT64_TOLERANCE
     except (RuntimeError, TypeError):  # written for one precision only
         work.model.float()
-        return *_once(bench, work, batch), ROUGH
+        return *_once(bench, work, batch), LOW_PRECISION_TOLERANCE
 
 
 def _once(bench: Bench, work: Work, batch: Any) -> tuple[Tensor | None, list[Tensor]]:

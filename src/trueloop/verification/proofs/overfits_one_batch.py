@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from trueloop.core.formatting import format_count, format_duration, format_float, format_percent
 from trueloop.verification.batch_tree import map_tensors, batch_size, select_samples, tensors
 from trueloop.verification.evidence import Curve, Evidence, NotApplicable, NotJudged, Verdict
-from trueloop.verification.freeze_mode import without_dropout
+from trueloop.verification.freeze_mode import disable_dropout
 from trueloop.verification.model_call import is_criterion, pair
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench
@@ -95,7 +95,7 @@ def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1,
     numbers = {"first": start, "last": last, "updates": done, "target": trained.target}
     if trained.learnt:
         return Evidence(
-            verdict=Verdict.HOLDS, message=f"{trained.told}.", numbers=numbers, pictures=(curve,), notes=remarks
+            verdict=Verdict.HOLDS, message=f"{trained.told}.", numbers=numbers, charts=(curve,), notes=remarks
         )
     if not trained.in_time:
         limit = format_duration(bench.subject.seconds)
@@ -108,7 +108,7 @@ def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1,
         fix="Check that input and target belong together, that the gradient reaches every layer, and the learning "
         "rate.",
         numbers=numbers,
-        pictures=(curve,),
+        charts=(curve,),
     )
 
 
@@ -143,7 +143,7 @@ def _train(bench: Bench, batch: Any, ask: Asked) -> Trained:
     if ask.fast:
         groups = [{"params": group["params"]} for group in work.optimizer.param_groups]
         work.optimizer = torch.optim.Adam(groups, lr=FAST)
-    without_dropout(work.model)
+    disable_dropout(work.model)
     floor = bench.subject.floor or _smoothing_floor(bench.subject.loss, work.model, batch)
     if ask.blind:
         work.model.register_forward_pre_hook(_blinded, with_kwargs=True)

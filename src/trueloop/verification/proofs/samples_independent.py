@@ -18,8 +18,8 @@ from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import replace_tensors, tensors
 from trueloop.verification.divergence import first_divergence, trace_modules
 from trueloop.verification.evidence import Evidence, Grid, Verdict
-from trueloop.verification.freeze_mode import BatchNorm, of_kind, pin
-from trueloop.verification.influence import Precise, apart, changed, content, precise, rows_of, size_of, with_changes
+from trueloop.verification.freeze_mode import BatchNorm, layers_in_train_mode, freeze_mode
+from trueloop.verification.influence import PreciseModel, apart, changed, content, precise, rows_of, size_of, with_changes
 from trueloop.verification.model_call import Call
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench
@@ -56,7 +56,7 @@ def samples_independent(bench: Bench, *, samples: int = 6) -> Evidence:
     """
     model = bench.work().model
     batch, _ = bench.aligned(model, samples, least=2)
-    normalised = of_kind(model, BatchNorm)
+    normalised = layers_in_train_mode(model, BatchNorm)
     evaluated = _leaks(bench, model.eval(), batch)
     if evaluated.wrong:
         return _broken(evaluated, "in eval mode")
@@ -65,7 +65,7 @@ def samples_independent(bench: Bench, *, samples: int = 6) -> Evidence:
     remarks: tuple[str, ...] = ()
     if training.wrong and normalised:
         model = bench.work().model
-        pin(model, BatchNorm)
+        freeze_mode(model, BatchNorm)
         held = _leaks(bench, model, batch)
         names = ", ".join(normalised[:3]) + (", ..." if len(normalised) > 3 else "")
         told = f"In train mode the samples do meet, in BatchNorm's statistics of the batch ({names}), as they are to."
@@ -79,7 +79,7 @@ def samples_independent(bench: Bench, *, samples: int = 6) -> Evidence:
         message=f"No output of {format_count(pairs, 'pair')} of samples moves when the other's input changes.",
         notes=remarks,
         numbers={"pairs": pairs},
-        pictures=(_grid(evaluated),),
+        charts=(_grid(evaluated),),
     )
 
 
@@ -94,7 +94,7 @@ def _broken(leaks: Leaks, when: str) -> Evidence:
         cause=leaks.where or f"output {i}, sample {j}",
         fix=FIX,
         numbers={"leaking_pairs": len(leaks.wrong), "most": most},
-        pictures=(_grid(leaks),),
+        charts=(_grid(leaks),),
     )
 
 
@@ -145,7 +145,7 @@ def _other(call: Call, which: list[int], j: int, B: int) -> Call:
     return with_changes(call, which, change)
 
 
-def _add_gradients(grid: list[list[float]], exact: Precise, which: list[int]) -> None:
+def _add_gradients(grid: list[list[float]], exact: PreciseModel, which: list[int]) -> None:
     """Add d output i / d input j to the grid, where the input has gradients and the output hangs on it."""
     leaves = tensors(exact.call.tree)
     real = {index: leaves[index].detach().requires_grad_() for index in which if leaves[index].is_floating_point()}

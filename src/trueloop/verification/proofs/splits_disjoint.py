@@ -80,7 +80,7 @@ def splits_disjoint(bench: Bench, *, samples: int = 20_000) -> Evidence:
         message=f"None of {format_count(held.samples, 'held-out sample')} is among "
         f"{format_count(train.samples, 'training sample')}.",
         numbers=numbers,
-        pictures=(picture,),
+        charts=(picture,),
         notes=() if train.whole and held.whole else ("That is as far as they were read in the time there is.",),
     )
 
@@ -92,7 +92,7 @@ def _broken(sentence: str, fault: str, numbers: dict[str, int], picture: Bars) -
         cause=fault,
         fix="Split before anything else, by what belongs together (person, document, day), and drop duplicates first.",
         numbers=numbers,
-        pictures=(picture,),
+        charts=(picture,),
     )
 
 

@@ -119,7 +119,7 @@ def test_the_linter_finds_nothing():
     assert len(rules) > 30
     for selection in some:
         linted = lint_text(every()[selection], "train.py", rules)
-        assert (linted.problem, linted.found) == ("", ())
+        assert (linted.problem, linted.findings) == ("", ())
 
 
 def test_a_component_brings_lines_and_takes_only_those_it_changes():
