@@ -108,7 +108,7 @@ def test_a_message_in_quotes_a_file_and_a_kind(capsys: pytest.CaptureFixture[str
     assert main(["explain", "out_of_memory"]) == 0
     assert capsys.readouterr().out.splitlines()[:2] == [
         "Out of memory",
-        "OutOfMemoryError or RuntimeError · raised by torch · out-of-memory",
+        "OutOfMemoryError or RuntimeError · raised by PyTorch · out-of-memory",
     ]
 
 
@@ -130,9 +130,9 @@ def test_a_text_of_which_nothing_is_known_is_exit_code_1_and_names_the_nearest(c
     assert main(["explain", "RuntimeError: the mat1 shapes cannot be multiplied with mat2"]) == 1
     out = capsys.readouterr().out
     assert "trueloop knows no page for this error" in out
-    assert "Near to it: Tensor shapes do not match (trueloop explain shape-mismatch)" in out
+    assert "Similar: Tensor shapes do not match (trueloop explain shape-mismatch)" in out
     assert main(["explain", "all is well"]) == 1
-    assert "no error in this text" in capsys.readouterr().out
+    assert "found no error in this text" in capsys.readouterr().out
 
 
 def test_our_own_message_leads_to_the_page_it_names(capsys: pytest.CaptureFixture[str]):

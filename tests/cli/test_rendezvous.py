@@ -53,7 +53,7 @@ def test_whether_it_is_this_machine(text: str, here: bool):
 
 def test_nobody_listens(port: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rendezvous, "is_here", lambda _: False)
-    with pytest.raises(ProcessLost, match=f"Nobody answers at localhost:{port}") as error:
+    with pytest.raises(ProcessLost, match=f"Nothing answers at localhost:{port}") as error:
         wait_for_listener(f"localhost:{port}", patience_s=0.1)
     assert "Start the same command on localhost" in error.value.fix
 

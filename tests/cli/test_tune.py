@@ -49,10 +49,10 @@ def tune(line: str) -> int:
 def test_the_table_and_the_command_that_uses_it(capsys: pytest.CaptureFixture[str]):
     assert tune("tabular") == 0
     out = capsys.readouterr().out
-    assert "as it is" in out
+    assert "unchanged" in out
     assert "2,500 examples/s   2.50 x  25.6 ms per update, waiting 25 %" in out
     assert "micro_batch 64    does not fit into the memory" in out
-    assert "compile is left as it is: why." in out
+    assert "compile stays unchanged: why." in out
     assert "2.50 times as fast" in out
     assert out.endswith("\ntrueloop train tabular --threads 2\n")
 

@@ -127,7 +127,9 @@ class Display:
         self.close()
         word = ENDS.get(event.reason, event.reason)
         memory = "" if event.peak_memory_mib is None else f", peak memory {event.peak_memory_mib:.0f} MiB"
-        self._say(f"{word} after {format_count(event.update, 'update')} in {format_duration(event.seconds)}{memory}", "bold")
+        self._say(
+            f"{word} after {format_count(event.update, 'update')} in {format_duration(event.seconds)}{memory}", "bold"
+        )
 
     def _say(self, line: str, style: str = "") -> None:
         """Print a line that stays. It is never read as markup: names are the user's."""
@@ -146,7 +148,8 @@ class Display:
         row.add_column(no_wrap=True, overflow="ellipsis")
         row.add_column(no_wrap=True, overflow="ellipsis", justify="right", style="dim")
         row.add_row(
-            Text(_place(self.progress)), format_duration(elapsed) + ("" if left is None else f", {format_duration(left)} left")
+            Text(_place(self.progress)),
+            format_duration(elapsed) + ("" if left is None else f", {format_duration(left)} left"),
         )
         return row
 
@@ -181,7 +184,9 @@ def evaluation_line(progress: Progress, event: Evaluated) -> str:
     if event.split == "val" and math.isfinite(progress.train_loss):
         parts.append(f"train loss {format_float(progress.train_loss)}")
     named = sorted(event.metrics.items(), key=lambda item: item[0] != "loss")
-    parts += [f"{f'{event.split} ' if k == 0 else ''}{name} {format_float(value)}" for k, (name, value) in enumerate(named)]
+    parts += [
+        f"{f'{event.split} ' if k == 0 else ''}{name} {format_float(value)}" for k, (name, value) in enumerate(named)
+    ]
     return "  ".join([*parts, "best"] if event.best else parts)
 
 
@@ -227,7 +232,10 @@ def _figures(progress: Progress) -> Iterator[tuple[str, str]]:
         for name, value in event.metrics.items():
             yield replace_unprintable(f"{split} {name}"), format_float(value)
     if progress.best:
-        yield f"best {replace_unprintable(progress.monitored_metric)}", f"{format_float(progress.best_value)} epoch {progress.best.epoch}"
+        yield (
+            f"best {replace_unprintable(progress.monitored_metric)}",
+            f"{format_float(progress.best_value)} epoch {progress.best.epoch}",
+        )
 
 
 def _name(progress: Progress) -> str:

@@ -14,7 +14,7 @@ from trueloop.cli.doctor_options import DoctorOptions, select_checks
 from trueloop.cli.doctor_page import print_report
 from trueloop.doctor.diagnosis import RunRequirements
 from trueloop.doctor.probe import read_machine
-from trueloop.doctor.run_checks import run_checks, summarize, has_errors
+from trueloop.doctor.run_checks import has_errors, run_checks, summarize
 
 
 def doctor_command(

@@ -60,7 +60,7 @@ def _check_lines(each: CheckResult) -> Text:
 
 def _verdict(found: Sequence[CheckResult], machine: Machine) -> str:
     seen = Counter(each.diagnosis.level for each in found)
-    told = ", ".join(format_count(seen[level], level.value) for level in PROBLEM_LEVELS if seen[level])
+    problems = ", ".join(format_count(seen[level], level.value) for level in PROBLEM_LEVELS if seen[level])
     where = f" in a container ({machine.container})" if machine.container else ""
     verdict = "A run would fail." if has_errors(found) else "A run can start."
-    return f"{format_count(len(found), 'check')}{where}: {told or 'nothing is wrong'}. {verdict}"
+    return f"{format_count(len(found), 'check')}{where}: {problems or 'nothing is wrong'}. {verdict}"

@@ -1,4 +1,4 @@
-"""`trueloop explain GRD001`: the page of a silent failure, or of an error that torch raised, told by its traceback."""
+"""`trueloop explain GRD001`: the page of a silent failure, or of an error in a traceback."""
 
 from __future__ import annotations
 

@@ -55,14 +55,18 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
             raise InvalidConfig(f"{spec} returns no Recipe, so it has no settings.", fix="Leave --config out.")
         from_file = read_config(flags["config"], settings) if flags["config"] else {}
         graph = (
-            graph_of(apply_overrides(recipe, {**from_file, **overrides})) if recipe else graph_of_subject(Subject.of(given))
+            graph_of(apply_overrides(recipe, {**from_file, **overrides}))
+            if recipe
+            else graph_of_subject(Subject.of(given))
         )
         if svg is not None:
             write_output(svg, picture(graph), "picture")
         if flags["json"]:
             print(json.dumps({**asdict(graph), "alone_b": graph.alone_b, "svg": str(svg) if svg else None}))
         else:
-            _print_page(recipe.name if recipe else spec, graph, svg, whole=flags["tree"] or len(graph.nodes) <= MAX_LINES)
+            _print_page(
+                recipe.name if recipe else spec, graph, svg, whole=flags["tree"] or len(graph.nodes) <= MAX_LINES
+            )
         return 0
 
     return settings_app(f"trueloop graph {spec}", recipe, FLAGS, act)(words, exit_on_error=False, print_error=False)

@@ -1,7 +1,7 @@
-"""How each process of a run ended, told to the one that started them: one error for the user, not one per process.
+"""Reports how each process of a run ended to the launcher: one error for the user, not one per process.
 
-Every process writes a file into a folder that `torchrun` made and named in the environment. What it says also ends
-useless restarts: a setting that cannot work does not work the fourth time either.
+Every process writes a file into a folder that `torchrun` made and named in the environment. It also prevents
+useless restarts: a setting that cannot work will not work the fourth time either.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Outcome:
 
 
 def report_outcome(act: Callable[[], int]) -> int:
-    """Do the work of a process; where `trueloop train` has started it, write down how that ended.
+    """Do the work of a process; if `trueloop train` has started it, write how it ended to a file.
 
     Args:
         act: returns the exit code. An exception of it is written down instead of printed, and the code is 1.
@@ -70,7 +70,9 @@ def report_outcome(act: Callable[[], int]) -> int:
     if place is None or FOLDER not in os.environ:
         return act()
     folder = Path(os.environ[FOLDER])
-    final = folder / "final"  # an earlier attempt of this process, or of one beside it, ended so that none can help
+    final = (
+        folder / "final"
+    )  # an earlier attempt of this process, or of its neighbour, ended in a way that no restart can fix
     if final.exists():
         return int(final.read_text())
     _path(folder, place, place.restarts).with_suffix(".started").touch()
@@ -110,11 +112,11 @@ def read_outcomes(folder: Path, restart: int | None = None) -> list[Outcome]:
 
 
 def _end_with_launcher() -> None:
-    """Ask Linux for a SIGTERM when the launcher dies: nobody else would end this process, or start it again."""
+    """Ask Linux for a SIGTERM when the launcher dies: nothing else would end this process, or restart it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, int(signal.SIGTERM), 0, 0, 0)  # PR_SET_PDEATHSIG
     with suppress(KeyError, OSError, ValueError):
-        if os.getppid() != int((Path(os.environ[FOLDER]) / LAUNCHER).read_text()):  # it has died meanwhile
+        if os.getppid() != int((Path(os.environ[FOLDER]) / LAUNCHER).read_text()):  # it died in the meantime
             raise SystemExit(EXIT_CODES["preempted"])
 
 
@@ -128,7 +130,7 @@ def _write(folder: Path, place: LaunchInfo, code: int, error: Exception | None) 
     outcome = Outcome(rank=place.rank, restart=place.restarts, code=code, ended_at=time.time(), lost=lost, **words)
     path = _path(folder, place, place.restarts)
     part = path.with_suffix(".part")
-    with suppress(FileNotFoundError):  # the launcher is gone, and nobody reads it
+    with suppress(FileNotFoundError):  # the launcher has ended, and nothing reads it
         part.write_text(json.dumps(asdict(outcome)), encoding="utf-8")
         part.replace(path)
 
@@ -157,12 +159,12 @@ def _same_again(folder: Path, place: LaunchInfo, error: Exception) -> bool:
 
 
 def _log_restart_reason(before: Sequence[Outcome], place: LaunchInfo) -> None:
-    """Let the first process on the machine say what the restart is for."""
+    """Let the first process on the machine print why it was restarted."""
     if not place.restarts or place.local_rank:
         return
-    told = {outcome.rank for outcome in before}
+    reported = {outcome.rank for outcome in before}
     reasons = [
-        f"rank {rank} was killed" for rank in range(place.rank, place.rank + place.local_size) if rank not in told
+        f"rank {rank} was killed" for rank in range(place.rank, place.rank + place.local_size) if rank not in reported
     ]
     if (failed := first_failed(before)) and not (reasons and failed.lost):
         reasons.append(f"rank {failed.rank} failed: {_last_line(failed)}")
@@ -171,7 +173,7 @@ def _log_restart_reason(before: Sequence[Outcome], place: LaunchInfo) -> None:
 
 
 def first_failed(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """Return the failure that the others follow from: the first, but for those that only miss another process.
+    """Return the root failure: the first one that is not just the loss of another process.
 
     Args:
         outcomes: of one attempt, in the order of their ends.
@@ -193,7 +195,7 @@ def error_of(outcome: Outcome) -> TrueloopError:
 
 
 def killed(rank: int, exit_code: int, *, restarts: int) -> ProcessLost:
-    """Return the error of a process that ended without a word.
+    """Return the error of a process that wrote no outcome.
 
     Args:
         rank: of the process.
@@ -205,9 +207,9 @@ def killed(rank: int, exit_code: int, *, restarts: int) -> ProcessLost:
     except ValueError:
         how = f"ended with exit code {exit_code}"
     again = f"; {format_count(restarts, 'restart')} did not help" if restarts else ""
-    memory = " Often it is the kernel, for want of memory: see `dmesg`." if exit_code == -signal.SIGKILL else ""
+    memory = " Often it is the kernel, because memory ran out: see `dmesg`." if exit_code == -signal.SIGKILL else ""
     return ProcessLost(
         f"Rank {rank} {how}{again}.",
-        why=f"The others have been ended, too.{memory}",
-        fix="The same command continues from the last whole checkpoint; --max-restarts does so by itself.",
+        why=f"The others were ended too.{memory}",
+        fix="The same command continues from the last complete checkpoint; --max-restarts does so automatically.",
     )

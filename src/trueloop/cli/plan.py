@@ -50,8 +50,8 @@ def plan_command(sizes: Sizes | None = None, model: ModelSizes | None = None, *,
     made = model.scale_plan() if model else None
     if json:
         numbers = run.as_dict() if run else {}
-        beside = ({"model": made.as_dict()} if run else made.as_dict()) if made else {}
-        print(json_format.dumps({**numbers, **beside}, indent=2))
+        model_numbers = ({"model": made.as_dict()} if run else made.as_dict()) if made else {}
+        print(json_format.dumps({**numbers, **model_numbers}, indent=2))
         return
     console = Console(highlight=False)
     with console.capture() as page:

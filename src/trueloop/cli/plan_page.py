@@ -47,7 +47,9 @@ def _number_rows(plan: Plan) -> Iterator[tuple[str, str, str]]:
 def _legend(plan: Plan) -> Iterator[tuple[Text, str]]:
     """Pair each mark that is drawn with its meaning."""
     seen, left_out, window = plan.examples_per_epoch, plan.never_seen_per_epoch, plan.effective_batch
-    batch = format_count(plan.batch, "example") + f" on each of {format_number(plan.processes)} processes" * (plan.processes > 1)
+    batch = format_count(plan.batch, "example") + f" on each of {format_number(plan.processes)} processes" * (
+        plan.processes > 1
+    )
     partial = f"{format_number(plan.last_batch)} of {format_count(plan.iteration_examples, 'example')}"
     full, last = format_count(window, "example"), format_count(plan.last_window_examples, "example")
     kind = f"the short window of {format_number(plan.last_window)}" if plan.short_last_window else "the last window"

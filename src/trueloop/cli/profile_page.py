@@ -45,7 +45,9 @@ def print_profile(profile: Profile, name: str, console: Console | None = None) -
             Text.assemble("The bottleneck of backward is ", (profile.bottleneck, "bold"), f": {share} of it.")
         )
     if profile.trace:
-        console.print(f"trace  {replace_unprintable(str(profile.trace))}  (chrome://tracing, ui.perfetto.dev)", soft_wrap=True)
+        console.print(
+            f"trace  {replace_unprintable(str(profile.trace))}  (chrome://tracing, ui.perfetto.dev)", soft_wrap=True
+        )
 
 
 def _split(profile: Profile) -> Table:
@@ -68,7 +70,10 @@ def _operations(profile: Profile, operations: Sequence[Operation], title: str) -
     for each in operations[:MAX_OPERATIONS]:
         calls = each.calls / profile.updates
         table.add_row(
-            replace_unprintable(each.name), _share(each, operations), format_duration(each.seconds / profile.updates), f"{calls:g}"
+            replace_unprintable(each.name),
+            _share(each, operations),
+            format_duration(each.seconds / profile.updates),
+            f"{calls:g}",
         )
     if len(operations) > MAX_OPERATIONS:
         table.add_row(Text(f"and {format_count(len(operations) - MAX_OPERATIONS, 'other')}", "dim"))

@@ -18,7 +18,7 @@ def read_stream(lines: Iterable[str], echo: TextIO | None = None) -> str:
 
     Args:
         lines: as they come.
-        echo: each is passed on there at once; None = to nobody.
+        echo: each is forwarded there immediately; None = not at all.
     """
     kept: deque[str] = deque(maxlen=MAX_BYTES)
     for line in lines:

@@ -11,7 +11,9 @@ from rich.table import Table
 from trueloop.recipes import registry
 
 
-def print_recipe_help(tokens: Sequence[str], command: str, purpose: str, flags: Sequence[inspect.Parameter], *ends: str) -> bool:
+def print_recipe_help(
+    tokens: Sequence[str], command: str, purpose: str, flags: Sequence[inspect.Parameter], *ends: str
+) -> bool:
     """Where help is asked for before a recipe is named, print the recipes and a command's own flags.
 
     Args:

@@ -13,12 +13,12 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from trueloop.app.option_types import Count
 from trueloop.app.training.recipe_settings import (
     Setting,
-    format_flags,
-    flag_parameters,
-    settings_from_arguments,
-    keyword_parameter,
     apply_overrides,
     collect_settings,
+    flag_parameters,
+    format_flags,
+    keyword_parameter,
+    settings_from_arguments,
 )
 from trueloop.recipes import registry
 
@@ -115,7 +115,7 @@ class RecipeCommandLine:
 def load_named_recipe(
     tokens: Sequence[str], command: str, made: Callable[[str], Any] = registry.load
 ) -> tuple[str, Any, list[str]]:
-    """Take the first word for the recipe; return it as it was typed, what it means, and the other words.
+    """Take the first word for the recipe; return the word as typed, the recipe, and the other words.
 
     Args:
         tokens: what was typed.
@@ -157,7 +157,7 @@ def settings_app(
     flags: Sequence[inspect.Parameter],
     act: Callable[[dict[str, Any], dict[str, Any], Mapping[str, Setting]], int],
 ) -> App:
-    """Return a command line of a recipe's settings and some flags beside.
+    """Return a command line of a recipe's settings plus some flags.
 
     Args:
         name: of the command, with the recipe.

@@ -1,4 +1,4 @@
-"""Where several machines meet: an address that one of them listens at, and the others wait for."""
+"""The rendezvous of several machines: an address where one of them listens and for which the others wait."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def is_local(rendezvous: str) -> bool:
 
 
 def wait_for_listener(rendezvous: str | None, *, patience_s: float) -> None:
-    """Wait until somebody listens there; torch waits deaf to signals, and then does not say for whom.
+    """Wait until the rendezvous accepts connections; torch would ignore signals meanwhile and not name the host.
 
     Args:
         rendezvous: "host:port"; None, or this machine itself, is not waited for.
         patience_s: for how long.
 
     Raises:
-        ProcessLost: nobody did.
+        ProcessLost: it did not within that time.
     """
     if rendezvous is None or is_local(rendezvous):
         return
@@ -60,16 +60,16 @@ def wait_for_listener(rendezvous: str | None, *, patience_s: float) -> None:
                 time.sleep(0.5)
                 continue
             raise ProcessLost(
-                f"Nobody answers at {rendezvous} ({error}).",
-                why=f"This machine has waited {patience_s:.0f} s for the one that is to listen there.",
-                fix=f"Start the same command on {host}, which must be one of the machines, and see that "
+                f"Nothing answers at {rendezvous} ({error}).",
+                why=f"This machine waited {patience_s:.0f} s for the one that must listen there.",
+                fix=f"Start the same command on {host}, which must be one of the machines, and check that "
                 f"port {port} is open between them.",
             ) from error
         return
 
 
 def open_store(rendezvous: str | None) -> object:
-    """Open what all meet at, where that is here: torchrun shares it, and it outlives torchrun by a moment.
+    """Open the rendezvous store if it is on this machine: torchrun shares it, and it outlives torchrun briefly.
 
     Torch closes it with the last process of this machine, and the others fill the screen with a broken connection.
     """

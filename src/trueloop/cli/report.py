@@ -1,4 +1,4 @@
-"""`trueloop report`: the page and the curves of a run, made anew from its journal."""
+"""`trueloop report`: the page and the curves of a run, rebuilt from its journal."""
 
 from __future__ import annotations
 

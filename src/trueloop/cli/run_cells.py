@@ -1,4 +1,4 @@
-"""What is told of a run in one cell of a table."""
+"""Formats facts about a run for the cells of a table."""
 
 from __future__ import annotations
 

@@ -35,7 +35,12 @@ Row = tuple[str, str, str, str]
 
 def _given(made: Scale) -> Iterator[Row]:
     yield "parameters", _si(made.parameters), "", f"{made.layers} blocks of {made.width}, {made.optimizer}"
-    yield "devices", format_number(made.devices), "", f"micro-batch {made.micro_batch} × {made.sequence} tokens, {_cut(made)}"
+    yield (
+        "devices",
+        format_number(made.devices),
+        "",
+        f"micro-batch {made.micro_batch} × {made.sequence} tokens, {_cut(made)}",
+    )
     yield "precision", made.precision, "", f"{made.compute_bytes} bytes computed with, {FLOAT32} kept"
 
 
@@ -45,9 +50,19 @@ def _cut(made: Scale) -> str:
 
 def _memory(made: Scale) -> Iterator[Row]:
     n, p, c = _si(made.parameters), made.devices, made.compute_bytes
-    yield "parameters", format_size(made.parameter_bytes), format_size(made.parameter_bytes // p), f"{FLOAT32} × {n}, / {p}"
+    yield (
+        "parameters",
+        format_size(made.parameter_bytes),
+        format_size(made.parameter_bytes // p),
+        f"{FLOAT32} × {n}, / {p}",
+    )
     whole = ", whole until the update" if made.accumulate > 1 else f", / {p}"
-    yield "gradients", format_size(made.gradient_bytes), format_size(made.sharded_gradient_bytes), f"{FLOAT32} × {n}{whole}"
+    yield (
+        "gradients",
+        format_size(made.gradient_bytes),
+        format_size(made.sharded_gradient_bytes),
+        f"{FLOAT32} × {n}{whole}",
+    )
     moments = FLOAT32 * MOMENTS[made.optimizer]
     yield "moments", format_size(made.moment_bytes), format_size(made.moment_bytes // p), f"{moments} × {n}, / {p}"
     if made.copy_bytes:
@@ -101,7 +116,12 @@ def _disk(made: Scale) -> Iterator[Row]:
         f"{made.storage_gb_s:g} GB/s each",
     )
     if made.order_list_bytes is not None and made.journal_bytes is not None:
-        yield "order of the data", "0 bytes", "0 bytes", f"a shuffled list would be {format_size(made.order_list_bytes)}"
+        yield (
+            "order of the data",
+            "0 bytes",
+            "0 bytes",
+            f"a shuffled list would be {format_size(made.order_list_bytes)}",
+        )
         yield "journal", format_size(made.journal_bytes), "", f"{JOURNAL_BYTES} bytes an update, where one takes 100 ms"
 
 

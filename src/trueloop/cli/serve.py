@@ -60,7 +60,7 @@ def serve_command(
     with contextlib.closing(taken):
         model = Model.open(artifact, expected=digest, threads=threads)
         address = f"http://{f'[{host}]' if ':' in host else host}:{taken.getsockname()[1]}/predict"
-        told = f"trueloop serve: {model.artifact.name} ({model.description.kind}) on {address}"
+        banner = f"trueloop serve: {model.artifact.name} ({model.description.kind}) on {address}"
         made = server(Service(model, limits, log=log), host=host, timeout_s=limits.timeout_s)
-        run(made, taken, say=lambda: print(told, flush=True))
+        run(made, taken, say=lambda: print(banner, flush=True))
     print("trueloop serve: stopped.", flush=True)

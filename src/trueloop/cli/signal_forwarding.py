@@ -36,9 +36,13 @@ class Signals:
         if self._asked_at is None:
             self._asked_at = now
             raise self._stop(f"got signal {number}", signal.Signals(number))
-        if number == signal.SIGINT or now - self._asked_at > FORWARDED_WITHIN_S:  # else it was sent by two who did not know
+        if (
+            number == signal.SIGINT or now - self._asked_at > FORWARDED_WITHIN_S
+        ):  # else it was sent by two who did not know
             shutil.rmtree(self._folder, ignore_errors=True)
-            time.sleep(max(0.0, self._asked_at + 2 * DUPLICATE_WITHIN_S - now))  # the processes must not take this for an echo
+            time.sleep(
+                max(0.0, self._asked_at + 2 * DUPLICATE_WITHIN_S - now)
+            )  # the processes must not take this for an echo
             os._exit(EXIT_CODES["interrupted" if number == signal.SIGINT else "preempted"])
 
     @contextmanager

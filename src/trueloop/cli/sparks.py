@@ -30,14 +30,16 @@ def drawn(panel: Panel, most: int, blocks: str = BLOCKS) -> Iterator[str]:
     names = [replace_unprintable(curve.label) for curve in curves]
     longest = min(28, max(map(len, names), default=0))
     for name, curve in zip(names, curves, strict=True):
-        told = f"{format_float(min(curve.y), 4)} to {format_float(max(curve.y), 4)}, last {format_float(curve.y[-1], 4)}"
-        cells = max(8, most - longest - len(told) - 6)
+        values = (
+            f"{format_float(min(curve.y), 4)} to {format_float(max(curve.y), 4)}, last {format_float(curve.y[-1], 4)}"
+        )
+        cells = max(8, most - longest - len(values) - 6)
         shares = _shares(curve, cells, (low, high), last, log=panel.log)
         line = "".join(
             _GAP if share is None else blocks[min(len(blocks) - 1, int(share * len(blocks)))] for share in shares
         )
         shown = name if len(name) <= longest else name[: longest - 1] + "…"
-        yield f"  {shown:<{longest}}  {line:<{cells}}  {told}"
+        yield f"  {shown:<{longest}}  {line:<{cells}}  {values}"
 
 
 def _shares(curve: Curve, cells: int, ends: tuple[float, float], last: float, *, log: bool) -> Iterator[float | None]:

@@ -58,7 +58,7 @@ def print_summary(summary: RunSummary, recipe: Recipe, *, again: Sequence[str]) 
 
     Args:
         summary: of the run.
-        recipe: as it was run, settings included.
+        recipe: with the settings of the run.
         again: the words that continue the run.
     """
     console = Console(highlight=False)

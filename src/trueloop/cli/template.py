@@ -39,7 +39,7 @@ class Sizes:
 def template_command(
     kind: Kind, recipe: str, /, *words: str, sizes: Sizes | None = None, output: Path | None = None
 ) -> None:
-    """Write the file that starts a run on a cluster: it is requeued, saves when told to stop, and continues.
+    """Write the file that starts a run on a cluster: it is requeued, saves on the stop signal, and continues.
 
     Args:
         kind: slurm (an sbatch script), submitit (a Python script), or kubernetes (a manifest).

@@ -44,7 +44,11 @@ def coloured(marks: str) -> Text:
 def _span(plan: Plan, epoch: int) -> str:
     last = epoch * plan.updates_per_epoch
     first = last - plan.updates_per_epoch + 1
-    return f"  update {format_number(last)}" if first == last else f"  updates {format_number(first)}–{format_number(last)}"
+    return (
+        f"  update {format_number(last)}"
+        if first == last
+        else f"  updates {format_number(first)}–{format_number(last)}"
+    )
 
 
 def _windows(plan: Plan, room: int) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.cli.outcomes import FOLDER, LAUNCHER, Outcome, error_of, first_failed, killed, read_outcomes
-from trueloop.cli.rendezvous import wait_for_listener, open_store, host_and_port, is_local
+from trueloop.cli.rendezvous import host_and_port, is_local, open_store, wait_for_listener
 from trueloop.cli.signal_forwarding import Signals, quiet
 from trueloop.core.errors import InvalidConfig, ProcessLost
 from trueloop.core.formatting import format_count
@@ -197,7 +197,7 @@ def run_processes(launch: Launch, words: Sequence[str], *, silent: bool = False)
             return _failed(read_outcomes(folder), (first[0], first[1].exitcode), launch)
         except RendezvousError as error:
             if code := _told_to_stop(read_outcomes(folder)):
-                return code  # and torchrun waited in vain for the machines that had been told so, too
+                return code  # and torchrun waited in vain for machines that were stopped as well
             detail = str(error).partition(". ")[0].rstrip(".")
             raise ProcessLost(
                 f"The machines did not meet at {launch.rendezvous}{detail and f': {detail}'}.",
@@ -298,7 +298,7 @@ def _torchrun_flags(launch: Launch) -> list[str]:
 
 
 def _escaped(word: str) -> str:
-    """Keep a `$` as it is: torchrun replaces `${local_rank}` and makes one of two."""
+    """Escape a `$`: torchrun replaces `${local_rank}` and makes one of two."""
     return word.replace("$", "$$")
 
 
@@ -310,9 +310,9 @@ def _by_signal(exit_code: int) -> bool:
 
 
 def _stopped(outcomes: Sequence[Outcome], number: signal.Signals) -> int:
-    """Say how a run ended that was told to stop."""
+    """Print how a run ended that received a stop signal."""
     failed = first_failed(outcomes)
-    if failed and not failed.lost:  # one that had ended its work before it heard of the signal leaves the others alone
+    if failed and not failed.lost:  # one that finished before the signal leaves the others alone
         _show(failed)
         raise error_of(failed)
     return EXIT_CODES["interrupted" if number == signal.SIGINT else "preempted"]
@@ -332,7 +332,7 @@ def _failed(outcomes: Sequence[Outcome], first: tuple[int, int], launch: Launch)
 
 
 def _told_to_stop(outcomes: Sequence[Outcome]) -> int:
-    """Return the exit code of processes that were all told to stop, past torchrun or on another machine; else 0."""
+    """Return the exit code of processes that all received the stop signal, bypassing torchrun or on another machine; else 0."""
     codes = {outcome.code for outcome in outcomes} - {0}
     return max(codes) if codes and codes <= {*EXIT_CODES.values()} else 0
 

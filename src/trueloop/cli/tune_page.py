@@ -29,7 +29,7 @@ class Page:
 
     def tell(self, trial: Trial) -> None:
         """Print a line."""
-        what = f"{trial.setting} {_word(trial.value)}" if trial.setting else "as it is"
+        what = f"{trial.setting} {_word(trial.value)}" if trial.setting else "unchanged"
         if trial.throughput is None:
             self._console.print(Text.assemble(f"{what:18}", (replace_unprintable(trial.problem), "yellow")))
             return
@@ -44,11 +44,13 @@ class Page:
     def end(self, tuned: TuningResult, spec: str, path: Path | None) -> None:
         """Print what is best, and the command that uses it."""
         for setting, why in tuned.not_tried.items():
-            self._console.print(Text(f"{setting} is left as it is: {why}.", "dim"))
+            self._console.print(Text(f"{setting} stays unchanged: {why}.", "dim"))
         if tuned.largest_micro_batch is not None and "micro_batch" not in tuned.not_tried:
-            self._console.print(f"The largest micro-batch that fits, of those tried, is {tuned.largest_micro_batch}.", style="dim")
+            self._console.print(
+                f"The largest micro-batch that fits, of those tried, is {tuned.largest_micro_batch}.", style="dim"
+            )
         if not tuned.chosen:
-            self._console.print("\nNothing is faster by more than the noise: leave the settings as they are.")
+            self._console.print("\nNothing is faster by more than the noise: keep the settings.")
             return
         flags = [word for name, value in tuned.chosen.items() for word in _flag(name, value)]
         words = ["--config", str(path)] if path else flags

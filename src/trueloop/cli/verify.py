@@ -73,6 +73,6 @@ def verify_command(spec: str = "", /, *, wishes: Wishes | None = None) -> int:
 
         write_output(html, to_html(found, spec), "page")
     if wishes.json:
-        told = {"subject": spec, "ok": ok, "proofs": [each.as_dict() for each in found]}
-        print(json_format.dumps(told, indent=2, allow_nan=False))
+        report = {"subject": spec, "ok": ok, "proofs": [each.as_dict() for each in found]}
+        print(json_format.dumps(report, indent=2, allow_nan=False))
     return 0 if ok else 1

@@ -1,4 +1,4 @@
-"""What `trueloop verify` prints: a line per proof as it ends, then what is broken and how to mend it."""
+"""What `trueloop verify` prints: a line per proof as it ends, then what is broken and how to fix it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Page:
         self._status = self._live.status("") if sys.stderr.isatty() and not quiet else None
 
     def began(self, proof: Proof) -> None:
-        """Say what is being proved, where somebody looks on."""
+        """Print which proof runs, on a terminal."""
         if self._status is not None:
             self._status.update(f"{proof.name} ...")
             self._status.start()

@@ -20,7 +20,7 @@ def test_who_is_ahead(ask, ask_json, config):
     assert "did not reach on 2 of 2 seeds" in out
     assert "disqualified, GRD007" in out
     assert "20 (20 to 20)" in out
-    assert out.count("Nobody has handed in yet.") == 2
+    assert out.count("No entries yet.") == 2
 
 
 def test_each_board_leads_with_its_own_number(ask, config):

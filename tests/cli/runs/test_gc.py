@@ -12,7 +12,7 @@ def test_a_dry_run_first(made, ask, ask_json):
     assert code == 0
     assert out.splitlines()[-1].startswith("Removed 1 thing, ")
     assert not doomed.exists()
-    assert ask("gc", "--keep-best", "1")[1] == "Nothing would go.\n"
+    assert ask("gc", "--keep-best", "1")[1] == "Nothing would be removed.\n"
 
 
 def test_only_the_named_runs(made, ask_json):

@@ -65,7 +65,7 @@ def test_all_runs_and_a_second_time_none(runs, capsys):
     assert main(["runs", "sync", "digits-2", "--store", "sqlite"]) == 0
     assert capsys.readouterr().out == "runs/digits-2  was whole, finished\n"
     assert main(["runs", "sync", "digits-2", "--store", "sqlite", "--again"]) == 0
-    assert capsys.readouterr().out == "runs/digits-2  written anew, 4 lines, finished\n"
+    assert capsys.readouterr().out == "runs/digits-2  rewritten, 4 lines, finished\n"
 
 
 def test_json_is_one_object(stored, capsys, monkeypatch):

@@ -32,14 +32,15 @@ def board_command(*, track: str | None = None, by: By = "updates", board: BoardP
     rows = {each.name: standings(base.judged_on(each.name, each.mark), by) for each in tracks}
     if json:
         boards = {name: [as_record(row) for row in found] for name, found in rows.items()}
-        told = {"board": str(base.path), "by": by, "waiting": base.waiting(), "tracks": boards}
+        record = {"board": str(base.path), "by": by, "waiting": base.waiting(), "tracks": boards}
         print(
-            encode_line(told | {"refused": [asdict(each) for track in tracks for each in base.refused(track.name)]}), end=""
+            encode_line(record | {"refused": [asdict(each) for track in tracks for each in base.refused(track.name)]}),
+            end="",
         )
         return
     for each in tracks:
         print_line(f"{each.name}: {each.title}")
-        print_line(f"{ranking_table(rows[each.name], by)}\n" if rows[each.name] else "Nobody has handed in yet.\n")
+        print_line(f"{ranking_table(rows[each.name], by)}\n" if rows[each.name] else "No entries yet.\n")
         for refused in base.refused(each.name):
             print_line(f"Refused: {refused.why}\n")
     waiting = base.waiting()

@@ -8,8 +8,8 @@ from trueloop.app.option_types import Count, Flag
 from trueloop.cli.arena import BoardPath
 from trueloop.cli.columns import print_line
 from trueloop.lab.arena.judge_client import Referee, check_installed
-from trueloop.lab.arena.leaderboard import board_at
 from trueloop.lab.arena.judging import Replayed, replay
+from trueloop.lab.arena.leaderboard import board_at
 from trueloop.lab.arena.tracks import track_named
 from trueloop.runs.journal_lines import encode_line
 
@@ -27,12 +27,12 @@ def replay_command(entry: Count, *, board: BoardPath = None, json: Flag = False)
     row = board_at(board).entry(entry)
     check_installed(track_named(row.track))
 
-    def told(seed: Replayed) -> None:
+    def print_seed(seed: Replayed) -> None:
         if not json:
             print_line(line(seed))
 
     with Referee() as referee:
-        again = replay(row, referee, told)
+        again = replay(row, referee, print_seed)
     if json:
         seeds = [{**asdict(seed), "same": seed.same} for seed in again.seeds]
         print(encode_line({"entry": row.id, "same": again.same, "seeds": seeds, "differing": again.differing}), end="")

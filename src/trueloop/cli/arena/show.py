@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from trueloop.app.option_types import Count, Flag
 from trueloop.cli.arena import BoardPath
-from trueloop.cli.arena_entry_text import as_record, format_outcome, seeds_table, format_entry_settings
+from trueloop.cli.arena_entry_text import as_record, format_entry_settings, format_outcome, seeds_table
 from trueloop.cli.columns import align_columns, print_line
 from trueloop.core.errors import BoardError
 from trueloop.lab.arena.entry import entry_of

@@ -17,8 +17,7 @@ from trueloop.core.untrusted_input import safe_repr
 from trueloop.lab.arena.entry import entry_of
 from trueloop.lab.arena.judge_client import check_installed
 from trueloop.lab.arena.judging import hand_in
-from trueloop.lab.arena.leaderboard import Board, Row, State
-from trueloop.lab.arena.leaderboard import usual_board
+from trueloop.lab.arena.leaderboard import Board, Row, State, usual_board
 from trueloop.lab.arena.queue_worker import see_through
 from trueloop.lab.arena.ranking import standings
 from trueloop.lab.arena.tracks import TRACKS, track_named

@@ -8,8 +8,8 @@ from trueloop.cli.columns import align_columns, print_line, terminal_width
 from trueloop.core.formatting import format_percent
 from trueloop.core.untrusted_input import describe_fields
 from trueloop.lab.arena.entry import Entry
-from trueloop.lab.arena.trial import SEEDS
 from trueloop.lab.arena.tracks import TRACKS, Track
+from trueloop.lab.arena.trial import SEEDS
 from trueloop.runs.journal_lines import encode_line
 
 
@@ -28,7 +28,11 @@ def tracks_command(*, json: Flag = False) -> None:
         print_line(f"    {track.told}")
         print_line(f"    to beat: {format_entry_settings(track.baseline)}\n")
     rows = [[field["name"], _default(field), _range(field), field["help"]] for field in fields]
-    print_line("\n".join(align_columns(["setting", "unless set", "may be", "what it is"], rows, most=terminal_width(), whole={0, 1})))
+    print_line(
+        "\n".join(
+            align_columns(["setting", "unless set", "may be", "what it is"], rows, most=terminal_width(), whole={0, 1})
+        )
+    )
     print_line(f"\nScore: the median over {SEEDS} seeds of the updates until both held-out splits reach the target.")
     print_line("trueloop arena submit config.toml --track digits")
 

@@ -42,7 +42,8 @@ def best_command(
     if json:
         offered = found.alternative.as_json() if found.alternative else None
         print(
-            encode_line({"metric": metric, "mode": found.mode, "best": found.best.as_json(), "offered": offered}), end=""
+            encode_line({"metric": metric, "mode": found.mode, "best": found.best.as_json(), "offered": offered}),
+            end="",
         )
     else:
         _print(metric, found.best)
@@ -75,4 +76,4 @@ def _print(metric: str, answer: EvaluatedCheckpoint) -> None:
         ["checkpoint", str(answer.checkpoint)],
         ["checksums", answer.problem or "verified, every byte"],
     ]
-    print_line("\n".join(align_columns(["", ""], rows)))  # as wide as it is: the path is to be copied
+    print_line("\n".join(align_columns(["", ""], rows)))  # not shortened: the path is to be copied

@@ -12,9 +12,15 @@ from trueloop.cli.runs import Root
 from trueloop.core.errors import InvalidConfig
 from trueloop.runs.journal import read_journal
 from trueloop.runs.journal_lines import encode_line
-from trueloop.runs.queries.comparison import Difference, MetricComparison, find_differences, compare_metrics, metric_modes
+from trueloop.runs.queries.comparison import (
+    Difference,
+    MetricComparison,
+    compare_metrics,
+    find_differences,
+    metric_modes,
+)
 from trueloop.runs.queries.overview import Overview, read_overview, require_readable
-from trueloop.runs.queries.pages import format_point, save_html, save_png, format_value
+from trueloop.runs.queries.pages import format_point, format_value, save_html, save_png
 from trueloop.runs.queries.ranking import Mode, metric_mode
 from trueloop.runs.queries.resolve import find_run
 
@@ -22,7 +28,7 @@ from trueloop.runs.queries.resolve import find_run
 def compare_command(
     *runs: str, png: Path | None = None, html: Path | None = None, root: Root = Path("runs"), json: Flag = False
 ) -> None:
-    """Say what differs between runs in settings, code, data and environment, beside what they measured.
+    """Print what differs between runs in settings, code, data and environment, and what they measured.
 
     Args:
         runs: Two or more: paths, names, or the beginning of a name or run id.
@@ -37,23 +43,23 @@ def compare_command(
     histories = [read_journal(run.path) for run in seen]
     differ = find_differences(histories)
     named: dict[str, Mode | None] = {name: metric_mode(name, seen) for run in seen for name in run.metrics}
-    told = compare_metrics(histories, {**named, **metric_modes(histories)})
+    metrics = compare_metrics(histories, {**named, **metric_modes(histories)})
     drawn = dict(zip(labels_of(seen), histories, strict=True))
     if png:
         save_png(drawn, png)
     if html:
-        save_html(drawn, html, differences=differ, measured=told)
+        save_html(drawn, html, differences=differ, measured=metrics)
     if json:
-        print(encode_line(_record(seen, differ, told, files=[png, html])), end="")
+        print(encode_line(_record(seen, differ, metrics, files=[png, html])), end="")
         return
-    _print(list(drawn), differ, told)
+    _print(list(drawn), differ, metrics)
     for word, file in (("png", png), ("html", html)):
         if file:
             print_line(f"{word}  {file}")
 
 
 def _record(
-    seen: list[Overview], differ: list[Difference], told: list[MetricComparison], *, files: list[Path | None]
+    seen: list[Overview], differ: list[Difference], metrics: list[MetricComparison], *, files: list[Path | None]
 ) -> dict[str, Any]:
     def points(found: Any) -> list[Any]:
         return [point and point._asdict() for point in found]
@@ -61,16 +67,16 @@ def _record(
     return {
         "runs": [run.as_json() for run in seen],
         "differences": [{"group": each.group, "name": each.name, "values": list(each.values)} for each in differ],
-        "metrics": [{"metric": each.metric, "best": points(each.best), "last": points(each.last)} for each in told],
+        "metrics": [{"metric": each.metric, "best": points(each.best), "last": points(each.last)} for each in metrics],
         "files": [str(file) for file in files if file],
     }
 
 
-def _print(labels: list[str], differ: list[Difference], told: list[MetricComparison]) -> None:
+def _print(labels: list[str], differ: list[Difference], metrics: list[MetricComparison]) -> None:
     columns = terminal_width()
     rows = [
         [each.metric, word, *map(format_point, found)]
-        for each in told
+        for each in metrics
         for word, found in (("best", each.best), ("last", each.last))
     ]
     print_line("\n".join(align_columns(["metric", "", *labels], rows, most=columns)) + "\n")

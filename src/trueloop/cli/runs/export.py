@@ -49,11 +49,11 @@ def export_command(
 
 
 def _written(history: History, path: Path) -> Path:
-    beside = path.with_name(path.name + ".part")
+    part = path.with_name(path.name + ".part")
     try:
-        with beside.open("w", encoding="utf-8", newline="") as file:
+        with part.open("w", encoding="utf-8", newline="") as file:
             write_csv(history, file)
-        beside.replace(path)
+        part.replace(path)
     except OSError as error:
         raise RunFolderError(
             f"{path} cannot be written: {error.strerror or error}.", fix="Name another file."

@@ -6,10 +6,10 @@ import json as json_format
 from pathlib import Path
 
 from trueloop.app.option_types import Count, Flag
-from trueloop.app.runs.cleanup import CleanupPlan, CleanupOptions, plan_cleanup, clean_up
+from trueloop.app.runs.cleanup import CleanupOptions, CleanupPlan, clean_up, plan_cleanup
 from trueloop.cli.columns import align_columns, print_line, terminal_width
 from trueloop.cli.runs import Root
-from trueloop.core.formatting import format_count, replace_unprintable, format_size
+from trueloop.core.formatting import format_count, format_size, replace_unprintable
 from trueloop.runs.queries.index import load_overviews
 from trueloop.runs.queries.overview import read_overview
 from trueloop.runs.queries.resolve import find_run
@@ -40,7 +40,9 @@ def gc_command(
     """
     wishes = CleanupOptions(keep_best=keep_best, unfinished=unfinished, older_than_days=older_than)
     wishes.check()
-    seen = [read_overview(path) for path in dict.fromkeys(find_run(word, root) for word in runs)] or load_overviews(root)
+    seen = [read_overview(path) for path in dict.fromkeys(find_run(word, root) for word in runs)] or load_overviews(
+        root
+    )
     plan = (clean_up if yes else plan_cleanup)(seen, root, wishes)
     if json:
         record = {
@@ -57,11 +59,17 @@ def gc_command(
 def _print(plan: CleanupPlan, *, done: bool) -> None:
     rows = [[item.kind, format_size(item.bytes), str(item.path), item.reason] for item in plan.items]
     if rows:
-        print_line("\n".join(align_columns(["what", "size", "path", "why"], rows, right={1}, whole={2}, most=terminal_width())))
+        print_line(
+            "\n".join(align_columns(["what", "size", "path", "why"], rows, right={1}, whole={2}, most=terminal_width()))
+        )
     for path, reason in plan.skipped:
         print_line(replace_unprintable(f"left alone  {path}: {reason}"))
-    told = f"{format_count(len(rows), 'thing')}, {format_size(sum(item.bytes for item in plan.items))}"
+    summary = f"{format_count(len(rows), 'item')}, {format_size(sum(item.bytes for item in plan.items))}"
     if done:
-        print_line(f"Removed {told}.")
+        print_line(f"Removed {summary}.")
     else:
-        print_line(f"Nothing was changed. To remove {told}: the same command with --yes." if rows else "Nothing would go.")
+        print_line(
+            f"Nothing was changed. To remove {summary}: the same command with --yes."
+            if rows
+            else "Nothing would be removed."
+        )

@@ -10,11 +10,11 @@ from cyclopts import Parameter
 
 from trueloop.app.option_types import Count, Flag
 from trueloop.cli.columns import align_columns, print_line, terminal_width
-from trueloop.cli.run_cells import best, progress, text, time, started_cell
+from trueloop.cli.run_cells import best, progress, started_cell, text, time
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import format_count
 from trueloop.runs.journal_lines import encode_line
-from trueloop.runs.queries.filters import FIELDS, filter_runs, parse_condition, state_condition, sort_runs, field_getter
+from trueloop.runs.queries.filters import FIELDS, field_getter, filter_runs, parse_condition, sort_runs, state_condition
 from trueloop.runs.queries.index import load_overviews
 from trueloop.runs.queries.overview import Overview
 
@@ -55,8 +55,8 @@ def list_command(
         return
     asked = [name for name in dict.fromkeys(names) if name not in FIELDS]
     _print(shown, {name: [text(field_getter(name, runs)(run)) for run in shown] for name in asked})
-    beside = f" {format_count(len(found) - len(shown), 'more run')}: --limit 0." if len(found) > len(shown) else ""
-    print_line(f"{format_count(len(shown), 'run')} of {len(runs)} in {root}.{beside}")
+    more = f" {format_count(len(found) - len(shown), 'more run')}: --limit 0." if len(found) > len(shown) else ""
+    print_line(f"{format_count(len(shown), 'run')} of {len(runs)} in {root}.{more}")
 
 
 def _print(runs: Sequence[Overview], asked: dict[str, list[str]]) -> None:

@@ -13,7 +13,7 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.runs.journal import read_journal
 from trueloop.runs.journal_lines import encode_line
 from trueloop.runs.queries.overview import read_overview, require_readable
-from trueloop.runs.queries.pages import save_html, save_png, run_panels
+from trueloop.runs.queries.pages import run_panels, save_html, save_png
 from trueloop.runs.queries.resolve import find_run
 
 

@@ -21,7 +21,7 @@ def rollback_command(
     Args:
         run: A path, a name, or the beginning of a name or run id.
         to: best, last, or the number of an update that has a checkpoint.
-        run_dir: The new run's folder; by default the old name with the present time, beside the old one.
+        run_dir: The new run's folder; by default the old name with the current time, next to the old one.
         root: Where a run lies that is named without a path.
         json: Print one JSON object and nothing else.
     """

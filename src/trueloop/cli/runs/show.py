@@ -7,13 +7,13 @@ from typing import Any
 
 from trueloop.app.option_types import Flag
 from trueloop.cli.columns import align_columns, print_line, terminal_width
-from trueloop.cli.run_cells import at, best, progress, time, started_cell
+from trueloop.cli.run_cells import at, best, progress, started_cell, time
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import format_count, format_float, replace_unprintable
 from trueloop.runs.history import History
 from trueloop.runs.journal import read_journal
 from trueloop.runs.journal_lines import encode_line
-from trueloop.runs.queries.overview import Overview, flatten, read_overview, require_readable, flat_settings
+from trueloop.runs.queries.overview import Overview, flat_settings, flatten, read_overview, require_readable
 from trueloop.runs.queries.pages import format_value
 from trueloop.runs.queries.ranking import metric_mode
 from trueloop.runs.queries.resolve import find_run
@@ -84,6 +84,6 @@ def _metric(seen: Overview, name: str) -> list[str]:
 def _checkpoint(seen: Overview, each: Checkpoint) -> list[str]:
     metric, mode = seen.monitor
     found = seen.best(metric, mode)
-    told = f"{metric} {format_float(each.metrics[metric], 4)}" if metric in each.metrics else ""
+    metric_text = f"{metric} {format_float(each.metrics[metric], 4)}" if metric in each.metrics else ""
     star = " (best)" if found and found.update == each.update else ""
-    return [str(each.update), str(each.epoch), told + star, each.path.name]
+    return [str(each.update), str(each.epoch), metric_text + star, each.path.name]

@@ -15,7 +15,7 @@ from trueloop.core.formatting import format_count, replace_unprintable
 _SAID = {
     "whole": "was whole",
     "copied": "copied",
-    "rewritten": "written anew",
+    "rewritten": "rewritten",
     "busy": "is being copied by another process",
     "empty": "has not started",
 }
@@ -32,7 +32,7 @@ def sync_command(
         runs: Paths, names, or the beginning of a name or run id; none = all runs below the root.
         store: sqlite, sqlite:///FILE, postgresql+psycopg://USER@HOST/DATABASE, http://HOST:PORT (an MLflow server),
             tensorboard:FOLDER, wandb:FOLDER; else the environment's TRUELOOP_STORE.
-        again: Remove the runs from the store and write them anew.
+        again: Remove the runs from the store and write them again.
         root: Where the runs lie.
         json: Print one JSON object and nothing else.
     """
@@ -45,8 +45,8 @@ def sync_command(
     if json:
         print(json_format.dumps({"store": done[0].store, "runs": [_record(each) for each in done]}))
     elif len(done) > 1:
-        told = f", {len(failed)} could not be copied" if failed else ""
-        print(f"{format_count(len(done), 'run')} in {done[0].store}{told}.")
+        failures = f", {len(failed)} could not be copied" if failed else ""
+        print(f"{format_count(len(done), 'run')} in {done[0].store}{failures}.")
     return 1 if failed else 0
 
 
@@ -60,5 +60,5 @@ def _line(synced: SyncedRun) -> str:
 
 
 def _record(synced: SyncedRun) -> dict[str, object]:
-    told = asdict(synced.result) if synced.result else {"outcome": "failed", "state": "", "lines": 0}
-    return {"run": str(synced.run), **told, "problem": synced.problem or None}
+    result = asdict(synced.result) if synced.result else {"outcome": "failed", "state": "", "lines": 0}
+    return {"run": str(synced.run), **result, "problem": synced.problem or None}
