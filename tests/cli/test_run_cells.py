@@ -1,6 +1,6 @@
 import math
 
-from trueloop.cli.run_cells import at, best, labels_of, progress, text, time, started_cell
+from trueloop.cli.run_cells import at, best, labels_of, progress, value_cell, time, started_cell
 from trueloop.core.protocols import RunStarted
 from trueloop.runs.queries.overview import Point, read_overview
 
@@ -25,7 +25,7 @@ def test_a_start_that_is_no_time_and_a_run_of_unknown_length(made):
 
 
 def test_numbers_and_texts():
-    assert [at(None), at(Point(0.123456, 7, 1)), text(0.5), text(None), text(3)] == [
+    assert [at(None), at(Point(0.123456, 7, 1)), value_cell(0.5), value_cell(None), value_cell(3)] == [
         "", "0.1235 @ 7", "0.5000", "", "3"
     ]  # fmt: skip
 

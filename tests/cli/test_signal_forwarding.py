@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trueloop.cli import signal_forwarding
-from trueloop.cli.signal_forwarding import Signals, quiet
+from trueloop.cli.signal_forwarding import SignalForwarder, quiet
 
 
 class Stop(Exception):
@@ -30,8 +30,8 @@ def leaving(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(signal_forwarding.os, "_exit", leave)
 
 
-def first(folder: Path, number: signal.Signals) -> Signals:
-    signals = Signals(folder, Stop)
+def first(folder: Path, number: signal.Signals) -> SignalForwarder:
+    signals = SignalForwarder(folder, Stop)
     with pytest.raises(Stop) as stop:
         signals(number, None)
     assert stop.value.signal is number
@@ -58,7 +58,7 @@ def test_torchrun_installs_this_handler_and_has_its_own_back_afterwards(tmp_path
     from torch.distributed.elastic.multiprocessing import api
 
     own = api._terminate_process_handler
-    signals = Signals(tmp_path, Stop)
+    signals = SignalForwarder(tmp_path, Stop)
     with signals.in_torchruns_place():
         assert api._terminate_process_handler is signals
     assert api._terminate_process_handler is own

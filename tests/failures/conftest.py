@@ -138,7 +138,7 @@ def lint_reports() -> Callable[..., list[Finding]]:
             assert all((each.autofix is not None) is fixes for each in serious), _words(found)
         if any(each.autofix for each in serious):
             fixed = fix_text(script, "train.py", RULES, unsafe=True)
-            left = {_place(each)[0] for each in fixed.left.findings if each.autofix}
+            left = {_place(each)[0] for each in fixed.result.findings if each.autofix}
             assert not left, fixed.text
             assert all(comment in fixed.text for comment in COMMENT.findall(script)), fixed.text
             assert fix_text(fixed.text, "train.py", RULES, unsafe=True).text == fixed.text

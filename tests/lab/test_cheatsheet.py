@@ -4,7 +4,7 @@ from pathlib import Path
 
 from trueloop.lab.cheatsheet import render_markdown, render_table
 
-PAGE = Path(__file__).parents[3] / "docs" / "cheatsheet.md"
+PAGE = Path(__file__).parents[2] / "docs" / "cheatsheet.md"
 
 
 def test_the_page_is_what_is_generated():

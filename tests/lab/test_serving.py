@@ -213,13 +213,13 @@ def test_the_server_needs_no_torch(tmp_path: Path):
 
 
 def test_the_documentation_tells_the_bounds_that_there_are():
-    docs = Path(__file__).parents[3] / "docs" / "lab.md"
+    docs = Path(__file__).parents[2] / "docs" / "lab.md"
     told = " ".join(docs.read_text(encoding="utf-8").partition("## Who can reach it")[2].split())
     assert api.MAX_BODY_BYTES == serving.LARGEST_MESSAGE
     for words in (
         f"a body above {api.MAX_BODY_BYTES >> 10} KiB",
         f"may take {zygote.MAX_WORKER_BYTES >> 30} GiB more",
-        f"ends at {simulator.MOST_MIB:g} MiB",
+        f"ends at {simulator.MAX_MIB:g} MiB",
         f"at most {websocket.MAX_SESSIONS} of them",
         f"said nothing for {websocket.IDLE_TIMEOUT_S / 60:g} minutes",
         f"taken nothing for {websocket.SEND_TIMEOUT_S:g} seconds",

@@ -108,7 +108,7 @@ def test_what_cannot_be_read_is_said(content, words):
 )
 def test_a_text_is_written_back_as_it_was(content):
     decoded = decode(content)
-    assert decoded.encoded(decoded.text) == content
+    assert decoded.encode(decoded.text) == content
 
 
 def test_a_file_that_is_gone_is_said(tmp_path):

@@ -29,8 +29,8 @@ def test_everything_else_keeps_every_byte():
     source = "bad = 'é' ;  # bad\r\n\tx = [ bad,bad ]  \x0c\r\n".replace("\tx", "x")
     fixed = fix_text(source, "a.py", [ruled("good")])
     assert fixed.text == source.replace("bad =", "good =").replace("[ bad,bad ]", "[ good,good ]")
-    assert fixed.fixed == 3
-    assert not fixed.left.findings
+    assert fixed.fix_count == 3
+    assert not fixed.result.findings
 
 
 def test_unsafe_fixes_wait_to_be_asked_for():
@@ -49,8 +49,8 @@ def test_a_fix_that_cuts_the_graph_is_unsafe_whatever_its_rule_says(new):
 def test_a_fix_that_does_not_help_is_left_out():
     for useless in ("bad", "bad + bad", "(", "good good"):
         fixed = fix_text("x = bad\n", "a.py", [ruled(useless)])
-        assert (fixed.text, fixed.fixed) == ("x = bad\n", 0)
-        assert len(fixed.left.findings) == 1
+        assert (fixed.text, fixed.fix_count) == ("x = bad\n", 0)
+        assert len(fixed.result.findings) == 1
 
 
 def test_one_bad_fix_does_not_keep_others_back():
@@ -62,7 +62,7 @@ def test_fixes_upon_fixes_come_to_an_end():
     chain = [ruled(f"n{i + 1}", old=f"n{i}", code=f"GRD{i:03}") for i in range(5)]
     assert fix_text("n0", "a.py", chain).text == "n0", "each alone leaves as many findings as before"
     circle = [ruled("b", old="a"), ruled("a", old="b", code="GRD002")]
-    assert fix_text("a", "a.py", circle).fixed == 0
+    assert fix_text("a", "a.py", circle).fix_count == 0
 
 
 def test_a_note_on_what_a_fix_writes_does_not_keep_it_back():

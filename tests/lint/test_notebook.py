@@ -27,19 +27,19 @@ def test_magics_are_hidden_and_every_line_keeps_its_place():
     for number, line in enumerate(lines, 1):
         if line.startswith("# trueloop: cell"):
             continue
-        cell, at = notebook.place(number)
+        cell, at = notebook.locate(number)
         original = cell.source.split("\n")[at - 1]
         assert line == original or line.endswith(f"hidden {original.strip()}"), (line, original)
     assert [cell.number for cell in notebook.cells] == [2, 3, 4, 5, 6]
-    assert notebook.broken == [(6, "cell 6 line 1: invalid syntax")]
+    assert notebook.invalid_cells == [(6, "cell 6 line 1: invalid syntax")]
 
 
 @pytest.mark.parametrize("how", [{"indent": 1}, {"indent": 2}, {"indent": None}, {"ensure_ascii": False, "indent": 4}])
 def test_only_the_cell_that_changes_is_written(how):
     before = raw(**how)
     notebook = Notebook(before)
-    assert notebook.written(notebook.text) == before
-    after = notebook.written(notebook.text.replace("    y = x\n", "    y = x + 1\n    z = 'ü'\n"))
+    assert notebook.render(notebook.text) == before
+    after = notebook.render(notebook.text.replace("    y = x\n", "    y = x + 1\n    z = 'ü'\n"))
     changed, old = json.loads(after)["cells"], json.loads(before)["cells"]
     assert changed[3]["source"] == ["if x:\n", "    !pip install é\n", "    y = x + 1\n", "    z = 'ü'"]
     assert [cell for i, cell in enumerate(changed) if i != 3] == [cell for i, cell in enumerate(old) if i != 3]
@@ -51,16 +51,16 @@ def test_only_the_cell_that_changes_is_written(how):
 def test_a_source_that_is_one_string_stays_one():
     text = '{"cells": [{"cell_type": "code", "source": "a = 1\\nb = 2"}]}'
     notebook = Notebook(text)
-    assert notebook.written(notebook.text.replace("a = 1", "a = 3")) == text.replace("a = 1", "a = 3")
+    assert notebook.render(notebook.text.replace("a = 1", "a = 3")) == text.replace("a = 1", "a = 3")
 
 
 def test_a_cell_may_hold_what_stands_between_cells():
     source = ["# trueloop: cell 7\n", "a = 1  # trueloop: ignore[GRD001]\n", "%magic\n", "pass  # trueloop: hidden b\n"]
     text = json.dumps({"cells": [{"cell_type": "code", "source": each} for each in (source, "c = 1", source)]})
     notebook = Notebook(text)
-    assert notebook.place(notebook.text.splitlines().index("c = 1") + 1) == (notebook.cells[1], 1)
-    assert notebook.written(notebook.text) == text
-    assert notebook.written(notebook.text.replace("= 1", "= 2")) == text.replace("= 1", "= 2")
+    assert notebook.locate(notebook.text.splitlines().index("c = 1") + 1) == (notebook.cells[1], 1)
+    assert notebook.render(notebook.text) == text
+    assert notebook.render(notebook.text.replace("= 1", "= 2")) == text.replace("= 1", "= 2")
 
 
 def test_lines_know_where_they_stand_in_the_file():

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from trueloop.verification.divergence import first_divergence, trace_modules
-from trueloop.verification.model_call import Call
+from trueloop.verification.model_call import ModelCall
 
 
 class Inner(nn.Module):
@@ -18,10 +18,10 @@ class Inner(nn.Module):
 
 def test_the_first_place_is_found():
     model = nn.Sequential(nn.Flatten(), Inner(), nn.Dropout(0.5))
-    call = Call(args=(torch.ones(4, 2),), kwargs={})
+    call = ModelCall(args=(torch.ones(4, 2),), kwargs={})
     assert first_divergence(trace_modules(model, call, 0), trace_modules(model, call, 1), torch.equal) == "in 2 (Dropout)"
     assert first_divergence(trace_modules(model, call, 0), trace_modules(model, call, 0), torch.equal) == ""
-    other = Call(args=(torch.zeros(4, 2),), kwargs={})
+    other = ModelCall(args=(torch.zeros(4, 2),), kwargs={})
 
     def but_the_input(a, b):
         return a.equal(b) or bool((a == 0).all() or (b == 0).all())

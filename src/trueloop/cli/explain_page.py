@@ -106,7 +106,7 @@ def answered(answer: Explanation) -> Iterator[Text]:
 
 def _error(matched: MatchedError) -> Iterator[Text]:
     yield Text(_line(matched.error), "bold red")
-    site = matched.site
+    site = matched.location
     where = [f"{site.path}:{site.line}" + (f" in {site.function}" if site.function else "")] if site else []
     ranks = [f"on {'rank' if len(matched.error.ranks) == 1 else 'ranks'} {', '.join(map(str, matched.error.ranks))}"]
     parts = [

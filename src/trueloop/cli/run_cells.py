@@ -40,7 +40,7 @@ def at(point: Point | None) -> str:
     return f"{format_float(point.value, 4)} @ {point.update}" if point else ""
 
 
-def text(value: object) -> str:
+def value_cell(value: object) -> str:
     """Write any value."""
     return format_float(value, 4) if isinstance(value, float) else "" if value is None else str(value)
 

@@ -16,7 +16,7 @@ def print_scale(made: Scale, console: Console) -> None:
     """Print the page, no wider than the console."""
     wide = console.width >= 60
     for title, columns, rows in (
-        ("", ("", ""), _given(made)),
+        ("", ("", ""), _input_rows(made)),
         ("memory of a device", ("replicated", "sharded"), _memory(made)),
         ("per update", ("replicated", "sharded"), _update(made)),
         ("disk", ("replicated", "sharded"), _disk(made)),
@@ -33,18 +33,18 @@ def print_scale(made: Scale, console: Console) -> None:
 Row = tuple[str, str, str, str]
 
 
-def _given(made: Scale) -> Iterator[Row]:
+def _input_rows(made: Scale) -> Iterator[Row]:
     yield "parameters", _si(made.parameters), "", f"{made.layers} blocks of {made.width}, {made.optimizer}"
     yield (
         "devices",
         format_number(made.devices),
         "",
-        f"micro-batch {made.micro_batch} × {made.sequence} tokens, {_cut(made)}",
+        f"micro-batch {made.micro_batch} × {made.sequence} tokens, {_sharding_rows(made)}",
     )
     yield "precision", made.precision, "", f"{made.compute_bytes} bytes computed with, {FLOAT32} kept"
 
 
-def _cut(made: Scale) -> str:
+def _sharding_rows(made: Scale) -> str:
     return f"{made.accumulate} per update" if made.accumulate > 1 else "one per update"
 
 

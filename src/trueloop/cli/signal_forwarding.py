@@ -16,7 +16,7 @@ from typing import Any
 from trueloop.training.interrupt import DUPLICATE_WITHIN_S, EXIT_CODES, FORWARDED_WITHIN_S
 
 
-class Signals:
+class SignalForwarder:
     """The first signal is passed on to the processes, which save; the second leaves at once, and they with it.
 
     Torchrun's own handler raises the second time, too, and what that ends in is to wait for the processes once more.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.cli.outcomes import FOLDER, LAUNCHER, Outcome, error_of, first_failed, killed, read_outcomes
 from trueloop.cli.rendezvous import host_and_port, is_local, open_store, wait_for_listener
-from trueloop.cli.signal_forwarding import Signals, quiet
+from trueloop.cli.signal_forwarding import SignalForwarder, quiet
 from trueloop.core.errors import InvalidConfig, ProcessLost
 from trueloop.core.formatting import format_count
 from trueloop.training.distributed.launcher_env import local_address_for, read_launch_info
@@ -227,7 +227,7 @@ def worker_command(words: Sequence[str]) -> list[str]:
 def _ready(launch: Launch, stop: type[Any]) -> Generator[Path]:
     """Set the variables the processes inherit, take the signals in torchrun's place, keep its log for who asks."""
     folder = Path(tempfile.mkdtemp(prefix="trueloop-"))
-    asked = Signals(folder, stop)
+    asked = SignalForwarder(folder, stop)
     # Torch 2.13 hands the store of one attempt to the next, where a process finds the address of a dead one, and waits.
     added = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     if "OMP_NUM_THREADS" not in os.environ:

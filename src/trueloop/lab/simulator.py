@@ -67,14 +67,14 @@ from trueloop.sanitizer.watch import Watch
 
 
 def run_scenario(
-    scenario: Scenario, injects: Mapping[str, Inject], hear: Callable[[float], None] = lambda progress: None
+    scenario: Scenario, injects: Mapping[str, Inject], on_progress: Callable[[float], None] = lambda progress: None
 ) -> Sequence[Record]:
     """Run all variants.
 
     Args:
         scenario: the experiment.
         injects: what breaks a script, by its code.
-        hear: told before every batch how far all is, 0..1; may raise `Stopped`.
+        on_progress: told before every batch how far all is, 0..1; may raise `Stopped`.
 
     Returns:
         A record of each, in their order.
@@ -83,14 +83,14 @@ def run_scenario(
     done = 0
     records: list[Record] = []
     for variant in scenario.variants:
-        records.append(_run(variant, injects, lambda play, done=done: hear((done + play.update) / total)))
+        records.append(_run_variant(variant, injects, lambda play, done=done: on_progress((done + play.update) / total)))
         done += variant.simulation.updates
     return records
 
 
-def _run(variant: Variant, injects: Mapping[str, Inject], hear: Callable[[Play], None]) -> Record:
+def _run_variant(variant: Variant, injects: Mapping[str, Inject], before_batch: Callable[[Play], None]) -> Record:
     loop, simulation = fitted(variant.simulation, [injects[code] for code in variant.bugs])
-    play = Play(Program(loop.text()), hear, clip=simulation.clip, memory_share=1.0)
+    play = Play(Program(loop.text()), before_batch, clip=simulation.clip, memory_share=1.0)
     play.run()
     curves = play.take()
     return Record(
@@ -99,8 +99,8 @@ def _run(variant: Variant, injects: Mapping[str, Inject], hear: Callable[[Play],
     )  # fmt: skip
 
 
-SAID_S: Final = 0.1  # between two words on how far an experiment is
-MOST_MIB: Final = 768.0  # what a run may come to hold: graphs that are kept grow without end
+PROGRESS_INTERVAL_S: Final = 0.1  # between two words on how far an experiment is
+MAX_MIB: Final = 768.0  # what a run may come to hold: graphs that are kept grow without end
 
 
 def serve(read_fd: int, write_fd: int) -> None:
@@ -123,7 +123,7 @@ def warm_up() -> None:
     known_errors()
 
 
-class _Begun(NamedTuple):
+class _PendingRun(NamedTuple):
     """A run that is asked for, and its script."""
 
     asked: Begin
@@ -140,7 +140,7 @@ class Simulator:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._orders: deque[Command] = deque()
-        self._next: _Begun | RunScenario | None = None
+        self._next: _PendingRun | RunScenario | None = None
         self._frames = FrameSender(channel.send_frame)
         self._runs = 0
         self._play: Play | None = None
@@ -176,7 +176,7 @@ class Simulator:
 
     # One run -----------------------------------------------------------------------------------------------------
 
-    def _begin(self, begin: _Begun) -> None:
+    def _begin(self, begin: _PendingRun) -> None:
         written = begin.written
         self._runs += 1
         self._goal, self._written, self._ended = 0, written, False
@@ -221,8 +221,8 @@ class Simulator:
             self._obey(0.01 if self._stale and frames.page_keeps_up else None)
         if self._next is not None:
             raise Stopped("another run")
-        if play.held_mib() > MOST_MIB:
-            raise Stopped(f"It held {MOST_MIB:g} MiB, and others need memory, too.")
+        if play.held_mib() > MAX_MIB:
+            raise Stopped(f"It held {MAX_MIB:g} MiB, and others need memory, too.")
 
     def _end(self, play: Play, why: str, report: Report) -> None:
         if why != "another run" and "model" in play.program.names and "train_set" in play.program.names:
@@ -290,7 +290,7 @@ class Simulator:
         elif isinstance(asked, ShowNeurons):
             self._frames.neurons, self._stale = asked.neurons, True
         elif isinstance(asked, Begin):
-            self._next = _Begun(asked, _written(asked))  # what cannot be written does not end the run that is there
+            self._next = _PendingRun(asked, _written(asked))  # what cannot be written does not end the run that is there
         elif isinstance(asked, RunScenario):
             self._next = asked
         elif self._play is None:
@@ -332,7 +332,7 @@ class Simulator:
             self._obey(0.0)
             if self._next is not None:
                 raise Stopped
-            if perf_counter() - said_s > SAID_S:
+            if perf_counter() - said_s > PROGRESS_INTERVAL_S:
                 said_s = perf_counter()
                 self._channel.send_json({"kind": "scenario", "name": name, "state": "running", "progress": progress})
 

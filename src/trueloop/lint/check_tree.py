@@ -68,15 +68,15 @@ def lint_content(content: bytes, path: str, job: LintJob) -> LintedFile:
     if not job.fix:
         return LintedFile(_with_file_offsets(lint_text(decoded.text, path, job.rules), decoded), content)
     fixed = fix_text(decoded.text, path, job.rules, unsafe=job.unsafe)
-    after = decoded.encoded(fixed.text) if fixed.fixed else None
-    return LintedFile(_with_file_offsets(fixed.left, decoded._replace(text=fixed.text)), content, after, fixed.fixed)
+    after = decoded.encode(fixed.text) if fixed.fix_count else None
+    return LintedFile(_with_file_offsets(fixed.result, decoded._replace(text=fixed.text)), content, after, fixed.fix_count)
 
 
 def _with_file_offsets(linted: FileResult, decoded: Decoded) -> FileResult:
     """Tell fixes in bytes of the file, where those are not the text's in UTF-8."""
     if decoded.encoding == "utf-8" and not decoded.bom:
         return linted
-    found = [replace(each, autofix=decoded.in_file(each.autofix)) if each.autofix else each for each in linted.findings]
+    found = [replace(each, autofix=decoded.to_file_offsets(each.autofix)) if each.autofix else each for each in linted.findings]
     return replace(linted, findings=tuple(found))
 
 
@@ -85,23 +85,23 @@ def _lint_notebook(decoded: Decoded, content: bytes, path: str, job: LintJob) ->
     if not job.fix:
         return LintedFile(_with_cell_locations(lint_text(notebook.text, path, job.rules, notebook=True), notebook, path), content)
     fixed = fix_text(notebook.text, path, job.rules, unsafe=job.unsafe, notebook=True)
-    if not fixed.fixed:
-        return LintedFile(_with_cell_locations(fixed.left, notebook, path), content)
-    raw = notebook.written(fixed.text)
-    return LintedFile(_with_cell_locations(fixed.left, Notebook(raw), path), content, decoded.encoded(raw), fixed.fixed)
+    if not fixed.fix_count:
+        return LintedFile(_with_cell_locations(fixed.result, notebook, path), content)
+    raw = notebook.render(fixed.text)
+    return LintedFile(_with_cell_locations(fixed.result, Notebook(raw), path), content, decoded.encode(raw), fixed.fix_count)
 
 
 def _with_cell_locations(linted: FileResult, notebook: Notebook, path: str) -> FileResult:
     """Tell places by cell and line, and why cells could not be judged."""
-    problem = "; ".join(words for _, words in notebook.broken) or linted.problem
+    problem = "; ".join(words for _, words in notebook.invalid_cells) or linted.problem
 
     def site(known: SourceLocation) -> SourceLocation:
-        cell, line = notebook.place(known.line)
+        cell, line = notebook.locate(known.line)
         return SourceLocation(f"{path}:cell {cell.number}", line, known.function)
 
     def moved(finding: Finding) -> Finding:
         assert finding.location is not None
-        cell, line = notebook.place(finding.location.line)
+        cell, line = notebook.locate(finding.location.line)
         end = finding.end and (finding.end[0] - finding.location.line + line, finding.end[1])
         related = tuple((site(other), words) for other, words in finding.related)
         return replace(finding, location=site(finding.location), related=related, end=end, cell=cell.number)

@@ -35,14 +35,14 @@ class Decoded(NamedTuple):
     encoding: str
     bom: bool
 
-    def encoded(self, text: str) -> bytes:
+    def encode(self, text: str) -> bytes:
         """Return another text the way the file is written."""
         return (b"\xef\xbb\xbf" if self.bom else b"") + text.encode(self.encoding)
 
-    def in_file(self, fix: Fix) -> Fix:
+    def to_file_offsets(self, fix: Fix) -> Fix:
         """Return a fix of the text, whose edits count bytes of UTF-8, with edits that count bytes of the file."""
         whole = self.text.encode("utf-8", "surrogatepass")
-        places = {place: len(self.encoded(whole[:place].decode())) for edit in fix.edits for place in edit[:2]}
+        places = {place: len(self.encode(whole[:place].decode())) for edit in fix.edits for place in edit[:2]}
         edits = tuple(Edit(places[each.start], places[each.end], each.text) for each in fix.edits)
         return Fix(edits, safe=fix.safe, description=fix.description)
 

@@ -17,9 +17,9 @@ class FixResult(NamedTuple):
     """A text after its fixes."""
 
     text: str
-    fixed: int
+    fix_count: int
     """Findings that are gone."""
-    left: FileResult
+    result: FileResult
     """What the rules find in it now."""
 
 

@@ -48,7 +48,7 @@ class Notebook:
         self._marker = "trueloop"
         while any(f"# {self._marker}: {word} " in sources for word in ("cell", "hidden")):
             self._marker += "'"  # a cell holds such a line itself
-        self.broken: list[tuple[int, str]] = []
+        self.invalid_cells: list[tuple[int, str]] = []
         """Cells that are no Python, and why: they are left out."""
         parts = [(f"# {self._marker}: cell {cell.number}\n", self._as_python(cell)) for cell in self.cells]
         self.text = "".join(mark + body for mark, body in parts)
@@ -59,12 +59,12 @@ class Notebook:
             self._first.append(line + 1)
             line += (mark + body).count("\n")
 
-    def place(self, line: int) -> tuple[Cell, int]:
+    def locate(self, line: int) -> tuple[Cell, int]:
         """Return the cell a line of `text` stands in, and its line there, from 1."""
         index = max((i for i, first in enumerate(self._first) if first <= line), default=0)
         return self.cells[index], max(1, line - self._first[index] + 1)
 
-    def written(self, text: str) -> str:
+    def render(self, text: str) -> str:
         """Return the file with the code of a changed `text`; cells that did not change keep every byte."""
         cells = re.compile(rf"^# {self._marker}: cell \d+\n", re.MULTILINE)
         hidden = re.compile(rf"^(?P<indent>\s*)pass  # {self._marker}: hidden (?P<line>.*)$", re.MULTILINE)
@@ -93,7 +93,7 @@ class Notebook:
         problem = _syntax_problem(shown)
         if problem is None:
             return shown
-        self.broken.append((cell.number, f"cell {cell.number}{problem}"))
+        self.invalid_cells.append((cell.number, f"cell {cell.number}{problem}"))
         return hidden
 
 

@@ -1,4 +1,4 @@
-"""Layers within a running model that are looked at each time: what they are given must be right, not what they are."""
+"""Inspects the inputs of batch normalisations and recurrent layers at each call within a model."""
 
 from __future__ import annotations
 
@@ -15,68 +15,70 @@ from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 
 INSPECTED_LAYERS: Final = (_BatchNorm, nn.RNNBase)
-MOST_SHAPES: Final = 64  # of one recurrent layer's inputs: no loader has batches of so many sizes
+MAX_SHAPES: Final = 64  # of one recurrent layer's inputs: no loader has batches of so many sizes
 
 
 class LayerCalls:
-    """Tells `BatchNormOfOne` and `SequenceRun`; asked at each call of such a layer while watching in full.
+    """Emits `BatchNormSingleSample` and `RecurrentLayerCalled` during full tracing.
 
-    Cost: 1 us for each.
+    Cost: 1 us for each call of such a layer.
     """
 
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
-        self._alone: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._batch: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
-        """Batch normalisation -> samples in its latest batch of more than one."""
+        self._reported: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._batch_sizes: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()
+        """Batch normalisation -> size of its latest batch of more than one sample."""
         self._shapes = WeakIdDict[nn.Module, set[tuple[int, ...]]]()
-        """Recurrent layer -> the first dimensions of what it was given."""
+        """Recurrent layer -> the first dimensions of its inputs."""
 
-    def begin(self) -> None:
-        """Forget what was told: somebody else listens now."""
-        self._alone.clear()
-        self._batch.clear()
+    def reset(self) -> None:
+        """Forget earlier watches."""
+        self._reported.clear()
+        self._batch_sizes.clear()
         self._shapes.clear()
 
-    def look(self, root: nn.Module, module: nn.Module, args: tuple[Any, ...], given: tuple[Any, ...]) -> None:
-        """Look at one call.
+    def inspect(self, root: nn.Module, module: nn.Module, args: tuple[Any, ...], model_args: tuple[Any, ...]) -> None:
+        """Inspect one call.
 
         Args:
-            root: the model that runs, and was ``given`` these arguments.
-            module: within it, is about to run on ``args``.
+            root: the running model.
+            module: a layer of it, about to run.
+            args: the arguments of the layer.
+            given: the arguments of the model.
         """
         if not args or not isinstance(args[0], Tensor) or args[0].dim() < 2:
             return
         if isinstance(module, nn.RNNBase):
             if not (module.batch_first and args[0].dim() == 3):
-                self._run(module, args[0].shape, given)
+                self._check_recurrent(module, args[0].shape, model_args)
         elif module.training:
-            self._normalise(root, module, args[0])
+            self._check_batchnorm(root, module, args[0])
 
-    def _normalise(self, root: nn.Module, module: nn.Module, batch: Tensor) -> None:
+    def _check_batchnorm(self, root: nn.Module, module: nn.Module, batch: Tensor) -> None:
         shape = batch.shape
         if shape[0] != 1:
-            self._batch[module] = shape[0]
-        elif module in self._batch and module not in self._alone:
-            self._alone.add(module)
+            self._batch_sizes[module] = shape[0]
+        elif module in self._batch_sizes and module not in self._reported:
+            self._reported.add(module)
             self._stream.emit(
                 BatchNormSingleSample(
                     location=user_location(),
                     module=self._stream.registry.ref(module),
                     model=self._stream.registry.ref(root),
                     values=batch.numel() // max(1, shape[1]),
-                    previous_batch_size=self._batch[module],
+                    previous_batch_size=self._batch_sizes[module],
                 )
             )
 
-    def _run(self, module: nn.Module, shape: tuple[int, ...], given: tuple[Any, ...]) -> None:
+    def _check_recurrent(self, module: nn.Module, shape: tuple[int, ...], model_args: tuple[Any, ...]) -> None:
         program = self._program
-        drawn, program.record_batch_sizes = program.batch_sizes, True
-        if drawn is None or program.loader is None:
+        sizes, program.record_batch_sizes = program.batch_sizes, True
+        if sizes is None or program.loader is None:
             return
         known = self._shapes.get(module) or self._shapes.put(module, set())
         first = tuple(shape[: len(shape) - 1])
-        if first in known or len(known) >= MOST_SHAPES:
+        if first in known or len(known) >= MAX_SHAPES:
             return
         known.add(first)
         self._stream.emit(
@@ -87,8 +89,8 @@ class LayerCalls:
                 sequences=first[1] if len(first) > 1 else None,
                 loader=program.loader,
                 input_from_loader=any(
-                    each.shape[: len(first)] == first and (each.shape[0], each.numel()) in drawn
-                    for each in given
+                    each.shape[: len(first)] == first and (each.shape[0], each.numel()) in sizes
+                    for each in model_args
                     if isinstance(each, Tensor)
                 ),
             )

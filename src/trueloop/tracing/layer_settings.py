@@ -1,4 +1,4 @@
-"""Settings of layers that do not mean what they seem to; read when a model is first trained."""
+"""Finds layer settings with an unintended effect, when a model is first trained."""
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ from typing import Any, Final, NamedTuple, cast
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
-from trueloop.tracing.program_text.attribute_readers import kept, read_in_program
-from trueloop.tracing.program_text.freezing import MISSPELLED, RIGHT
+from trueloop.tracing.program_text.attribute_readers import uses_attribute, is_read_in_program
+from trueloop.tracing.program_text.freezing import MISSPELLINGS, REQUIRES_GRAD
 
-LARGE: Final = 0.9
-"""From here on the running statistics are those of the latest batch or two; 1 is a choice, and so is None."""
-OUTWEIGHS: Final = 0.1
-"""Added to a variance, which is about 1 behind any sensible initialisation; torch's own is 1e-5."""
-WORDS: Final = MISSPELLED | {RIGHT}
+HIGH_MOMENTUM: Final = 0.9
+"""From this momentum on the running statistics are those of the latest one or two batches; 1 and None are deliberate."""
+HIGH_EPSILON: Final = 0.1
+"""From this epsilon on it matters: the variance is about 1 after usual initialisations, PyTorch's default 1e-5."""
+ATTRIBUTES: Final = MISSPELLINGS | {REQUIRES_GRAD}
 
 
-class Alike(NamedTuple):
-    """Layers of one setting."""
+class SharedSetting(NamedTuple):
+    """Layers with the same setting."""
 
     first: nn.Module
     value: float
     layers: int
 
 
-def find_dominating_epsilon(model: nn.Module) -> list[Alike]:
-    """Return the batch normalisations, by epsilon, in which that takes a good part of what is divided by."""
-    return _alike((each, each.eps) for each in _normalising(model) if each.eps >= OUTWEIGHS)
+def find_dominating_epsilon(model: nn.Module) -> list[SharedSetting]:
+    """Return the batch normalisations whose epsilon is large compared with the variance, by epsilon."""
+    return _group_by_value((each, each.eps) for each in _training_batchnorms(model) if each.eps >= HIGH_EPSILON)
 
 
-def find_high_momentum(model: nn.Module) -> list[Alike]:
-    """Return the batch normalisations, by momentum, whose running statistics forget nearly all at every batch."""
-    settings = [(each, cast("Any", each).momentum) for each in _normalising(model) if each.track_running_stats]
-    return _alike(
-        (each, momentum) for each, momentum in settings if isinstance(momentum, float) and LARGE <= momentum < 1
+def find_high_momentum(model: nn.Module) -> list[SharedSetting]:
+    """Return the batch normalisations whose running statistics are nearly replaced at every batch, by momentum."""
+    settings = [(each, cast("Any", each).momentum) for each in _training_batchnorms(model) if each.track_running_stats]
+    return _group_by_value(
+        (each, momentum) for each, momentum in settings if isinstance(momentum, float) and HIGH_MOMENTUM <= momentum < 1
     )
 
 
-def _normalising(model: nn.Module) -> Iterator[_BatchNorm]:
+def _training_batchnorms(model: nn.Module) -> Iterator[_BatchNorm]:
     return (each for each in model.modules() if isinstance(each, _BatchNorm) and each.training)
 
 
-def _alike(settings: Iterable[tuple[nn.Module, float]]) -> list[Alike]:
+def _group_by_value(settings: Iterable[tuple[nn.Module, float]]) -> list[SharedSetting]:
     found: dict[float, list[nn.Module]] = {}
     for layer, value in settings:
         found.setdefault(float(value), []).append(layer)
-    return [Alike(layers[0], value, len(layers)) for value, layers in found.items()]
+    return [SharedSetting(layers[0], value, len(layers)) for value, layers in found.items()]
 
 
-class InVain(NamedTuple):
-    """Modules, or parameters, that one attribute was to freeze or to thaw."""
+class UnreadAttribute(NamedTuple):
+    """An attribute that was set to freeze or unfreeze modules or parameters, and that no code reads."""
 
     attribute: str
     value: bool
@@ -60,40 +60,39 @@ class InVain(NamedTuple):
     parameters: list[Tensor]
 
 
-def find_ineffective_freezes(model: nn.Module) -> list[InVain]:
-    """Return attributes that look like ``requires_grad``, that nothing reads, and that say what is not so.
+def find_ineffective_freezes(model: nn.Module) -> list[UnreadAttribute]:
+    """Return attributes similar to ``requires_grad`` that no code reads and that contradict the actual setting.
 
-    A module of the user's, or of a library's, that has to do with such an attribute of its own keeps a setting, and so
-    does whoever may read it elsewhere in the program.
+    An attribute that the module's own class uses, or that other code may read, is a legitimate setting.
 
-    Cost: 1 us for each module and each parameter; where one has such an attribute, the text of its class is read, and
-    once, where that has nothing to do with it, the text of the program.
+    Cost: 1 us for each module and each parameter; if one has such an attribute, its class is parsed, and if that does
+    not use it, the program once.
     """
-    found: dict[tuple[str, bool, bool], InVain] = {}
-    outer: list[str] = []
+    found: dict[tuple[str, bool, bool], UnreadAttribute] = {}
+    reported: list[str] = []
     for name, module in model.named_modules():
-        if any(not above or name.startswith(f"{above}.") for above in outer):
+        if any(not above or name.startswith(f"{above}.") for above in reported):
             continue
-        for word, value in _marks(module):
+        for word, value in _freeze_attributes(module):
             own: list[Tensor] = list(module.parameters())
-            if own and all(each.requires_grad is not value for each in own) and not kept(type(module), word):
-                outer.append(name)
-                _add(found, InVain(word, value, True, [name], own))
+            if own and all(each.requires_grad is not value for each in own) and not uses_attribute(type(module), word):
+                reported.append(name)
+                _add(found, UnreadAttribute(word, value, True, [name], own))
     for name, parameter in model.named_parameters():
-        for word, value in _marks(parameter):
-            if parameter.requires_grad is not value and not kept(type(parameter), word):
-                _add(found, InVain(word, value, False, [name], [parameter]))
-    return [each for each in found.values() if not read_in_program(each.attribute, of_modules=each.modules)]
+        for word, value in _freeze_attributes(parameter):
+            if parameter.requires_grad is not value and not uses_attribute(type(parameter), word):
+                _add(found, UnreadAttribute(word, value, False, [name], [parameter]))
+    return [each for each in found.values() if not is_read_in_program(each.attribute, of_modules=each.modules)]
 
 
-def _marks(thing: nn.Module | Tensor) -> list[tuple[str, bool]]:
-    own = vars(thing)
-    if not own or own.keys().isdisjoint(WORDS):
+def _freeze_attributes(owner: nn.Module | Tensor) -> list[tuple[str, bool]]:
+    own = vars(owner)
+    if not own or own.keys().isdisjoint(ATTRIBUTES):
         return []
-    return [(word, own[word]) for word in sorted(WORDS & own.keys()) if isinstance(own[word], bool)]
+    return [(word, own[word]) for word in sorted(ATTRIBUTES & own.keys()) if isinstance(own[word], bool)]
 
 
-def _add(found: dict[tuple[str, bool, bool], InVain], each: InVain) -> None:
+def _add(found: dict[tuple[str, bool, bool], UnreadAttribute], each: UnreadAttribute) -> None:
     same = found.setdefault((each.attribute, each.value, each.modules), each)
     if same is not each:
         same.names.extend(each.names)

@@ -1,7 +1,7 @@
-"""Compares what several loaders can give, without asking a dataset for a sample: that could draw random numbers.
+"""Compares the samples that several loaders can return, without reading a sample, which could draw random numbers.
 
-Looked at are indices, through Subsets and wrappers down to the datasets they lead to, and the tables a dataset holds in
-memory. The work is done when a loader is started for the first time, and is bounded; only numbers are kept of it.
+It compares indices, through Subsets and wrappers down to the datasets, and the tables that a dataset holds in memory.
+The work is done at the first start of a loader, and is bounded; only numbers are kept.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from torch.utils.data import (
 from trueloop.tracing.events import JointlyStandardised, LoadersOverlap, Ref
 from trueloop.tracing.stream import EventStream
 
-MOST_LOADERS: Final = 8  # living ones that a new one is compared with
-MOST_SAMPLES: Final = 2_000_000  # compared by index: 0.2 s
-MOST_ROWS: Final = 250_000  # compared by content: 0.1 s
-MOST_NUMBERS: Final = 5_000_000  # of tables whose mean is taken: 0.05 s
-FEWEST_FEATURES: Final = 8  # rows of fewer numbers are equal by chance, or by design: grids, flags
-INSPECTED_LAYERS: Final = 64  # numbers of a row that its digest is made of
-MOST_SECONDS: Final = 1.0  # for all comparisons of a run
-SHARE: Final = 0.001  # and of its length, in loops that build loaders without end
+MAX_LOADERS: Final = 8  # existing loaders that a new one is compared with
+MAX_SAMPLES: Final = 2_000_000  # compared by index: 0.2 s
+MAX_ROWS: Final = 250_000  # compared by content: 0.1 s
+MAX_VALUES: Final = 5_000_000  # of tables whose mean is taken: 0.05 s
+MIN_FEATURES: Final = 8  # rows of fewer numbers are equal by chance, or by design: grids, flags
+MAX_COLUMNS: Final = 64  # numbers of a row in its hash
+MAX_SECONDS: Final = 1.0  # for all comparisons of a run
+SHARE: Final = 0.001  # and of its length, in loops that create loaders without end
 EXACT: Final = 1e-5  # of a standard deviation: what float32 leaves of a mean that was subtracted
-WHOLE: Final = (SequentialSampler, RandomSampler, WeightedRandomSampler, DistributedSampler)
+FULL_SAMPLERS: Final = (SequentialSampler, RandomSampler, WeightedRandomSampler, DistributedSampler)
 
 
 class DatasetPart(NamedTuple):
@@ -47,12 +47,12 @@ class DatasetPart(NamedTuple):
 
     base: Any
     indices: Tensor | None
-    """Which, each once; None = all."""
+    """Indices of the samples, each once; None = all."""
     size: int
 
 
 def dataset_parts(loader: Any) -> list[DatasetPart] | None:
-    """Return all samples a loader can give; None where its sampler or dataset does not tell."""
+    """Return all samples a loader can return; None if its sampler or dataset does not allow it."""
     sampler = loader.sampler
     if loader.batch_sampler is not None:
         if type(loader.batch_sampler) is not BatchSampler:
@@ -65,13 +65,13 @@ def dataset_parts(loader: Any) -> list[DatasetPart] | None:
         chosen = _integers(sampler.indices)
         if chosen is None:
             return None
-    elif type(sampler) not in WHOLE and not _shuffles_all(sampler, loader.dataset):
+    elif type(sampler) not in FULL_SAMPLERS and not _shuffles_all(sampler, loader.dataset):
         return None
     return _parts(loader.dataset, chosen)
 
 
 def _shuffles_all(sampler: Any, dataset: Any) -> bool:
-    """True for a sampler derived from RandomSampler, to seed it, that gives as many samples as there are."""
+    """Return True for a subclass of RandomSampler (made for seeding) that returns all samples."""
     return isinstance(sampler, RandomSampler) and not sampler.replacement and len(sampler) == _size(dataset)
 
 
@@ -87,14 +87,14 @@ def _parts(dataset: Any, chosen: Tensor | None) -> list[DatasetPart] | None:
     if inner is not None:
         return _parts(inner, chosen)
     size = _size(dataset)
-    if not 0 < size <= MOST_SAMPLES:
+    if not 0 < size <= MAX_SAMPLES:
         return None
     indices = None if chosen is None else chosen.where(chosen >= 0, chosen + size).unique()
     return [DatasetPart(dataset, indices, size if indices is None else len(indices))]
 
 
 def _wrapped(dataset: Any) -> Any:
-    """Look through a dataset that only transforms another one: it holds exactly one, of the same length."""
+    """Return the dataset that another one only transforms: its only dataset attribute, of the same length."""
     if isinstance(dataset, TensorDataset):
         return None
     inner = [value for value in getattr(dataset, "__dict__", {}).values() if isinstance(value, Dataset)]
@@ -106,7 +106,7 @@ def _size(dataset: Any) -> int:
 
 
 def _integers(indices: Any) -> Tensor | None:
-    if not hasattr(indices, "__len__") or not 0 < len(indices) <= MOST_SAMPLES:
+    if not hasattr(indices, "__len__") or not 0 < len(indices) <= MAX_SAMPLES:
         return None
     if isinstance(indices, Tensor):
         return indices.detach().to("cpu", torch.int64) if indices.device.type == "cpu" else None
@@ -124,7 +124,7 @@ def _integers(indices: Any) -> Tensor | None:
 
 
 def in_memory_tables(dataset: Any) -> list[Tensor]:
-    """Return the tables a dataset holds in memory, one row for each sample; of a user's class by length."""
+    """Return the tables that a dataset holds in memory, one row per sample; of a user class those of its length."""
     if isinstance(dataset, TensorDataset):
         found: Sequence[Any] = dataset.tensors
     else:
@@ -146,14 +146,14 @@ def _table(value: Any) -> Tensor | None:
 
 
 def row_digests(tables: Sequence[Tensor], indices: Tensor | None) -> Tensor | None:
-    """Return one number for each row; None where rows are too short to tell anything, or too many."""
-    if not tables or len(tables[0]) > MOST_ROWS or sum(table[0].numel() for table in tables) < FEWEST_FEATURES:
+    """Return one hash for each row; None if rows are too short, or too many."""
+    if not tables or len(tables[0]) > MAX_ROWS or sum(table[0].numel() for table in tables) < MIN_FEATURES:
         return None
     total = torch.zeros(len(tables[0]), dtype=torch.int64, device="cpu")
     state = 1
     for table in tables:
         flat = table.reshape(len(table), -1)
-        step = max(1, -(-flat.shape[1] // INSPECTED_LAYERS))
+        step = max(1, -(-flat.shape[1] // MAX_COLUMNS))
         for column in flat[:, ::step].unbind(1):
             state = (state * 6364136223846793005 + 1442695040888963407) % (1 << 64)
             total += _bits(column) * (state - (1 << 63))
@@ -172,54 +172,62 @@ def _bits(column: Tensor) -> Tensor:
 # Comparisons -----------------------------------------------------------------------------------------------------
 
 
-class _Known(NamedTuple):
+class _KnownLoader(NamedTuple):
     loader: weakref.ref[Any]
     ref: Ref
 
 
 class LoaderComparison:
-    """Compares every loader with those before it, once, when it is started for the first time."""
+    """Compares every loader with the earlier ones, once, at its first start."""
 
     def __init__(self, stream: EventStream) -> None:
         self._stream = stream
-        self._known: list[_Known] = []
+        self._known: list[_KnownLoader] = []
         self._subsets: list[weakref.ref[Any]] = []
-        self._began_s = perf_counter()
+        self._start_s = perf_counter()
         self._spent_s = 0.0
 
-    def made(self, subset: Any) -> None:
-        """Remember that a Subset was made."""
+    def on_subset_created(self, subset: Any) -> None:
+        """Record a new Subset."""
         self._subsets = [*(known for known in self._subsets[-63:] if known() is not None), weakref.ref(subset)]
 
-    def started(self, loader: Any, ref: Ref) -> None:
-        """Compare a loader with the others, and tell what they share, unless that has taken too much time by now."""
+    def on_loader_started(self, loader: Any, ref: Ref) -> None:
+        """Compare a loader with the others and emit what they share, unless that has taken too much time so far."""
         start = perf_counter()
-        self._known = [known for known in self._known[-MOST_LOADERS:] if known.loader() is not None]
+        self._known = [known for known in self._known[-MAX_LOADERS:] if known.loader() is not None]
         known = list(self._known)
-        self._known.append(_Known(weakref.ref(loader), ref))
-        if self._spent_s > MOST_SECONDS + SHARE * (start - self._began_s):
+        self._known.append(_KnownLoader(weakref.ref(loader), ref))
+        if self._spent_s > MAX_SECONDS + SHARE * (start - self._start_s):
             return
-        mine = dataset_parts(loader)
-        if mine:
+        own_parts = dataset_parts(loader)
+        if own_parts:
             others = [(other.ref, parts) for other in known if (parts := dataset_parts(other.loader()))]
             for other, parts in others:
-                self._compare(other, parts, ref, mine)
-            self._look_at_scale([*others, (ref, mine)])
+                self._compare(other, parts, ref, own_parts)
+            self._check_scaling([*others, (ref, own_parts)])
         self._spent_s += perf_counter() - start
 
     def _compare(self, one: Ref, ones: list[DatasetPart], other: Ref, others: list[DatasetPart]) -> None:
-        shared, how, repeated = _shared_by_index(ones, others), "index", 0
+        shared, matched_by, duplicates = _shared_by_index(ones, others), "index", 0
         if shared is None and len(ones) == len(others) == 1:
-            how = "content"
-            shared, repeated = _shared_by_content(ones[0], others[0])
+            matched_by = "content"
+            shared, duplicates = _shared_by_content(ones[0], others[0])
         if shared:
-            self._stream.emit(LoadersOverlap(
-                one=one, other=other, matched_by=how, shared=shared, one_size=sum(p.size for p in ones),
-                other_size=sum(p.size for p in others), duplicates=repeated, remainder=self._rest(ones, others),
-            ))  # fmt: skip
+            self._stream.emit(
+                LoadersOverlap(
+                    one=one,
+                    other=other,
+                    matched_by=matched_by,
+                    shared=shared,
+                    one_size=sum(p.size for p in ones),
+                    other_size=sum(p.size for p in others),
+                    duplicates=duplicates,
+                    remainder=self._find_remainder(ones, others),
+                )
+            )
 
-    def _rest(self, ones: list[DatasetPart], others: list[DatasetPart]) -> Ref | None:
-        """Find a Subset of what the larger of two has and the smaller, cut from it, has not."""
+    def _find_remainder(self, ones: list[DatasetPart], others: list[DatasetPart]) -> Ref | None:
+        """Find a Subset with exactly the samples of the larger of two that the smaller, cut from it, has not."""
         small, large = sorted((ones, others), key=lambda parts: sum(part.size for part in parts))
         if len(small) != 1 or len(large) != 1 or large[0].indices is not None or small[0].indices is None:
             return None
@@ -235,28 +243,28 @@ class LoaderComparison:
                 return self._stream.registry.ref(subset)
         return None
 
-    def _look_at_scale(self, loaders: list[tuple[Ref, list[DatasetPart]]]) -> None:
+    def _check_scaling(self, loaders: list[tuple[Ref, list[DatasetPart]]]) -> None:
         single = [(ref, parts[0]) for ref, parts in loaders if len(parts) == 1]
         moments = {id(base): _moments(base) for base in {id(part.base): part.base for _, part in single}.values()}
         for bases in _groups([id(part.base) for _, part in single]):
             tables = [table for base in bases if (table := moments[base]) is not None]
             whole = bool(tables) and len(tables) == len(bases)
-            if len(tables) > 1 and any(_scaled_together([table]) or bool(table.whole.all()) for table in tables):
-                continue  # one that is centred by itself: together with others it proves nothing
-            samples = _scaled_together(tables) if whole else None
+            if len(tables) > 1 and any(_joint_samples([table]) or bool(table.whole.all()) for table in tables):
+                continue  # a table that is centred on its own proves nothing together with others
+            samples = _joint_samples(tables) if whole else None
             if samples is None:
                 continue
-            told = [(ref, part) for ref, part in single if id(part.base) in bases]
-            if len(told) > 1:
+            group = [(ref, part) for ref, part in single if id(part.base) in bases]
+            if len(group) > 1:
                 self._stream.emit(JointlyStandardised(
-                    loaders=tuple(ref for ref, _ in told), samples=samples,
-                    mean_offsets=tuple(_off(part) for _, part in told),
+                    loaders=tuple(ref for ref, _ in group), samples=samples,
+                    mean_offsets=tuple(_mean_offset(part) for _, part in group),
                 ))  # fmt: skip
             return
 
 
 def _groups(bases: list[int]) -> Iterator[set[int]]:
-    """Yield the datasets that may be parts of one: the newest, each with the newest, the newest few."""
+    """Yield groups of datasets that may be parts of one: the newest, each with the newest, the newest few."""
     if bases:
         yield {bases[-1]}
         yield from ({base, bases[-1]} for base in bases[:-1])
@@ -264,7 +272,7 @@ def _groups(bases: list[int]) -> Iterator[set[int]]:
 
 
 def _shared_by_index(ones: list[DatasetPart], others: list[DatasetPart]) -> int | None:
-    """Return how many samples two have in common; None where they have no dataset in common."""
+    """Return the number of common samples; None without a common dataset."""
     pairs = [(one, other) for one in ones for other in others if one.base is other.base]
     if not pairs:
         return None
@@ -278,30 +286,30 @@ def _shared_by_index(ones: list[DatasetPart], others: list[DatasetPart]) -> int 
 
 
 def _shared_by_content(one: DatasetPart, other: DatasetPart) -> tuple[int, int]:
-    """Return how many samples of ``other`` are equal to one of ``one``, and how many repeat one of their own."""
+    """Return the number of samples of ``other`` that equal one of ``one``, and of duplicates within each."""
     if type(one.base) is not type(other.base):
         return 0, 0
     tables = in_memory_tables(one.base), in_memory_tables(other.base)
     shapes = [[(table.shape[1:], table.dtype) for table in some] for some in tables]
     if shapes[0] != shapes[1]:
         return 0, 0
-    mine, theirs = row_digests(tables[0], one.indices), row_digests(tables[1], other.indices)
-    if mine is None or theirs is None:
+    own_parts, theirs = row_digests(tables[0], one.indices), row_digests(tables[1], other.indices)
+    if own_parts is None or theirs is None:
         return 0, 0
-    found = torch.isin(theirs, mine)
+    found = torch.isin(theirs, own_parts)
     shared = int(found.sum())
-    if shared and not _really_equal(tables, (one, other), (mine, theirs), found):
+    if shared and not _rows_are_equal(tables, (one, other), (own_parts, theirs), found):
         return 0, 0
-    return shared, len(mine) - len(mine.unique()) + len(theirs) - len(theirs.unique())
+    return shared, len(own_parts) - len(own_parts.unique()) + len(theirs) - len(theirs.unique())
 
 
-def _really_equal(
+def _rows_are_equal(
     tables: tuple[list[Tensor], list[Tensor]],
     parts: tuple[DatasetPart, DatasetPart],
     rows: tuple[Tensor, Tensor],
     found: Tensor,
 ) -> bool:
-    """Compare a few whole rows whose digests, made of some of their numbers, are equal."""
+    """Compare a few rows whose hashes, which cover only some of their numbers, are equal."""
     for there in found.nonzero().flatten()[:: max(1, int(found.sum()) // 16)].tolist():
         here = int((rows[0] == rows[1][there]).nonzero()[0])
         places = [
@@ -314,15 +322,15 @@ def _really_equal(
 
 
 def _inputs(base: Any) -> Tensor | None:
-    """The first table of numbers with more than one feature, which models are fed with."""
+    """Return the first float table with more than one feature, which is the model's input."""
     for table in in_memory_tables(base):
-        if table.is_floating_point() and table.ndim > 1 and 1 < table.numel() <= MOST_NUMBERS:
+        if table.is_floating_point() and table.ndim > 1 and 1 < table.numel() <= MAX_VALUES:
             return table.reshape(len(table), -1)
     return None
 
 
 class _Moments(NamedTuple):
-    """Of a table: rows, and for each feature the sum, the sum of squares, and whether all numbers are whole."""
+    """The number of rows of a table and, per feature, its sum, sum of squares, and whether all values are integers."""
 
     rows: int
     total: Tensor
@@ -338,23 +346,23 @@ def _moments(base: Any) -> _Moments | None:
     return _Moments(len(table), numbers.sum(0), numbers.square().sum(0), (table == table.round()).all(0))
 
 
-def _scaled_together(tables: Sequence[_Moments]) -> int | None:
-    """Return how many samples there are where some tables, put together, are centred and scaled exactly."""
+def _joint_samples(tables: Sequence[_Moments]) -> int | None:
+    """Return the number of samples if the joined tables are exactly standardised, else None."""
     if len({len(table.total) for table in tables}) != 1:
         return None
     rows, features = sum(table.rows for table in tables), len(tables[0].total)
     whole = torch.stack([table.whole for table in tables]).all(0)
     total = torch.stack([table.total for table in tables]).sum(0)
     squares = torch.stack([table.squares for table in tables]).sum(0)
-    if rows < 32 or bool(whole.all()):  # whole numbers: a design of +1 and -1
+    if rows < 32 or bool(whole.all()):  # integers, such as a design of +1 and -1
         return None
-    by_feature = _exact(rows, total, squares)
-    as_one = by_feature or _exact(rows * features, total.sum().reshape(1), squares.sum().reshape(1))
+    by_feature = _is_standardised(rows, total, squares)
+    as_one = by_feature or _is_standardised(rows * features, total.sum().reshape(1), squares.sum().reshape(1))
     return rows if as_one else None
 
 
-def _exact(n: int, total: Tensor, squares: Tensor) -> bool:
-    """True where every feature that varies has mean 0 and deviation 1, whether divided by n or by n - 1."""
+def _is_standardised(n: int, total: Tensor, squares: Tensor) -> bool:
+    """Return True if every varying feature has mean 0 and deviation 1, with divisor n or n - 1."""
     mean = total / n
     deviation = (squares / n - mean.square()).clamp_min(0).sqrt()
     varies = deviation > 1e-6
@@ -365,7 +373,7 @@ def _exact(n: int, total: Tensor, squares: Tensor) -> bool:
     return scaled and float(mean.max()) < EXACT
 
 
-def _off(part: DatasetPart) -> float:
+def _mean_offset(part: DatasetPart) -> float:
     table = _inputs(part.base)
     if table is None:
         return 0.0

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from trueloop.verification.batch_tree import tensors
-from trueloop.verification.model_call import Call, outputs
+from trueloop.verification.model_call import ModelCall, outputs
 
 
 class ModuleRecord(NamedTuple):
@@ -25,7 +25,7 @@ class ModuleRecord(NamedTuple):
     values: list[Tensor]
 
 
-def trace_modules(model: nn.Module, call: Call, seed: int) -> list[ModuleRecord]:
+def trace_modules(model: nn.Module, call: ModelCall, seed: int) -> list[ModuleRecord]:
     """Run a model and return what went into and came out of each of its modules, in order.
 
     Cost: a copy of all activations.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trueloop.verification.batch_tree import to_double, describe_batch, replace_tensors, batch_size, tensors
 from trueloop.verification.evidence import NotApplicable
-from trueloop.verification.model_call import Call, outputs
+from trueloop.verification.model_call import ModelCall, outputs
 
 FLOAT64_TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-9, 1e-4
 """Relative differences below which numbers count as equal: in double precision, and where a model insists on less."""
@@ -22,23 +22,23 @@ class PreciseModel:
     """A model and a call in the best precision that the model takes."""
 
     model: nn.Module
-    call: Call
+    call: ModelCall
     seed: int
     tolerance: float
     """Relative to the greatest output."""
-    before: list[Tensor]
+    baseline: list[Tensor]
     """What the model gives for the call."""
 
-    def after(self, call: Call) -> list[Tensor]:
+    def run(self, call: ModelCall) -> list[Tensor]:
         """Return what the model gives for another call."""
         return outputs(self.model, call, self.seed)
 
-    def differs(self, a: Tensor, b: Tensor) -> float:
+    def difference(self, a: Tensor, b: Tensor) -> float:
         """Return the greatest relative difference of two outputs, 0 where it is within the tolerance."""
-        return difference(a, b, self.tolerance)
+        return max_difference(a, b, self.tolerance)
 
 
-def precise(model: nn.Module, call: Call, seed: int) -> PreciseModel:
+def to_best_precision(model: nn.Module, call: ModelCall, seed: int) -> PreciseModel:
     """Return the model in double precision, where differences are facts; as it is where it does not take that.
 
     Args:
@@ -46,20 +46,20 @@ def precise(model: nn.Module, call: Call, seed: int) -> PreciseModel:
         call: what it is called with.
         seed: of its dropout.
     """
-    _stir(model)
+    _randomize_zero_parameters(model)
     try:
         double = copy.deepcopy(model).double()
-        exact = Call.of(to_double(call.tree))
+        exact = ModelCall.of(to_double(call.tree))
         before = outputs(double, exact, seed)
     except (RuntimeError, TypeError, ValueError, AssertionError):  # written for one precision only
         before = outputs(model, call, seed)
-        return PreciseModel(model=model, call=call, seed=seed, tolerance=LOW_PRECISION_TOLERANCE, before=before)
+        return PreciseModel(model=model, call=call, seed=seed, tolerance=LOW_PRECISION_TOLERANCE, baseline=before)
     real = [leaf for leaf in before if leaf.is_floating_point()]
     tolerance = FLOAT64_TOLERANCE if all(leaf.dtype is torch.float64 for leaf in real) else LOW_PRECISION_TOLERANCE
-    return PreciseModel(model=double, call=exact, seed=seed, tolerance=tolerance, before=before)
+    return PreciseModel(model=double, call=exact, seed=seed, tolerance=tolerance, baseline=before)
 
 
-def _stir(model: nn.Module) -> None:
+def _randomize_zero_parameters(model: nn.Module) -> None:
     """A layer that begins with zeros (a residual branch, a last layer) lets nothing through before its first update."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -69,12 +69,12 @@ def _stir(model: nn.Module) -> None:
                 parameter.copy_(noise)
 
 
-def difference(a: Tensor, b: Tensor, tolerance: float) -> float:
+def max_difference(a: Tensor, b: Tensor, tolerance: float) -> float:
     """Return the greatest difference relative to the greatest number in ``a``, 0 where it is within the tolerance."""
-    return float(apart(a, b, 0, tolerance)) if a.shape == b.shape else float("inf")
+    return float(relative_differences(a, b, 0, tolerance)) if a.shape == b.shape else float("inf")
 
 
-def apart(a: Tensor, b: Tensor, keep: int, tolerance: float) -> Tensor:
+def relative_differences(a: Tensor, b: Tensor, keep: int, tolerance: float) -> Tensor:
     """Return how far two tensors of one shape are apart, for each place along their first ``keep`` dimensions.
 
     Returns:
@@ -94,7 +94,7 @@ def apart(a: Tensor, b: Tensor, keep: int, tolerance: float) -> Tensor:
     return torch.where(found > tolerance, found, torch.zeros_like(found))
 
 
-def changed(tensor: Tensor, where: Tensor) -> Tensor:
+def perturb(tensor: Tensor, where: Tensor) -> Tensor:
     """Return a tensor whose elements at ``where`` are others that could have been there too.
 
     Args:
@@ -120,7 +120,7 @@ def changed(tensor: Tensor, where: Tensor) -> Tensor:
     return torch.where(where, known[(number + 1) % len(known)], tensor)
 
 
-def content(call: Call, fits: Callable[[Tensor], bool]) -> list[int]:
+def content_tensors(call: ModelCall, fits: Callable[[Tensor], bool]) -> list[int]:
     """Return which tensors of a call carry its content: the real ones, or else the largest of whole numbers.
 
     Masks and lengths among whole numbers are left out: another length is another question.
@@ -136,7 +136,7 @@ def content(call: Call, fits: Callable[[Tensor], bool]) -> list[int]:
     return real or [-max(whole)[1]]
 
 
-def with_changes(call: Call, which: list[int], change: Callable[[Tensor], Tensor]) -> Call:
+def perturb_call(call: ModelCall, which: list[int], change: Callable[[Tensor], Tensor]) -> ModelCall:
     """Return a call in which some tensors are changed.
 
     Raises:
@@ -146,10 +146,10 @@ def with_changes(call: Call, which: list[int], change: Callable[[Tensor], Tensor
     new = {index: change(leaves[index]) for index in which}
     if all(torch.equal(new[index], leaves[index]) for index in which):
         raise NotApplicable("The input could not be changed to anything else.")
-    return Call.of(replace_tensors(call.tree, new))
+    return ModelCall.of(replace_tensors(call.tree, new))
 
 
-def rows_of(outputs_: list[Tensor], samples: int) -> list[Tensor]:
+def per_sample_outputs(outputs_: list[Tensor], samples: int) -> list[Tensor]:
     """Return the outputs that have one row per sample.
 
     Raises:
@@ -161,6 +161,6 @@ def rows_of(outputs_: list[Tensor], samples: int) -> list[Tensor]:
     return found
 
 
-def size_of(call: Call) -> int:
+def call_batch_size(call: ModelCall) -> int:
     """Return how many samples the model is called with."""
     return batch_size(call.tree)

@@ -18,7 +18,7 @@ from trueloop.verification.rng_state import seed_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ModelCall:
     """What a model is called with."""
 
     args: tuple[Any, ...]
@@ -30,7 +30,7 @@ class Call:
         return (self.args, dict(self.kwargs))
 
     @classmethod
-    def of(cls, tree: tuple[Any, Any]) -> Call:
+    def of(cls, tree: tuple[Any, Any]) -> ModelCall:
         """Return a call from such a tree."""
         return cls(args=tree[0], kwargs=tree[1])
 
@@ -75,15 +75,15 @@ def called(model: nn.Module, inputs: Any) -> Any:
     return model(*call.args, **call.kwargs)
 
 
-def _as_call(inputs: Any) -> Call:
+def _as_call(inputs: Any) -> ModelCall:
     if isinstance(inputs, (tuple, list)):
-        return Call(args=tuple(cast("list[Any]", inputs)), kwargs={})
+        return ModelCall(args=tuple(cast("list[Any]", inputs)), kwargs={})
     if isinstance(inputs, Mapping):
-        return Call(args=(), kwargs=dict(cast("Mapping[str, Any]", inputs)))
-    return Call(args=(inputs,), kwargs={})
+        return ModelCall(args=(), kwargs=dict(cast("Mapping[str, Any]", inputs)))
+    return ModelCall(args=(inputs,), kwargs={})
 
 
-def caught(subject: Subject, model: nn.Module, batch: Any) -> Call:
+def caught(subject: Subject, model: nn.Module, batch: Any) -> ModelCall:
     """Return what the model is called with for this batch, the first time.
 
     Raises:
@@ -95,10 +95,10 @@ def caught(subject: Subject, model: nn.Module, batch: Any) -> Call:
         return _as_call(batch)
     if is_criterion(subject.loss):
         return _as_call(pair(batch)[0])
-    calls: list[Call] = []
+    calls: list[ModelCall] = []
 
     def hear(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        calls.append(Call(args=args, kwargs=dict(kwargs)))
+        calls.append(ModelCall(args=args, kwargs=dict(kwargs)))
 
     handle = model.register_forward_pre_hook(hear, with_kwargs=True)
     try:
@@ -111,7 +111,7 @@ def caught(subject: Subject, model: nn.Module, batch: Any) -> Call:
     return calls[0]
 
 
-def outputs(model: nn.Module, call: Call, seed: int, *, reset: bool = True) -> list[Tensor]:
+def outputs(model: nn.Module, call: ModelCall, seed: int, *, reset: bool = True) -> list[Tensor]:
     """Call a model without a graph and return every tensor it gave; the same seed, the same dropout.
 
     Args:

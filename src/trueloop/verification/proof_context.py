@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel
 from trueloop.verification.batch_tree import clone_batch, describe_batch, move_batch, batch_size, select_samples, tensors
 from trueloop.verification.evidence import NotApplicable
-from trueloop.verification.model_call import Call, caught, mean_of
+from trueloop.verification.model_call import ModelCall, caught, mean_of
 from trueloop.verification.proof_target import Subject
 from trueloop.verification.rng_state import seed_all
 
@@ -187,7 +187,7 @@ class Bench:
             raise NotApplicable(f"The batch holds {samples} of the {least} samples that this takes.")
         return select_samples(batch, slice(0, most)) if samples > most else batch
 
-    def aligned(self, model: nn.Module, most: int, *, least: int = 1) -> tuple[Any, Call]:
+    def aligned(self, model: nn.Module, most: int, *, least: int = 1) -> tuple[Any, ModelCall]:
         """Return the first samples of the batch, and the model's call for them, whose rows are these samples.
 
         Raises:
@@ -206,7 +206,7 @@ class Bench:
             )
         return batch, call
 
-    def call(self, model: nn.Module, batch: Any) -> Call:
+    def call(self, model: nn.Module, batch: Any) -> ModelCall:
         """Return what the model is called with for a batch."""
         return caught(self.subject, model, batch)
 

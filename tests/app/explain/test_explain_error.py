@@ -67,8 +67,8 @@ def test_what_torch_raises_is_known_by_its_traceback(kind: str):
     assert told.kind == kind
     assert told.meaning.endswith(".")
     assert told.fix
-    assert told.site is not None
-    assert told.site.path.endswith("test_explaining.py"), "the user's line, not torch's"
+    assert told.location is not None
+    assert told.location.path.endswith("test_explaining.py"), "the user's line, not torch's"
 
 
 @pytest.mark.parametrize("kind", SAID)
@@ -131,7 +131,7 @@ CONTEXT = "During handling of the above exception, another exception occurred"
 def test_where_the_last_error_is_the_programs_own_the_one_before_is_told(link: str, how: str):
     answer = explain_text(CHAIN.format(link=link, last="ValueError: training failed"))
     (told,) = answer.errors
-    assert (told.kind, told.error.how, told.site) == ("shape-mismatch", how, ("train.py", 5, "<module>"))
+    assert (told.kind, told.error.how, told.location) == ("shape-mismatch", how, ("train.py", 5, "<module>"))
     assert [each.message for each in answer.unknown] == ["training failed"]
 
 

@@ -327,5 +327,5 @@ def test_fix_removes_the_softmax(written, fixed):
     entry = catalogue()["LOS001"]
     text = DATA + "net = nn.Linear(6, 4)\nF.cross_entropy({}, y).backward()  # mean\n"
     rules = [ActiveRule(entry.failure, entry.slug, entry.failure.rule)]
-    assert fix_text(text.format(written), "a.py", rules).fixed == 0
+    assert fix_text(text.format(written), "a.py", rules).fix_count == 0
     assert fix_text(text.format(written), "a.py", rules, unsafe=True).text == text.format(fixed)

@@ -34,17 +34,17 @@ class MatchedError:
     kind: str
     entry: KnownError
     error: ErrorText
-    site: SourceLocation | None
+    location: SourceLocation | None
     """The innermost line of the user's."""
     meaning: str
     """"" = a traceback says too little; the page says what it can be."""
     fix: str
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return it JSON-ready."""
         return {
             "kind": self.kind, "title": self.entry.title, "type": self.error.type, "message": self.error.message,
-            "how": self.error.how, "ranks": list(self.error.ranks), "site": self.site and self.site._asdict(),
+            "how": self.error.how, "ranks": list(self.error.ranks), "site": self.location and self.location._asdict(),
             "meaning": self.meaning, "fix": self.fix, "page": error_page(self.kind),
         }  # fmt: skip
 
@@ -70,7 +70,7 @@ class Explanation:
     def as_json(self) -> dict[str, Any]:
         """Return it JSON-ready; a line that names no type of error is not listed among what is unknown."""
         return {
-            "errors": [match_.as_json() for match_ in self.errors],
+            "errors": [match_.to_json() for match_ in self.errors],
             "failures": [{"code": each.code, "slug": each.slug, "fix": each.failure.fix} for each in self.failures],
             "ours": [{"type": each.type, "message": each.message} for each in self.ours],
             "unknown": [{"type": each.type, "message": each.message} for each in self.unknown if each.type],
@@ -128,9 +128,9 @@ def _match_error(error: ErrorText, chain: Sequence[ErrorText]) -> MatchedError |
             continue
         words = entry.explain(raised, match)
         if words is not None:
-            return MatchedError(kind=kind, entry=entry, error=error, site=site, meaning=words.meaning, fix=words.fix)
+            return MatchedError(kind=kind, entry=entry, error=error, location=site, meaning=words.meaning, fix=words.fix)
         if not error.frames:  # what the explanation looks for may be in the traceback that was not given
-            return MatchedError(kind=kind, entry=entry, error=error, site=site, meaning="", fix="")
+            return MatchedError(kind=kind, entry=entry, error=error, location=site, meaning="", fix="")
     return None
 
 

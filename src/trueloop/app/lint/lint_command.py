@@ -85,7 +85,7 @@ def lint(paths: Sequence[str], options: LintOptions) -> int:
         if options.add_ignore and linted_file.result.findings:
             _add_ignores(linted_file.result, summary)
     if options.write_baseline:
-        count = write_baseline(options.write_baseline, summary.keys)
+        count = write_baseline(options.write_baseline, summary.baseline_keys)
         print(f"{options.write_baseline}: {format_count(count, 'finding')} from now on known (--baseline).", file=sys.stderr)
         return EXIT_NOT_JUDGED if summary.problems else 0
     if not options.diff:
@@ -114,11 +114,11 @@ def _check_paths(paths: Sequence[str]) -> list[Path]:
 def _add_result(linted_file: LintedFile, summary: LintSummary, baseline: Counter[Key], base: Path) -> None:
     linted = linted_file.result
     summary.files += 1
-    summary.silenced += linted.suppressed
-    summary.fixed += linted_file.fix_count
+    summary.suppressed += linted.suppressed
+    summary.fixed_findings += linted_file.fix_count
     if linted.problem:
         summary.problems.append((linted.path, linted.problem))
-    summary.idle += linted.unused_pragmas
+    summary.unused_pragmas += linted.unused_pragmas
     if linted.findings and linted.path.endswith(".ipynb"):
         cache_cell_lines([linted.path])
     elif linted.findings:
@@ -127,10 +127,10 @@ def _add_result(linted_file: LintedFile, summary: LintSummary, baseline: Counter
         site = finding.location
         words = linecache.getline(site.path, site.line) if site else ""
         found = baseline_key(finding, words, base)
-        summary.keys.append(found)
+        summary.baseline_keys.append(found)
         if baseline[found] > 0:
             baseline[found] -= 1
-            summary.known += 1
+            summary.in_baseline += 1
         else:
             summary.findings.append(finding)
 
@@ -138,7 +138,7 @@ def _add_result(linted_file: LintedFile, summary: LintSummary, baseline: Counter
 def _write_fixes(linted_file: LintedFile, summary: LintSummary, options: LintOptions, base: Path) -> None:
     assert linted_file.after is not None
     path = Path(linted_file.result.path)
-    summary.changed += 1
+    summary.changed_files += 1
     if options.diff:
         sys.stdout.write(unified_diff(linted_file.before, linted_file.after, shown(str(path), base)))
         return
@@ -181,8 +181,8 @@ def _add_ignores(linted: FileResult, summary: LintSummary) -> None:
         return
     decoded = decode(path.read_bytes())
     text, count = add_ignore_comments(decoded.text, linted.findings)
-    replace_file(path, decoded.encoded(text))
-    summary.ignored += count
+    replace_file(path, decoded.encode(text))
+    summary.ignored_findings += count
     summary.findings = [finding for finding in summary.findings if finding not in linted.findings]
 
 
@@ -202,7 +202,7 @@ def _lint_stdin(job: LintJob, options: LintOptions, summary: LintSummary, base: 
     _add_result(linted_file, summary, Counter[Key](), base)
     if options.diff:
         if linted_file.after is not None:
-            summary.changed += 1
+            summary.changed_files += 1
             sys.stdout.write(unified_diff(content, linted_file.after, name))
         return _exit_code(summary, options)
     out = sys.stdout
@@ -217,6 +217,6 @@ def _exit_code(summary: LintSummary, options: LintOptions) -> int:
     if summary.problems:
         return EXIT_NOT_JUDGED
     if options.diff:
-        return EXIT_FINDINGS if summary.changed else 0
+        return EXIT_FINDINGS if summary.changed_files else 0
     grave = any(finding.severity is not Severity.NOTE or options.select for finding in summary.findings)
     return EXIT_FINDINGS if grave else 0

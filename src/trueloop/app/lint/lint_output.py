@@ -25,19 +25,19 @@ class LintSummary:
     findings: list[Finding] = field(default_factory=list[Finding])
     problems: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """Files that were not judged, and why."""
-    idle: list[tuple[SourceLocation, str]] = field(default_factory=list[tuple[SourceLocation, str]])
+    unused_pragmas: list[tuple[SourceLocation, str]] = field(default_factory=list[tuple[SourceLocation, str]])
     """Comments that silence nothing: file, line, codes."""
-    keys: list[Key] = field(default_factory=list[Key])
+    baseline_keys: list[Key] = field(default_factory=list[Key])
     """What a baseline would list."""
     files: int = 0
-    changed: int = 0
+    changed_files: int = 0
     """Files with fixes in them."""
-    fixed: int = 0
-    ignored: int = 0
+    fixed_findings: int = 0
+    ignored_findings: int = 0
     """Findings that were silenced by a comment just now."""
-    silenced: int = 0
+    suppressed: int = 0
     """Those that were before."""
-    known: int = 0
+    in_baseline: int = 0
     """Findings that the baseline lists."""
 
     def report(self) -> Report:
@@ -45,7 +45,7 @@ class LintSummary:
         return Report(
             findings=tuple(self.findings),
             files=self.files,
-            suppressed=self.silenced,
+            suppressed=self.suppressed,
             problems=tuple(f"{path}: {problem}" for path, problem in self.problems),
         )
 
@@ -105,15 +105,15 @@ def _finding_lines(summary: LintSummary, output_format: Format, base: Path, *, s
 
 def _summary_lines(summary: LintSummary, base: Path) -> Iterator[str]:
     yield f"{headline(summary.report())}." if summary.files else "Not judged: there is no Python file and no notebook."
-    done = ((summary.fixed, "fixed"), (summary.ignored, "silenced by a comment"))
-    quiet = ((summary.silenced, "silenced by comments"), (summary.known, "known to the baseline"))
+    done = ((summary.fixed_findings, "fixed"), (summary.ignored_findings, "silenced by a comment"))
+    quiet = ((summary.suppressed, "silenced by comments"), (summary.in_baseline, "known to the baseline"))
     repairs = [finding.autofix for finding in summary.findings if finding.autofix]
     safe = sum(repair.safe for repair in repairs)
     ways = ((safe, "can be fixed by --fix"), (len(repairs) - safe, "by --unsafe-fixes (look at them: add --diff)"))
     for parts in (done, quiet, ways):
         if words := _join_counts(parts):
             yield f"{words}."
-    for site, codes in summary.idle:
+    for site, codes in summary.unused_pragmas:
         what = f"ignore[{codes}]" if codes else "ignore"
         yield f"{format_path(site.path, base)}:{site.line}: `# trueloop: {what}` silences nothing that the text shows."
 

@@ -45,10 +45,10 @@ def export_command(
     elif csv == "-":
         write_csv(history, sys.stdout)
     else:
-        print_line(f"csv  {_written(history, Path(str(csv)))}")
+        print_line(f"csv  {_write_csv(history, Path(str(csv)))}")
 
 
-def _written(history: History, path: Path) -> Path:
+def _write_csv(history: History, path: Path) -> Path:
     part = path.with_name(path.name + ".part")
     try:
         with part.open("w", encoding="utf-8", newline="") as file:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from trueloop.app.option_types import Count, Flag
 from trueloop.cli.columns import align_columns, print_line, terminal_width
-from trueloop.cli.run_cells import best, progress, started_cell, text, time
+from trueloop.cli.run_cells import best, progress, started_cell, value_cell, time
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import format_count
 from trueloop.runs.journal_lines import encode_line
@@ -18,7 +18,7 @@ from trueloop.runs.queries.filters import FIELDS, field_getter, filter_runs, par
 from trueloop.runs.queries.index import load_overviews
 from trueloop.runs.queries.overview import Overview
 
-SHOWN = 50  # rows of a table without --limit
+DEFAULT_LIMIT = 50  # rows of a table without --limit
 
 
 def list_command(
@@ -48,13 +48,13 @@ def list_command(
     if state is not None:
         conditions.append(state_condition(state, runs))
     found = sort_runs(filter_runs(runs, conditions), sort, reverse=reverse) if runs else []
-    most = limit if limit is not None else 0 if json else SHOWN
+    most = limit if limit is not None else 0 if json else DEFAULT_LIMIT
     shown = found[:most] if most > 0 else found
     if json:
         print(encode_line([run.as_json() for run in shown]), end="")
         return
     asked = [name for name in dict.fromkeys(names) if name not in FIELDS]
-    _print(shown, {name: [text(field_getter(name, runs)(run)) for run in shown] for name in asked})
+    _print(shown, {name: [value_cell(field_getter(name, runs)(run)) for run in shown] for name in asked})
     more = f" {format_count(len(found) - len(shown), 'more run')}: --limit 0." if len(found) > len(shown) else ""
     print_line(f"{format_count(len(shown), 'run')} of {len(runs)} in {root}.{more}")
 

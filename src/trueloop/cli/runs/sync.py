@@ -12,7 +12,7 @@ from trueloop.app.runs.sync import SyncedRun, sync_runs
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import format_count, replace_unprintable
 
-_SAID = {
+_OUTCOME_TEXT = {
     "whole": "was whole",
     "copied": "copied",
     "rewritten": "rewritten",
@@ -56,7 +56,7 @@ def _line(synced: SyncedRun) -> str:
     copied = synced.result
     lines = f", {format_count(copied.lines, 'line')}" if copied.lines else ""
     state = f", {copied.state}" if copied.state else ""
-    return f"{synced.run}  {_SAID[copied.outcome]}{lines}{state}"
+    return f"{synced.run}  {_OUTCOME_TEXT[copied.outcome]}{lines}{state}"
 
 
 def _record(synced: SyncedRun) -> dict[str, object]:

@@ -130,27 +130,27 @@ class Detector(failure.Detector):
             newest.companion, newest.companion_at = event.what, event.location
 
     def _evidence(
-        self, loads_without_optimizer: _ResumedFile, kind: str, overwritten_at: CodePosition | None = None
+        self, resumed: _ResumedFile, kind: str, overwritten_at: CodePosition | None = None
     ) -> Evidence | None:
-        if not loads_without_optimizer.model_loaded:
+        if not resumed.model_loaded:
             return None
         self._newest = None
-        related = [(loads_without_optimizer.read_at, "the file is read here")]
+        related = [(resumed.read_at, "the file is read here")]
         if overwritten_at is None:
-            proof = f"although the {loads_without_optimizer.companion}'s was"
+            proof = f"although the {resumed.companion}'s was"
             related.append(
                 (
-                    loads_without_optimizer.companion_at,
-                    f"the {loads_without_optimizer.companion}'s state is loaded here",
+                    resumed.companion_at,
+                    f"the {resumed.companion}'s state is loaded here",
                 )
             )
         else:
             proof = "although the run writes the same file again"
             related.append((overwritten_at, "the file is written again here"))
         return Evidence(
-            message=f"{loads_without_optimizer.file.name} holds the weights and the optimizer's state; the weights were loaded, the "
+            message=f"{resumed.file.name} holds the weights and the optimizer's state; the weights were loaded, the "
             f"optimizer's state was not, {proof}: {kind} starts with empty averages.",
-            location=loads_without_optimizer.model_at or loads_without_optimizer.read_at,
+            location=resumed.model_at or resumed.read_at,
             related=tuple((place, words) for place, words in related if place is not None),
         )
 

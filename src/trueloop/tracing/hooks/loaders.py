@@ -238,10 +238,17 @@ class Loaders:
         stream.request_full_tracing()
         ref, sampler, shuffles = known.ref, known.sampler, known.shuffles
         current = LoaderPass(
-            loader=ref, dataset=known.dataset, epoch=epoch, backward_count_at_start=stream.backward_count, sampler=sampler,
-            shuffles=shuffles, workers=loader.num_workers, made_at=known.made_at, location=user_location(),
+            loader=ref,
+            dataset=known.dataset,
+            epoch=epoch,
+            backward_count_at_start=stream.backward_count,
+            sampler=sampler,
+            shuffles=shuffles,
+            workers=loader.num_workers,
+            made_at=known.made_at,
+            location=user_location(),
             distributed=distributed_sampler(loader) if known.distributed else None,
-        )  # fmt: skip
+        )
         if shuffles is not None and not known.is_iterable:
             current.length = _length(known, loader)
             if shuffles:

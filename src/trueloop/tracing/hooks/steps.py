@@ -73,9 +73,22 @@ class Steps:
 
     emits: ClassVar[tuple[type[Event], ...]] = (OptimizerCreated, StepTaken)
     __slots__ = (
-        "_trace_starts", "_state", "_latest", "_leftover", "_locate", "_inspect", "_register", "_nested", "_before_step", "_latest_owned",
-        "_owners", "_program", "_stream", "_report", "_windows",
-    )  # fmt: skip
+        "_before_step",
+        "_inspect",
+        "_latest",
+        "_latest_owned",
+        "_leftover",
+        "_locate",
+        "_nested",
+        "_owners",
+        "_program",
+        "_register",
+        "_report",
+        "_state",
+        "_stream",
+        "_trace_starts",
+        "_windows",
+    )
 
     def __init__(self, stream: EventStream, program: ProgramState, windows: AccumulationWindows) -> None:
         self._stream, self._program, self._windows = stream, program, windows
@@ -247,9 +260,20 @@ class Steps:
         replaced = self._state.gradients_replaced()
         scaled, already_used = self._windows.still_scaled(graded), ledger.find_used(graded)
         return _Before(
-            holds, graded, reused, reused_at, scaled, already_used, norms, frozen, user_location(ISOLATED_CALLER_DEPTH), learning_rates(optimizer), closure,
-            replaced, perf_counter(),
-        )  # fmt: skip
+            holds,
+            graded,
+            reused,
+            reused_at,
+            scaled,
+            already_used,
+            norms,
+            frozen,
+            user_location(ISOLATED_CALLER_DEPTH),
+            learning_rates(optimizer),
+            closure,
+            replaced,
+            perf_counter(),
+        )
 
     def _on_end(self, optimizer: Optimizer, state: OptimizerState, before: _Before) -> None:
         seconds = perf_counter() - before.start_s

@@ -1,1 +1,1 @@
-"""What the source files of a running program say; read when events alone cannot decide."""
+"""Reads the source files of a running program, when events alone cannot decide."""

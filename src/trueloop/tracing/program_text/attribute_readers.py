@@ -1,4 +1,4 @@
-"""Who in a running program could read an attribute that torch does not: the texts of its classes, and of all of it."""
+"""Finds code of a running program that could read an attribute which PyTorch does not read."""
 
 from __future__ import annotations
 
@@ -14,58 +14,58 @@ from pathlib import Path
 from types import CodeType
 from typing import Any, Final
 
-from trueloop.tracing.program_text.freezing import RIGHT, may_be_read
-from trueloop.tracing.program_text.step_calls import imported
+from trueloop.tracing.program_text.freezing import REQUIRES_GRAD, may_be_read
+from trueloop.tracing.program_text.step_calls import imported_modules
 from trueloop.tracing.user_location import is_user_code, is_user_file
 
-_KNOWN: Final = ("torch", "trueloop")
-"""Have these words only in texts about the mistake."""
-_ANY_WORD: Final = frozenset(("setattr", "vars", "__dict__"))
-"""With these a method sets attributes whose names do not stand in it."""
+_EXCLUDED_PACKAGES: Final = ("torch", "trueloop")
+"""Packages whose texts name the attributes without reading them."""
+_DYNAMIC: Final = frozenset(("setattr", "vars", "__dict__"))
+"""With these, code sets attributes whose names do not appear in it."""
 
 
-def read_in_program(word: str, *, of_modules: bool) -> bool:
-    """Return True where anything in the program may read an attribute, in a text or in running code that has none.
+def is_read_in_program(word: str, *, of_modules: bool) -> bool:
+    """Return True if any code of the program may read an attribute, in a file or in running code without a source.
 
-    No library reads a module's ``requires_grad``, which is a tensor's, but one may read another word of its own.
+    No library reads ``requires_grad`` of a module, only of tensors, but one may read another attribute of its own.
 
-    Cost: 0.1 ms for each file that was imported and 10 ms for each that has the word in it, once.
+    Cost: 0.1 ms for each imported file, and 10 ms for each that contains the word, once.
     """
-    running = {code: bool(_text(code.co_filename)) for code in _running()}
-    if any(_names(code, word) for code, has_text in running.items() if not has_text):
+    running = {code: bool(_source(code.co_filename)) for code in _running_code()}
+    if any(_refers_to(code, word) for code, has_text in running.items() if not has_text):
         return True
     written = {code.co_filename for code, has_text in running.items() if has_text}
-    files = {*_imported(libraries=word != RIGHT), *_cells(), *written}
+    files = {*_imported_files(libraries=word != REQUIRES_GRAD), *_notebook_cells(), *written}
     return any(_may_read(file, word, of_modules) for file in files)
 
 
 def running_files() -> frozenset[str]:
-    """Return the files whose code runs now; none where some of it has no text and may step, or is yet to be written."""
-    running = {code: bool(_text(code.co_filename)) for code in _running()}
-    unread = any(_names(code, "step") for code, has_text in running.items() if not has_text)
+    """Return the files of the running code; empty if some of it has no source and may step, or is still to be written."""
+    running = {code: bool(_source(code.co_filename)) for code in _running_code()}
+    unread = any(_refers_to(code, "step") for code, has_text in running.items() if not has_text)
     if unread or hasattr(sys, "ps1") or hasattr(builtins, "get_ipython"):
         return frozenset()
     return frozenset(code.co_filename for code, has_text in running.items() if has_text)
 
 
-def trees(files: Iterable[str], imports: bool) -> dict[str, ast.Module]:
-    """Return the trees of some files; none where one of them has none.
+def parse_files(files: Iterable[str], imports: bool) -> dict[str, ast.Module]:
+    """Return the syntax trees of some files; empty if one of them cannot be parsed.
 
     Args:
-        files: by their names.
-        imports: those of the user's that they import, directly or not, as well.
+        files: file names.
+        imports: also the user files that they import, directly or not.
 
-    Cost: 10 ms for each file that is long, once.
+    Cost: 10 ms for each long file, once.
     """
     names = {getattr(module, "__file__", None): name for name, module in list(sys.modules.items())}
     found: dict[str, ast.Module] = {}
     queue = list(files)
     for file in queue:
-        tree = _tree(file)
+        tree = _parse(file)
         if tree is None:
             return {}
         found[file] = tree
-        for name in imported(tree, names.get(file, "")) if imports else ():
+        for name in imported_modules(tree, names.get(file, "")) if imports else ():
             other = getattr(sys.modules.get(name), "__file__", None)
             if isinstance(other, str) and other.endswith(".py") and is_user_file(other) and other not in queue:
                 queue.append(other)
@@ -73,31 +73,31 @@ def trees(files: Iterable[str], imports: bool) -> dict[str, ast.Module]:
 
 
 @lru_cache(maxsize=256)
-def _tree(file: str) -> ast.Module | None:
+def _parse(file: str) -> ast.Module | None:
     try:
-        return ast.parse(_text(file))
+        return ast.parse(_source(file))
     except (SyntaxError, ValueError, RecursionError):
         return None
 
 
-def _imported(*, libraries: bool) -> Iterator[str]:
+def _imported_files(*, libraries: bool) -> Iterator[str]:
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__dict__", {}).get("__file__")  # anything may stand there
+        file = getattr(module, "__dict__", {}).get("__file__")  # may be anything
         if isinstance(file, str) and file.endswith(".py"):
-            foreign = libraries and name.partition(".")[0] not in _KNOWN
-            if foreign or is_user_file(file):
+            is_library = libraries and name.partition(".")[0] not in _EXCLUDED_PACKAGES
+            if is_library or is_user_file(file):
                 yield file
 
 
-def _cells() -> Iterator[str]:
-    """Yield what stands for the files of a notebook's cells: texts without a time at which they were written."""
+def _notebook_cells() -> Iterator[str]:
+    """Yield the pseudo files of notebook cells, which have a source without a modification time."""
     for name, entry in list(linecache.cache.items()):
         if len(entry) > 1 and entry[1] is None and is_user_file(name):
             yield name
 
 
-def _running() -> Iterator[CodeType]:
-    """Yield the program's functions that are running, in any thread, and what ``python -c`` or ``exec`` was given."""
+def _running_code() -> Iterator[CodeType]:
+    """Yield the code of running user functions, in any thread, and of ``python -c`` or ``exec``."""
     for innermost in sys._current_frames().values():  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
         frame = innermost
         while frame is not None:
@@ -106,7 +106,7 @@ def _running() -> Iterator[CodeType]:
             frame = frame.f_back
 
 
-def _text(file: str) -> str:
+def _source(file: str) -> str:
     try:
         return Path(file).read_text("utf-8", errors="replace")
     except (OSError, ValueError):
@@ -115,22 +115,22 @@ def _text(file: str) -> str:
 
 @lru_cache(maxsize=8192)
 def _may_read(file: str, word: str, of_modules: bool) -> bool:
-    text = _text(file)
+    text = _source(file)
     if word not in text:
         return False
     try:
         return may_be_read(ast.parse(text), word, of_modules=of_modules)
     except (SyntaxError, ValueError, RecursionError):
-        return True  # nobody can say what it reads
+        return True  # unknown, so it may read it
 
 
-def kept(kind: type, word: str) -> bool:
-    """Return True where a class that is not torch's own declares the attribute, or uses it of ``self``."""
+def uses_attribute(kind: type, word: str) -> bool:
+    """Return True if a class other than PyTorch's declares the attribute or uses it on ``self``."""
     for each in kind.__mro__:
         if each is object or each.__module__.split(".")[0] == "torch":
             continue
         if (word in vars(each) or word in vars(each).get("__annotations__", ())) or any(
-            _uses(code, word) for code in _methods(each)
+            _uses_on_self(code, word) for code in _methods(each)
         ):
             return True
     return False
@@ -145,32 +145,32 @@ def _methods(kind: type) -> Iterator[CodeType]:
                 yield code
 
 
-def _uses(code: CodeType, word: str) -> bool:
-    if not _names(code, word):
+def _uses_on_self(code: CodeType, word: str) -> bool:
+    if not _refers_to(code, word):
         return False
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, TypeError, SyntaxError):
-        return True  # nobody can say what it does with it
+        return True  # unknown, so it may use it
     own = code.co_varnames[0] if code.co_argcount else ""
     for each in ast.walk(tree):
-        if isinstance(each, ast.Attribute) and _is(each.value, own) and each.attr in (word, "__dict__"):
+        if isinstance(each, ast.Attribute) and _is_name(each.value, own) and each.attr in (word, "__dict__"):
             return True
         if isinstance(each, ast.Constant) and each.value == word:
             return True
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id in _ANY_WORD and each.args:
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name) and each.func.id in _DYNAMIC and each.args:
             written = len(each.args) > 1 and isinstance(each.args[1], ast.Constant)
-            if _is(each.args[0], own) and not written:
+            if _is_name(each.args[0], own) and not written:
                 return True
     return False
 
 
-def _names(code: CodeType, word: str) -> bool:
-    """Return True where code, or a function within it, has to do with an attribute."""
-    if word in code.co_names or word in code.co_consts or not _ANY_WORD.isdisjoint(code.co_names):
+def _refers_to(code: CodeType, word: str) -> bool:
+    """Return True if code, or a function within it, refers to an attribute."""
+    if word in code.co_names or word in code.co_consts or not _DYNAMIC.isdisjoint(code.co_names):
         return True
-    return any(_names(each, word) for each in code.co_consts if isinstance(each, CodeType))
+    return any(_refers_to(each, word) for each in code.co_consts if isinstance(each, CodeType))
 
 
-def _is(node: ast.expr, name: str) -> bool:
+def _is_name(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name

@@ -13,8 +13,8 @@ from torch import Tensor
 from trueloop.core.formatting import format_float
 from trueloop.verification.batch_tree import batch_size, select_samples
 from trueloop.verification.evidence import Evidence, Verdict
-from trueloop.verification.influence import apart, precise, rows_of, size_of
-from trueloop.verification.model_call import Call, outputs
+from trueloop.verification.influence import relative_differences, to_best_precision, per_sample_outputs, call_batch_size
+from trueloop.verification.model_call import ModelCall, outputs
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench
 
@@ -33,19 +33,19 @@ def batch_size_independent(bench: Bench, *, samples: int = 8) -> Evidence:
     outputs(model, bench.call(model, bench.batch), bench.subject.seed)  # the size that it is made for
     try:
         _, call = bench.aligned(model, samples, least=2)
-        exact = precise(model, call, bench.subject.seed)
+        exact = to_best_precision(model, call, bench.subject.seed)
     except RAISED as error:
         return _broken(min(samples, batch_size(bench.batch)), 0, _words(error))
-    B = size_of(call)
-    whole = rows_of(exact.before, B)
-    places = [place for place, leaf in enumerate(exact.before) if any(leaf is row for row in whole)]
+    B = call_batch_size(call)
+    whole = per_sample_outputs(exact.baseline, B)
+    places = [place for place, leaf in enumerate(exact.baseline) if any(leaf is row for row in whole)]
     sizes = sorted({1, 2, (B + 1) // 2, B - 1} - {0, B})
     for size in sizes:
         for start in range(0, B, size):
             count = min(size, B - start)
-            part = Call.of(select_samples(exact.call.tree, slice(start, start + count)))
+            part = ModelCall.of(select_samples(exact.call.tree, slice(start, start + count)))
             try:
-                after = exact.after(part)
+                after = exact.run(part)
             except RAISED as error:
                 return _broken(count, start, _words(error))
             got = [after[place] for place in places if place < len(after)]
@@ -64,7 +64,7 @@ def _difference(expected: list[Tensor], got: list[Tensor], tolerance: float) -> 
     shapes = [[list(leaf.shape) for leaf in each] for each in (expected, got)]
     if shapes[0] != shapes[1]:
         return f"gives outputs of shape {shapes[1]}, not {shapes[0]}"
-    most = max(float(apart(a, b, 0, tolerance)) for a, b in zip(expected, got, strict=True))
+    most = max(float(relative_differences(a, b, 0, tolerance)) for a, b in zip(expected, got, strict=True))
     return f"gives outputs that differ by {format_float(most)} of the greatest" if most else ""
 
 

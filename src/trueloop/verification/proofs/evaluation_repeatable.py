@@ -11,7 +11,7 @@ import torch
 from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.divergence import first_divergence, trace_modules
 from trueloop.verification.evidence import Evidence, Verdict
-from trueloop.verification.influence import apart
+from trueloop.verification.influence import relative_differences
 from trueloop.verification.model_call import outputs
 from trueloop.verification.model_snapshot import Kept
 from trueloop.verification.proof import Proof
@@ -35,7 +35,7 @@ def evaluation_repeatable(bench: Bench, *, times: int = 3) -> Evidence:
     again = [outputs(model, call, seed + time, reset=False) for time in range(1, times)]
     tensors = {*dict(model.named_parameters()), *dict(model.named_buffers())}
     changed = [name for name in kept.put_back() if "." in name or name in tensors]  # not modes
-    most = max((float(apart(a, b, 0, 0.0)) for each in again for a, b in zip(first, each, strict=True)), default=0.0)
+    most = max((float(relative_differences(a, b, 0, 0.0)) for each in again for a, b in zip(first, each, strict=True)), default=0.0)
     if most:
         traces = [trace_modules(model, call, seed + time) for time in range(2)]
         where = first_divergence(traces[0], traces[1], lambda a, b: torch.equal(a.nan_to_num(), b.nan_to_num()))

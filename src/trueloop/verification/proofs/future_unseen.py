@@ -19,8 +19,8 @@ from trueloop.verification.batch_tree import describe_batch, tensors
 from trueloop.verification.divergence import first_divergence, trace_modules
 from trueloop.verification.evidence import Evidence, Grid, NotApplicable, Verdict
 from trueloop.verification.freeze_mode import BatchNorm, layers_in_train_mode, freeze_mode
-from trueloop.verification.influence import PreciseModel, apart, changed, content, precise, size_of, with_changes
-from trueloop.verification.model_call import Call
+from trueloop.verification.influence import PreciseModel, relative_differences, perturb, content_tensors, to_best_precision, call_batch_size, perturb_call
+from trueloop.verification.model_call import ModelCall
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench
 
@@ -101,22 +101,22 @@ def future_unseen(bench: Bench, *, positions: int = 12) -> Evidence:
 
 def _look(bench: Bench, model: nn.Module, batch: Any, most: int) -> Seen:
     call = bench.call(model, batch)
-    B = size_of(call)
-    exact = precise(model, call, bench.subject.seed)
-    which = content(exact.call, lambda leaf: leaf.dim() > 1 and leaf.shape[0] == B)
+    B = call_batch_size(call)
+    exact = to_best_precision(model, call, bench.subject.seed)
+    which = content_tensors(exact.call, lambda leaf: leaf.dim() > 1 and leaf.shape[0] == B)
     T = tensors(exact.call.tree)[which[0]].shape[1]
     if T < 2:
         raise NotApplicable(f"The input has {format_count(T, 'position')}, so there is no future.")
     which = [index for index in which if tensors(exact.call.tree)[index].shape[1] == T]
-    before = _by_position(exact.before, B, T)
+    before = _by_position(exact.baseline, B, T)
     # The first, the last, and neighbours in between: a mask that is one too wide shows next to the diagonal only.
     chosen = sorted({*range(min(T, most // 2)), *range(max(0, T - (most - most // 2)), T)})
     grid = [[0.0] * len(chosen) for _ in chosen]
     worst: tuple[int, int] | None = None
     for column, s in enumerate(chosen):
-        after = _by_position(exact.after(_other(exact.call, which, s)), B, T)
+        after = _by_position(exact.run(_other(exact.call, which, s)), B, T)
         for a, b in zip(before, after, strict=True):
-            moved = apart(a, b, 2, exact.tolerance).amax(0)
+            moved = relative_differences(a, b, 2, exact.tolerance).amax(0)
             for row, t in enumerate(chosen):
                 grid[row][column] = max(grid[row][column], float(moved[t]))
                 if worst is None and s > t and grid[row][column]:
@@ -132,20 +132,20 @@ def _place(exact: PreciseModel, which: list[int], worst: tuple[int, int], shape:
     def same(a: Tensor, b: Tensor) -> bool:
         if a.dim() < 2 or tuple(a.shape[:2]) != shape or a.shape != b.shape:
             return True
-        return not bool(apart(a, b, 2, exact.tolerance)[:, :t].any())
+        return not bool(relative_differences(a, b, 2, exact.tolerance)[:, :t].any())
 
     calls = (exact.call, _other(exact.call, which, worst[1]))
     before, after = (trace_modules(exact.model, call, exact.seed) for call in calls)
     return first_divergence(before, after, same)
 
 
-def _other(call: Call, which: list[int], s: int) -> Call:
+def _other(call: ModelCall, which: list[int], s: int) -> ModelCall:
     def change(leaf: Tensor) -> Tensor:
         at = torch.zeros(leaf.shape[:2], dtype=torch.bool, device=leaf.device)
         at[:, s] = True
-        return changed(leaf, at)
+        return perturb(leaf, at)
 
-    return with_changes(call, which, change)
+    return perturb_call(call, which, change)
 
 
 def _by_position(outputs: list[Tensor], B: int, T: int) -> list[Tensor]:

@@ -16,8 +16,8 @@ from torch import Tensor
 from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import leaves, replace_tensors, tensors
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
-from trueloop.verification.influence import PreciseModel, apart, changed, precise, size_of, with_changes
-from trueloop.verification.model_call import Call
+from trueloop.verification.influence import PreciseModel, relative_differences, perturb, to_best_precision, call_batch_size, perturb_call
+from trueloop.verification.model_call import ModelCall
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench
 
@@ -31,17 +31,17 @@ def input_used(bench: Bench) -> Evidence:
     batch = bench.few(8)
     model = bench.work().model.eval()
     call = bench.call(model, batch)
-    B = size_of(call)
-    exact = precise(model, call, bench.subject.seed)
+    B = call_batch_size(call)
+    exact = to_best_precision(model, call, bench.subject.seed)
     moved: dict[str, float] = {}
     for index, (path, leaf) in enumerate(_named(exact.call)):
         if leaf.dtype is torch.bool or not leaf.dim() or leaf.shape[0] != B:
             continue
         try:
-            after = exact.after(with_changes(exact.call, [index], _everywhere))
+            after = exact.run(perturb_call(exact.call, [index], _everywhere))
         except NotApplicable:  # of one value only, such as token types that are all 0
             continue
-        moved[path] = max((float(apart(a, b, 0, 0.0)) for a, b in zip(exact.before, after, strict=True)), default=0.0)
+        moved[path] = max((float(relative_differences(a, b, 0, 0.0)) for a, b in zip(exact.baseline, after, strict=True)), default=0.0)
     if not moved:
         raise NotApplicable("The model is called with nothing that could be changed.")
     unused = [path for path, value in moved.items() if not value]
@@ -66,10 +66,10 @@ def input_used(bench: Bench) -> Evidence:
 
 
 def _everywhere(leaf: Tensor) -> Tensor:
-    return changed(leaf, torch.ones(leaf.shape, dtype=torch.bool, device=leaf.device))
+    return perturb(leaf, torch.ones(leaf.shape, dtype=torch.bool, device=leaf.device))
 
 
-def _named(call: Call) -> list[tuple[str, Tensor]]:
+def _named(call: ModelCall) -> list[tuple[str, Tensor]]:
     args = [
         (f"input{path}" if len(call.args) > 1 or "][" in path else "the input", leaf)
         for path, leaf in leaves(call.args)
@@ -84,7 +84,7 @@ def _idle_features(exact: PreciseModel) -> tuple[str, ...]:
         return ()
     index, leaf = found[0]
     watched = leaf.detach().requires_grad_()
-    call = Call.of(replace_tensors(exact.call.tree, {index: watched}))
+    call = ModelCall.of(replace_tensors(exact.call.tree, {index: watched}))
     given = [out for out in tensors(exact.model(*call.args, **call.kwargs)) if out.requires_grad]
     if not given:
         return ()

@@ -18,7 +18,7 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import to_double, describe_batch, leaves, map_tensors, select_samples
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
-from trueloop.verification.influence import FLOAT64_TOLERANCE, LOW_PRECISION_TOLERANCE, apart, changed, difference
+from trueloop.verification.influence import FLOAT64_TOLERANCE, LOW_PRECISION_TOLERANCE, relative_differences, perturb, max_difference
 from trueloop.verification.model_call import outputs
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench, Work
@@ -120,7 +120,7 @@ def _changed(batch: Any, real_BT: Tensor) -> Any:
             return leaf
         where = ~real_BT.reshape(*real_BT.shape, *[1] * (leaf.dim() - 2)).expand_as(leaf)
         try:
-            other = changed(leaf, where.any(-1) if leaf.dim() > 2 else where)
+            other = perturb(leaf, where.any(-1) if leaf.dim() > 2 else where)
         except NotApplicable:  # of one value only: nothing else is known to be allowed
             return leaf
         return leaf if leaf.is_floating_point() is False and bool((leaf == IGNORED)[where].all()) else other
@@ -159,10 +159,10 @@ def _compared(bench: Bench, work: Work, pair: tuple[Any, Any], real: tuple[Tenso
     moved = 0.0
     for a, b in zip(out_a, out_b, strict=True):
         if a.dim() > 1 and a.shape[:2] == real[0].shape and b.shape[:2] == real[1].shape:
-            moved = max(moved, float(apart(a[real[0]], b[real[1]], 0, tolerance)))
+            moved = max(moved, float(relative_differences(a[real[0]], b[real[1]], 0, tolerance)))
         elif a.dim() and a.shape == b.shape and (a.dim() < 2 or a.shape[1] + 1 != real[0].shape[1]):
-            moved = max(moved, difference(a, b, tolerance))  # one output per sample, in which no padding may be
-    loss = 0.0 if loss_a is None or loss_b is None else difference(loss_a, loss_b, tolerance)
+            moved = max(moved, max_difference(a, b, tolerance))  # one output per sample, in which no padding may be
+    loss = 0.0 if loss_a is None or loss_b is None else max_difference(loss_a, loss_b, tolerance)
     hidden = int((~real[0]).sum())
     numbers = {"masked_positions": hidden, "outputs_move": moved, "loss_moves": loss}
     if not moved and not loss:

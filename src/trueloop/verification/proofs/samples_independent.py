@@ -19,8 +19,8 @@ from trueloop.verification.batch_tree import replace_tensors, tensors
 from trueloop.verification.divergence import first_divergence, trace_modules
 from trueloop.verification.evidence import Evidence, Grid, Verdict
 from trueloop.verification.freeze_mode import BatchNorm, layers_in_train_mode, freeze_mode
-from trueloop.verification.influence import PreciseModel, apart, changed, content, precise, rows_of, size_of, with_changes
-from trueloop.verification.model_call import Call
+from trueloop.verification.influence import PreciseModel, relative_differences, perturb, content_tensors, to_best_precision, per_sample_outputs, call_batch_size, perturb_call
+from trueloop.verification.model_call import ModelCall
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import Bench
 
@@ -111,15 +111,15 @@ def _grid(leaks: Leaks) -> Grid:
 
 def _leaks(bench: Bench, model: nn.Module, batch: Any) -> Leaks:
     call = bench.call(model, batch)
-    B = size_of(call)
-    exact = precise(model, call, bench.subject.seed)
-    which = content(exact.call, lambda leaf: leaf.dim() > 0 and leaf.shape[0] == B)
-    rows = rows_of(exact.before, B)
+    B = call_batch_size(call)
+    exact = to_best_precision(model, call, bench.subject.seed)
+    which = content_tensors(exact.call, lambda leaf: leaf.dim() > 0 and leaf.shape[0] == B)
+    rows = per_sample_outputs(exact.baseline, B)
     grid = [[0.0] * B for _ in range(B)]
     for j in range(B):
-        moved = rows_of(exact.after(_other(exact.call, which, j, B)), B)
+        moved = per_sample_outputs(exact.run(_other(exact.call, which, j, B)), B)
         for before, after in zip(rows, moved, strict=True):
-            for i, value in enumerate(apart(before, after, 1, exact.tolerance).tolist()):
+            for i, value in enumerate(relative_differences(before, after, 1, exact.tolerance).tolist()):
                 grid[i][j] = max(grid[i][j], value)
     _add_gradients(grid, exact, which)
     leaks = Leaks(grid=grid, where="")
@@ -131,18 +131,18 @@ def _leaks(bench: Bench, model: nn.Module, batch: Any) -> Leaks:
     def same(a: Tensor, b: Tensor) -> bool:
         if not a.dim() or a.shape[0] != B or a.shape != b.shape:
             return True  # of another layout: nothing can be said
-        return not bool(apart(a, b, 1, exact.tolerance)[others].any())
+        return not bool(relative_differences(a, b, 1, exact.tolerance)[others].any())
 
     seed = bench.subject.seed
     before, after = (trace_modules(exact.model, each, seed) for each in (exact.call, _other(exact.call, which, j, B)))
     return Leaks(grid=grid, where=first_divergence(before, after, same))
 
 
-def _other(call: Call, which: list[int], j: int, B: int) -> Call:
+def _other(call: ModelCall, which: list[int], j: int, B: int) -> ModelCall:
     def change(leaf: Tensor) -> Tensor:
-        return changed(leaf, torch.arange(B, device=leaf.device) == j)
+        return perturb(leaf, torch.arange(B, device=leaf.device) == j)
 
-    return with_changes(call, which, change)
+    return perturb_call(call, which, change)
 
 
 def _add_gradients(grid: list[list[float]], exact: PreciseModel, which: list[int]) -> None:
@@ -151,7 +151,7 @@ def _add_gradients(grid: list[list[float]], exact: PreciseModel, which: list[int
     real = {index: leaves[index].detach().requires_grad_() for index in which if leaves[index].is_floating_point()}
     if not real:
         return
-    call = Call.of(replace_tensors(exact.call.tree, real))
+    call = ModelCall.of(replace_tensors(exact.call.tree, real))
     torch.manual_seed(exact.seed)
     rows = [
         leaf
