@@ -73,10 +73,11 @@ def peak_mib(paths: Sequence[Path]) -> float:
     """Return the largest memory of a process that lints these files alone, in MiB."""
     code = (
         "import resource, sys; from pathlib import Path\n"
-        "from trueloop.lint.check_tree import Job, read_files; from trueloop.app.lint.lint_command import rules_of\n"
+        "from trueloop.lint.check_tree import LintJob, lint_files\n"
+        "from trueloop.app.lint.lint_command import active_rules\n"
         "from trueloop.failures.selection import FailureSelection\n"
         "paths = [Path(line) for line in sys.stdin.read().split('\\n')]\n"
-        "for _ in read_files(paths, Job(rules_of(FailureSelection())), jobs=1): pass\n"
+        "for _ in lint_files(paths, LintJob(active_rules(FailureSelection())), jobs=1): pass\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
     )
     done = subprocess.run(

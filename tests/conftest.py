@@ -23,7 +23,31 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=gc.freeze)
 
 
+SLOW = {
+    "browser/": "drives a real browser",
+    "deploy/": "starts containers' entry points",
+    "distributed/": "starts several processes",
+    "faults/": "kills and damages dozens of runs",
+    "promises/test_elsewhere.py": "starts processes and threads that train",
+    "app/runs/test_rollback.py": "trains and continues whole runs",
+    "runs/tracking/test_mlflow_sink.py": "needs databases",
+    "lab/teaching/production/test_program.py": "trains every variant of a generated program",
+    "test_examples.py": "trains all examples and their broken copies",
+}
+"""Files and folders below tests/ whose tests all run in `make test-all` only, and why."""
+QUICK = ("browser/test_app.py", "distributed/test_collectives.py")
+"""Of those, what `make test` runs nevertheless."""
+
+
+def _slow_reason(item: pytest.Item) -> str | None:
+    path = item.path.relative_to(Path(__file__).parent).as_posix()
+    return None if path in QUICK else next((why for start, why in SLOW.items() if path.startswith(start)), None)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if reason := _slow_reason(item):
+            item.add_marker(pytest.mark.slow(reason=reason))
     # Files with slow tests first, then those of many tests: the last one keeps one worker busy, with nothing left to do
     # for the others.
     long = {item.path for item in items if item.get_closest_marker("slow")}

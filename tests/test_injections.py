@@ -14,7 +14,7 @@ import torch
 
 from trueloop.core.findings import Report, Severity
 from trueloop.failures.load import Entry, catalogue
-from trueloop.lab.teaching.inject import fitted
+from trueloop.lab.teaching.inject import write_script
 from trueloop.lab.teaching.program import Program
 from trueloop.lab.teaching.simulation import Simulation
 from trueloop.sanitizer.dispatch import WatchedFailure
@@ -53,7 +53,7 @@ def run_lesson(text: str, folder: Path) -> Report:
 @pytest.mark.parametrize("entry", INJECTED, ids=lambda entry: f"{entry.code}-{entry.slug}")
 def test_run_reports_the_injected_failure_only(entry: Entry, seed: int, tmp_path: Path):
     assert entry.failure.inject is not None
-    loop = fitted(replace(EVERYTHING, seed=seed), [entry.failure.inject]).loop
+    loop = write_script(replace(EVERYTHING, seed=seed), [entry.failure.inject]).loop
     assert loop.changed_lines()
     found = {finding.code: finding for finding in run_lesson(loop.text(), tmp_path).findings}
     assert entry.code in found
@@ -64,7 +64,7 @@ def test_run_reports_the_injected_failure_only(entry: Entry, seed: int, tmp_path
 def test_weights_stored_by_reference_are_reported_early():
     inject = catalogue()["CKP001"].failure.inject
     assert inject is not None
-    program = Program(fitted(Simulation(samples=100, epochs=30), [inject]).loop.text())
+    program = Program(write_script(Simulation(samples=100, epochs=30), [inject]).loop.text())
     reported: list[tuple[str, int]] = []
     watch = Watch(
         [WatchedFailure(each.failure, each.slug) for each in ENTRIES],
@@ -82,6 +82,6 @@ def test_weights_stored_by_reference_are_reported_early():
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_run_accepts_the_correct_script(seed: int, tmp_path: Path):
-    report = run_lesson(fitted(replace(EVERYTHING, seed=seed), []).loop.text(), tmp_path)
+    report = run_lesson(write_script(replace(EVERYTHING, seed=seed), []).loop.text(), tmp_path)
     assert not [finding for finding in report.findings if finding.severity != Severity.NOTE]
     assert report.updates == 14 * 5

@@ -212,7 +212,7 @@ def test_the_failure_of_the_guide_keeps_what_every_failure_promises(example: tup
 
     from trueloop.failures.load import SECTIONS
     from trueloop.failures.page import split_sections
-    from trueloop.lab.teaching.inject import fitted
+    from trueloop.lab.teaching.inject import write_script
     from trueloop.lab.teaching.simulation import Simulation
     from trueloop.lint.check_file import ActiveRule, lint_text
 
@@ -231,7 +231,7 @@ def test_the_failure_of_the_guide_keeps_what_every_failure_promises(example: tup
     for script in tests.CORRECT.values():
         assert not watched(tests.HEAD + script, tmp_path)
     lesson = Simulation(dataset="moons", samples=60, clip=1.0, epochs=2)
-    loop = fitted(lesson, [failure.inject]).loop
+    loop = write_script(lesson, [failure.inject]).loop
     assert [each.after for each in loop.changed_lines()] == ["norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm=0)"]
     assert {code for code, _ in watched(loop.text(), tmp_path)} == {"GRD901"}
 

@@ -18,8 +18,8 @@ from torch import nn
 
 from trueloop.verification.discover import select_proofs, find_proof, all_proofs
 from trueloop.verification.evidence import Evidence, Verdict
-from trueloop.verification.proof import Proof, run
-from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof import Proof, run_proof
+from trueloop.verification.proof_context import ProofContext
 from trueloop.verification.proof_target import Subject, check_names
 
 __all__ = ["Evidence", "Subject", "Verdict", "names", "prove"]
@@ -52,12 +52,12 @@ def prove(
         TrueloopError: the subject does not fit together.
     """
     todo = select_proofs(select, ignore)
-    bench = Bench(Subject.of(subject))
+    bench = ProofContext(Subject.of(subject))
     found: list[Evidence] = []
     for proof in todo:
         if began is not None:
             began(proof)
-        found.append(run(proof, bench))
+        found.append(run_proof(proof, bench))
         if ended is not None:
             ended(found[-1])
     return found
@@ -69,9 +69,9 @@ def _prove_one(
     own = {name: more.pop(name) for name in proof.options if name in more}
     if isinstance(model, Subject):
         check_names(more, f"{proof.name} of a subject that is ready", also=proof.options)
-        return run(proof, Bench(model), own)
+        return run_proof(proof, ProofContext(model), own)
     check_names(more, proof.name, also=proof.options)
-    return run(proof, Bench(Subject(model=model, loss=loss, batch=batch, **more)), own)
+    return run_proof(proof, ProofContext(Subject(model=model, loss=loss, batch=batch, **more)), own)
 
 
 def __getattr__(name: str) -> Callable[..., Evidence]:

@@ -129,7 +129,7 @@ def test_the_tour_points_at_the_real_things_by_keyboard_and_can_be_taken_again(o
         expect(page.locator(".tour")).to_be_focused()
         expect(ring).to_be_visible()
     assert len(titles) == len(set(titles)) == 10
-    page.get_by_role("link", name="Back to where you began").click()
+    page.get_by_role("link", name="Back to the first page").click()
     expect(page.locator("h1")).to_have_text("Arithmetic")
     expect(page.get_by_label("Batch size B")).to_have_value("7")
     expect(page.locator(".tour, .tour-ring")).to_have_count(0)
@@ -163,7 +163,7 @@ def test_a_class_follows_steps_and_is_not_told_what_is_broken(open_page: Opened,
     page.reload()
     expect(page.locator(".steps li")).to_have_count(2)
     expect(page.locator(".findings")).to_be_hidden()
-    page.get_by_role("button", name="Leave the class view").click()
+    page.get_by_role("button", name="Close the class view").click()
     expect(page.locator(".bugs-panel")).to_be_visible()
     assert "bugs=GRD001" in page.url
 

@@ -53,7 +53,7 @@ def test_a_loop_is_practised_handed_in_judged_and_replayed(open_page: Opened, ba
     expect(page.locator("#said")).to_contain_text("✓ reached")
     expect(page.get_by_label("Held-out accuracy", exact=True).locator("canvas")).to_be_visible()
 
-    page.get_by_label("name on the board").fill(NAME)
+    page.get_by_label("name on the leaderboard").fill(NAME)
     page.get_by_role("button", name="Hand in").click()
     expect(page.locator(".seeds li")).to_have_count(5, timeout=PATIENCE_MS)
     told = page.get_by_label("Hand in").locator(".says")
@@ -83,14 +83,14 @@ def test_boards_are_sorted_by_what_is_chosen_and_rows_open(open_page: Opened, ba
     entry = page.get_by_role("region", name="Entry", exact=True)
     expect(entry).to_be_focused()
     expect(entry).to_contain_text("on all 2 seeds, after 400, 800 updates")
-    entry.get_by_role("button", name="Take these settings").click()
+    entry.get_by_role("button", name="Use these settings").click()
     expect(page.get_by_label("optimizer", exact=True)).to_have_value("adam")
 
 
 def test_settings_are_in_the_address_and_in_the_code(open_page: Opened):
     page = open_page("arena", params="track=spiral&seed=4")
-    page.get_by_text("Show me the code").click()
-    code = page.locator(".code-panel", has_text="Show me the code").locator(".code")
+    page.get_by_text("Show the code").click()
+    code = page.locator(".code-panel", has_text="Show the code").locator(".code")
     expect(code).to_contain_text("SEED = 4")
     expect(page.get_by_label("momentum")).to_be_hidden()
     page.get_by_label("optimizer", exact=True).select_option("nesterov")

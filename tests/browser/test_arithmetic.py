@@ -43,7 +43,7 @@ def test_numbers_follow_what_is_typed_and_the_address_says_it(open_page: Opened)
     page.locator("summary", has_text="Time, memory").click()
     page.get_by_label("Milliseconds per update").fill("200")
     expect(page.locator("[data-key=duration] .value")).to_have_text("3.6 s")
-    page.locator("summary", has_text=re.compile("^Show me the code$")).click()
+    page.locator("summary", has_text=re.compile("^Show the code$")).click()
     expect(page.locator("details.code-panel[open] .code")).to_have_text(counts(made), use_inner_text=False)
 
 
@@ -136,6 +136,6 @@ def test_the_largest_run_is_legible_for_everybody(
 def test_an_address_that_means_nothing_is_named(open_page: Opened):
     page = open_page("arithmetic", params="batch=abc")
     expect(page.get_by_role("alert")).to_contain_text("batch is 'abc'. It must be a whole number")
-    expect(page.locator(".numbers-tiles")).to_have_text("There are counts as soon as the sizes can be.")
+    expect(page.locator(".numbers-tiles")).to_have_text("The counts appear once the sizes are valid.")
     page.get_by_label("Batch size B").fill("8")
     expect(page.locator(".numbers-tiles")).to_contain_text("One epoch")

@@ -21,13 +21,13 @@ def test_forward_passes_both_which_differ_left_and_agree_right(open_page: Opened
     page = opened(open_page)
     left, right = page.locator(".side.left"), page.locator(".side.right")
     forward = page.get_by_role("button", name="Forward both")
-    expect(left).to_contain_text("Nothing has passed yet.")
+    expect(left).to_contain_text("No forward pass yet.")
     forward.click()
     first = right.locator("table").last.inner_text()
     forward.click()
-    expect(page.locator(".status")).to_contain_text("the right ones agree, bit for bit")
+    expect(page.locator(".status")).to_contain_text("the right ones are bitwise equal")
     expect(left.locator(".badge.differs")).to_be_visible()
-    expect(right.locator(".badge.same")).to_have_text("= as before, bit for bit")
+    expect(right.locator(".badge.same")).to_have_text("= bitwise equal to the previous pass")
     assert right.locator("table").last.inner_text() == first
     assert left.locator("td.masked").count() > 0
     assert right.locator("td.masked").count() == 0

@@ -41,7 +41,7 @@ def test_examples_walk_into_batches(open_page: Opened):
     expect(page.locator(".examples .example.now")).to_have_count(8)
     on = page.get_by_label("One step forward")
     on.click()
-    expect(says).to_contain_text("read by this very process")
+    expect(says).to_contain_text("read by the main process")
     on.click()
     expect(says).to_have_text("Batch 0: collate makes a tensor of shape [8].")
     expect(page.locator("#said")).to_contain_text("tensor of shape [8]")
@@ -53,7 +53,7 @@ def test_examples_walk_into_batches(open_page: Opened):
     ]
     page.get_by_role("button", name="Epoch 1").click()
     shows(page, found, epoch=1)
-    page.locator("summary", has_text="Show me the code").click()
+    page.locator("summary", has_text="Show the code").click()
     expect(page.locator(".code")).to_have_text(pipeline(Pipeline()).text)
 
 
@@ -115,7 +115,7 @@ def test_sequences_are_padded_and_the_mask_is_drawn(open_page: Opened):
     expect(page.locator(".matrix tr")).to_have_count(len(batch.numbers))
     expect(page.locator(".matrix td.token")).to_have_count(sum(batch.lengths))
     expect(page.locator(".matrix td")).to_have_count(len(batch.numbers) * batch.shape[1])
-    page.get_by_label("Batch alike lengths").check()
+    page.get_by_label("Batch similar lengths").check()
     expect(page.locator(".notes")).to_contain_text(re.compile("Without batching alike lengths it would be"))
     page.get_by_label("Show batch 3").click()
     expect(page.locator(".station.active h4").first).to_have_text("Reading: worker 1")

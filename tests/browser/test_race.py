@@ -51,7 +51,7 @@ def test_runners_come_and_go_and_the_address_tells_of_them(open_page: Opened):
         add.click()
     expect(page.locator(".lane")).to_have_count(4)
     expect(add).to_be_disabled()
-    page.get_by_label("Runner D", exact=True).get_by_label("what is broken").select_option("SCH002")
+    page.get_by_label("Runner D", exact=True).get_by_label("failure").select_option("SCH002")
     expect(page.get_by_label("Runner D", exact=True).locator(".needs")).to_contain_text("batches per update 4")
     page.get_by_role("button", name="Take runner B out").click()
     expect(page.locator(".lane h2")).to_contain_text(["Runner A", "Runner C", "Runner D"])

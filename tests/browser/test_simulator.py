@@ -78,7 +78,7 @@ def test_training_is_calm_at_first_then_learns_holds_and_steps(open_page: Opened
     page.get_by_role("button", name="Reset").click()
     expect(page.locator(UPDATE)).to_contain_text("0/")
     page.get_by_role("button", name="New data").click()
-    expect(page.locator(".sim-told")).to_have_text("Begun anew: seed 1.")
+    expect(page.locator(".sim-told")).to_have_text("Restarted: seed 1.")
     assert address(page)["seed"] == "1"
 
 
@@ -108,8 +108,8 @@ def test_a_failure_is_put_in_found_named_with_its_line_and_mended(open_page: Ope
     page.get_by_label(re.compile("^GRD003")).check()
     expect(page.locator(".sim-told")).to_contain_text("batches per update 4")
     expect(page.locator(".finding[data-code=GRD003]")).to_be_visible()
-    page.get_by_role("button", name=re.compile("Forget the run: .*with GRD001")).click()
-    expect(page.get_by_role("button", name=re.compile("Forget the run: .*with GRD001"))).to_have_count(0)
+    page.get_by_role("button", name=re.compile("Remove the run: .*with GRD001")).click()
+    expect(page.get_by_role("button", name=re.compile("Remove the run: .*with GRD001"))).to_have_count(0)
 
 
 def test_a_step_that_is_asked_for_while_a_setting_changes_is_made(open_page: Opened):
@@ -124,7 +124,7 @@ def test_a_step_that_is_asked_for_while_a_setting_changes_is_made(open_page: Ope
         button.click();
     }""")
     expect(page.locator(UPDATE)).to_contain_text("2/")
-    expect(page.locator(".sim-told")).to_have_text("Begun anew: batch size 8.")
+    expect(page.locator(".sim-told")).to_have_text("Restarted: batch size 8.")
     ready(page, "paused")
 
 
@@ -214,7 +214,7 @@ def test_what_cannot_be_run_is_said_and_nothing_breaks(open_page: Opened):
     expect(page.locator(".knobs .error").first).to_contain_text("hidden[1] is 900")
     page.get_by_label("hidden layers").fill("8, 9")
     expect(page.locator(".knobs .error").first).to_be_hidden()
-    expect(page.locator(".sim-told")).to_have_text("Begun anew: hidden layers 8, 9.")
+    expect(page.locator(".sim-told")).to_have_text("Restarted: hidden layers 8, 9.")
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

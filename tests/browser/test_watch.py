@@ -125,7 +125,7 @@ def test_several_runs_lie_over_each_other(journal, open_page, axe):
     expect(beside.get_by_role("row", name=re.compile("optim.lr"))).to_contain_text("0.003")
     expect(beside.get_by_role("row", name=re.compile("epochs"))).to_have_count(0)
     page.get_by_label("Details of").select_option("runs/pair-b")
-    page.get_by_text("Show me the code").click()
+    page.get_by_text("Show the code").click()
     expect(page.locator(".code-body")).to_contain_text("pair-b")
     axe(page)
 

@@ -1,31 +1,31 @@
 import math
 
-from trueloop.cli.run_cells import at, best, labels_of, progress, value_cell, time, started_cell
+from trueloop.cli.run_cells import metric_cell, best_cell, labels_of, progress_cell, value_cell, duration_cell, started_cell
 from trueloop.core.protocols import RunStarted
 from trueloop.runs.queries.overview import Point, read_overview
 
 
 def test_the_cells_of_a_run(made):
     seen = read_overview(made.run("a"))
-    assert (progress(seen), time(seen), best(seen)) == ("6/6", "1.5 s", "val/loss 0.3000 @ 4")
+    assert (progress_cell(seen), duration_cell(seen), best_cell(seen)) == ("6/6", "1.5 s", "val/loss 0.3000 @ 4")
     assert started_cell(seen).startswith("2023-11-1")
 
 
 def test_a_run_that_does_not_tell(made, made_runs_module):
     seen = read_overview(made_runs_module.damage(made.run("a")))
-    assert (progress(seen), time(seen), started_cell(seen)) == ("", "", "")
-    assert best(seen).startswith("Line 2 of ")
+    assert (progress_cell(seen), duration_cell(seen), started_cell(seen)) == ("", "", "")
+    assert best_cell(seen).startswith("Line 2 of ")
 
 
 def test_a_start_that_is_no_time_and_a_run_of_unknown_length(made):
     seen = read_overview(
         made.write("a", [RunStarted(name="x", epochs=1, updates=None, start_update=0, facts={})], at=math.inf)
     )
-    assert (started_cell(seen), progress(seen), best(seen)) == ("unknown", "0/?", "")
+    assert (started_cell(seen), progress_cell(seen), best_cell(seen)) == ("unknown", "0/?", "")
 
 
 def test_numbers_and_texts():
-    assert [at(None), at(Point(0.123456, 7, 1)), value_cell(0.5), value_cell(None), value_cell(3)] == [
+    assert [metric_cell(None), metric_cell(Point(0.123456, 7, 1)), value_cell(0.5), value_cell(None), value_cell(3)] == [
         "", "0.1235 @ 7", "0.5000", "", "3"
     ]  # fmt: skip
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trueloop.cli import signal_forwarding
-from trueloop.cli.signal_forwarding import SignalForwarder, quiet
+from trueloop.cli.signal_forwarding import SignalForwarder, ignore_signals
 
 
 class Stop(Exception):
@@ -59,7 +59,7 @@ def test_torchrun_installs_this_handler_and_has_its_own_back_afterwards(tmp_path
 
     own = api._terminate_process_handler
     signals = SignalForwarder(tmp_path, Stop)
-    with signals.in_torchruns_place():
+    with signals.replace_handlers():
         assert api._terminate_process_handler is signals
     assert api._terminate_process_handler is own
 
@@ -68,6 +68,6 @@ def test_torchrun_is_quiet_only_inside():
     from torch.distributed.elastic.agent.server import api
 
     level = logging.getLogger(api.__name__).level
-    with quiet():
+    with ignore_signals():
         assert not logging.getLogger(api.__name__).isEnabledFor(logging.ERROR)
     assert logging.getLogger(api.__name__).level == level

@@ -1,6 +1,6 @@
 import math
 
-from trueloop.cli.sparks import BLOCKS, drawn
+from trueloop.cli.sparks import BLOCKS, draw_panel
 from trueloop.runs.panels import Curve, Panel
 
 
@@ -13,7 +13,7 @@ def panel(*curves, **more):
 
 
 def test_all_curves_on_one_scale():
-    title, falling, flat = drawn(panel(curve("a", [1, 2, 3, 4], [4, 3, 2, 1]), curve("b", [1, 4], [1, 1])), 46)
+    title, falling, flat = draw_panel(panel(curve("a", [1, 2, 3, 4], [4, 3, 2, 1]), curve("b", [1, 4], [1, 1])), 46)
     assert title == "Loss  (updates 1 to 4)"
     assert falling.startswith("  a  ")
     assert falling.endswith("1.000 to 4.000, last 1.000")
@@ -26,21 +26,21 @@ def test_all_curves_on_one_scale():
 
 
 def test_a_shorter_run_ends_earlier():
-    _, short, long = drawn(panel(curve("s", [1, 5], [1, 2]), curve("l", [1, 10], [1, 2])), 80)
+    _, short, long = draw_panel(panel(curve("s", [1, 5], [1, 2]), curve("l", [1, 10], [1, 2])), 80)
     assert short.index("1.000 to") == long.index("1.000 to")
     assert short.count("█") + short.count("▁") < long.count("█") + long.count("▁")
 
 
 def test_constants_log_scales_and_pale_curves():
-    (_, line) = drawn(panel(curve("c", [1, 2], [3, 3]), curve("raw", [1], [9], kind="raw")), 60)
+    (_, line) = draw_panel(panel(curve("c", [1, 2], [3, 3]), curve("raw", [1], [9], kind="raw")), 60)
     assert "▅" in line
-    title, line = drawn(panel(curve("g", [1, 2, 3], [0.001, 1, 1000]), log=True), 60)
+    title, line = draw_panel(panel(curve("g", [1, 2, 3], [0.001, 1, 1000]), log=True), 60)
     assert title.endswith(", log scale)")
     assert "▅" in line
 
 
 def test_names_cannot_steer_the_terminal():
-    lines = list(drawn(panel(curve("\x1b[31m" + "x" * 50, [1], [0.5])), 80))
+    lines = list(draw_panel(panel(curve("\x1b[31m" + "x" * 50, [1], [0.5])), 80))
     assert all(line.isprintable() for line in lines)
     assert "…" in lines[1]
     assert math.isclose(float(lines[1].split()[-1]), 0.5)

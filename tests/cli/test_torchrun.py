@@ -21,8 +21,8 @@ from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 from trueloop.cli.outcomes import Outcome
 from trueloop.cli.torchrun import (
     Launch,
-    asked_launch,
-    check_fits,
+    launch_from_options,
+    check_parallel_config,
     run_processes,
     threads_each,
     worker_command,
@@ -256,13 +256,13 @@ STEP = {
 
 
 def test_no_flag_starts_nothing_and_neither_does_one_of_the_processes():
-    assert asked_launch(None, None, None, None, {}) is None
-    assert asked_launch(2, None, None, None, {"TRUELOOP_OUTCOMES": "there", "RANK": "0"}) is None
+    assert launch_from_options(None, None, None, None, {}) is None
+    assert launch_from_options(2, None, None, None, {"TRUELOOP_OUTCOMES": "there", "RANK": "0"}) is None
 
 
 def test_what_is_asked_for():
-    assert asked_launch(2, None, None, None, {}) == Launch(processes=2, nodes=1, rendezvous=None, max_restarts=3)
-    asked = asked_launch(8, 2, "[fe80::1%eth0]:29500", 0, {})
+    assert launch_from_options(2, None, None, None, {}) == Launch(processes=2, nodes=1, rendezvous=None, max_restarts=3)
+    asked = launch_from_options(8, 2, "[fe80::1%eth0]:29500", 0, {})
     assert asked is not None
     assert asked == Launch(processes=8, nodes=2, rendezvous="[fe80::1%eth0]:29500", max_restarts=0)
     assert asked.size == 16
@@ -270,9 +270,9 @@ def test_what_is_asked_for():
 
 def test_in_a_step_of_slurm_the_machines_are_known():
     filled = Launch(processes=8, nodes=2, rendezvous="n1:61441", max_restarts=3)
-    assert asked_launch(8, None, None, None, STEP) == asked_launch(8, 2, None, None, STEP) == filled
-    assert asked_launch(8, 1, None, None, STEP) == Launch(processes=8)
-    said = asked_launch(8, 2, "other:1", None, STEP)
+    assert launch_from_options(8, None, None, None, STEP) == launch_from_options(8, 2, None, None, STEP) == filled
+    assert launch_from_options(8, 1, None, None, STEP) == Launch(processes=8)
+    said = launch_from_options(8, 2, "other:1", None, STEP)
     assert said
     assert said.rendezvous == "other:1"
 
@@ -300,7 +300,7 @@ def test_in_a_step_of_slurm_the_machines_are_known():
 )
 def test_what_does_not_fit_together(asked: Any, environment: dict[str, str], word: str):
     with pytest.raises(InvalidConfig) as error:
-        asked_launch(*asked, environment)
+        launch_from_options(*asked, environment)
     assert word in error.value.what
     assert error.value.fix
 
@@ -319,7 +319,7 @@ def test_what_does_not_fit_together(asked: Any, environment: dict[str, str], wor
 def test_what_no_process_could_do(config: TrainConfig, gpus: int, word: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     with pytest.raises(InvalidConfig) as error:
-        check_fits(Launch(processes=4), config)
+        check_parallel_config(Launch(processes=4), config)
     assert word in error.value.what
 
 
@@ -328,7 +328,7 @@ def test_what_no_process_could_do(config: TrainConfig, gpus: int, word: str, mon
 )
 def test_what_fits(config: TrainConfig, gpus: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
-    check_fits(Launch(processes=4), config)
+    check_parallel_config(Launch(processes=4), config)
 
 
 def test_the_command_of_a_process_keeps_the_current_folder_off_the_path(monkeypatch: pytest.MonkeyPatch):

@@ -1,6 +1,6 @@
 """What is printed, line by line."""
 
-from trueloop.cli.verify_page import Page
+from trueloop.cli.verify_page import VerifyPage
 from trueloop.verification.evidence import Curve, Evidence, Verdict
 
 FALLING = Evidence(
@@ -14,9 +14,9 @@ FALLING = Evidence(
 
 
 def test_a_proof_is_a_line_with_its_curve(capsys):
-    page = Page()
-    page.ended(FALLING)
-    page.total([FALLING])
+    page = VerifyPage()
+    page.proof_finished(FALLING)
+    page.print_summary([FALLING])
     out = capsys.readouterr().out
     assert "\x1b" not in out
     line, curve, remark, total = out.splitlines()
@@ -27,7 +27,7 @@ def test_a_proof_is_a_line_with_its_curve(capsys):
 
 
 def test_quiet_says_nothing(capsys):
-    page = Page(quiet=True)
-    page.ended(FALLING)
-    page.total([FALLING])
+    page = VerifyPage(quiet=True)
+    page.proof_finished(FALLING)
+    page.print_summary([FALLING])
     assert capsys.readouterr() == ("", "")

@@ -17,7 +17,7 @@ def test_ticks_are_round_and_few():
     assert len(Axis(low=1e-30, high=1e30, start=0, end=1, log=True).ticks()) <= TARGET_TICKS + 1
 
 
-def test_a_range_without_zero_may_be_wide():
+def test_only_wide_positive_ranges_suit_a_log_scale():
     assert suits_log_scale(1, 31)
     assert not suits_log_scale(1, 30)
     assert not suits_log_scale(0, 1e9)

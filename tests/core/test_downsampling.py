@@ -7,7 +7,7 @@ import pytest
 from trueloop.core.downsampling import DownsampledSeries
 
 
-def test_a_short_series_is_kept_whole():
+def test_a_short_series_is_kept_completely():
     thinned = DownsampledSeries[float](max_points=8)
     for update in range(8):
         thinned.add(update, float(update))
@@ -15,7 +15,7 @@ def test_a_short_series_is_kept_whole():
 
 
 @pytest.mark.parametrize("count", [9, 100, 12_345])
-def test_a_long_series_is_thinned_evenly(count: int):
+def test_a_long_series_is_downsampled_evenly(count: int):
     thinned = DownsampledSeries[float](max_points=8)
     for update in range(count):
         thinned.add(update, float(update))

@@ -56,12 +56,12 @@ def test_sizes_are_in_binary_units(count_bytes: int, text: str):
      (0.0012, "0.00120"), (1234567, "1.23e+06"), (0, "0"), (1, "1.00"), (-0.5, "-0.500"),
      (float("nan"), "nan"), (float("-inf"), "-inf")],
 )  # fmt: skip
-def test_three_digits_say_enough(value, text):
+def test_floats_have_three_significant_digits(value, text):
     assert format_float(value) == text
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300), st.integers(2, 8))
-def test_a_short_number_is_off_by_less_than_its_last_digit(value, digits):
+def test_a_formatted_float_is_off_by_less_than_its_last_digit(value, digits):
     assert abs(float(format_float(value, digits)) - value) <= abs(value) * 10.0 ** (1 - digits) + 1e-323
     assert len(format_float(value, digits)) <= max(digits, 6) + 7
 
@@ -77,7 +77,7 @@ def test_durations_have_their_natural_unit(seconds, text):
 
 
 @given(st.text(st.characters(codec=None)))
-def test_a_printable_name_steers_nothing(name):
+def test_a_printable_name_has_no_control_characters(name):
     shown = replace_unprintable(name)
     assert shown.isprintable()
     assert len(shown) == len(name)
@@ -100,11 +100,11 @@ def test_percent(share: float, words: str):
     assert format_percent(share) == words
 
 
-def test_nothing_that_steers_a_terminal_is_left():
+def test_control_characters_are_replaced():
     assert replace_unprintable("a\x1b[2Jb\udcff") == "a\ufffd[2Jb\ufffd"
     assert to_single_line("two\n   lines\tand a bell\a") == "two lines and a bell\ufffd"
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(float("nan"), "nan s"), (float("inf"), "inf s")])
-def test_a_duration_that_is_not_finite_is_said_as_it_is(seconds, text):
+def test_a_nonfinite_duration_is_formatted_literally(seconds, text):
     assert format_duration(seconds) == text

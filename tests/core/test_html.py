@@ -20,7 +20,7 @@ def test_tables_and_sections_escape_every_cell():
         assert f"&lt;{word[1:-1]}&gt;" in page
 
 
-def test_what_no_document_may_hold_is_replaced():
+def test_invalid_characters_are_replaced():
     assert element("p", "a\x00b\udcff") == "<p>a\ufffdb\ufffd</p>"
 
 

@@ -21,6 +21,6 @@ def test_files_folders_and_links_to_them(tmp_path: Path):
 
 
 @pytest.mark.parametrize("word", ["a" * 5000, "a\0b", "loop/x"])
-def test_what_no_path_can_be_is_nothing(tmp_path: Path, word: str):
+def test_an_impossible_path_does_not_exist(tmp_path: Path, word: str):
     (tmp_path / "loop").symlink_to("loop")
     assert not any(ask(tmp_path / word) for ask in (path_exists, is_file, is_folder))

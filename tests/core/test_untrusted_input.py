@@ -30,7 +30,7 @@ class Asked:
     inner: Inner = Inner()
 
 
-def test_a_whole_record_is_read():
+def test_a_complete_record_is_parsed():
     asked = parse_record(
         Asked,
         {
@@ -76,13 +76,13 @@ def test_a_whole_record_is_read():
         ({"name": "a", "inner": {"lr": -1}}, "inner.lr is -1"),
     ],
 )
-def test_what_does_not_fit_is_named(given: dict[str, Any], words: str):
+def test_an_invalid_value_is_named(given: dict[str, Any], words: str):
     with pytest.raises(InvalidConfig) as refused:
         parse_record(Asked, given)
     assert words in str(refused.value)
 
 
-def test_something_else_than_an_object_is_refused():
+def test_a_value_that_is_not_an_object_is_refused():
     with pytest.raises(InvalidConfig, match="This is \\[1\\]"):
         parse_record(Asked, [1])  # pyright: ignore[reportArgumentType]
 
@@ -94,7 +94,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["name", "batch", "widths", "point", "clip", "inner", "x"]), JSON))
-def test_nothing_that_is_sent_does_more_than_be_refused(given: dict[str, Any]):
+def test_any_input_is_parsed_or_refused(given: dict[str, Any]):
     try:
         asked = parse_record(Asked, given)
     except InvalidConfig as refused:
@@ -127,7 +127,7 @@ class Careless:
     many: int = 3
 
 
-def test_a_number_without_bounds_is_its_authors_mistake():
+def test_a_number_without_bounds_is_a_type_error():
     with pytest.raises(TypeError, match="no bounds"):
         describe_fields(Careless)
     with pytest.raises(TypeError, match="no bounds"):
@@ -142,7 +142,7 @@ class Listed:
     on: bool = True
 
 
-def test_what_there_should_be_is_said_by_kind():
+def test_the_expected_value_is_described():
     for sent, words in (
         ({"names": []}, r"names has 0 items"),
         ({"names": ["a", "b", "c"]}, r"names has 3 items"),
@@ -156,7 +156,7 @@ def test_what_there_should_be_is_said_by_kind():
     assert parse_record(Listed, {"names": ["b", "c"], "pair": [False, False]}) == Listed(("b", "c"), (False, False))
 
 
-def test_what_cannot_be_asked_for_is_its_authors_mistake():
+def test_an_unsupported_field_type_is_a_type_error():
     @dataclass(frozen=True)
     class Bytes:
         raw: bytes

@@ -48,9 +48,9 @@ LINES = st.lists(PIECES, max_size=20).map("\n".join)
 @settings(max_examples=150, deadline=None)
 def test_any_log_is_answered(text: str):
     answer = explain_text(text)
-    assert answer.found == bool(answer.errors or answer.failures or answer.ours)
+    assert answer.has_known_errors == bool(answer.errors or answer.failures or answer.trueloop_errors)
     assert all(told.entry.match(told.error.message) for told in answer.errors)
-    assert set(answer.as_json()) == {"errors", "failures", "ours", "unknown", "nearest"}
+    assert set(answer.to_json()) == {"errors", "failures", "ours", "unknown", "nearest"}
 
 
 @given(LINES)
@@ -61,7 +61,7 @@ def test_a_rank_before_each_line_changes_the_ranks_only(text: str):
         return
     marked = "".join(f"[rank4]: {line}\n" for line in bare.splitlines())
     alone, ranked = parse_errors(bare), parse_errors(marked)
-    assert [(each.type, each.message, each.frames, each.how) for each in ranked] == [
-        (each.type, each.message, each.frames, each.how) for each in alone
+    assert [(each.type, each.message, each.frames, each.role) for each in ranked] == [
+        (each.type, each.message, each.frames, each.role) for each in alone
     ]
     assert all(each.ranks == (4,) for each in ranked)

@@ -65,7 +65,7 @@ def points(watch: Watch) -> int:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is forgotten now and then is forgotten early, so that a short run shows it."""
-    monkeypatch.setattr("trueloop.tracing.hooks.graphs.MOST", 16)
+    monkeypatch.setattr("trueloop.tracing.hooks.graphs.MAX_MARKERS", 16)
 
 
 def tiny() -> Callable[[], None]:

@@ -18,7 +18,7 @@ def test_two_lines_around_the_fault_and_the_related_ones_among_them(finding: Fin
     (excerpt,) = excerpts(finding)
     lines = [line for line in excerpt.lines if line]
     assert [line.number for line in lines] == [9, 10, 11, 12, 13]
-    assert [(line.number, note.words, note.at_fault) for line in lines for note in line.notes] == [
+    assert [(line.number, note.text, note.is_primary) for line in lines for note in line.notes] == [
         (10, "added here", False),
         (11, "", True),
     ]

@@ -37,11 +37,11 @@ def test_a_class_without_examples_has_no_recall(run, synthetic):
     assert "No errors." in page
 
 
-def test_names_that_do_not_fit_are_numbers(run, synthetic):
+def test_wrong_number_of_names_falls_back_to_indices(run, synthetic):
     assert '<th scope="row">1</th>' in page_of(run, synthetic, [[1, 0], [0, 3]], ["only one"])
 
 
-def test_many_classes_are_told_by_their_worst_pairs(run, synthetic):
+def test_many_classes_show_their_worst_pairs(run, synthetic):
     size = MAX_CLASSES + 1
     matrix = [[9 if i == j else 0 for j in range(size)] for i in range(size)]
     matrix[3][7] = 6
@@ -52,5 +52,5 @@ def test_many_classes_are_told_by_their_worst_pairs(run, synthetic):
 
 
 @pytest.mark.parametrize("table", [None, [], 3, [[1, 2]], [1, 2], [[1, 2], [3]]])
-def test_what_is_no_square_matrix_is_not_shown(run, synthetic, table):
+def test_only_square_matrices_are_shown(run, synthetic, table):
     assert page_of(run, synthetic, table) == ""

@@ -39,7 +39,7 @@ def test_short_runs_are_drawn_too(run, synthetic, tmp_path, updates):
     assert len(svg_figures(history)) == (5 if updates else 0)
 
 
-def test_nothing_finite_and_hostile_names_are_drawn_too(run, synthetic, tmp_path):
+def test_nonfinite_values_and_hostile_names_are_drawn(run, synthetic, tmp_path):
     name = "$\\frac{<script>\x1b[31m&\"'$ 測\udcff"
     rows = [UpdateRow(k, 1, math.nan, math.inf, 0.0, 8, 0.0, 0.5, True) for k in range(1, 4)]
     evaluated = Evaluated(update=3, epoch=1, split=name, metrics={name: 0.5}, tables={}, seconds=0.1, best=True)
@@ -48,7 +48,7 @@ def test_nothing_finite_and_hostile_names_are_drawn_too(run, synthetic, tmp_path
     assert not any("<script" in svg for svg in svg_figures(history).values())
 
 
-def test_a_fragment_takes_over_the_page(run, synthetic):
+def test_a_fragment_inherits_the_style_of_the_page(run, synthetic):
     shown = svg_figures(read_journal(run(synthetic.whole_run(skipped=(40,)))))
     assert list(shown) == ["loss", "metric_accuracy", "lr", "grad_norm", "throughput", "waiting"]
     for name, svg in shown.items():
@@ -71,7 +71,7 @@ def test_a_fragment_takes_over_the_page(run, synthetic):
     assert "var(--bad, #dc2626)" in shown["loss"]
 
 
-def test_a_fragment_is_the_same_every_time(run, synthetic):
+def test_a_fragment_is_deterministic(run, synthetic):
     history = read_journal(run(synthetic.whole_run()))
     assert svg_figures(history) == svg_figures(history)
 
@@ -95,6 +95,6 @@ def test_without_matplotlib_the_install_command_is_named(run, synthetic, tmp_pat
         save_curves(history, tmp_path / "curves.png")
 
 
-def test_an_unwritable_picture_is_one_clear_error(run, synthetic, tmp_path):
+def test_an_unwritable_picture_raises_one_clear_error(run, synthetic, tmp_path):
     with pytest.raises(RunFolderError, match=r"The curves cannot be written to .*curves\.png: No such file"):
         save_curves(read_journal(run(synthetic.whole_run())), tmp_path / "absent" / "curves.png")

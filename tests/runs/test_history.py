@@ -18,14 +18,14 @@ def test_the_best_is_the_newest_marked_one_of_validation(run, synthetic):
     assert history.latest("train") is None
 
 
-def test_a_run_of_nothing_has_neither_best_nor_updates(run, synthetic):
+def test_an_empty_run_has_neither_best_nor_updates(run, synthetic):
     history = read_journal(run([synthetic.started(start_update=5)]))
     assert history.best is None
     assert (len(history.updates), history.last_update, history.skipped) == (0, 5, [])
     assert history.time_split().total == 0
 
 
-def test_time_is_split_by_what_it_was_spent_on(run):
+def test_time_is_split_by_activity(run):
     rows = [UpdateRow(1, 1, 0.5, 1.0, 0.1, 8, 0.25, 1.0, False), UpdateRow(2, 1, 0.5, 1.0, 0.1, 8, 0.5, 1.0, True)]
     saved = CheckpointSaved(update=2, epoch=1, path="c", metrics={}, seconds=0.5)
     start = RunStarted(name="x", epochs=1, updates=2, start_update=0, facts={})

@@ -2,7 +2,7 @@ from trueloop.core.html import Markup, element
 from trueloop.runs.html_page import CONTENT_SECURITY_POLICY, render_page
 
 
-def test_a_page_stands_alone_and_escapes_its_title():
+def test_a_page_is_self_contained_and_escapes_its_title():
     text = render_page("</title><script>", [element("p", "<b>"), Markup()])
     assert text.startswith("<!DOCTYPE html>\n<html")
     assert CONTENT_SECURITY_POLICY in text.replace("&#x27;", "'")

@@ -32,7 +32,7 @@ def same(a, b):
     return a == b or (math.isnan(a) and math.isnan(b))
 
 
-def test_every_event_reads_back_as_it_was_reported(run):
+def test_every_event_survives_writing_and_reading(run):
     evaluated = Evaluated(
         update=2, epoch=1, split="val", metrics={"loss": 0.1, "accuracy": math.nan},
         tables={"confusion": [[3, 1], [0, math.inf]]}, seconds=0.25, best=True,
@@ -62,7 +62,7 @@ def test_every_event_reads_back_as_it_was_reported(run):
     assert history.end == ended
 
 
-def test_a_line_is_strict_json_with_the_names_of_the_seams(run):
+def test_a_line_is_strict_json_with_the_field_names_of_protocols(run):
     run_dir = run([START, UpdatesDone(rows=[row(1, math.nan, skipped=True)])])
 
     def refuse(constant):
@@ -104,7 +104,7 @@ def test_a_journal_of_the_first_schema_is_read_and_continued(run):
     assert (read_journal(path).updates.update, read_journal(path).updates.loss) == ([1, 2, 3], [0.25, 0.5, 0.75])
 
 
-def test_rates_of_several_groups_are_kept(run):
+def test_learning_rates_of_several_groups_survive(run):
     rows = [row(1), row(2, rates=(1e-3, 0.5)), row(3, rates=(1e-3, 0.25)), row(4)]
     updates = read_journal(run([START, UpdatesDone(rows=rows)])).updates
     assert updates.rates == [[1e-3] * 4, [1e-3, 0.5, 0.25, 1e-3]]
@@ -113,7 +113,7 @@ def test_rates_of_several_groups_are_kept(run):
     assert shared.rates == [[1e-3, 1e-3], [0.5, 0.5]]
 
 
-def test_memory_is_kept_as_far_as_the_run_goes_on(run):
+def test_memory_beyond_a_resume_is_dropped(run):
     run_dir = run([START, *(UpdatesDone(rows=[row(k)], memory_mib=100.0 * k) for k in (1, 2, 3))])
     assert read_journal(run_dir).memory == [(1, 100.0), (2, 200.0), (3, 300.0)]
     journal = Journal(run_dir / "journal.jsonl")
@@ -122,7 +122,7 @@ def test_memory_is_kept_as_far_as_the_run_goes_on(run):
     assert read_journal(run_dir).memory == [(1, 100.0)]
 
 
-def test_too_few_values_for_a_line_of_updates_are_damage(run):
+def test_too_few_values_in_an_updates_line_are_damage(run):
     path = run([START, UpdatesDone(rows=[row(1, 0.25), row(2, 0.5)])]) / "journal.jsonl"
     path.write_text(path.read_text().replace('"loss":[0.25,0.5]', '"loss":[0.25]'))
     with pytest.raises(InvalidData, match="1 values for 2 updates"):
@@ -138,7 +138,7 @@ def test_only_the_first_line_of_a_process_has_a_schema(run):
     assert ["schema" in record for record in lines(run_dir)] == [True, False, True, False]
 
 
-def test_what_json_does_not_know_is_written_as_text(run, tmp_path):
+def test_types_unknown_to_json_are_written_as_text(run, tmp_path):
     start = RunStarted(name="x", epochs=1, updates=1, start_update=0, facts={"options": {"path": tmp_path}})
     assert read_journal(run([start])).facts == {"options": {"path": str(tmp_path)}}
 
@@ -160,7 +160,7 @@ def test_a_batch_of_updates_is_one_line_and_one_write(tmp_path, monkeypatch):
     assert [data.count(b"\n") for data in written] == [1]
 
 
-def test_a_torn_last_line_is_passed_over_and_cut_off_before_appending(run):
+def test_a_torn_last_line_is_ignored_and_truncated_before_appending(run):
     run_dir = run([START, UpdatesDone(rows=[row(1)]), UpdatesDone(rows=[row(2)])])
     path = run_dir / "journal.jsonl"
     whole = path.read_bytes()
@@ -221,14 +221,14 @@ def test_a_corrupt_line_is_named_with_its_number(run, damage):
         read_journal(path)
 
 
-def test_a_row_that_is_not_made_of_numbers_is_refused(run):
+def test_a_row_with_non_numbers_is_refused(run):
     path = run([START, UpdatesDone(rows=[row(1)])]) / "journal.jsonl"
     path.write_text(path.read_text().replace('"loss":0.5', '"loss":"high"'))
     with pytest.raises(InvalidData, match="not made of numbers: could not convert string to float: 'high'"):
         read_journal(path)
 
 
-def test_two_processes_writing_at_once_are_noticed(run):
+def test_two_concurrent_writers_are_detected(run):
     run_dir = run([START, UpdatesDone(rows=[row(1), row(2)]), UpdatesDone(rows=[row(2)])])
     with pytest.raises(InvalidData, match="Line 3 .*update 2 after update 2: two processes wrote at once"):
         read_journal(run_dir)
@@ -241,7 +241,7 @@ def test_another_schema_is_refused(run):
         read_journal(path)
 
 
-def test_no_folder_no_journal_and_no_run_are_told_apart(tmp_path):
+def test_no_folder_no_journal_and_no_run_have_different_errors(tmp_path):
     with pytest.raises(RunFolderError, match="There is no journal to read at .*absent: No such file"):
         read_journal(tmp_path / "absent")
     with pytest.raises(RunFolderError, match=r"There is no journal to read at .*journal\.jsonl"):
@@ -280,7 +280,7 @@ def test_a_resumed_run_reads_as_the_uninterrupted_one(run, synthetic):
     assert mended.started_at == 1_700_000_000.0
 
 
-def test_a_resume_reopens_a_run_that_had_ended(run):
+def test_a_resume_clears_the_end_of_the_run(run):
     again = RunStarted(name="digits", epochs=4, updates=16, start_update=2, facts={})
     history = read_journal(
         run([START, UpdatesDone(rows=[row(1), row(2)]), RunEnded(update=2, reason="interrupted", seconds=1.0), again])
@@ -297,7 +297,7 @@ def test_a_fresh_start_in_the_same_journal_supersedes_everything(run):
 
 
 @pytest.mark.parametrize("dead", [False, True])
-def test_a_full_disk_leaves_whole_lines_and_one_clear_error(tmp_path, monkeypatch, dead):
+def test_a_full_disk_leaves_complete_lines_and_one_clear_error(tmp_path, monkeypatch, dead):
     path = tmp_path / "journal.jsonl"
     journal = Journal(path)
     journal.report(START)
@@ -325,7 +325,7 @@ def test_a_full_disk_leaves_whole_lines_and_one_clear_error(tmp_path, monkeypatc
     assert read_journal(path).updates.update == [1]
 
 
-def test_an_unwritable_place_is_one_clear_error(tmp_path):
+def test_an_unwritable_path_raises_one_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="cannot be written: File exists"):
         Journal(tmp_path / "file" / "journal.jsonl")

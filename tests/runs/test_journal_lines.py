@@ -34,7 +34,7 @@ def test_seconds_of_an_update_are_rounded_to_the_microsecond():
     assert (record["wait_s"], record["total_s"]) == (0.000123, 2.0)
 
 
-def test_what_all_updates_of_a_line_share_is_written_once():
+def test_a_value_shared_by_all_updates_is_written_once():
     rows = [UpdateRow(k, 1, k / 4, 2.0, 0.1, 8, 0.0, 0.5, False) for k in (7, 8, 9)]
     assert update_records(UpdatesDone(rows=rows, memory_mib=123.456)) == [
         {"event": "updates", "update": 7, "rows": 3, "epoch": 1, "loss": (1.75, 2.0, 2.25), "grad_norm": 2.0, "lr": 0.1,
@@ -42,13 +42,13 @@ def test_what_all_updates_of_a_line_share_is_written_once():
     ]  # fmt: skip
 
 
-def test_updates_that_do_not_follow_one_another_are_apart():
+def test_nonconsecutive_updates_are_separate_lines():
     rows = [UpdateRow(k, 1, 0.5, 2.0, 0.1, 8, 0.0, 0.5, False) for k in (1, 2, 5)]
     assert [(each["update"], each["rows"]) for each in update_records(UpdatesDone(rows=rows))] == [(1, 2), (5, 1)]
     assert update_records(UpdatesDone(rows=[], memory_mib=1.0)) == []
 
 
-def test_infinities_deep_inside_are_words():
+def test_nested_infinities_are_strings():
     line = encode_line({"a": [1, {"b": (math.inf, -math.inf, math.nan)}]})
     assert json.loads(line) == {"a": [1, {"b": ["inf", "-inf", "nan"]}]}
 
@@ -62,7 +62,7 @@ def test_a_journal_from_before_a_field_was_added_is_read():
 
 
 @pytest.mark.parametrize("record", [{"event": "noted", "update": 1}, {"event": "unheard"}, {}])
-def test_what_is_missing_is_a_key_error(record):
+def test_a_missing_field_is_a_key_error(record):
     with pytest.raises(KeyError):
         parse_event(record)
 
@@ -74,14 +74,14 @@ def test_what_is_missing_is_a_key_error(record):
         {"metrics": 0}, {"seconds": []}, {"metrics": {"loss": None}},
     ],
 )  # fmt: skip
-def test_a_field_of_another_kind_is_no_event(change):
+def test_a_field_of_the_wrong_type_is_refused(change):
     event = Evaluated(update=3, epoch=1, split="val", metrics={"loss": 0.5}, tables={}, seconds=1.0, best=False)
     with pytest.raises(TypeError):
         parse_event({**event_record(event, 0.0), **change})
 
 
 @pytest.mark.parametrize("change", [{"facts": []}, {"name": None}, {"updates": "many"}, {"epochs": 1e308}])
-def test_a_start_of_another_kind_is_none(change):
+def test_a_start_with_wrong_types_is_refused(change):
     start = RunStarted(name="x", epochs=1, updates=None, start_update=0, facts={})
     assert parse_event(event_record(start, 0.0)) == start
     with pytest.raises(TypeError):

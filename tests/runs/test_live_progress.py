@@ -33,14 +33,14 @@ def test_rates_and_shares_are_those_of_the_rows():
     assert progress.waiting_share == pytest.approx(0.25)
 
 
-def test_a_stall_shows_at_once():
+def test_a_stall_shows_immediately():
     progress = Progress()
     progress.observe(rows([1.0] * 1000, total=0.01, wait=0.0))
     progress.observe(rows([1.0], total=10.0, wait=10.0, first=1001))
     assert progress.waiting_share > 0.9
 
 
-def test_the_train_loss_is_the_mean_over_examples_since_the_last_evaluation():
+def test_the_train_loss_is_the_example_mean_since_the_last_evaluation():
     progress = Progress()
     progress.observe(rows([1.0], examples=10))
     progress.observe(rows([4.0, math.nan], examples=20, first=2))
@@ -68,7 +68,7 @@ def test_memory_stays_constant_over_many_updates():
     assert len(progress._trace) < MAX_TRACE_POINTS
 
 
-def test_time_left_is_the_pace_of_this_process():
+def test_remaining_time_follows_the_pace_of_this_process():
     progress = Progress()
     assert progress.remaining_s(1.0) is None
     progress.observe(start(start_update=50))
@@ -79,7 +79,7 @@ def test_time_left_is_the_pace_of_this_process():
     assert progress.remaining_s(20.0) is None
 
 
-def test_the_place_is_right_before_the_first_update_of_a_resumed_run():
+def test_the_position_is_right_before_the_first_update_of_a_resumed_run():
     progress = Progress()
     progress.observe(start(start_update=50))
     assert (progress.epoch, progress.update) == (3, 50)
@@ -99,7 +99,7 @@ def test_the_best_is_by_the_monitored_metric():
 @pytest.mark.parametrize(
     "facts", [{}, {"config": 3}, {"config": {"monitor": {"metric": None}}}, {"config": {"monitor": {}}}]
 )
-def test_facts_that_say_nothing_mean_the_validation_loss(facts):
+def test_without_facts_the_validation_loss_is_monitored(facts):
     progress = Progress()
     progress.observe(start(facts=facts))
     assert progress.monitored_metric == "val/loss"

@@ -26,30 +26,30 @@ def test_without_validation_there_are_only_training_panels(run, synthetic):
     assert shown["loss"].best is None
 
 
-def test_a_run_that_was_never_finite_shows_what_it_has(run, synthetic):
+def test_a_run_without_finite_values_shows_the_rest(run, synthetic):
     rows = [UpdateRow(k, 1, math.nan, math.nan, 0.1, 8, 0.0, 0.5, True) for k in range(1, 4)]
     shown = by_name(run([synthetic.started(), UpdatesDone(rows=rows)]))
     assert list(shown) == ["lr", "throughput", "waiting"]
     assert shown["throughput"].caption == "On average 16.0 examples per second of training."
 
 
-def test_a_run_of_nothing_has_no_panels(run, synthetic):
+def test_an_empty_run_has_no_panels(run, synthetic):
     assert by_name(run([synthetic.started()])) == {}
 
 
-def test_no_time_at_all_is_no_division_by_zero(run, synthetic):
+def test_zero_duration_causes_no_division_by_zero(run, synthetic):
     rows = [UpdateRow(1, 1, 0.5, 0.0, 0.1, 8, 0.0, 0.0, False)]
     assert list(by_name(run([synthetic.started(), UpdatesDone(rows=rows)]))) == ["loss", "lr"]
 
 
-def test_long_runs_are_thinned_and_so_are_their_marks(run, synthetic):
+def test_long_runs_and_their_marks_are_downsampled(run, synthetic):
     rows = [row._replace(skipped=True) for row in synthetic.rows(1, 5000, total=5000)]
     loss = by_name(run([synthetic.started(), UpdatesDone(rows=rows)]))["loss"]
     assert all(len(curve.x) <= 800 for curve in loss.curves)
     assert MAX_MARKS <= len(loss.marks) < 2 * MAX_MARKS
 
 
-def test_groups_with_rates_of_their_own_have_a_curve_each(run, synthetic):
+def test_groups_with_different_rates_have_separate_curves(run, synthetic):
     rows = [UpdateRow(k, 1, 0.5, 1.0, 0.1, 8, 0.0, 0.5, False, (0.1, 0.01 * k)) for k in range(1, 4)]
     [panel] = [each for each in build_panels(read_journal(run([synthetic.started(), UpdatesDone(rows=rows)]))) if each.name == "lr"]
     assert [(curve.label, list(curve.y)) for curve in panel.curves] == [

@@ -50,7 +50,7 @@ def page_of(run_dir):
     return Page(write_report(run_dir).read_text(encoding="utf-8"))
 
 
-def test_a_whole_run_is_told_on_one_page(run, synthetic):
+def test_a_complete_run_is_shown_on_one_page(run, synthetic):
     run_dir = run(synthetic.whole_run(skipped=(40, 41)))
     assert write_report(run_dir) == run_dir / "report.html"
     page = page_of(run_dir)
@@ -68,7 +68,7 @@ def test_a_whole_run_is_told_on_one_page(run, synthetic):
         assert words in page.words
 
 
-def test_nothing_is_loaded_from_anywhere(run, synthetic):
+def test_no_external_resources_are_loaded(run, synthetic):
     page = page_of(run(synthetic.whole_run()))
     assert ("meta", {"http-equiv": "Content-Security-Policy", "content": CONTENT_SECURITY_POLICY}) in page.tags
     values = [(name, value) for _, attributes in page.tags for name, value in attributes.items()]
@@ -115,7 +115,7 @@ def test_a_run_that_was_killed_early_has_a_page(run, updates):
     [("finished", "good", "Finished"), ("early_stop", "good", "Stopped early"), ("interrupted", "warn", "Interrupted"),
      ("failed", "bad", "Failed"), ("else", "warn", "else")],
 )  # fmt: skip
-def test_the_verdict_says_how_it_ended(run, synthetic, reason, tone, word):
+def test_the_outcome_says_how_the_run_ended(run, synthetic, reason, tone, word):
     history = read_journal(run(synthetic.whole_run(epochs=1, reason=reason)))
     assert describe_outcome(history) == (tone, word, "1 epoch, 23 updates in 12.3 s.")
 
@@ -136,7 +136,7 @@ def test_the_same_journal_makes_the_same_page(run, synthetic):
     assert write_report(run_dir, read_journal(run_dir)).read_bytes() == first
 
 
-def test_no_run_is_a_clear_error(tmp_path):
+def test_a_missing_run_raises_a_clear_error(tmp_path):
     with pytest.raises(RunFolderError, match="There is no journal to read at"):
         write_report(tmp_path)
     assert list(tmp_path.iterdir()) == []

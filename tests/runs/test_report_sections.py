@@ -13,7 +13,7 @@ from trueloop.runs.report_sections import (
 )
 
 
-def test_evaluations_stand_beside_the_training_loss_of_their_epoch(run, synthetic):
+def test_evaluations_are_shown_with_the_training_loss_of_their_epoch(run, synthetic):
     history = read_journal(run(synthetic.whole_run(skipped=(3,))))
     page = evaluations_section(history)
     stepped = [loss for loss in history.updates.loss[:23] if math.isfinite(loss)]
@@ -62,13 +62,13 @@ def test_settings_keep_their_nesting(run, synthetic):
     assert "<dt>device</dt><dd>cpu</dd>" in environment_section(history)
 
 
-def test_no_facts_no_sections(run, synthetic, tmp_path):
+def test_without_facts_there_are_no_sections(run, synthetic, tmp_path):
     history = read_journal(run([synthetic.started(facts={})]))
     assert settings_section(history) == ""
     assert evaluations_section(history) == notes_section(history) == checkpoints_section(history, tmp_path) == time_section(history) == ""
 
 
-def test_a_flood_of_notes_is_cut_and_says_so(run, synthetic):
+def test_too_many_notes_are_truncated_with_a_remark(run, synthetic):
     flood = [Notice(update=k, kind="not_finite", message=f"number {k}", details={}) for k in range(1, MAX_ROWS + 11)]
     page = notes_section(read_journal(run([synthetic.started(), *flood])))
     assert page.count("<li>") == MAX_ROWS

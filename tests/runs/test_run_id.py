@@ -8,7 +8,7 @@ from trueloop.runs.run_id import read_run_id
 LINE = {"event": "run_started", "schema": 2, "facts": {"run_id": "0123456789abcdef" * 2}}
 
 
-def test_it_is_what_the_first_line_says(tmp_path):
+def test_the_id_is_in_the_first_line(tmp_path):
     path = tmp_path / "journal.jsonl"
     path.write_text(json.dumps(LINE) + "\n" + json.dumps({**LINE, "facts": {"run_id": "f" * 32}}) + "\n")
     assert read_run_id(path) == "0123456789abcdef" * 2
@@ -22,7 +22,7 @@ def test_an_older_journal_has_the_hash_of_its_first_line(tmp_path):
 
 
 @pytest.mark.parametrize("word", ["../../etc", "x" * 32, 7, "A" * 32])
-def test_a_number_that_is_none_is_not_taken(tmp_path, word):
+def test_an_invalid_id_is_ignored(tmp_path, word):
     path = tmp_path / "journal.jsonl"
     path.write_text(json.dumps({**LINE, "facts": {"run_id": word}}) + "\n")
     assert len(read_run_id(path)) == 32
@@ -32,7 +32,7 @@ def test_a_number_that_is_none_is_not_taken(tmp_path, word):
 @pytest.mark.parametrize(
     "text", ["", "x\n", "[1]\n", "[" * 99_999 + "\n", "{}\n", '{"event":"noted","facts":{}}\n', json.dumps(LINE)]
 )
-def test_where_no_run_has_started_there_is_none(tmp_path, text):
+def test_without_a_started_run_there_is_no_id(tmp_path, text):
     path = tmp_path / "journal.jsonl"
     path.write_text(text)
     assert read_run_id(path) is None

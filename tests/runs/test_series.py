@@ -10,7 +10,7 @@ series = st.lists(st.floats(-1e6, 1e6) | st.sampled_from([math.nan, math.inf]), 
 
 
 @given(series, st.integers(1, 20).map(lambda half: 2 * half))
-def test_thinning_keeps_the_extremes_the_order_and_the_bound(ys, points):
+def test_downsampling_keeps_the_extremes_the_order_and_the_bound(ys, points):
     xs = list(range(len(ys)))
     x, y = envelope(xs, ys, points)
     finite = [value for value in ys if math.isfinite(value)]
@@ -28,7 +28,7 @@ def test_a_lone_spike_among_a_million_survives():
     assert (777_777, 9.0) in list(zip(x, y, strict=True))
 
 
-def test_few_points_are_left_alone():
+def test_few_points_are_not_changed():
     assert envelope([1, 2, 3], [0.5, math.nan, 0.25]) == ([1, 3], [0.5, 0.25])
 
 
@@ -39,7 +39,7 @@ def test_a_smoothed_value_lies_among_those_before_it(ys, span):
         assert min(seen) - 1e-6 <= value <= max(seen) + 1e-6
 
 
-def test_smoothing_starts_unbiased_and_passes_over_nan():
+def test_smoothing_starts_unbiased_and_skips_nan():
     assert smooth([math.nan, 4.0, math.nan, 4.0], 10)[1:] == pytest.approx([4.0, 4.0, 4.0])
     assert math.isnan(smooth([math.nan, 4.0], 10)[0])
     assert smooth([1.0, 5.0, 2.0], 1) == [1.0, 5.0, 2.0]

@@ -22,7 +22,7 @@ from trueloop.training.precision.mixed_precision import autocast
 from trueloop.training.seeding import prepare_generators, seed_process
 from trueloop.training.validate import validate
 from trueloop.verification.evidence import NotApplicable
-from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof_context import ProofContext
 from trueloop.verification.proof_target import Subject
 from trueloop.verification.rng_state import seed_all
 
@@ -63,8 +63,8 @@ def graph_of_subject(subject: Subject) -> Graph:
         InvalidConfig: the subject has no loss, or no batch.
         InvalidModel: the loss has no graph.
     """
-    bench = Bench(subject)
-    work, outputs = bench.work(), list[Any]()
+    bench = ProofContext(subject)
+    work, outputs = bench.training_copy(), list[Any]()
     work.model.register_forward_hook(lambda _model, _inputs, output: outputs.append(output))
     seed_all(subject.seed)
     try:

@@ -1,4 +1,4 @@
-"""A file that the user asked for: refused before the work where it cannot be written, and written after it."""
+"""Output files: checked before a run for being writable, and written after it."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from trueloop.core.paths import is_folder, path_exists
 
 
 def check_writable(path: Path, what: str) -> Path:
-    """Return the same place, whatever folder the program will change to.
+    """Check that a file can be written; return its absolute path, valid after a change of folder.
 
     Args:
-        path: as it was typed.
-        what: it is to hold: "report".
+        path: the path that the user typed.
+        what: content of the file: "report".
 
     Raises:
-        InvalidConfig: nothing can be written there; better said before a run of hours than after it.
+        InvalidConfig: the file cannot be written; raised before a run of hours instead of after it.
     """
-    whole = path.resolve()
-    if is_folder(whole) or not os.access(whole if path_exists(whole) else whole.parent, os.W_OK):
+    absolute = path.resolve()
+    if is_folder(absolute) or not os.access(absolute if path_exists(absolute) else absolute.parent, os.W_OK):
         raise InvalidConfig(
             f"A {what} cannot be written to {str(path)!r}.", fix="Name a file in a folder that you may write to."
         )
-    return whole
+    return absolute
 
 
 def write_output(path: Path, text: str, what: str) -> None:
-    """Write it.
+    """Write an output file.
 
     Raises:
-        RunFolderError: the disk is full, or the folder has gone.
+        RunFolderError: the disk is full, or the folder no longer exists.
     """
     try:
         path.write_text(text, encoding="utf-8")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from trueloop.autograd.cross_entropy import chunked_cross_entropy
 from trueloop.autograd.freezing import Changed, freeze, thaw
 from trueloop.autograd.gradient_surgery import Combined, combine
-from trueloop.autograd.gradients import reverse_gradient, scale_gradient
+from trueloop.autograd.gradients import detach, reverse_gradient, scale_gradient
 from trueloop.autograd.gradnorm import Balance, GradNorm
 from trueloop.autograd.graph import Graph, following, inspect
 from trueloop.autograd.graph_svg import picture
@@ -20,7 +20,6 @@ from trueloop.autograd.several_losses import backward, gradients
 from trueloop.autograd.stable_logs import log1mexp, log_sigmoid, softplus
 from trueloop.autograd.stable_softmax import entropy, log_softmax, log_sum_exp, softmax
 from trueloop.autograd.straight_through import fake_quantise, one_hot_through, round_through, sign_through
-from trueloop.autograd.truncate import detach
 
 __all__ = [
     "Balance",

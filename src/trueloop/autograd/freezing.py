@@ -94,7 +94,8 @@ def thaw(
     whole = [name for name, each in chosen.items() if not (each.is_floating_point() or each.is_complex())]
     if whole:
         raise InvalidModel(
-            f"Parameters of whole numbers cannot be trained: {format_names(whole)}.", fix="Leave them out of the patterns."
+            f"Parameters of whole numbers cannot be trained: {format_names(whole)}.",
+            fix="Leave them out of the patterns.",
         )
     targets = _targets(optimizer, chosen, group) if optimizer else {}
     changed = tuple(name for name, parameter in chosen.items() if not parameter.requires_grad)

@@ -112,30 +112,30 @@ def main(tokens: Sequence[str] | None = None) -> int:
         if sys.stdout is sys.__stdout__ and not getattr(sys.stdout, "closed", True):
             sys.stdout.flush()
     except TrueloopError as error:
-        _say(error.what, error.why, error.fix)
+        _print_error(error.what, error.why, error.fix)
         return 1
     except CycloptsError as error:
-        _say(str(error), "", f"{_named(error)} --help")
+        _print_error(str(error), "", f"{_error_name(error)} --help")
         return 2
     except KeyboardInterrupt:
-        _say("Interrupted.", "", "")
+        _print_error("Interrupted.", "", "")
         return 130
     except BrokenPipeError:
         # The reader (`head`, `less`) is gone. Python would complain again when it flushes at exit.
         _give_up_output()
         return 1
     except OSError as error:
-        if error.errno not in _FULL or error.filename is not None or not _output_fails():
+        if error.errno not in _FULL or error.filename is not None or not _fail_on_closed_output():
             raise
         _give_up_output()
-        _say(
+        _print_error(
             f"What was asked for cannot be written: {error.strerror or error}.", "", "Make room, or write it elsewhere."
         )
         return 1
     return code if isinstance(code, int) else 0
 
 
-def _output_fails() -> bool:
+def _fail_on_closed_output() -> bool:
     """Whether standard output is what an error came from: then it takes nothing now, either."""
     try:
         print(flush=True)
@@ -157,7 +157,7 @@ def _open_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _named(error: CycloptsError) -> str:
+def _error_name(error: CycloptsError) -> str:
     """Write out the command that was used wrongly: "trueloop runs list"."""
     if error.command_chain:
         return " ".join(["trueloop", *error.command_chain])
@@ -165,7 +165,7 @@ def _named(error: CycloptsError) -> str:
     return command if command.startswith("trueloop") else f"trueloop {command}"
 
 
-def _say(what: str, why: str, fix: str) -> None:
+def _print_error(what: str, why: str, fix: str) -> None:
     """Print one error on stderr: what happened, why it matters, what to do."""
     from rich.console import Console
     from rich.text import Text

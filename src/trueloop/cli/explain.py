@@ -12,7 +12,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from trueloop.app.explain.explain_error import explain_text
 from trueloop.app.option_types import Flag
-from trueloop.cli.explain_page import answered, error_page_of, print_parts
+from trueloop.cli.explain_page import answer_page, pytorch_error_page, print_parts
 from trueloop.cli.explain_page import failure_page as page_of
 from trueloop.cli.failures import as_record
 from trueloop.cli.program_output import read_file, read_stream
@@ -43,10 +43,10 @@ def explain_command(
     if text is not None:
         answer = explain_text(text)
         if json:
-            print(json_format.dumps(answer.as_json(), indent=2))
+            print(json_format.dumps(answer.to_json(), indent=2))
         else:
-            print_parts(answered(answer))
-        return 0 if answer.found else 1
+            print_parts(answer_page(answer))
+        return 0 if answer.has_known_errors else 1
     word = what or ""
     kind = word.lower().replace("_", "-")
     known = known_errors().get(kind) if find_failure(kind) is None else None
@@ -59,7 +59,7 @@ def explain_command(
     if json:
         print(json_format.dumps(record, indent=2))
     else:
-        print_parts(error_page_of(kind, known) if known is not None else page_of(get_failure(word)))
+        print_parts(pytorch_error_page(kind, known) if known is not None else page_of(get_failure(word)))
     return 0
 
 

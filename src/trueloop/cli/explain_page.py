@@ -57,7 +57,7 @@ def failure_page(entry: Entry) -> Iterator[Text]:
     """Yield the page of a silent failure, from top to bottom."""
     failure = entry.failure
     yield Text.assemble((entry.code, COLOURS[failure.severity]), " ", (failure.title, "bold"))
-    how = " and ".join(f"trueloop {name}" for name in finders(failure))
+    how = " and ".join(f"trueloop {name}" for name in finding_commands(failure))
     yield Text(f"{failure.severity} · {entry.family}/{entry.slug} · found by {how or 'no command yet'}\n", "dim")
     for heading, text in split_sections(failure.doc):
         if heading:
@@ -71,13 +71,13 @@ def failure_page(entry: Entry) -> Iterator[Text]:
         yield Text(f"With its measured curves: trueloop lab, or {entry.page} of the documentation", "dim")
 
 
-def finders(failure: Failure) -> list[str]:
+def finding_commands(failure: Failure) -> list[str]:
     """Return the commands that find a failure."""
     ways = {"run": failure.detector, "lint": failure.rule, "doctor": failure.checked_by_doctor}
     return [name for name, way in ways.items() if way]
 
 
-def error_page_of(kind: str, known: KnownError) -> Iterator[Text]:
+def pytorch_error_page(kind: str, known: KnownError) -> Iterator[Text]:
     """Yield the page of an error that PyTorch raises."""
     yield Text(known.title, "bold")
     yield Text(f"{' or '.join(sorted(known.exception_types))} · raised by PyTorch · {kind}\n", "dim")
@@ -85,11 +85,11 @@ def error_page_of(kind: str, known: KnownError) -> Iterator[Text]:
     yield Text("With the traceback, the answer names your line: trueloop explain train.log", "dim")
 
 
-def answered(answer: Explanation) -> Iterator[Text]:
+def answer_page(answer: Explanation) -> Iterator[Text]:
     """Yield the answer to a text: known errors, failures it names, and what is not known."""
     for number, matched in enumerate(answer.errors):
         yield from _error(matched) if number < WHOLE else [Text(f"{_line(matched.error)} ({matched.kind})")]
-    for error in answer.ours:
+    for error in answer.trueloop_errors:
         what, *more = error.message.splitlines() or [""]
         yield Text.assemble((f"{error.type}: ", "bold red"), replace_unprintable(what))
         yield from (Text(f"  {replace_unprintable(line)}") for line in more)
@@ -100,7 +100,7 @@ def answered(answer: Explanation) -> Iterator[Text]:
         for entry in answer.failures:
             text = Text.assemble((entry.code, COLOURS[entry.failure.severity]), f" {entry.failure.title}")
             yield text.append(f"\n  fix: {entry.failure.fix}\n  more: trueloop explain {entry.code}")
-    if not answer.found:
+    if not answer.has_known_errors:
         yield from _nothing(answer)
 
 
@@ -129,7 +129,7 @@ def _error(matched: MatchedError) -> Iterator[Text]:
 def _line(error: ErrorText) -> str:
     message = replace_unprintable(" ".join(error.message.split()))
     short = message if len(message) <= MESSAGE else f"{message[: MESSAGE - 3]}..."
-    return f"{HOW[error.how]}{error.type}: {short}" if error.type else short
+    return f"{HOW[error.role]}{error.type}: {short}" if error.type else short
 
 
 def _nothing(answer: Explanation) -> Iterator[Text]:

@@ -9,7 +9,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from trueloop.app.planning.formulas import rows
-from trueloop.cli.timeline import FULL, LEFT_OUT, MISSING, PARTIAL, coloured, full_window, last_window, timeline
+from trueloop.cli.timeline import FULL, LEFT_OUT, MISSING, PARTIAL, colour_marks, full_window, last_window, timeline
 from trueloop.core.arithmetic import Plan
 from trueloop.core.formatting import format_count, format_number
 
@@ -62,4 +62,4 @@ def _legend(plan: Plan) -> Iterator[tuple[Text, str]]:
         (left_out, LEFT_OUT, f"left out by drop_last: {format_count(left_out, 'example')}"),
     ):
         if drawn:
-            yield coloured(marks), meaning
+            yield colour_marks(marks), meaning

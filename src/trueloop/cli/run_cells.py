@@ -18,24 +18,24 @@ def started_cell(run: Overview) -> str:
         return "unknown"
 
 
-def progress(run: Overview) -> str:
+def progress_cell(run: Overview) -> str:
     """Write how many updates are done, of how many."""
     return f"{run.record['update']}/{run.record['updates'] or '?'}" if not run.problem else ""
 
 
-def time(run: Overview) -> str:
+def duration_cell(run: Overview) -> str:
     """Write for how long it trained."""
     return format_duration(float(run.record["duration_s"])) if not run.problem else ""
 
 
-def best(run: Overview) -> str:
+def best_cell(run: Overview) -> str:
     """Write the best value of the monitored metric; of a run whose journal does not tell, why."""
     metric, mode = run.monitor
     found = run.best(metric, mode)
-    return run.problem or (f"{metric} {at(found)}" if found else "")
+    return run.problem or (f"{metric} {metric_cell(found)}" if found else "")
 
 
-def at(point: Point | None) -> str:
+def metric_cell(point: Point | None) -> str:
     """Write a value with the update it was measured after."""
     return f"{format_float(point.value, 4)} @ {point.update}" if point else ""
 

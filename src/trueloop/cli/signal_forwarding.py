@@ -46,7 +46,7 @@ class SignalForwarder:
             os._exit(EXIT_CODES["interrupted" if number == signal.SIGINT else "preempted"])
 
     @contextmanager
-    def in_torchruns_place(self) -> Generator[None]:
+    def replace_handlers(self) -> Generator[None]:
         """Have torchrun install this handler where it would install its own."""
         from torch.distributed.elastic.multiprocessing import api
 
@@ -59,7 +59,7 @@ class SignalForwarder:
 
 
 @contextmanager
-def quiet() -> Generator[None]:
+def ignore_signals() -> Generator[None]:
     """Keep torchrun from saying in its own words what is said here: each of its modules has a level of its own."""
     names = [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]
     levels = {logger: logger.level for logger in map(logging.getLogger, names)}

@@ -13,7 +13,7 @@ ASCII = "_.-~=+*#"  # for an output that takes nothing else
 _GAP = " "  # where nothing finite was measured
 
 
-def drawn(panel: Panel, most: int, blocks: str = BLOCKS) -> Iterator[str]:
+def draw_panel(panel: Panel, most: int, blocks: str = BLOCKS) -> Iterator[str]:
     """Draw one panel: its title, then per curve a line of blocks with its least, greatest and newest value.
 
     Args:

@@ -26,7 +26,7 @@ def timeline(plan: Plan, width: int) -> Iterator[Text]:
     if indent + len(windows) + len(spans[-1]) > width:  # then the windows say more than the numbers of the updates
         windows, spans = _windows(plan, width - indent), [""] * len(spans)
     rows = [
-        Text(f"{f'epoch {format_number(epoch)}':<{indent}}").append_text(coloured(windows)).append(span, "dim")
+        Text(f"{f'epoch {format_number(epoch)}':<{indent}}").append_text(colour_marks(windows)).append(span, "dim")
         for epoch, span in zip(epochs, spans, strict=True)
     ]
     if hidden:
@@ -36,7 +36,7 @@ def timeline(plan: Plan, width: int) -> Iterator[Text]:
         yield row
 
 
-def coloured(marks: str) -> Text:
+def colour_marks(marks: str) -> Text:
     """Colour each mark; their shapes tell them apart as well."""
     return Text.assemble(*((mark, STYLES.get(mark, "dim")) for mark in marks))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from trueloop.cli.outcomes import FOLDER, LAUNCHER, Outcome, error_of, first_failed, killed, read_outcomes
 from trueloop.cli.rendezvous import host_and_port, is_local, open_store, wait_for_listener
-from trueloop.cli.signal_forwarding import SignalForwarder, quiet
+from trueloop.cli.signal_forwarding import SignalForwarder, ignore_signals
 from trueloop.core.errors import InvalidConfig, ProcessLost
 from trueloop.core.formatting import format_count
 from trueloop.training.distributed.launcher_env import local_address_for, read_launch_info
@@ -52,7 +52,7 @@ class Launch:
         return self.processes * self.nodes
 
 
-def asked_launch(
+def launch_from_options(
     processes: int | None,
     nodes: int | None,
     rendezvous: str | None,
@@ -117,7 +117,7 @@ def _with_place(launch: Launch, nodes: int | None, environment: Mapping[str, str
     return launch
 
 
-def check_fits(launch: Launch, config: TrainConfig) -> None:
+def check_parallel_config(launch: Launch, config: TrainConfig) -> None:
     """Refuse now what every single process would refuse later.
 
     Raises:
@@ -149,7 +149,7 @@ def check_fits(launch: Launch, config: TrainConfig) -> None:
         )
 
 
-def run_asked(launch: Launch, config: TrainConfig, words: Sequence[str], *, silent: bool) -> int:
+def run_launch(launch: Launch, config: TrainConfig, words: Sequence[str], *, silent: bool) -> int:
     """Check what can be checked before, then run this very command line in every process.
 
     Args:
@@ -158,7 +158,7 @@ def run_asked(launch: Launch, config: TrainConfig, words: Sequence[str], *, sile
         words: after `trueloop`.
         silent: say nothing on stderr as long as all goes well.
     """
-    check_fits(launch, config)
+    check_parallel_config(launch, config)
     return run_processes(launch, worker_command(words), silent=silent)
 
 
@@ -241,7 +241,7 @@ def _ready(launch: Launch, stop: type[Any]) -> Generator[Path]:
     try:
         os.environ.update(added, **{FOLDER: str(folder)})
         (folder / LAUNCHER).write_text(str(os.getpid()), encoding="utf-8")
-        with asked.in_torchruns_place(), quiet() if "LOGLEVEL" not in before else nullcontext():
+        with asked.replace_handlers(), ignore_signals() if "LOGLEVEL" not in before else nullcontext():
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -45,14 +45,14 @@ def train_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
 
 def _train(recipe: Recipe, line: RecipeCommandLine, tokens: Sequence[str]) -> int:
     from trueloop.cli.configfile import read_config
-    from trueloop.cli.torchrun import asked_launch, run_asked
+    from trueloop.cli.torchrun import launch_from_options, run_launch
     from trueloop.training.distributed.launcher_env import was_restarted
 
     from_file = read_config(line.config, line.settings) if line.config else {}
     recipe = line.from_arguments(recipe, tokens[0], from_file)
-    if launch := asked_launch(line.processes, line.nodes, line.rendezvous, line.max_restarts):
+    if launch := launch_from_options(line.processes, line.nodes, line.rendezvous, line.max_restarts):
         silent = line.json or line.log_format == "json"
-        return run_asked(launch, recipe.train, ["train", *tokens], silent=silent)
+        return run_launch(launch, recipe.train, ["train", *tokens], silent=silent)
     return _run(recipe, replace(line, fresh=line.fresh and not was_restarted()), tokens[0])  # or it would never end
 
 

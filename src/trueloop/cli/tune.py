@@ -39,16 +39,16 @@ def tune_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyp
     def act(flags: dict[str, Any], overrides: dict[str, Any], settings: Mapping[str, Setting]) -> int:
         from trueloop.app.training.tuning import tune_recipe
         from trueloop.cli.configfile import read_config
-        from trueloop.cli.tune_page import Page, as_toml, print_json
+        from trueloop.cli.tune_page import TunePage, as_toml, print_json
 
         path: Path | None = flags["write"]
         if path is not None and path_exists(check_writable(path, "file of settings")):
             raise InvalidConfig(f"{str(path)!r} is there already.", fix="Name a new file.")
         from_file = read_config(flags["config"], settings) if flags["config"] else {}
         given = {**from_file, **overrides}
-        page = Page(quiet=flags["json"])
+        page = TunePage(quiet=flags["json"])
         tuned = tune_recipe(
-            apply_overrides(recipe, given), seconds=flags["seconds"], compiled=flags["compiled"], on_trial=page.tell
+            apply_overrides(recipe, given), seconds=flags["seconds"], compiled=flags["compiled"], on_trial=page.trial_done
         )
         if path is not None:
             write_output(path, as_toml(given, tuned.chosen), "file of settings")

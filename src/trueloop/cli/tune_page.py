@@ -16,7 +16,7 @@ from trueloop.app.training.tuning import Trial, TuningResult
 from trueloop.core.formatting import format_duration, replace_unprintable
 
 
-class Page:
+class TunePage:
     """Tells each attempt as it ends, and then what is best.
 
     Args:
@@ -27,7 +27,7 @@ class Page:
         self._console = Console(highlight=False, quiet=quiet)
         self._first: float | None = None
 
-    def tell(self, trial: Trial) -> None:
+    def trial_done(self, trial: Trial) -> None:
         """Print a line."""
         what = f"{trial.setting} {_word(trial.value)}" if trial.setting else "unchanged"
         if trial.throughput is None:

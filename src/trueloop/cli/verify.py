@@ -18,7 +18,7 @@ from trueloop.core.errors import MissingExtra
 
 @Parameter(name="*", negative=(), show_default=False)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class VerifyOptions:
     """What the user asks for, as options of the command line."""
 
     select: Sequence[str] = ()
@@ -37,7 +37,7 @@ class Wishes:
     """Print one JSON object and nothing else."""
 
 
-def verify_command(spec: str = "", /, *, wishes: Wishes | None = None) -> int:
+def verify_command(spec: str = "", /, *, wishes: VerifyOptions | None = None) -> int:
     """Prove on your own model and loop what is to hold: no leak between samples, exact accumulation, and so on.
 
     Exit code: 0 all that applies holds, 1 something is broken or could not be judged, 2 wrong usage.
@@ -46,14 +46,14 @@ def verify_command(spec: str = "", /, *, wishes: Wishes | None = None) -> int:
         spec: path/to/file.py:build, a function that returns trueloop.verify.Subject(...), a dict of its fields, a model
             or a Recipe; or a recipe's name.
     """
-    wishes = wishes or Wishes()
+    wishes = wishes or VerifyOptions()
     if not spec and not wishes.list:
         raise CycloptsError(
             msg="Say what to verify: path/to/file.py:build, or a recipe.", app=App(name="trueloop verify")
         )
     try:
         from trueloop.app.verification.load_target import subject_of
-        from trueloop.cli.verify_page import Page, print_list
+        from trueloop.cli.verify_page import VerifyPage, print_list
         from trueloop.verify import prove
     except ModuleNotFoundError as error:
         raise MissingExtra(error.name or "torch", "train") from error
@@ -61,12 +61,12 @@ def verify_command(spec: str = "", /, *, wishes: Wishes | None = None) -> int:
         print_list()
         return 0
     html = wishes.html and check_writable(wishes.html, "page")
-    page = Page(quiet=wishes.json, verbose=wishes.verbose)
+    page = VerifyPage(quiet=wishes.json, verbose=wishes.verbose)
     with redirect_stdout(sys.stderr) if wishes.json else nullcontext():  # what the file prints is no JSON
         subject = subject_of(spec)
         subject = replace(subject, causal=True) if wishes.causal else subject
-        found = prove(subject, select=wishes.select, ignore=wishes.ignore, began=page.began, ended=page.ended)
-    page.total(found)
+        found = prove(subject, select=wishes.select, ignore=wishes.ignore, began=page.proof_started, ended=page.proof_finished)
+    page.print_summary(found)
     ok = all(each.ok for each in found)
     if html:
         from trueloop.app.verification.html_page import to_html

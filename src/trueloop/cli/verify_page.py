@@ -26,7 +26,7 @@ BLOCKS, PLAIN = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 CELLS = 40
 
 
-class Page:
+class VerifyPage:
     """Tells how it goes, on standard output.
 
     Args:
@@ -40,13 +40,13 @@ class Page:
         self._verbose = verbose
         self._status = self._live.status("") if sys.stderr.isatty() and not quiet else None
 
-    def began(self, proof: Proof) -> None:
+    def proof_started(self, proof: Proof) -> None:
         """Print which proof runs, on a terminal."""
         if self._status is not None:
             self._status.update(f"{proof.name} ...")
             self._status.start()
 
-    def ended(self, each: Evidence) -> None:
+    def proof_finished(self, each: Evidence) -> None:
         """Print the line of one proof."""
         if self._status is not None:
             self._status.stop()
@@ -64,7 +64,7 @@ class Page:
         if each.fix:
             self._console.print(Text.assemble(f"{'':28}", ("fix: ", "bold green"), replace_unprintable(each.fix)))
 
-    def total(self, found: Sequence[Evidence]) -> None:
+    def print_summary(self, found: Sequence[Evidence]) -> None:
         """Print the last line, and which proofs did not apply."""
         idle = [each.proof for each in found if each.verdict is Verdict.NOT_APPLICABLE]
         if idle and not self._verbose:

@@ -1,4 +1,4 @@
-"""The text of a file, byte by byte, and changes of it."""
+"""Source text of a file and byte-exact edits of it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _GRAPH_CUTS: Final = re.compile(
     r"|\b(?:no_grad|inference_mode|enable_grad|set_grad_enabled|requires_grad_?|create_graph)\b"
     r"|(?<![\w.])(?:float|int|bool)\(|\b(?:torch|th)\.(?:as_)?tensor\("
 )
-"""What cuts the graph, or says where there is one."""
+"""Code that cuts the autograd graph or controls where it exists."""
 
 
 class Edit(NamedTuple):
-    """Bytes from ``start`` up to ``end`` become ``text``."""
+    """Replacement of the bytes from ``start`` up to ``end`` by ``text``."""
 
     start: int
     end: int
@@ -28,21 +28,21 @@ class Edit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """Edits that together take a finding away."""
+    """Edits that together fix a finding."""
 
     edits: tuple[Edit, ...]
     safe: bool
-    """It changes nothing but what is at fault. An unsafe one is right if the finding is, and wants to be looked at.
+    """Whether the fix is safe even if the finding is wrong. An unsafe fix must be reviewed.
 
-    A fix that adds or removes something that cuts the graph is never safe, see `cuts_graph`: where the finding is
-    wrong, it would stop gradients silently.
+    A fix that adds or removes code that cuts the graph is never safe, see `cuts_graph`: if the finding is wrong, it
+    would stop gradients silently.
     """
     description: str = ""
-    """What it does: "Insert optimizer.zero_grad()"."""
+    """Effect of the fix in words: "Insert optimizer.zero_grad()"."""
 
 
 def encloses(outer: Any, inner: Any) -> bool:
-    """True where a piece of the syntax tree stands within another one, or is that; False for what has no place."""
+    """Return True if a syntax node lies inside another one, or is that node; False for nodes without a location."""
     if not hasattr(outer, "lineno") or not hasattr(inner, "lineno"):
         return False
     first, last = (outer.lineno, outer.col_offset), (outer.end_lineno, outer.end_col_offset)
@@ -50,12 +50,12 @@ def encloses(outer: Any, inner: Any) -> bool:
 
 
 class SourceText:
-    """A file's text, with the edits that can be made to it.
+    """The text of a file, with methods that create edits of it.
 
-    Positions of the syntax tree are a line from 1 and a column in bytes of UTF-8, so everything here counts in bytes.
+    The syntax tree locates nodes by line from 1 and column in bytes of UTF-8, so all positions here are in bytes.
 
     Args:
-        source: the text as Python reads it, with its own line ends.
+        source: the text as Python reads it, with unchanged line ends.
     """
 
     def __init__(self, source: str) -> None:
@@ -64,21 +64,21 @@ class SourceText:
 
     @cached_property
     def _line_starts(self) -> list[int]:
-        """Of each line; those that Python counts, so a form feed is no end of one."""
+        """Start of each line, as Python counts lines: a form feed does not end one."""
         return [0, *(match.end() for match in re.finditer(rb"\r\n|\r|\n", self.content)), len(self.content)]
 
     @cached_property
     def newline(self) -> str:
-        """The line end this file uses."""
+        """The line end of the file."""
         found = re.search(rb"\r\n|\r|\n", self.content)
         return found[0].decode() if found else "\n"
 
     def offset(self, line: int, column: int) -> int:
-        """Return the position of a line and column of the syntax tree."""
+        """Return the byte position of a line and column of the syntax tree."""
         return self._line_starts[line - 1] + column
 
     def span(self, node: Any) -> tuple[int, int]:
-        """Return where a node begins and ends."""
+        """Return the start and end of a node."""
         return self.offset(node.lineno, node.col_offset), self.offset(node.end_lineno, node.end_col_offset)
 
     def segment(self, node: Any) -> str:
@@ -87,23 +87,23 @@ class SourceText:
         return self.content[start:end].decode("utf-8", "surrogatepass")
 
     def line(self, number: int) -> str:
-        """Return a line without its end; "" past the last one."""
+        """Return a line without its line end; "" after the last line."""
         if not 0 < number < len(self._line_starts):
             return ""
-        whole = self.content[self._line_starts[number - 1] : self._line_starts[number]]
-        return whole.decode("utf-8", "surrogatepass").rstrip("\r\n")
+        line = self.content[self._line_starts[number - 1] : self._line_starts[number]]
+        return line.decode("utf-8", "surrogatepass").rstrip("\r\n")
 
     def indent(self, statement: ast.stmt) -> str | None:
-        """Return what stands before a statement on its line; None where that is not just its indentation."""
+        """Return the indentation of a statement; None if code precedes it on its line."""
         before = self.line(statement.lineno).encode()[: statement.col_offset].decode()
         return before if not before.strip() else None
 
     def replace(self, node: Any, text: str) -> Edit:
-        """Write something else in a node's place."""
+        """Return the edit that replaces a node by other text."""
         return Edit(*self.span(node), text)
 
     def insert_before(self, statement: ast.stmt, *lines: str) -> Edit | None:
-        """Insert lines before a statement; None where it shares its line with others."""
+        """Return the edit that inserts lines before a statement; None if it shares its line with others."""
         first: ast.stmt | ast.expr = statement
         decorators: Sequence[ast.expr] = getattr(statement, "decorator_list", ())
         indent = self.indent(statement)
@@ -115,7 +115,7 @@ class SourceText:
         return Edit(start, start, "".join(f"{indent}{line}{self.newline}" for line in lines))
 
     def insert_after(self, statement: ast.stmt, *lines: str) -> Edit | None:
-        """Insert lines after a statement; None where it shares its line with others."""
+        """Return the edit that inserts lines after a statement; None if it shares its line with others."""
         indent = self.indent(statement)
         last = statement.end_lineno
         if indent is None or last is None or statement.end_col_offset is None:
@@ -125,13 +125,13 @@ class SourceText:
         rest = self.content[end:line_end].decode("utf-8", "surrogatepass").strip()
         if rest and not rest.startswith("#"):
             return None
-        whole = self.content[:line_end]
-        lead = "" if whole.endswith((b"\n", b"\r")) else self.newline
+        before = self.content[:line_end]
+        lead = "" if before.endswith((b"\n", b"\r")) else self.newline
         body = self.newline.join(f"{indent}{line}" for line in lines)
         return Edit(line_end, line_end, f"{lead}{body}" if lead else f"{body}{self.newline}")
 
     def indent_under(self, statement: ast.stmt, header: str) -> tuple[Edit, ...] | None:
-        """Put a statement under a header, ``with torch.no_grad():``; None where its lines cannot all be moved."""
+        """Return the edits that indent a statement under a header such as ``with torch.no_grad():``; None if not possible."""
         indent, last = self.indent(statement), statement.end_lineno or statement.lineno
         strings = [each for each in ast.walk(statement) if isinstance(each, ast.Constant | ast.JoinedStr)]
         long = any(each.lineno != each.end_lineno for each in strings)
@@ -148,11 +148,11 @@ class SourceText:
         )
 
     def unwrap_call(self, call: ast.Call, *, method: bool) -> tuple[Edit, ...] | None:
-        """Leave what a call is about in its place: ``x`` for ``x.softmax(1)``; None where that takes a comment away.
+        """Return the edits that replace a call by its operand: ``x`` for ``x.softmax(1)``; None if a comment would go.
 
         Args:
-            call: to be taken away.
-            method: it is one of what it is about; otherwise that is its first argument.
+            call: the call to remove.
+            method: whether the operand is the owner of the method; otherwise it is the first argument.
         """
         start, end = self.span(call)
         if not method:
@@ -171,7 +171,7 @@ class SourceText:
         return None if any(b"#" in self.content[each.start : each.end] for each in edits) else edits
 
     def drop_last_argument(self, call: ast.Call) -> Edit | None:
-        """Take the last of several arguments out of a call; None where more than a comma stands before it."""
+        """Return the edit that removes the last of several arguments; None if more than a comma precedes it."""
         if len(call.args) < 2 or call.keywords:
             return None
         start, last = self.span(call.args[-2])[1], self.span(call.args[-1])
@@ -186,16 +186,16 @@ class SourceText:
         before: ast.stmt | None = None,
         behind_lines: tuple[str, ...] = (),
     ) -> tuple[Edit, ...] | None:
-        """Cut a statement of one line out, and write it before or behind another, indented like that one.
+        """Return the edits that move a one-line statement, with its comment, before or after another one.
 
         Args:
-            statement: to be moved.
-            behind: it comes after this one.
-            before: or before this one.
-            behind_lines: new lines that come directly before it.
+            statement: the statement to move.
+            behind: the statement after which it goes.
+            before: or the statement before which it goes.
+            behind_lines: new lines directly before it.
 
         Returns:
-            The edits; None where it shares its line with others or is longer. A comment on its line goes with it.
+            The edits; None if the statement shares its line with others or has several lines.
         """
         cut = self.insert_after(statement)
         if statement.lineno != statement.end_lineno or self.indent(statement) is None or cut is None:
@@ -214,33 +214,33 @@ class SourceText:
 
 
 def apply_fixes(text: SourceText, fixes: Iterable[Fix]) -> tuple[SourceText, list[Fix]]:
-    """Apply fixes, each whole or not at all: of two that overlap the later one waits for the next round.
+    """Apply fixes, each completely or not at all: of two that overlap, only the first is applied.
 
     Returns:
-        The new text, and the fixes that are in it.
+        The new text and the applied fixes.
     """
-    taken: list[Edit] = []
-    done: list[Fix] = []
+    edits: list[Edit] = []
+    applied: list[Fix] = []
     for fix in fixes:
-        fresh = [edit for edit in fix.edits if edit not in taken]
-        if any(_overlaps(edit, other) for edit in fresh for other in taken):
+        fresh = [edit for edit in fix.edits if edit not in edits]
+        if any(_overlaps(edit, other) for edit in fresh for other in edits):
             continue
-        taken += fresh
-        done.append(fix)
+        edits += fresh
+        applied.append(fix)
     content, position = list[bytes](), 0
-    for edit in sorted(taken):
+    for edit in sorted(edits):
         content += [text.content[position : edit.start], edit.text.encode("utf-8", "surrogatepass")]
         position = edit.end
     content.append(text.content[position:])
-    return SourceText(b"".join(content).decode("utf-8", "surrogatepass")), done
+    return SourceText(b"".join(content).decode("utf-8", "surrogatepass")), applied
 
 
 def cuts_graph(text: SourceText, fix: Fix) -> bool:
-    """True where a fix adds or removes something that cuts the graph; a line that is only moved does neither.
+    """Return True if a fix adds or removes code that cuts the graph; moving a line does neither.
 
     Args:
-        text: that the fix is for.
-        fix: judged by its words alone: ``batch.data`` counts even where ``batch`` is no tensor.
+        text: the text that the fix edits.
+        fix: checked by its words alone: ``batch.data`` counts even if ``batch`` is not a tensor.
     """
     removed = (text.content[each.start : each.end].decode("utf-8", "surrogatepass") for each in fix.edits)
     before = Counter(word for part in removed for word in _GRAPH_CUTS.findall(part))
@@ -249,12 +249,12 @@ def cuts_graph(text: SourceText, fix: Fix) -> bool:
 
 def _overlaps(one: Edit, other: Edit) -> bool:
     if one.start == other.start and (one.start == one.end or other.start == other.end):
-        return True  # two insertions at one place: which is first matters
+        return True  # two insertions at one position: their order matters
     return one.start < other.end and other.start < one.end
 
 
 def dotted_name(node: Any) -> str:
-    """Return a path of names as it is written: "self.net"; "" for anything else."""
+    """Return the source of a name or attribute path: "self.net"; "" for any other node."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

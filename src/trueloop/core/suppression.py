@@ -1,4 +1,4 @@
-"""What a program asks not to hear of: ``# trueloop: ignore[GRD001]`` on a line."""
+"""Suppression comments: ``# trueloop: ignore[GRD001]``."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 ALL_CODES: Final = frozenset({""})
-"""What ``# trueloop: ignore`` names: every code begins with it."""
+"""Codes of ``# trueloop: ignore``: every code starts with the empty string."""
 _PRAGMA = re.compile(r"#\s*trueloop:\s*ignore(?:\[([^\]]*)\]|(?![\w\[-]))")
 
 
 class Pragma(NamedTuple):
-    """A comment that asks not to hear of something."""
+    """A suppression comment."""
 
     line: int
-    """Of the comment, from 1."""
+    """Line of the comment, from 1."""
     first_line: int
     last_line: int
-    """The lines it counts for: all of the statement it stands in or behind, since Python may give any of them as the
-    place of a call."""
+    """Last line of the statement that holds the comment. It applies to all lines of the statement, since Python may
+    report any of them for a call."""
     codes: frozenset[str]
-    """Codes, families ("GRD") or, where it names none, `ALL_CODES`."""
+    """Codes, families ("GRD"), or `ALL_CODES` if the comment lists none."""
 
 
 def find_pragmas(text: str) -> list[Pragma]:
-    """Return the comments of a source that ask not to hear of something.
+    """Return the suppression comments in a source text.
 
-    Only comments count: the same words in a string are a string. What follows a text that is not Python is not read.
+    Strings do not count. Nothing after a syntax error is read.
 
     Args:
-        text: of a module, or of a notebook's cell.
+        text: source of a module or notebook cell.
     """
     if "trueloop:" not in text:
         return []
@@ -46,10 +46,10 @@ def find_pragmas(text: str) -> list[Pragma]:
 
 
 def ignored_codes(text: str) -> Mapping[int, frozenset[str]]:
-    """Return what each line of a source asks not to hear of, by line number from 1.
+    """Return the suppressed codes of each line of a source text, by line number from 1.
 
     Args:
-        text: of a module, or of a notebook's cell.
+        text: source of a module or notebook cell.
     """
     found: dict[int, frozenset[str]] = {}
     for pragma in find_pragmas(text):
@@ -58,19 +58,19 @@ def ignored_codes(text: str) -> Mapping[int, frozenset[str]]:
     return found
 
 
-def matches_code(code: str, words: frozenset[str]) -> bool:
-    """True where a code, its family or everything is among the words."""
-    return code.startswith(tuple(words))
+def matches_code(code: str, listed: frozenset[str]) -> bool:
+    """Return True if a code or its family is listed, or all codes are."""
+    return code.startswith(tuple(listed))
 
 
 def statement_spans(text: str) -> Iterator[tuple[int, int, list[tuple[int, str]]]]:
-    """Yield the first line, last line and comments of every statement, the last one perhaps cut off.
+    """Yield the first line, last line and comments of every statement; the last one may be incomplete.
 
-    Comments come with their lines; those that stand above a statement belong to none.
+    Comments come with their lines; a comment above a statement belongs to none.
     """
     first, last, found = 0, 0, list[tuple[int, str]]()
     layout = (tokenize.ENCODING, tokenize.INDENT, tokenize.DEDENT, tokenize.NL, tokenize.ENDMARKER)
-    with suppress(tokenize.TokenError, SyntaxError):  # a cell's magics, a half-written file
+    with suppress(tokenize.TokenError, SyntaxError):  # a notebook magic, an incomplete file
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.NEWLINE:
                 yield first, last, found
@@ -83,9 +83,9 @@ def statement_spans(text: str) -> Iterator[tuple[int, int, list[tuple[int, str]]
 
 
 def _listed_codes(comment: str) -> frozenset[str]:
-    words: set[str] = set()
+    codes: set[str] = set()
     for match in _PRAGMA.finditer(comment):
         if match[1] is None:
             return ALL_CODES
-        words.update(word.strip().upper() for word in match[1].split(",") if word.strip())
-    return frozenset(words)
+        codes.update(word.strip().upper() for word in match[1].split(",") if word.strip())
+    return frozenset(codes)

@@ -40,7 +40,7 @@ class RequestHandler:
     async def describe(self, request: Request) -> Response:
         """Tell what a page can ask, for its controls."""
         try:
-            return _json_response(describe_fields(_find_view(request).asked))
+            return _json_response(describe_fields(_find_view(request).query_type))
         except RequestError as refused:
             return _json_response(refused.words, refused.status)
 
@@ -49,7 +49,7 @@ class RequestHandler:
         try:
             view = _find_view(request)
             given = decode_object(await read_json_body(request, largest=MAX_BODY_BYTES, slowest_s=BODY_TIMEOUT_S))
-            asked = parse_record(view.asked, given)  # here, so that what cannot be met costs no worker
+            asked = parse_record(view.query_type, given)  # here, so that what cannot be met costs no worker
             if view.needs_torch:
                 async with self._slow if view.slow else contextlib.nullcontext():
                     return await self._compute_in_worker(request.path_params["page"], given)

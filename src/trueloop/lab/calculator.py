@@ -26,6 +26,6 @@ def serve(read_fd: int, write_fd: int) -> None:
 def _reply(message: Mapping[str, Any]) -> Mapping[str, Any]:
     view = views()[message["view"]]
     try:
-        return {"answer": view.answer(parse_record(view.asked, message["asked"]))}
+        return {"answer": view.answer(parse_record(view.query_type, message["asked"]))}
     except InvalidConfig as error:
         return {"refused": error_body(error)}

@@ -54,7 +54,7 @@ from trueloop.lab.simulator_commands import (
 )
 from trueloop.lab.teaching.datasets import Added
 from trueloop.lab.teaching.decision_planes import layers
-from trueloop.lab.teaching.inject import Inject, Written, fitted
+from trueloop.lab.teaching.inject import Inject, InjectedScript, write_script
 from trueloop.lab.teaching.memory import measured_by
 from trueloop.lab.teaching.player import Play, Stopped
 from trueloop.lab.teaching.program import Program
@@ -89,7 +89,7 @@ def run_scenario(
 
 
 def _run_variant(variant: Variant, injects: Mapping[str, Inject], before_batch: Callable[[Play], None]) -> Record:
-    loop, simulation = fitted(variant.simulation, [injects[code] for code in variant.bugs])
+    loop, simulation = write_script(variant.simulation, [injects[code] for code in variant.bugs])
     play = Play(Program(loop.text()), before_batch, clip=simulation.clip, memory_share=1.0)
     play.run()
     curves = play.take()
@@ -126,8 +126,8 @@ def warm_up() -> None:
 class _PendingRun(NamedTuple):
     """A run that is asked for, and its script."""
 
-    asked: Begin
-    written: Written
+    command: Begin
+    written: InjectedScript
 
 
 class Simulator:
@@ -139,20 +139,20 @@ class Simulator:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._orders: deque[Command] = deque()
+        self._commands: deque[Command] = deque()
         self._next: _PendingRun | RunScenario | None = None
         self._frames = FrameSender(channel.send_frame)
         self._runs = 0
         self._play: Play | None = None
         self._ended = False
         """The run that is there trains no more."""
-        self._written: Written | None = None
-        self._unsaid: Begin | None = None
+        self._script: InjectedScript | None = None
+        self._unannounced: Begin | None = None
         """What the page has begun, and has not yet heard to have begun."""
         self._goal = 0
         """The update before which the run is held."""
-        self._held = False
-        self._stale = True
+        self._paused = False
+        self._needs_frame = True
         """Something is to be shown, though no update was made."""
 
     def run(self) -> None:
@@ -164,14 +164,14 @@ class Simulator:
         self._channel.send_json({"kind": "ready"})
         while True:
             if self._next is None:
-                self._obey(None)
+                self._process_commands(None)
             begin, self._next = self._next, None
             if isinstance(begin, RunScenario):
-                self._try(begin.name)
+                self._run_scenario(begin.name)
             elif begin is not None:
                 self._begin(begin)
-            elif self._play is not None and self._stale and self._frames.page_keeps_up:
-                self._stale = False
+            elif self._play is not None and self._needs_frame and self._frames.page_keeps_up:
+                self._needs_frame = False
                 self._frames.send(self._play, "ended")
 
     # One run -----------------------------------------------------------------------------------------------------
@@ -179,15 +179,15 @@ class Simulator:
     def _begin(self, begin: _PendingRun) -> None:
         written = begin.written
         self._runs += 1
-        self._goal, self._written, self._ended = 0, written, False
+        self._goal, self._script, self._ended = 0, written, False
         self._frames.start_run(self._runs)
         watch = Watch(
             [WatchedFailure(entry.failure, entry.slug) for entry in catalogue().values()],
-            on_finding=self._found, errors=known_errors(),
+            on_finding=self._send_finding, errors=known_errors(),
         )  # fmt: skip
         clip = written.simulation.clip
-        play = self._play = Play(Program(written.loop.text()), self._hear, clip=clip, aside=watch.paused)
-        self._unsaid = begin.asked
+        play = self._play = Play(Program(written.loop.text()), self._before_batch, clip=clip, aside=watch.paused)
+        self._unannounced = begin.command
         why = "finished"
         watch.start()
         try:
@@ -201,46 +201,46 @@ class Simulator:
             why = f"{type(error).__name__}: {error}"[:400]
         finally:
             report = watch.stop()
-        self._end(play, why, report)
+        self._send_ended(play, why, report)
 
-    def _hear(self, play: Play) -> None:
+    def _before_batch(self, play: Play) -> None:
         """Hold the script before a batch, as long as the page wants."""
-        if self._unsaid is not None:
-            self._tell_began(play, self._unsaid)
-        self._obey(0.0)
+        if self._unannounced is not None:
+            self._send_began(play, self._unannounced)
+        self._process_commands(0.0)
         frames = self._frames
         while self._next is None:
             held = play.update >= self._goal
-            self._stale |= held and not self._held
-            self._held = held
-            if frames.is_due and (self._stale or not held):
-                self._stale = False
+            self._needs_frame |= held and not self._paused
+            self._paused = held
+            if frames.is_due and (self._needs_frame or not held):
+                self._needs_frame = False
                 frames.send(play, "paused" if held else "running")
             if not held and not frames.page_stopped:
                 break
-            self._obey(0.01 if self._stale and frames.page_keeps_up else None)
+            self._process_commands(0.01 if self._needs_frame and frames.page_keeps_up else None)
         if self._next is not None:
             raise Stopped("another run")
         if play.held_mib() > MAX_MIB:
             raise Stopped(f"It held {MAX_MIB:g} MiB, and others need memory, too.")
 
-    def _end(self, play: Play, why: str, report: Report) -> None:
+    def _send_ended(self, play: Play, why: str, report: Report) -> None:
         if why != "another run" and "model" in play.program.names and "train_set" in play.program.names:
             self._frames.send(play, "ended")
-        self._stale, self._ended = False, True
+        self._needs_frame, self._ended = False, True
         self._channel.send_json({
             "kind": "ended", "run": self._runs, "why": why, "updates": play.update,
             "headline": headline(report), "judged": format_counts(report), "explained": _explained(report),
         })  # fmt: skip
-        if self._unsaid is not None or why == "another run":
+        if self._unannounced is not None or why == "another run":
             self._play = None
 
-    def _tell_began(self, play: Play, begin: Begin) -> None:
-        assert self._written is not None
-        self._unsaid, run = None, self._runs
-        loop, simulation = self._written
+    def _send_began(self, play: Play, begin: Begin) -> None:
+        assert self._script is not None
+        self._unannounced, run = None, self._runs
+        loop, simulation = self._script
         before, now = asdict(begin.config), asdict(simulation)
-        self._stale = True
+        self._needs_frame = True
         self._channel.send_json({
             "kind": "began", "run": run, "config": now, "bugs": begin.bugs,
             "changed": {name: [before[name], value] for name, value in now.items() if value != before[name]},
@@ -252,84 +252,84 @@ class Simulator:
             "memory": measured_by(),
         })  # fmt: skip
 
-    def _found(self, finding: Finding) -> None:
+    def _send_finding(self, finding: Finding) -> None:
         shown = [line for excerpt in excerpts(finding) for line in excerpt.lines if line is not None]
         self._channel.send_json({
             "kind": "finding", "run": self._runs, "finding": finding_to_json(finding),
             "line": finding.location and finding.location.line,
             "excerpt": [
-                {"number": line.number, "text": line.text, "fault": any(note.at_fault for note in line.notes)}
+                {"number": line.number, "text": line.text, "fault": any(note.is_primary for note in line.notes)}
                 for line in shown
             ],
         })  # fmt: skip
 
     # Orders ------------------------------------------------------------------------------------------------------
 
-    def _obey(self, timeout_s: float | None) -> None:
+    def _process_commands(self, timeout_s: float | None) -> None:
         """Do what has come; wait for the first for so long, None = until one comes. Stops at what ends this run."""
         try:
-            if not self._orders:
-                self._orders.extend(self._read(timeout_s))
-            while self._orders and self._next is None:
-                self._do(self._orders.popleft())
+            if not self._commands:
+                self._commands.extend(self._read_commands(timeout_s))
+            while self._commands and self._next is None:
+                self._execute(self._commands.popleft())
         except TrueloopError as error:
-            self._refuse(error)
+            self._send_refused(error)
 
-    def _read(self, timeout_s: float | None) -> list[Command]:
+    def _read_commands(self, timeout_s: float | None) -> list[Command]:
         read: list[Command] = []
         for message in self._channel.receive(timeout_s):
             try:
                 read.append(parse_command(message))
             except InvalidConfig as error:
-                self._refuse(error)
+                self._send_refused(error)
         return read
 
-    def _do(self, asked: Command) -> None:
-        if isinstance(asked, AcknowledgeFrame):
-            self._frames.acknowledge(asked.frame)
-        elif isinstance(asked, ShowNeurons):
-            self._frames.neurons, self._stale = asked.neurons, True
-        elif isinstance(asked, Begin):
-            self._next = _PendingRun(asked, _written(asked))  # what cannot be written does not end the run that is there
-        elif isinstance(asked, RunScenario):
-            self._next = asked
+    def _execute(self, command: Command) -> None:
+        if isinstance(command, AcknowledgeFrame):
+            self._frames.acknowledge(command.frame)
+        elif isinstance(command, ShowNeurons):
+            self._frames.neurons, self._needs_frame = command.neurons, True
+        elif isinstance(command, Begin):
+            self._next = _PendingRun(command, _written(command))  # what cannot be written does not end the run that is there
+        elif isinstance(command, RunScenario):
+            self._next = command
         elif self._play is None:
-            raise InvalidConfig(f"There is no run to {type(asked).__name__.lower()}.", fix="Begin one.")
-        elif self._ended and isinstance(asked, AddPoint | RemovePoint):
+            raise InvalidConfig(f"There is no run to {type(command).__name__.lower()}.", fix="Begin one.")
+        elif self._ended and isinstance(command, AddPoint | RemovePoint):
             return  # nobody trains on it: the page keeps it for the script of its next run
-        elif isinstance(asked, EditWeight | AddPoint | RemovePoint):
-            self._by_hand(self._play, asked)
+        elif isinstance(command, EditWeight | AddPoint | RemovePoint):
+            self._apply_edit(self._play, command)
         else:
-            self._goal = _goal(self._play, asked)
-            self._stale = True
+            self._goal = _goal(self._play, command)
+            self._needs_frame = True
 
-    def _by_hand(self, play: Play, asked: EditWeight | AddPoint | RemovePoint) -> None:
-        assert self._written is not None
-        if isinstance(asked, EditWeight):
-            play.edit(asked.parameter, asked.index, asked.value)
-        elif isinstance(asked, RemovePoint):
-            play.remove(asked.x, asked.y)
-        elif asked.label < self._written.simulation.classes:
-            play.add(Added(asked.x, asked.y, asked.label))
+    def _apply_edit(self, play: Play, command: EditWeight | AddPoint | RemovePoint) -> None:
+        assert self._script is not None
+        if isinstance(command, EditWeight):
+            play.edit(command.parameter, command.index, command.value)
+        elif isinstance(command, RemovePoint):
+            play.remove(command.x, command.y)
+        elif command.label < self._script.simulation.classes:
+            play.add(Added(command.x, command.y, command.label))
         else:
-            classes = self._written.simulation.classes
-            raise InvalidConfig(f"label is {asked.label}.", fix=f"There are {classes} classes: 0 to {classes - 1}.")
-        self._stale = True
+            classes = self._script.simulation.classes
+            raise InvalidConfig(f"label is {command.label}.", fix=f"There are {classes} classes: 0 to {classes - 1}.")
+        self._needs_frame = True
         text = play.program.text + "\n# By hand, while it ran:\n" + "".join(f"# {each}\n" for each in play.by_hand)
         self._channel.send_json({"kind": "script", "run": self._runs, "text": text, "script": highlight(text)})
 
-    def _refuse(self, error: TrueloopError) -> None:
+    def _send_refused(self, error: TrueloopError) -> None:
         self._channel.send_json({"kind": "refused", "what": error.what, "why": error.why, "fix": error.fix})
 
     # Experiments -------------------------------------------------------------------------------------------------
 
-    def _try(self, name: str) -> None:
+    def _run_scenario(self, name: str) -> None:
         scenario, said_s = SCENARIOS[name], 0.0
         self._play = None
 
         def hear(progress: float) -> None:
             nonlocal said_s
-            self._obey(0.0)
+            self._process_commands(0.0)
             if self._next is not None:
                 raise Stopped
             if perf_counter() - said_s > PROGRESS_INTERVAL_S:
@@ -358,7 +358,7 @@ def injects() -> dict[str, Inject]:
     return {code: inject for code, inject in known.items() if inject is not None}
 
 
-def _written(begin: Begin) -> Written:
+def _written(begin: Begin) -> InjectedScript:
     known = injects()
     for code in begin.bugs:
         if code not in known:
@@ -371,7 +371,7 @@ def _written(begin: Begin) -> Written:
     if begin.config.dataset == "digits" and find_spec("sklearn") is None:
         raise MissingExtra("sklearn", "demo")
     bugs = [known[code] for code in dict.fromkeys(begin.bugs)]
-    return fitted(begin.config, bugs, [Added(*point) for point in begin.points])
+    return write_script(begin.config, bugs, [Added(*point) for point in begin.points])
 
 
 def _explained(report: Report) -> dict[str, Any] | None:

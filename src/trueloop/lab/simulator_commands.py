@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import Bounds, parse_record
-from trueloop.lab.teaching.scenarios import NAMES
+from trueloop.lab.teaching.scenarios import SCENARIO_NAMES
 from trueloop.lab.teaching.simulation import Simulation
 
 Coordinate = Annotated[float, Bounds(-100.0, 100.0)]
@@ -89,7 +89,7 @@ class ShowNeurons:
 class RunScenario:
     """Run an experiment, and check its claim."""
 
-    name: Literal[*NAMES]  # pyright: ignore[reportInvalidTypeForm]
+    name: Literal[*SCENARIO_NAMES]  # pyright: ignore[reportInvalidTypeForm]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Adds the comments that silence what is found, to adopt the linter on an old code base."""
+"""Adds suppression comments for all findings, to adopt the linter on an old code base."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CODE_LIST = re.compile(r"(#\s*trueloop:\s*ignore\[)([^\]]*)(\])")
 
 
 def add_ignore_comments(source: str, findings: Iterable[Finding]) -> tuple[str, int]:
-    """Return a text in which every finding is silenced by a comment at the end of its statement, and their number."""
+    """Return the text with a suppression comment at the end of the statement of each finding, and their number."""
     wanted: dict[int, set[str]] = defaultdict(set)
     spans = [(first, last) for first, last, _ in statement_spans(source) if first]
     count = 0
@@ -30,14 +30,14 @@ def add_ignore_comments(source: str, findings: Iterable[Finding]) -> tuple[str, 
 
 
 def _pragma_edit(text: SourceText, line: int, codes: set[str]) -> Edit:
-    """Return the edit that lists codes in the comment of a line, or adds one."""
+    """Return the edit that adds codes to the comment of a line, or adds a comment."""
     words = text.line(line)
     start = text.offset(line, 0)
     lists = list(_CODE_LIST.finditer(words))
     if not lists:
         end = start + len(words.rstrip().encode())
         return Edit(end, end, f"  # trueloop: ignore[{', '.join(sorted(codes))}]")
-    known = lists[-1]  # earlier ones may stand in a string
+    known = lists[-1]  # earlier ones may be in a string
     listed = {word.strip() for word in known[2].split(",") if word.strip()} | codes
     begin, end = (start + len(words[:at].encode()) for at in known.span(2))
     return Edit(begin, end, ", ".join(sorted(listed)))

@@ -1,7 +1,7 @@
-"""What an old code base had when it began to be looked at: those findings are not told again.
+"""Baseline: the findings an old code base has when it adopts the linter, which are not reported again.
 
-A finding is known by its file, its code and the words of its line, so that it stays known while lines move; a line that
-is changed is new. The file is JSON, sorted, one finding per line, to be committed and to shrink.
+A finding is identified by its file, its code and the text of its line, so it survives moved lines; a changed line is
+new. The file is sorted JSON with one finding per line, to be committed.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from trueloop.core.json_text import parse_json
 
 SCHEMA: Final = 1
 Key = tuple[str, str, str]
-"""File, code, words of the line."""
+"""File, code, text of the line."""
 
 
 def baseline_key(finding: Finding, line: str, base: Path) -> Key:
-    """Return what a finding is known by.
+    """Return the key of a finding in the baseline.
 
     Args:
-        finding: in a text.
-        line: the words it stands in.
-        base: paths are told relative to it.
+        finding: a finding of the linter.
+        line: text of its line.
+        base: folder that paths are relative to.
     """
     path = Path(finding.location.path) if finding.location else Path("?")
-    known = path.resolve()
-    named = known.relative_to(base.resolve()) if known.is_relative_to(base.resolve()) else known
-    return named.as_posix(), finding.code, " ".join(line.split())
+    absolute = path.resolve()
+    relative = absolute.relative_to(base.resolve()) if absolute.is_relative_to(base.resolve()) else absolute
+    return relative.as_posix(), finding.code, " ".join(line.split())
 
 
 def write_baseline(path: Path, keys: Iterable[Key]) -> int:
-    """Write a baseline; return how many findings it holds.
+    """Write a baseline; return the number of findings in it.
 
     Raises:
-        InvalidConfig: it cannot be written there.
+        InvalidConfig: the file cannot be written.
     """
     rows = sorted(keys)
     lines = ",\n".join(f"    {json.dumps(list(row), ensure_ascii=False)}" for row in rows)
@@ -52,10 +52,10 @@ def write_baseline(path: Path, keys: Iterable[Key]) -> int:
 
 
 def load_baseline(path: Path) -> Counter[Key]:
-    """Return how often each finding of a baseline is known.
+    """Return the number of occurrences of each finding in a baseline.
 
     Raises:
-        InvalidConfig: it is not there, or is no baseline.
+        InvalidConfig: the file does not exist, or is not a baseline.
     """
     try:
         content: Any = parse_json(path.read_text(encoding="utf-8"))
@@ -69,5 +69,5 @@ def load_baseline(path: Path) -> Counter[Key]:
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidConfig(
-            f"{str(path)!r} is no baseline: {error}.", fix="Write it anew: --write-baseline PATH."
+            f"{str(path)!r} is not a baseline: {error}.", fix="Write it again: --write-baseline PATH."
         ) from error

@@ -1,4 +1,4 @@
-"""One file: read once, looked at by every rule."""
+"""Lints one file: interprets it once and applies every rule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trueloop.failures.failure import Failure, Rule
 
 
 class ActiveRule(NamedTuple):
-    """A failure whose rule is to be asked."""
+    """A failure whose lint rule is applied."""
 
     failure: Failure
     slug: str
@@ -29,42 +29,42 @@ class ActiveRule(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileResult:
-    """What was found in one file."""
+    """The lint result of one file."""
 
     path: str
     findings: tuple[Finding, ...] = ()
-    """In the order of the text."""
+    """Findings by location."""
     suppressed: int = 0
-    """Findings that a comment asked not to hear of."""
+    """Number of findings that comments suppress."""
     unused_pragmas: tuple[tuple[SourceLocation, str], ...] = ()
-    """Comments that silence nothing: their place and codes, "" = all codes."""
+    """Locations and codes of comments that suppress nothing; "" = all codes."""
     problem: str = ""
-    """Why it could not be judged: "line 3: invalid syntax"."""
+    """Why the file could not be checked: "line 3: invalid syntax"."""
 
 
 def lint_text(source: str, path: str, rules: Iterable[ActiveRule], *, notebook: bool = False) -> FileResult:
-    """Return what rules find in a text.
+    """Apply rules to a source text and return the result.
 
     Args:
-        source: the text, as Python reads it.
-        path: as the findings tell it.
-        rules: to be asked.
-        notebook: the text is that of the cells of a notebook, one after the other.
+        source: the text as Python reads it.
+        path: path for the findings.
+        rules: the rules to apply.
+        notebook: whether the text consists of the cells of a notebook.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the file's own: invalid escapes
+            warnings.simplefilter("ignore")  # invalid escapes in the file
             tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return _syntax_problem(path, error)
     rules = list(rules)
-    contains = cache(source.__contains__)  # many rules ask for the same words
-    wanted = [each for each in rules if each.rule.may_match(contains)]
-    if not wanted:
+    contains = cache(source.__contains__)  # many rules search for the same words
+    applicable = [each for each in rules if each.rule.may_match(contains)]
+    if not applicable:
         return _apply_pragmas(path, (), find_pragmas(source), frozenset(each.failure.code for each in rules))
     try:
-        found = _apply_rules(wanted, interpret(SourceText(source), tree, notebook=notebook), path)
-    except Exception as error:  # noqa: BLE001 - one file that is too much for us does not keep others from being judged
+        found = _apply_rules(applicable, interpret(SourceText(source), tree, notebook=notebook), path)
+    except Exception as error:  # noqa: BLE001 - an internal error in one file must not stop the others
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{os.path.basename(place.filename)}:{place.lineno}"  # noqa: PTH119
         return FileResult(path=path, problem=f"trueloop itself failed: {type(error).__name__}: {error} ({where})")
@@ -93,7 +93,7 @@ def _apply_rules(rules: Iterable[ActiveRule], source: SourceFile, path: str) -> 
 def _build_finding(active: ActiveRule, hit: Hit, source: SourceFile, path: str) -> Finding:
     failure, node, fix = active.failure, hit.node, hit.fix
     if fix is not None and fix.safe and cuts_graph(source.text, fix):
-        fix = replace(fix, safe=False)  # even if the rule claims otherwise: a wrong finding must not stop gradients
+        fix = replace(fix, safe=False)  # even if the rule says safe: a wrong finding must not stop gradients
     return Finding(
         code=failure.code,
         slug=active.slug,
@@ -131,7 +131,7 @@ def _function_name(tree: ast.Module, line: int) -> str:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """Yield the statements right within a node, those of its handlers and cases among them."""
+    """Yield the direct child statements of a node, including those of its handlers and cases."""
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.stmt):
             yield each
@@ -139,27 +139,31 @@ def _statements(node: ast.AST) -> Iterator[ast.stmt]:
             yield from each.body
 
 
-def _apply_pragmas(path: str, found: Iterable[Finding], find_pragmas: Sequence[Pragma], checked_codes: frozenset[str]) -> FileResult:
-    """Leave out what comments ask not to hear of, and note the comments that silence nothing.
+def _apply_pragmas(
+    path: str, found: Iterable[Finding], find_pragmas: Sequence[Pragma], checked_codes: frozenset[str]
+) -> FileResult:
+    """Drop the findings that comments suppress, and list the comments that suppress nothing.
 
     Args:
-        path: of the file.
-        found: everything.
-        comments: in the file.
-        asked: the codes whose rules were asked; of others a comment is not known to be idle.
+        path: path of the file.
+        found: all findings.
+        pragmas: suppression comments in the file.
+        checked_codes: codes whose rules were applied; comments with other codes are not called unused.
     """
-    kept, used, silenced = list[Finding](), set[Pragma](), 0
+    kept, used, suppressed = list[Finding](), set[Pragma](), 0
     for each in found:
         line = each.location.line if each.location else 0
         matching = [
-            pragma for pragma in find_pragmas if pragma.first_line <= line <= pragma.last_line and matches_code(each.code, pragma.codes)
+            pragma
+            for pragma in find_pragmas
+            if pragma.first_line <= line <= pragma.last_line and matches_code(each.code, pragma.codes)
         ]
         used.update(matching)
-        silenced += bool(matching)
+        suppressed += bool(matching)
         kept += [] if matching else [each]
-    idle = [
+    unused = [
         (SourceLocation(path, pragma.line), ", ".join(sorted(pragma.codes - ALL_CODES)))
         for pragma in find_pragmas
         if pragma not in used and all(any(code.startswith(word) for code in checked_codes) for word in pragma.codes)
     ]
-    return FileResult(path=path, findings=tuple(kept), suppressed=silenced, unused_pragmas=tuple(idle))
+    return FileResult(path=path, findings=tuple(kept), suppressed=suppressed, unused_pragmas=tuple(unused))

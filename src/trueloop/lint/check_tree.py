@@ -1,4 +1,4 @@
-"""Many files: each read, looked at and forgotten, in several processes."""
+"""Lints many files in several processes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from trueloop.core.findings import Finding, SourceLocation
-from trueloop.lint.check_file import FileResult, ActiveRule, lint_text
-from trueloop.lint.files import Decoded, Unreadable, read_bytes, decode
+from trueloop.lint.check_file import ActiveRule, FileResult, lint_text
+from trueloop.lint.files import Decoded, Unreadable, decode, read_bytes
 from trueloop.lint.fix import fix_text
 from trueloop.lint.notebook import Notebook
 
-MIN_FILES_FOR_PROCESSES: Final = 48  # files; fewer are read before another process has started
+MIN_FILES_FOR_PROCESSES: Final = 48  # files; fewer are linted before another process has started
 CHUNK_SIZE: Final = 16
 GC_INTERVAL: Final = 32  # files between two collections of garbage
 
 
 class LintJob(NamedTuple):
-    """What to do with each file."""
+    """Rules and options for linting files."""
 
     rules: Sequence[ActiveRule]
     fix: bool = False
@@ -33,18 +33,18 @@ class LintJob(NamedTuple):
 
 
 class LintedFile(NamedTuple):
-    """One file, read."""
+    """The lint result of a file with its content."""
 
     result: FileResult
-    """After the fixes, where some were asked for."""
+    """Result after fixes, if requested."""
     before: bytes = b""
     after: bytes | None = None
-    """What the file holds with its fixes; None = they change nothing."""
+    """Content of the file after fixes; None = unchanged."""
     fix_count: int = 0
 
 
 def lint_file(path: Path, job: LintJob) -> LintedFile:
-    """Lint one file, and fix it in memory where that is asked for."""
+    """Lint one file, and fix it in memory if requested."""
     try:
         return lint_content(read_bytes(path), str(path), job)
     except Unreadable as error:
@@ -52,15 +52,15 @@ def lint_file(path: Path, job: LintJob) -> LintedFile:
 
 
 def lint_content(content: bytes, path: str, job: LintJob) -> LintedFile:
-    """Lint what a file holds.
+    """Lint the content of a file.
 
     Args:
-        content: of the file.
-        path: as the findings tell it; one that ends in ".ipynb" is a notebook.
-        job: what to do.
+        content: content of the file.
+        path: path for the findings; ".ipynb" marks a notebook.
+        job: rules and options.
 
     Raises:
-        Unreadable: it is no text that can be judged.
+        Unreadable: the content is not text that can be checked.
     """
     decoded = decode(content)
     if path.endswith(".ipynb"):
@@ -69,83 +69,91 @@ def lint_content(content: bytes, path: str, job: LintJob) -> LintedFile:
         return LintedFile(_with_file_offsets(lint_text(decoded.text, path, job.rules), decoded), content)
     fixed = fix_text(decoded.text, path, job.rules, unsafe=job.unsafe)
     after = decoded.encode(fixed.text) if fixed.fix_count else None
-    return LintedFile(_with_file_offsets(fixed.result, decoded._replace(text=fixed.text)), content, after, fixed.fix_count)
+    return LintedFile(
+        _with_file_offsets(fixed.result, decoded._replace(text=fixed.text)), content, after, fixed.fix_count
+    )
 
 
 def _with_file_offsets(linted: FileResult, decoded: Decoded) -> FileResult:
-    """Tell fixes in bytes of the file, where those are not the text's in UTF-8."""
+    """Convert fixes from byte positions in UTF-8 to byte positions in the file, if they differ."""
     if decoded.encoding == "utf-8" and not decoded.bom:
         return linted
-    found = [replace(each, autofix=decoded.to_file_offsets(each.autofix)) if each.autofix else each for each in linted.findings]
+    found = [
+        replace(each, autofix=decoded.to_file_offsets(each.autofix)) if each.autofix else each
+        for each in linted.findings
+    ]
     return replace(linted, findings=tuple(found))
 
 
 def _lint_notebook(decoded: Decoded, content: bytes, path: str, job: LintJob) -> LintedFile:
     notebook = Notebook(decoded.text)
     if not job.fix:
-        return LintedFile(_with_cell_locations(lint_text(notebook.text, path, job.rules, notebook=True), notebook, path), content)
+        return LintedFile(
+            _with_cell_locations(lint_text(notebook.text, path, job.rules, notebook=True), notebook, path), content
+        )
     fixed = fix_text(notebook.text, path, job.rules, unsafe=job.unsafe, notebook=True)
     if not fixed.fix_count:
         return LintedFile(_with_cell_locations(fixed.result, notebook, path), content)
     raw = notebook.render(fixed.text)
-    return LintedFile(_with_cell_locations(fixed.result, Notebook(raw), path), content, decoded.encode(raw), fixed.fix_count)
+    return LintedFile(
+        _with_cell_locations(fixed.result, Notebook(raw), path), content, decoded.encode(raw), fixed.fix_count
+    )
 
 
 def _with_cell_locations(linted: FileResult, notebook: Notebook, path: str) -> FileResult:
-    """Tell places by cell and line, and why cells could not be judged."""
+    """Convert locations to cell and line, and name the cells that could not be checked."""
     problem = "; ".join(words for _, words in notebook.invalid_cells) or linted.problem
 
-    def site(known: SourceLocation) -> SourceLocation:
-        cell, line = notebook.locate(known.line)
-        return SourceLocation(f"{path}:cell {cell.number}", line, known.function)
+    def locate(location: SourceLocation) -> SourceLocation:
+        cell, line = notebook.locate(location.line)
+        return SourceLocation(f"{path}:cell {cell.number}", line, location.function)
 
-    def moved(finding: Finding) -> Finding:
+    def relocate(finding: Finding) -> Finding:
         assert finding.location is not None
         cell, line = notebook.locate(finding.location.line)
         end = finding.end and (finding.end[0] - finding.location.line + line, finding.end[1])
-        related = tuple((site(other), words) for other, words in finding.related)
-        return replace(finding, location=site(finding.location), related=related, end=end, cell=cell.number)
+        related = tuple((locate(other), words) for other, words in finding.related)
+        return replace(finding, location=locate(finding.location), related=related, end=end, cell=cell.number)
 
-    idle = tuple((site(known), codes) for known, codes in linted.unused_pragmas)
-    return replace(linted, findings=tuple(map(moved, linted.findings)), problem=problem, unused_pragmas=idle)
+    unused = tuple((locate(location), codes) for location, codes in linted.unused_pragmas)
+    return replace(linted, findings=tuple(map(relocate, linted.findings)), problem=problem, unused_pragmas=unused)
 
 
 def lint_files(paths: Iterable[Path], job: LintJob, *, jobs: int | None = None) -> Iterator[LintedFile]:
-    """Yield what every file comes to, in order; one tree is in memory at a time in each process.
+    """Lint files and yield their results in order; each process holds one syntax tree at a time.
 
     Args:
-        paths: of files.
-        job: what to do with each.
-        jobs: processes; None = as many as there are processors for this one.
+        paths: paths of files.
+        job: rules and options.
+        jobs: number of processes; None = the number of available processors.
     """
-    known = iter(paths)
-    first = list(islice(known, MIN_FILES_FOR_PROCESSES))
+    remaining = iter(paths)
+    first = list(islice(remaining, MIN_FILES_FOR_PROCESSES))
     workers = jobs or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else jobs or os.cpu_count() or 1
     if len(first) < MIN_FILES_FOR_PROCESSES or workers == 1:
         with _gc_paused():
-            for number, path in enumerate(chain(first, known), 1):
+            for number, path in enumerate(chain(first, remaining), 1):
                 yield lint_file(path, job)
                 _collect(number)
         return
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    how = "fork" if sys.platform == "linux" and "torch" not in sys.modules else "spawn"
-    context = multiprocessing.get_context(how)
+    method = "fork" if sys.platform == "linux" and "torch" not in sys.modules else "spawn"
+    context = multiprocessing.get_context(method)
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_init_worker, initargs=(job,)) as pool:
-        every = [*first, *known]
-        yield from pool.map(_lint_in_worker, every, chunksize=CHUNK_SIZE)
+        yield from pool.map(_lint_in_worker, [*first, *remaining], chunksize=CHUNK_SIZE)
 
 
 @contextmanager
 def _gc_paused() -> Generator[None]:
     """Collect garbage between files only.
 
-    Within one all there is is alive, and looking at it again and again costs half the time.
+    Nothing dies while one file is linted, and scanning live objects again and again takes half of the time.
     """
     was_on = gc.isenabled()
     gc.disable()
-    gc.freeze()  # what is there already stays
+    gc.freeze()  # existing objects stay
     try:
         yield
     finally:
@@ -178,15 +186,15 @@ def _lint_in_worker(path: Path) -> LintedFile:
     read = lint_file(path, _job)
     _file_count += 1
     _collect(_file_count)
-    return read if read.after is not None else read._replace(before=b"")  # what did not change is not sent back
+    return read if read.after is not None else read._replace(before=b"")  # unchanged content is not sent back
 
 
 def cache_cell_lines(paths: Iterable[str], open_text: Callable[[str], str | None] = lambda path: None) -> None:
-    """Let `linecache` know the cells of notebooks, so that a report can show their lines.
+    """Add the cells of notebooks to `linecache`, so that a report can show their lines.
 
     Args:
-        paths: of notebooks.
-        open_text: returns the text of one that is not on the disk.
+        paths: paths of notebooks.
+        open_text: returns the text of a notebook that is not on disk.
     """
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""Which files are looked at, and what stands in them."""
+"""Finds the files to lint and decodes them."""
 
 from __future__ import annotations
 
@@ -20,43 +20,42 @@ EXCLUDED_FOLDERS: Final = frozenset((
     ".git", ".hg", ".svn", ".tox", ".nox", ".venv", "venv", ".mypy_cache", ".ruff_cache", ".pytest_cache",
     "__pycache__", "node_modules", "site-packages", ".eggs", ".ipynb_checkpoints", "__pypackages__", ".direnv",
 ))  # fmt: skip
-"""Folders that are left out, unless they are named themselves."""
-MAX_FILE_BYTES: Final = 8 * 1024 * 1024  # bytes of a file that somebody wrote
+"""Folders that are skipped unless they are named explicitly."""
+MAX_FILE_BYTES: Final = 8 * 1024 * 1024  # larger files are generated
 
 
 class Unreadable(Exception):
-    """A file that cannot be judged, in words."""
+    """A file cannot be checked; the message says why."""
 
 
 class Decoded(NamedTuple):
-    """A file's text, and how to write it back."""
+    """Text of a file with its encoding."""
 
     text: str
     encoding: str
     bom: bool
 
     def encode(self, text: str) -> bytes:
-        """Return another text the way the file is written."""
+        """Encode another text like the file."""
         return (b"\xef\xbb\xbf" if self.bom else b"") + text.encode(self.encoding)
 
     def to_file_offsets(self, fix: Fix) -> Fix:
-        """Return a fix of the text, whose edits count bytes of UTF-8, with edits that count bytes of the file."""
-        whole = self.text.encode("utf-8", "surrogatepass")
-        places = {place: len(self.encode(whole[:place].decode())) for edit in fix.edits for place in edit[:2]}
-        edits = tuple(Edit(places[each.start], places[each.end], each.text) for each in fix.edits)
+        """Convert a fix from byte positions in UTF-8 to byte positions in the file."""
+        utf8 = self.text.encode("utf-8", "surrogatepass")
+        offsets = {at: len(self.encode(utf8[:at].decode())) for edit in fix.edits for at in edit[:2]}
+        edits = tuple(Edit(offsets[each.start], offsets[each.end], each.text) for each in fix.edits)
         return Fix(edits, safe=fix.safe, description=fix.description)
 
 
 def discover(paths: Iterable[Path], *, exclude: Sequence[str] = ()) -> Iterator[Path]:
-    """Yield the files to look at, each once: those that are named, and in folders all Python files and notebooks.
+    """Yield the files to lint, each once: named files, and all Python files and notebooks in named folders.
 
-    In a folder, what ``.gitignore`` files leave out is left out, and folders nobody writes by hand. Links are followed;
-    a folder is gone through once. A link back to a folder that holds it, and one to nothing, is yielded: reading it
-    fails, and says so.
+    In folders, files that ``.gitignore`` excludes and folders of tools are skipped. Links are followed; each folder is
+    searched once. A broken link, or one to an enclosing folder, is yielded: reading it fails with a message.
 
     Args:
         paths: files and folders.
-        exclude: patterns in the manner of ``.gitignore``, for the folders that are named.
+        exclude: patterns like those of ``.gitignore``, for the named folders.
     """
     seen: set[str] = set()
     for path in paths:
@@ -65,39 +64,39 @@ def discover(paths: Iterable[Path], *, exclude: Sequence[str] = ()) -> Iterator[
         else:
             found = _walk(path, [(path, _spec(exclude)), *_parent_specs(path)], set(), ())
         for each in found:
-            resolved = os.path.realpath(each)  # knows an end to a link that leads to itself
+            resolved = os.path.realpath(each)  # terminates for a link to itself
             if resolved not in seen:
                 seen.add(resolved)
                 yield each
 
 
 FolderId = tuple[int, int]
-"""What tells a folder apart, whatever it is called."""
+"""Device and inode of a folder."""
 Specs = Sequence[tuple[Path, "GitIgnoreSpec | None"]]
-"""Folders, and what their ``.gitignore`` files say; the nearest last."""
+"""Folders with the patterns of their ``.gitignore`` files; the innermost last."""
 
 
 def _walk(folder: Path, specs: Specs, visited: set[FolderId], above: tuple[FolderId, ...]) -> Iterator[Path]:
-    """Yield what to look at in a folder and below.
+    """Yield the files to lint in a folder and below.
 
     Args:
-        folder: to go through.
-        specs: what is left out.
-        been: the folders gone through so far.
-        above: those this one lies in.
+        folder: the folder to search.
+        specs: patterns of excluded files.
+        visited: folders searched so far.
+        above: folders that contain this one.
     """
     try:
         status = folder.stat()
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError:
-        yield folder  # reading it will fail, and say so
+        yield folder  # reading it will fail with a message
         return
-    known = status.st_dev, status.st_ino
-    if known in above:
+    folder_id = status.st_dev, status.st_ino
+    if folder_id in above:
         yield folder
-    if known in visited:
+    if folder_id in visited:
         return
-    visited.add(known)
+    visited.add(folder_id)
     if any(entry.name == ".gitignore" for entry in entries):
         specs = [*specs, (folder, _read_spec(folder / ".gitignore"))]
     for entry in entries:
@@ -108,11 +107,11 @@ def _walk(folder: Path, specs: Specs, visited: set[FolderId], above: tuple[Folde
             if path.suffix in SUFFIXES and (is_folder is not None or entry.is_symlink()):
                 yield path
         elif entry.name not in EXCLUDED_FOLDERS and not path_exists(path / "pyvenv.cfg"):
-            yield from _walk(path, specs, visited, (*above, known))
+            yield from _walk(path, specs, visited, (*above, folder_id))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool | None:
-    """True for a folder, False for a file; None for what is neither, such as a link to nothing."""
+    """Return True for a folder, False for a file, None for anything else, such as a broken link."""
     try:
         return True if entry.is_dir() else False if entry.is_file() else None
     except OSError:  # a link to itself
@@ -120,17 +119,17 @@ def _is_folder(entry: os.DirEntry[str]) -> bool | None:
 
 
 def _ignored(path: Path, specs: Specs, *, is_folder: bool) -> bool:
-    verdict = False
-    for root, spec in specs:  # the nearest file has the last word
+    ignored = False
+    for root, spec in specs:  # the innermost file takes precedence
         if spec is not None:
             relative = os.path.relpath(path, root).replace(os.sep, "/") + ("/" if is_folder else "")
-            said = spec.check_file(relative).include
-            verdict = verdict if said is None else said
-    return verdict
+            include = spec.check_file(relative).include
+            ignored = ignored if include is None else include
+    return ignored
 
 
 def _parent_specs(folder: Path) -> list[tuple[Path, GitIgnoreSpec | None]]:
-    """Return what the folders above say, up to the repository's own; nothing where they leave out the folder itself."""
+    """Return the patterns of the parent folders in the repository; none if they exclude the folder itself."""
     found: list[tuple[Path, GitIgnoreSpec | None]] = []
     resolved = folder.resolve()
     if path_exists(resolved / ".git"):
@@ -141,7 +140,7 @@ def _parent_specs(folder: Path) -> list[tuple[Path, GitIgnoreSpec | None]]:
         if path_exists(above / ".git"):
             named = [each for each in (resolved, *resolved.parents) if each.is_relative_to(above) and each != above]
             return [] if any(_ignored(each, found, is_folder=True) for each in named) else found
-    return []  # in no repository
+    return []  # not in a repository
 
 
 def _read_spec(path: Path) -> GitIgnoreSpec | None:
@@ -160,15 +159,13 @@ def _spec(lines: Sequence[str]) -> GitIgnoreSpec | None:
 
 
 def decode(content: bytes) -> Decoded:
-    """Return the text of a Python file as Python reads it, line ends untouched.
+    """Return the text of a Python file as Python reads it, with unchanged line ends.
 
     Raises:
-        Unreadable: it is too large, binary, or not in the encoding it says.
+        Unreadable: the file is too large, binary, or not in its declared encoding.
     """
     if len(content) > MAX_FILE_BYTES:
-        raise Unreadable(
-            f"{len(content) / 2**20:.0f} MB: nobody wrote this by hand (at most {MAX_FILE_BYTES // 2**20} MB are read)"
-        )
+        raise Unreadable(f"{len(content) / 2**20:.0f} MB is more than the limit of {MAX_FILE_BYTES // 2**20} MB")
     if b"\0" in content:
         raise Unreadable("a binary file, not Python")
     encoding = "utf-8"
@@ -183,20 +180,20 @@ def decode(content: bytes) -> Decoded:
         line = content[: error.start].count(b"\n") + 1
         raise Unreadable(f"line {line}: byte 0x{content[error.start]:02x} is not {error.encoding}") from error
     except (LookupError, UnicodeError) as error:  # rot13, punycode, undefined
-        raise Unreadable(f"the encoding {encoding} is none of texts") from error
+        raise Unreadable(f"{encoding} is not a text encoding") from error
     bom = encoding == "utf-8-sig"
     return Decoded(text, "utf-8" if bom else encoding, bom)
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return what a file holds.
+    """Return the content of a file.
 
     Raises:
-        Unreadable: it is not there, or may not be read.
+        Unreadable: the file does not exist, or may not be read.
     """
     try:
         return path.read_bytes()
     except IsADirectoryError as error:
-        raise Unreadable("a folder within itself, by a link: skipped") from error
+        raise Unreadable("a link to an enclosing folder: skipped") from error
     except OSError as error:
         raise Unreadable(error.strerror or str(error)) from error

@@ -1,4 +1,4 @@
-"""Takes findings away: byte-exact edits, read again after each round."""
+"""Applies fixes with byte-exact edits, and lints again after each round."""
 
 from __future__ import annotations
 
@@ -8,33 +8,34 @@ from typing import Final, NamedTuple
 
 from trueloop.core.findings import Finding, Severity
 from trueloop.core.source_text import SourceText, apply_fixes
-from trueloop.lint.check_file import FileResult, ActiveRule, lint_text
+from trueloop.lint.check_file import ActiveRule, FileResult, lint_text
 
-MAX_ROUNDS: Final = 20  # of fixes upon fixes
+MAX_ROUNDS: Final = 20  # fixes may enable further fixes
 
 
 class FixResult(NamedTuple):
-    """A text after its fixes."""
+    """A text after fixes."""
 
     text: str
     fix_count: int
-    """Findings that are gone."""
+    """Number of fixed findings."""
     result: FileResult
-    """What the rules find in it now."""
+    """Lint result of the fixed text."""
 
 
-def fix_text(source: str, path: str, rules: Sequence[ActiveRule], *, unsafe: bool = False, notebook: bool = False) -> FixResult:
-    """Apply every fix, until there is none or none that helps.
+def fix_text(
+    source: str, path: str, rules: Sequence[ActiveRule], *, unsafe: bool = False, notebook: bool = False
+) -> FixResult:
+    """Apply fixes until none is left that helps.
 
-    A fix that does not take its finding away, or after which the text is no Python any more, is left out: the finding
-    stays.
+    A fix is skipped if its finding remains afterwards, or if the text is no longer valid Python.
 
     Args:
         source: the text.
-        path: as the findings tell it.
-        rules: to be asked.
-        unsafe: apply those that want to be looked at, too.
-        notebook: the text is that of the cells of a notebook, one after the other.
+        path: path for the findings.
+        rules: the rules to apply.
+        unsafe: whether to apply unsafe fixes as well.
+        notebook: whether the text consists of the cells of a notebook.
     """
     lint = partial(lint_text, path=path, rules=rules, notebook=notebook)
     before = lint(source)
@@ -49,7 +50,7 @@ def fix_text(source: str, path: str, rules: Sequence[ActiveRule], *, unsafe: boo
             break
         text, after, done = _apply_round(source, lint, wanted)
         if not _is_improvement(before, after, wanted):
-            first = wanted[0]  # one of them does harm: try each alone
+            first = wanted[0]  # one of them does not help: try each separately
             text, after, done = _apply_round(source, lint, [first])
             if not _is_improvement(before, after, [first]):
                 refused.add(_finding_key(first, source))
@@ -58,15 +59,17 @@ def fix_text(source: str, path: str, rules: Sequence[ActiveRule], *, unsafe: boo
     return FixResult(source, count, before)
 
 
-def _apply_round(source: str, lint: Callable[[str], FileResult], wanted: Sequence[Finding]) -> tuple[str, FileResult, int]:
+def _apply_round(
+    source: str, lint: Callable[[str], FileResult], wanted: Sequence[Finding]
+) -> tuple[str, FileResult, int]:
     text, done = apply_fixes(SourceText(source), [each.autofix for each in wanted if each.autofix is not None])
     return text.source, lint(text.source), len(done)
 
 
 def _is_improvement(before: FileResult, after: FileResult, fixed: Sequence[Finding]) -> bool:
-    """True where the text can be judged still, with fewer findings of those codes and no more of others.
+    """Return True if the text is still valid, with fewer findings of the fixed codes and no more of others.
 
-    Notes on what was written do not count.
+    Notes about the inserted code do not count.
     """
     if after.problem:
         return False
@@ -79,5 +82,5 @@ def _is_improvement(before: FileResult, after: FileResult, fixed: Sequence[Findi
 
 
 def _finding_key(found: Finding, source: str) -> tuple[str, str]:
-    site = found.location
-    return found.code, SourceText(source).line(site.line).strip() if site else ""
+    location = found.location
+    return found.code, SourceText(source).line(location.line).strip() if location else ""

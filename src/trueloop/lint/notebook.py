@@ -1,4 +1,4 @@
-"""Notebooks: the code cells as one text, and back, with everything else left as it is, byte by byte."""
+"""Converts the code cells of a notebook to one text and back; all other bytes of the file stay unchanged."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ class Cell(NamedTuple):
     """A code cell."""
 
     number: int
-    """Among all cells, from 1."""
+    """Number of the cell among all cells, from 1."""
     source: str
     span: tuple[int, int]
-    """Where its source stands in the file, as JSON."""
+    """Start and end of its JSON source in the file."""
     is_list: bool
-    """It is written as a list of lines."""
+    """Whether the source is a list of lines."""
     lines: tuple[int, ...]
-    """The line of the file each line of it stands in, from 1."""
+    """Line of the file for each line of the cell, from 1."""
 
 
 class Notebook:
-    """A notebook's code.
+    """The code of a notebook.
 
     Args:
-        raw: the file's text.
+        raw: text of the file.
 
     Raises:
-        Unreadable: it is not a notebook.
+        Unreadable: the file is not a notebook.
     """
 
     def __init__(self, raw: str) -> None:
@@ -47,25 +47,25 @@ class Notebook:
         sources = "\n".join(cell.source for cell in self.cells)
         self._marker = "trueloop"
         while any(f"# {self._marker}: {word} " in sources for word in ("cell", "hidden")):
-            self._marker += "'"  # a cell holds such a line itself
+            self._marker += "'"  # a cell contains such a line
         self.invalid_cells: list[tuple[int, str]] = []
-        """Cells that are no Python, and why: they are left out."""
+        """Cells that are not valid Python, with the reason; they are skipped."""
         parts = [(f"# {self._marker}: cell {cell.number}\n", self._as_python(cell)) for cell in self.cells]
-        self.text = "".join(mark + body for mark, body in parts)
-        """All code, magics hidden, each cell behind a comment of its own line."""
+        self.text = "".join(marker + body for marker, body in parts)
+        """All code with magics hidden, each cell after a marker comment."""
         self._first: list[int] = []
         line = 1
-        for mark, body in parts:
+        for marker, body in parts:
             self._first.append(line + 1)
-            line += (mark + body).count("\n")
+            line += (marker + body).count("\n")
 
     def locate(self, line: int) -> tuple[Cell, int]:
-        """Return the cell a line of `text` stands in, and its line there, from 1."""
+        """Return the cell of a line of `text`, and the line number in the cell, from 1."""
         index = max((i for i, first in enumerate(self._first) if first <= line), default=0)
         return self.cells[index], max(1, line - self._first[index] + 1)
 
     def render(self, text: str) -> str:
-        """Return the file with the code of a changed `text`; cells that did not change keep every byte."""
+        """Return the file with the code of a changed `text`; unchanged cells keep every byte."""
         cells = re.compile(rf"^# {self._marker}: cell \d+\n", re.MULTILINE)
         hidden = re.compile(rf"^(?P<indent>\s*)pass  # {self._marker}: hidden (?P<line>.*)$", re.MULTILINE)
         raw = self._raw
@@ -80,7 +80,7 @@ class Notebook:
         return raw
 
     def _as_python(self, cell: Cell) -> str:
-        """Return a cell's code as Python, with as many lines, ending in a line end."""
+        """Return the code of a cell as Python, with the same number of lines and a final line end."""
         source = cell.source if cell.source.endswith("\n") else f"{cell.source}\n"
         if _syntax_problem(source) is None:
             return source
@@ -89,10 +89,10 @@ class Notebook:
         hidden = "".join(f"{hide}{line}\n" for line in lines)
         if cell.source.lstrip().startswith("%%"):  # another language, or timing
             return hidden
-        shown = "".join(_MAGIC.sub(rf"\g<indent>{hide}\g<line>", line) + "\n" for line in lines)
-        problem = _syntax_problem(shown)
+        visible = "".join(_MAGIC.sub(rf"\g<indent>{hide}\g<line>", line) + "\n" for line in lines)
+        problem = _syntax_problem(visible)
         if problem is None:
-            return shown
+            return visible
         self.invalid_cells.append((cell.number, f"cell {cell.number}{problem}"))
         return hidden
 
@@ -122,7 +122,7 @@ def _encode_source(source: str, cell: Cell, raw: str) -> str:
 
 
 def _cells(raw: str) -> Iterator[Cell]:
-    """Yield the code cells with the places of their sources in the file."""
+    """Yield the code cells with the positions of their sources in the file."""
     top = _member_spans(raw, _skip_space(raw, 0))
     if "cells" not in top:
         raise ValueError("it has no cells")
@@ -134,8 +134,8 @@ def _cells(raw: str) -> Iterator[Cell]:
         span = members["source"]
         value: Any = json.loads(raw[slice(*span)])
         if isinstance(value, list):
-            places = [raw.count("\n", 0, at) + 1 for at, _ in _item_spans(raw, span[0])]
-            yield Cell(number, "".join(value), span, is_list=True, lines=tuple(places))
+            lines = [raw.count("\n", 0, at) + 1 for at, _ in _item_spans(raw, span[0])]
+            yield Cell(number, "".join(value), span, is_list=True, lines=tuple(lines))
         else:
             yield Cell(number, str(value), span, is_list=False, lines=())
 
@@ -150,7 +150,7 @@ def _skip_space(raw: str, at: int) -> int:
 
 
 def _member_spans(raw: str, at: int) -> dict[str, tuple[int, int]]:
-    """Return where the values of an object stand."""
+    """Return the spans of the values of a JSON object."""
     if raw[at : at + 1] != "{":
         raise ValueError("an object was expected")
     found: dict[str, tuple[int, int]] = {}
@@ -166,7 +166,7 @@ def _member_spans(raw: str, at: int) -> dict[str, tuple[int, int]]:
 
 
 def _item_spans(raw: str, at: int) -> Iterator[tuple[int, int]]:
-    """Yield where the items of a list stand."""
+    """Yield the spans of the items of a JSON list."""
     if raw[at : at + 1] != "[":
         raise ValueError("a list was expected")
     at = _skip_space(raw, at + 1)

@@ -19,8 +19,8 @@ RELATED_CONTEXT_LINES: Final = 1  # and around a related one
 class LineNote(NamedTuple):
     """What is said of a line."""
 
-    words: str
-    at_fault: bool
+    text: str
+    is_primary: bool
 
 
 class Line(NamedTuple):
@@ -41,7 +41,7 @@ class Line(NamedTuple):
 class Excerpt(NamedTuple):
     """Some lines of one file; None stands for lines that are left out."""
 
-    site: SourceLocation
+    location: SourceLocation
     """The line at fault, or the first related one, in this file."""
     lines: Sequence[Line | None]
 
@@ -58,8 +58,8 @@ def excerpts(finding: Finding | ExplainedError) -> list[Excerpt]:
     """Return the lines to show, the file at fault first; none where no line of the user's is known."""
     files: dict[str, dict[int, list[LineNote]]] = {}
     first: dict[str, SourceLocation] = {}
-    fault = [(finding.location, LineNote("", at_fault=True))] if finding.location else []
-    for site, note in (*fault, *((site, LineNote(words, at_fault=False)) for site, words in finding.related)):
+    fault = [(finding.location, LineNote("", is_primary=True))] if finding.location else []
+    for site, note in (*fault, *((site, LineNote(words, is_primary=False)) for site, words in finding.related)):
         files.setdefault(site.path, {}).setdefault(site.line, []).append(note)
         first.setdefault(site.path, site)
     return [Excerpt(first[path], _lines(path, notes)) for path, notes in files.items()]
@@ -100,7 +100,7 @@ def fix_diff(finding: Finding) -> list[DiffLine]:
 def _lines(path: str, notes: Mapping[int, Sequence[LineNote]]) -> list[Line | None]:
     wanted: set[int] = set()
     for number, said in notes.items():
-        around = CONTEXT_LINES if any(note.at_fault for note in said) else RELATED_CONTEXT_LINES
+        around = CONTEXT_LINES if any(note.is_primary for note in said) else RELATED_CONTEXT_LINES
         wanted |= {number, *range(max(1, number - around), number + around + 1)}
     wanted |= {number + 1 for number in wanted if number + 2 in wanted}  # one line left out would take a line, too
     lines = [Line(number, _read_line(path, number), notes.get(number, ())) for number in sorted(wanted)]

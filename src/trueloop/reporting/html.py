@@ -12,7 +12,16 @@ from trueloop.core.formatting import format_duration, format_number, format_perc
 from trueloop.core.html import Markup, element, section
 from trueloop.reporting.excerpt import Excerpt, Line, diff_lines, excerpts
 from trueloop.reporting.plots import Plot, render_figure
-from trueloop.reporting.summary import overhead_share, format_counts, headline, repeat_notes, reasons_not_judged, format_path, has_no_updates, format_occurrences
+from trueloop.reporting.summary import (
+    format_counts,
+    format_occurrences,
+    format_path,
+    has_no_updates,
+    headline,
+    overhead_share,
+    reasons_not_judged,
+    repeat_notes,
+)
 
 # Nothing is loaded and nothing runs, whatever a hostile file name or message says.
 CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
@@ -121,7 +130,7 @@ def _finding(finding: Finding, base: Path | None) -> Markup:
 
 
 def _excerpt(excerpt: Excerpt, base: Path | None) -> Iterator[Markup]:
-    site = excerpt.site
+    site = excerpt.location
     function = f" in {site.function}" if site.function else ""
     yield element("p", element("code", f"{format_path(site.path, base)}:{site.line}"), function, class_="where")
     yield element("pre", *(_line(line) for line in excerpt.lines))
@@ -130,8 +139,8 @@ def _excerpt(excerpt: Excerpt, base: Path | None) -> Iterator[Markup]:
 def _line(line: Line | None) -> Markup:
     if line is None:
         return element("span", element("i", "…"))
-    fault = any(note.at_fault for note in line.notes)
-    words = (element("b", to_single_line(note.words)) for note in line.notes if note.words)
+    fault = any(note.is_primary for note in line.notes)
+    words = (element("b", to_single_line(note.text)) for note in line.notes if note.text)
     kind = "fault" if fault else "related" if line.notes else "around"
     return element("span", element("i", line.number), line.text, *words, class_=kind)
 

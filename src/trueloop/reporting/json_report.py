@@ -61,7 +61,7 @@ from trueloop.core.findings import (
     Verdict,
 )
 from trueloop.core.source_text import Edit, Fix
-from trueloop.reporting.summary import overhead_share, headline, outcome
+from trueloop.reporting.summary import headline, outcome, overhead_share
 from trueloop.version import __version__
 
 SCHEMA: Final = 1

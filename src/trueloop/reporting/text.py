@@ -27,7 +27,16 @@ from trueloop.core.formatting import (
     to_single_line,
 )
 from trueloop.reporting.excerpt import Excerpt, Line, diff_lines, excerpts, fix_diff
-from trueloop.reporting.summary import overhead_share, format_counts, headline, repeat_notes, reasons_not_judged, format_path, has_no_updates, format_occurrences
+from trueloop.reporting.summary import (
+    format_counts,
+    format_occurrences,
+    format_path,
+    has_no_updates,
+    headline,
+    overhead_share,
+    reasons_not_judged,
+    repeat_notes,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -129,7 +138,7 @@ def _finding_lines(finding: Finding, layout: _Layout) -> Iterator[Sequence[Style
 
 
 def _excerpt_lines(excerpt: Excerpt, layout: _Layout) -> Iterator[Sequence[StyledText]]:
-    site = excerpt.site
+    site = excerpt.location
     function = f" in {replace_unprintable(site.function)}" if site.function else ""
     yield [("  ", ""), (f"{format_path(site.path, layout.base)}:{site.line}", "cyan"), (function, "dim")]
     digits = max(len(str(line.number)) for line in excerpt.lines if line)
@@ -140,19 +149,19 @@ def _excerpt_lines(excerpt: Excerpt, layout: _Layout) -> Iterator[Sequence[Style
             yield from _source_lines(line, digits, layout)
         else:  # the source is not there: its place is all there is to say
             for note in line.notes:
-                yield [(f"  {line.number:>{digits}} {layout.bar} ", "dim"), (to_single_line(note.words), "")]
+                yield [(f"  {line.number:>{digits}} {layout.bar} ", "dim"), (to_single_line(note.text), "")]
 
 
 def _source_lines(line: Line, digits: int, layout: _Layout) -> Iterator[Sequence[StyledText]]:
-    fault = any(note.at_fault for note in line.notes)
+    fault = any(note.is_primary for note in line.notes)
     code = _crop(replace_unprintable(line.text), layout, taken=digits + 5)
     yield [(f"  {line.number:>{digits}} {layout.bar} ", "dim"), (code, "bold" if fault else "")]
     start, end = line.code
     room = layout.width - digits - 5 - start
     for note in line.notes:
-        style = "bold red" if note.at_fault else "cyan"
-        mark = ("^" if note.at_fault else "-") * max(1, min(end - start, room))
-        words = to_single_line(note.words)
+        style = "bold red" if note.is_primary else "cyan"
+        mark = ("^" if note.is_primary else "-") * max(1, min(end - start, room))
+        words = to_single_line(note.text)
         beside = len(mark) + 1 + len(words) <= room
         gutter = (f"  {'':>{digits}} {layout.bar} {' ' * start}", "dim")
         yield [gutter, (f"{mark} {words}".rstrip() if beside else mark, style)]

@@ -12,7 +12,7 @@ from torch import nn
 from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.user_location import is_user_code
 
-MOST: Final = 10_000  # variables and modules looked at
+MAX_OBJECTS: Final = 10_000  # variables and modules looked at
 
 
 def enclosing_modules(part: nn.Module, frame: FrameType | None = None) -> Iterator[nn.Module]:
@@ -24,7 +24,7 @@ def enclosing_modules(part: nn.Module, frame: FrameType | None = None) -> Iterat
 
     Cost: 0.1 us for each variable and each module, up to 2 ms, so this is for a first call.
     """
-    seen, left = {id(part)}, MOST
+    seen, left = {id(part)}, MAX_OBJECTS
     for value in _variables(frame or sys._getframe(1)):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         left -= 1
         if left <= 0:

@@ -23,9 +23,9 @@ from trueloop.core.findings import SourceLocation
 from trueloop.tracing.frame_variables import variables
 from trueloop.tracing.user_location import is_user_code
 
-MOST: Final = 100_000  # objects looked at
-MOST_S: Final = 0.25
-DEEP: Final = 7
+MAX_OBJECTS: Final = 100_000  # objects looked at
+MAX_SECONDS: Final = 0.25
+MAX_DEPTH: Final = 7
 _SEQUENCES: Final = (list, tuple, set, frozenset, collections.deque)
 _PLAIN: Final = (int, float, complex, str, bytes, type(None), type, types.ModuleType)
 _KEEPING: Final = frozenset(("append", "appendleft", "add", "extend", "insert", "setdefault", "update", "put"))
@@ -74,15 +74,15 @@ def _tensors(frame: FrameType) -> Iterator[tuple[_Root, str, Tensor]]:
         (value, root, "", 0) for root, value in _variables(frame)
     )
     seen: set[int] = set()
-    end_s = perf_counter() + MOST_S
-    while queue and len(seen) < MOST and perf_counter() < end_s:
+    end_s = perf_counter() + MAX_SECONDS
+    while queue and len(seen) < MAX_OBJECTS and perf_counter() < end_s:
         value, root, path, depth = queue.popleft()
         if isinstance(value, _PLAIN) or id(value) in seen:
             continue
         seen.add(id(value))
         if isinstance(value, Tensor):
             yield root, path, value
-        elif depth < DEEP:
+        elif depth < MAX_DEPTH:
             queue.extend((inner, root, path + step, depth + 1) for step, inner in _inside(value))
 
 

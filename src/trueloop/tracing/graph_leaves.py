@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-MOST: Final = 20_000  # operations that are looked at; 50 ms
+MAX_NODES: Final = 20_000  # operations that are looked at; 50 ms
 
 
 def sequence_number(node: Any) -> int | None:
@@ -56,7 +56,7 @@ def find_freed_part(roots: Iterable[Tensor], order: int | None) -> tuple[str, st
 def _nodes(roots: Iterable[Tensor]) -> Iterator[Any]:
     waiting: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
     seen: set[Any] = set()
-    while waiting and len(seen) < MOST:
+    while waiting and len(seen) < MAX_NODES:
         node = waiting.pop()
         if node in seen:
             continue

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, cast
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
-from trueloop.tracing.program_text.attribute_readers import uses_attribute, is_read_in_program
+from trueloop.tracing.program_text.attribute_readers import is_read_in_program, uses_attribute
 from trueloop.tracing.program_text.freezing import MISSPELLINGS, REQUIRES_GRAD
 
 HIGH_MOMENTUM: Final = 0.9

@@ -9,8 +9,8 @@ from typing import Any, Final
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Ref, SchedulerNeverStepped
 from trueloop.tracing.program_state import OptimizerState, ProgramState
-from trueloop.tracing.program_text.program_files import files_of, in_notebook, installed, program_stack, reached
-from trueloop.tracing.program_text.schedule_calls import may_advance, sets_rates
+from trueloop.tracing.program_text.program_files import user_files, in_notebook, is_library_frame, program_stack, parse_program
+from trueloop.tracing.program_text.schedule_calls import may_step_schedule, sets_rates
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import is_user_code, user_location
 
@@ -83,7 +83,7 @@ class UnsteppedSchedules:
         registry = self._stream.registry
         over.made.append(_Made(
             weakref.ref(schedule), registry.ref(schedule), type(schedule).__name__, registry.ref(schedule.optimizer),
-            known.steps, self._stream.backward_count, user_location(), [id(each) for each in stack], files_of(stack),
+            known.steps, self._stream.backward_count, user_location(), [id(each) for each in stack], user_files(stack),
             driven=None if direct and not getattr(schedule, "last_epoch", 0) else True,
         ))  # fmt: skip
         if self._look not in self._stream.periodic_checks:
@@ -105,8 +105,8 @@ class UnsteppedSchedules:
         stack = program_stack() if open_ else []
         for made in open_:
             beside = [frame for at, frame in enumerate(stack) if made.frames[at : at + 1] != [id(frame)]]
-            made.driven = not stack or any(map(installed, beside))
-            made.files |= files_of(stack)
+            made.driven = not stack or any(map(is_library_frame, beside))
+            made.files |= user_files(stack)
         self._rest()
 
     def _rest(self) -> None:
@@ -118,8 +118,8 @@ class UnsteppedSchedules:
             steps = 0 if made is None else over.known.steps - made.steps
             if made is None or steps < 2 or made.driven is not False or in_notebook():
                 continue
-            texts = reached(made.files)
-            if texts is not None and not any(may_advance(each) or sets_rates(each) for each in texts.values()):
+            texts = parse_program(made.files)
+            if texts is not None and not any(may_step_schedule(each) or sets_rates(each) for each in texts.values()):
                 self._stream.emit(
                     SchedulerNeverStepped(
                         location=made.place, scheduler=made.ref, kind=made.kind, optimizer=made.optimizer, optimizer_steps=steps,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from trueloop.verification.batch_tree import tensors
-from trueloop.verification.model_call import ModelCall, outputs
+from trueloop.verification.model_call import ModelCall, model_outputs
 
 
 class ModuleRecord(NamedTuple):
@@ -32,7 +32,7 @@ def trace_modules(model: nn.Module, call: ModelCall, seed: int) -> list[ModuleRe
     """
     seen: list[ModuleRecord] = []
     with _recording(model, seen):
-        outputs(model, call, seed)
+        model_outputs(model, call, seed)
     return seen
 
 

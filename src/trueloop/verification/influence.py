@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trueloop.verification.batch_tree import to_double, describe_batch, replace_tensors, batch_size, tensors
 from trueloop.verification.evidence import NotApplicable
-from trueloop.verification.model_call import ModelCall, outputs
+from trueloop.verification.model_call import ModelCall, model_outputs
 
 FLOAT64_TOLERANCE, LOW_PRECISION_TOLERANCE = 1e-9, 1e-4
 """Relative differences below which numbers count as equal: in double precision, and where a model insists on less."""
@@ -31,7 +31,7 @@ class PreciseModel:
 
     def run(self, call: ModelCall) -> list[Tensor]:
         """Return what the model gives for another call."""
-        return outputs(self.model, call, self.seed)
+        return model_outputs(self.model, call, self.seed)
 
     def difference(self, a: Tensor, b: Tensor) -> float:
         """Return the greatest relative difference of two outputs, 0 where it is within the tolerance."""
@@ -49,10 +49,10 @@ def to_best_precision(model: nn.Module, call: ModelCall, seed: int) -> PreciseMo
     _randomize_zero_parameters(model)
     try:
         double = copy.deepcopy(model).double()
-        exact = ModelCall.of(to_double(call.tree))
-        before = outputs(double, exact, seed)
+        exact = ModelCall.from_tree(to_double(call.tree))
+        before = model_outputs(double, exact, seed)
     except (RuntimeError, TypeError, ValueError, AssertionError):  # written for one precision only
-        before = outputs(model, call, seed)
+        before = model_outputs(model, call, seed)
         return PreciseModel(model=model, call=call, seed=seed, tolerance=LOW_PRECISION_TOLERANCE, baseline=before)
     real = [leaf for leaf in before if leaf.is_floating_point()]
     tolerance = FLOAT64_TOLERANCE if all(leaf.dtype is torch.float64 for leaf in real) else LOW_PRECISION_TOLERANCE
@@ -146,7 +146,7 @@ def perturb_call(call: ModelCall, which: list[int], change: Callable[[Tensor], T
     new = {index: change(leaves[index]) for index in which}
     if all(torch.equal(new[index], leaves[index]) for index in which):
         raise NotApplicable("The input could not be changed to anything else.")
-    return ModelCall.of(replace_tensors(call.tree, new))
+    return ModelCall.from_tree(replace_tensors(call.tree, new))
 
 
 def per_sample_outputs(outputs_: list[Tensor], samples: int) -> list[Tensor]:

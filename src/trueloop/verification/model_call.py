@@ -30,7 +30,7 @@ class ModelCall:
         return (self.args, dict(self.kwargs))
 
     @classmethod
-    def of(cls, tree: tuple[Any, Any]) -> ModelCall:
+    def from_tree(cls, tree: tuple[Any, Any]) -> ModelCall:
         """Return a call from such a tree."""
         return cls(args=tree[0], kwargs=tree[1])
 
@@ -40,7 +40,7 @@ def is_criterion(loss: Any) -> bool:
     return isinstance(loss, nn.Module) or getattr(loss, "__module__", "") == "torch.nn.functional"
 
 
-def mean_of(loss: Any, model: nn.Module, batch: Any) -> Tensor:
+def mean_loss(loss: Any, model: nn.Module, batch: Any) -> Tensor:
     """Return the loss over a batch, 0-d, with its graph.
 
     Raises:
@@ -50,12 +50,12 @@ def mean_of(loss: Any, model: nn.Module, batch: Any) -> Tensor:
     if loss is None:
         raise NotApplicable("There is no loss.")
     if not is_criterion(loss):
-        return _number(loss(model, batch))
-    inputs, target = pair(batch)
-    return _number(loss(called(model, inputs), target))
+        return _as_scalar(loss(model, batch))
+    inputs, target = split_pair(batch)
+    return _as_scalar(loss(call_model(model, inputs), target))
 
 
-def pair(batch: Any) -> tuple[Any, Any]:
+def split_pair(batch: Any) -> tuple[Any, Any]:
     """Return inputs and target of a batch.
 
     Raises:
@@ -69,7 +69,7 @@ def pair(batch: Any) -> tuple[Any, Any]:
     )
 
 
-def called(model: nn.Module, inputs: Any) -> Any:
+def call_model(model: nn.Module, inputs: Any) -> Any:
     """Call a model: a tuple or list as positional, a mapping as keyword arguments, anything else as it is."""
     call = _as_call(inputs)
     return model(*call.args, **call.kwargs)
@@ -83,7 +83,7 @@ def _as_call(inputs: Any) -> ModelCall:
     return ModelCall(args=(inputs,), kwargs={})
 
 
-def caught(subject: Subject, model: nn.Module, batch: Any) -> ModelCall:
+def capture_call(subject: Subject, model: nn.Module, batch: Any) -> ModelCall:
     """Return what the model is called with for this batch, the first time.
 
     Raises:
@@ -94,7 +94,7 @@ def caught(subject: Subject, model: nn.Module, batch: Any) -> ModelCall:
     if subject.loss is None:
         return _as_call(batch)
     if is_criterion(subject.loss):
-        return _as_call(pair(batch)[0])
+        return _as_call(split_pair(batch)[0])
     calls: list[ModelCall] = []
 
     def hear(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -103,7 +103,7 @@ def caught(subject: Subject, model: nn.Module, batch: Any) -> ModelCall:
     handle = model.register_forward_pre_hook(hear, with_kwargs=True)
     try:
         seed_all(subject.seed)
-        mean_of(subject.loss, model, batch)
+        mean_loss(subject.loss, model, batch)
     finally:
         handle.remove()
     if not calls:
@@ -111,7 +111,7 @@ def caught(subject: Subject, model: nn.Module, batch: Any) -> ModelCall:
     return calls[0]
 
 
-def outputs(model: nn.Module, call: ModelCall, seed: int, *, reset: bool = True) -> list[Tensor]:
+def model_outputs(model: nn.Module, call: ModelCall, seed: int, *, reset: bool = True) -> list[Tensor]:
     """Call a model without a graph and return every tensor it gave; the same seed, the same dropout.
 
     Args:
@@ -121,12 +121,12 @@ def outputs(model: nn.Module, call: ModelCall, seed: int, *, reset: bool = True)
         reset: put its buffers back: the power iteration of a spectral norm goes on with every call.
     """
     seed_all(seed)
-    with torch.no_grad(), _same_buffers(model) if reset else nullcontext():
+    with torch.no_grad(), _buffers_restored(model) if reset else nullcontext():
         return [leaf.detach().clone() for leaf in tensors(model(*call.args, **call.kwargs))]
 
 
 @contextmanager
-def _same_buffers(model: nn.Module) -> Generator[None]:
+def _buffers_restored(model: nn.Module) -> Generator[None]:
     before = [
         (module, name, buffer, buffer.clone())
         for module in model.modules()
@@ -140,7 +140,7 @@ def _same_buffers(model: nn.Module) -> Generator[None]:
             setattr(module, name, buffer)  # where the forward has put another one in its place
 
 
-def _number(value: Any) -> Tensor:
+def _as_scalar(value: Any) -> Tensor:
     if isinstance(value, Mapping) and "loss" in value:
         value = cast("Mapping[str, Any]", value)["loss"]
     elif not isinstance(value, (Tensor, tuple)) and isinstance(getattr(value, "loss", None), Tensor):

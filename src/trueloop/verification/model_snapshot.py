@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 
-class Kept:
+class ModelSnapshot:
     """Parameters, buffers, gradients and modes of a model.
 
     Args:
@@ -20,7 +20,7 @@ class Kept:
         self._grads = {name: _copy(parameter.grad) for name, parameter in model.named_parameters()}
         self._modes = [(module, module.training) for module in model.modules()]
 
-    def put_back(self) -> list[str]:
+    def restore(self) -> list[str]:
         """Put everything back and return the names of what had changed."""
         changed = [name for name, tensor in _named(self._model) if not _same(tensor, self._tensors.get(name))]
         for name, tensor in _named(self._model):

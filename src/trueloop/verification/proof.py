@@ -15,11 +15,11 @@ import torch
 
 from trueloop.core.errors import TrueloopError
 from trueloop.verification.evidence import Evidence, NotApplicable, NotJudged, Verdict
-from trueloop.verification.model_snapshot import Kept
-from trueloop.verification.proof_context import Bench
+from trueloop.verification.model_snapshot import ModelSnapshot
+from trueloop.verification.proof_context import ProofContext
 from trueloop.verification.rng_state import preserved, seed_all
 
-_OURS = (Path(__file__).parents[1], Path(torch.__file__).parent)
+_INTERNAL_PATHS = (Path(__file__).parents[1], Path(torch.__file__).parent)
 
 Group = Literal["model", "gradients", "training", "data"]
 GROUPS: tuple[Group, ...] = ("model", "gradients", "training", "data")
@@ -51,25 +51,25 @@ class Proof:
         return tuple(each.name for each in parameters if each.kind is each.KEYWORD_ONLY)
 
 
-def run(proof: Proof, bench: Bench, options: Mapping[str, Any] | None = None) -> Evidence:
+def run_proof(proof: Proof, context: ProofContext, options: Mapping[str, Any] | None = None) -> Evidence:
     """Prove one property; the user's model and every generator are afterwards as they were.
 
     Args:
         proof: which.
-        bench: of the subject.
+        context: of the subject.
         options: of this proof.
 
     Raises:
         TrueloopError: the subject does not fit together: its loss and its batch, its optimizer and its model.
     """
-    kept = Kept(bench.original)
-    started = bench.clock()
+    kept = ModelSnapshot(context.original)
+    started = context.clock()
     try:
-        with preserved(bench.loaders), torch.enable_grad(), nullcontext() if proof.timed else _as_written():
-            seed_all(bench.subject.seed)
-            evidence = _judged(proof, bench, options or {})
+        with preserved(context.loaders), torch.enable_grad(), nullcontext() if proof.timed else _eager_mode():
+            seed_all(context.target.seed)
+            evidence = _prove_safely(proof, context, options or {})
     finally:
-        changed = kept.put_back()
+        changed = kept.restore()
     if changed:
         evidence = Evidence(
             verdict=Verdict.NOT_JUDGED,
@@ -77,17 +77,17 @@ def run(proof: Proof, bench: Bench, options: Mapping[str, Any] | None = None) ->
             "it was called with; it was put back.",
             fix="Use the model and the optimizer that are passed in, not ones from outside.",
         )
-    return replace(evidence, proof=proof.name, title=proof.title, seconds=bench.clock() - started)
+    return replace(evidence, proof=proof.name, title=proof.title, seconds=context.clock() - started)
 
 
-def _as_written() -> AbstractContextManager[None]:
+def _eager_mode() -> AbstractContextManager[None]:
     """Let nothing run compiled: a graph that was made for one backward and one dtype refuses a second and another."""
     if "torch._dynamo" not in sys.modules:  # nobody has compiled anything
         return nullcontext()
     return torch.compiler.set_stance("force_eager")
 
 
-def _judged(proof: Proof, bench: Bench, options: Mapping[str, Any]) -> Evidence:
+def _prove_safely(proof: Proof, bench: ProofContext, options: Mapping[str, Any]) -> Evidence:
     try:
         return proof.prove(bench, **options)
     except NotApplicable as why:
@@ -100,12 +100,12 @@ def _judged(proof: Proof, bench: Bench, options: Mapping[str, Any]) -> Evidence:
         told = " ".join(str(error).split())[:300].rstrip(".")
         return Evidence(
             verdict=Verdict.NOT_JUDGED,
-            message=f"The subject raised {type(error).__name__}: {told}{_place(error)}.",
+            message=f"The subject raised {type(error).__name__}: {told}{_user_location(error)}.",
             fix="Mend this first: the proof ran into it on a copy of your model and your own batch.",
         )
 
 
-def _place(error: BaseException) -> str:
+def _user_location(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not any(Path(frame.filename).is_relative_to(each) for each in _OURS)]
+    theirs = [frame for frame in frames if not any(Path(frame.filename).is_relative_to(each) for each in _INTERNAL_PATHS)]
     return f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""

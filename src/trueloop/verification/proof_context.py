@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel
 from trueloop.verification.batch_tree import clone_batch, describe_batch, move_batch, batch_size, select_samples, tensors
 from trueloop.verification.evidence import NotApplicable
-from trueloop.verification.model_call import ModelCall, caught, mean_of
+from trueloop.verification.model_call import ModelCall, capture_call, mean_loss
 from trueloop.verification.proof_target import Subject
 from trueloop.verification.rng_state import seed_all
 
@@ -25,7 +25,7 @@ RATE = 1e-3
 
 
 @dataclass(slots=True, kw_only=True)
-class Work:
+class TrainingCopy:
     """One copy of the subject, to be trained and spoilt."""
 
     subject: Subject
@@ -35,7 +35,7 @@ class Work:
 
     def mean(self, batch: Any) -> Tensor:
         """Return the loss over a batch, 0-d, with its graph."""
-        return mean_of(self.loss, self.model, batch)
+        return mean_loss(self.loss, self.model, batch)
 
     def measured(self, batch: Any) -> float:
         """Return the loss over a batch, as a number and without a graph; the same seed, the same dropout."""
@@ -54,11 +54,11 @@ class Work:
         self.optimizer.step()
 
 
-class Bench:
+class ProofContext:
     """Makes copies of a subject.
 
     Args:
-        subject: of the user; a model is made of it where it is a function.
+        target: of the user; a model is made of it where it is a function.
         clock: seconds, for proofs that watch the time.
 
     Raises:
@@ -66,50 +66,50 @@ class Bench:
     """
 
     def __init__(self, subject: Subject, *, clock: Callable[[], float] = perf_counter) -> None:
-        self.subject = subject
+        self.target = subject
         self.clock = clock
-        self.original = subject.model if isinstance(subject.model, nn.Module) else self.made()
+        self.original = subject.model if isinstance(subject.model, nn.Module) else self.make_model()
         _check_whole(self.original)
         first = next(self.original.parameters(), None)
         self.device = first.device if first is not None else torch.device("cpu")
-        self._read: list[Any] = []  # once for all proofs: a loader with workers starts them every time it is read
+        self._cached_batches: list[Any] = []  # once for all proofs: a loader with workers starts them every time it is read
         self._exhausted = False
 
     @property
     def loaders(self) -> list[Any]:
         """Those of the subject that there are."""
-        return [each for each in (self.subject.loader, self.subject.val) if each is not None]
+        return [each for each in (self.target.loader, self.target.val) if each is not None]
 
-    def made(self) -> nn.Module:
+    def make_model(self) -> nn.Module:
         """Return a new model, from the seed.
 
         Raises:
             InvalidModel: the function gives no module.
             NotApplicable: the subject's model is no function.
         """
-        if isinstance(self.subject.model, nn.Module):
+        if isinstance(self.target.model, nn.Module):
             raise NotApplicable("The model is given as it is, not as a function that makes one.")
-        seed_all(self.subject.seed)
-        model: Any = self.subject.model()
+        seed_all(self.target.seed)
+        model: Any = self.target.model()
         if not isinstance(model, nn.Module):
             raise InvalidModel(f"The function for the model returned {type(model).__name__}, not an nn.Module.")
         return model
 
-    def work(self) -> Work:
+    def training_copy(self) -> TrainingCopy:
         """Return a copy in train mode, with parts that the user has put into eval mode left there."""
-        asked = self.subject.optimizer
-        loss = self.subject.loss if isinstance(self.subject.loss, nn.Module) else None
-        model, loss, made = self._copied(loss, asked if isinstance(asked, torch.optim.Optimizer) else None)
+        asked = self.target.optimizer
+        loss = self.target.loss if isinstance(self.target.loss, nn.Module) else None
+        model, loss, made = self._copy_objects(loss, asked if isinstance(asked, torch.optim.Optimizer) else None)
         if not model.training:
             model.train()
-        return Work(
-            subject=self.subject,
+        return TrainingCopy(
+            subject=self.target,
             model=model,
-            loss=self.subject.loss if loss is None else loss,
+            loss=self.target.loss if loss is None else loss,
             optimizer=made or _optimizer(asked, model),
         )
 
-    def _copied(self, loss: Any, optimizer: Any) -> tuple[nn.Module, Any, Any]:
+    def _copy_objects(self, loss: Any, optimizer: Any) -> tuple[nn.Module, Any, Any]:
         if optimizer is not None:
             _check_over(self.original, optimizer)
         try:
@@ -117,7 +117,7 @@ class Bench:
                 (self.original, loss, optimizer)
             )  # in one go: the optimizer's copy holds the model's
         except (RuntimeError, TypeError) as error:
-            if isinstance(self.subject.model, nn.Module):
+            if isinstance(self.target.model, nn.Module):
                 raise InvalidModel(
                     f"The model cannot be copied: {error}",
                     why="A proof works on copies, so that your model stays as it is.",
@@ -125,7 +125,7 @@ class Bench:
                 ) from error
             if optimizer is not None:
                 raise
-            copied = self.made(), copy.deepcopy(loss), None
+            copied = self.make_model(), copy.deepcopy(loss), None
         for before, after in zip(self.original.parameters(), copied[0].parameters(), strict=True):
             if before.grad is not None and not before.requires_grad:
                 after.grad = before.grad.detach().clone()  # a frozen parameter with a gradient still decays
@@ -147,35 +147,35 @@ class Bench:
             NotApplicable: there is neither.
             InvalidData: the loader is empty.
         """
-        if self.subject.batch is not None and (most == 1 or self.subject.loader is None):
-            return [move_batch(clone_batch(self.subject.batch), self.device)]
-        if self.subject.loader is None:
+        if self.target.batch is not None and (most == 1 or self.target.loader is None):
+            return [move_batch(clone_batch(self.target.batch), self.device)]
+        if self.target.loader is None:
             raise NotApplicable("There is neither a batch nor a loader.")
-        if len(self._read) < most and not self._exhausted:
-            self._read = list(self.read(self.subject.loader, most))
-            self._exhausted = len(self._read) < most
-        if not self._read:
+        if len(self._cached_batches) < most and not self._exhausted:
+            self._cached_batches = list(self.read_batches(self.target.loader, most))
+            self._exhausted = len(self._cached_batches) < most
+        if not self._cached_batches:
             raise InvalidData("The loader gives no batch.", fix="Check its dataset, its sampler and drop_last.")
-        return [clone_batch(batch) for batch in self._read[:most]]
+        return [clone_batch(batch) for batch in self._cached_batches[:most]]
 
-    def stream(self, most: int) -> Iterator[Any]:
+    def iter_batches(self, most: int) -> Iterator[Any]:
         """Yield the first batches one by one, for who looks for one of a kind.
 
         Raises:
             NotApplicable: there is neither a batch nor a loader.
         """
-        if self.subject.batch is not None or self.subject.loader is None:
+        if self.target.batch is not None or self.target.loader is None:
             yield from self.batches(1)
         else:
-            yield from self.read(self.subject.loader, most)
+            yield from self.read_batches(self.target.loader, most)
 
-    def read(self, loader: Any, most: int) -> Iterator[Any]:
+    def read_batches(self, loader: Any, most: int) -> Iterator[Any]:
         """Yield the first batches of a loader, each copied to the model's device."""
-        seed_all(self.subject.seed)
+        seed_all(self.target.seed)
         for batch in islice(iter(loader), most):
             yield move_batch(clone_batch(batch), self.device)
 
-    def few(self, most: int, *, least: int = 1) -> Any:
+    def first_samples(self, most: int, *, least: int = 1) -> Any:
         """Return the first samples of the batch.
 
         Raises:
@@ -187,13 +187,13 @@ class Bench:
             raise NotApplicable(f"The batch holds {samples} of the {least} samples that this takes.")
         return select_samples(batch, slice(0, most)) if samples > most else batch
 
-    def aligned(self, model: nn.Module, most: int, *, least: int = 1) -> tuple[Any, ModelCall]:
+    def aligned_samples(self, model: nn.Module, most: int, *, least: int = 1) -> tuple[Any, ModelCall]:
         """Return the first samples of the batch, and the model's call for them, whose rows are these samples.
 
         Raises:
             NotApplicable: they are not, as where the loss hands time over first.
         """
-        batch = self.few(most, least=least)
+        batch = self.first_samples(most, least=least)
         call = self.call(model, batch)
         samples = batch_size(batch)
         if samples > least and any(leaf.dim() > 1 and leaf.shape[1] == samples for leaf in tensors(call.tree)):
@@ -208,7 +208,7 @@ class Bench:
 
     def call(self, model: nn.Module, batch: Any) -> ModelCall:
         """Return what the model is called with for a batch."""
-        return caught(self.subject, model, batch)
+        return capture_call(self.target, model, batch)
 
 
 def _check_whole(model: nn.Module) -> None:

@@ -409,7 +409,7 @@ def test_items_of_a_dictionary_are_its_values():
     """,
         OpKind.SET_MODE,
     )
-    assert found == [("mode", 5, 1, 0)]
+    assert found == [("set mode", 5, 1, 0)]
 
 
 def test_a_tuple_is_handed_over_item_by_item():

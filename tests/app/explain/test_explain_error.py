@@ -131,7 +131,7 @@ CONTEXT = "During handling of the above exception, another exception occurred"
 def test_where_the_last_error_is_the_programs_own_the_one_before_is_told(link: str, how: str):
     answer = explain_text(CHAIN.format(link=link, last="ValueError: training failed"))
     (told,) = answer.errors
-    assert (told.kind, told.error.how, told.location) == ("shape-mismatch", how, ("train.py", 5, "<module>"))
+    assert (told.kind, told.error.role, told.location) == ("shape-mismatch", how, ("train.py", 5, "<module>"))
     assert [each.message for each in answer.unknown] == ["training failed"]
 
 
@@ -150,7 +150,7 @@ def test_a_worker_that_died_is_known_by_its_signal():
     ).replace(
         "    report()\n", '    report()\n  File "/x/site-packages/torch/utils/data/dataloader.py", line 1, in f\n'
     )
-    told = {each.error.how: each for each in explain_text(text).errors}
+    told = {each.error.role: each for each in explain_text(text).errors}
     assert {each.kind for each in told.values()} == {"worker-died"}
     assert "shared memory" in told["raised"].meaning
 
@@ -164,7 +164,7 @@ def test_torchs_words_are_known_also_where_an_error_of_another_library_passes_th
 def test_failures_are_found_by_the_codes_that_our_messages_name():
     answer = explain_text("trueloop: error GRD001 train.py:12: a gradient ...\n  more: EVL002, XYZ001, and ABC123")
     assert [entry.code for entry in answer.failures] == ["GRD001", "EVL002"]
-    assert answer.found
+    assert answer.has_known_errors
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_what_torch_only_warned_of_is_a_failure(code: str, words: str):
 def test_our_own_errors_say_themselves_what_to_do():
     text = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n'
     answer = explain_text(f"{text}trueloop.core.errors.InvalidConfig: lr is -1.\nIt would climb.\nGive lr > 0.\n")
-    assert [(each.type, each.message) for each in answer.ours] == [
+    assert [(each.type, each.message) for each in answer.trueloop_errors] == [
         ("InvalidConfig", "lr is -1.\nIt would climb.\nGive lr > 0.")
     ]
     assert not answer.unknown
@@ -196,7 +196,7 @@ def test_our_own_errors_say_themselves_what_to_do():
 
 def test_where_nothing_is_known_the_nearest_is_named():
     answer = explain_text("RuntimeError: the mat1 shapes cannot be multiplied with mat2")
-    assert not answer.found
+    assert not answer.has_known_errors
     assert answer.nearest == ["shape-mismatch"]
     assert explain_text("ValueError: no such colour").nearest == []
 
@@ -214,7 +214,7 @@ def test_a_long_log_is_searched_through_once(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_json_holds_all_of_it():
-    record = explain_text(CHAIN.format(link=CAUSE, last="ValueError: see GRD001")).as_json()
+    record = explain_text(CHAIN.format(link=CAUSE, last="ValueError: see GRD001")).to_json()
     assert (record["errors"][0]["kind"], record["errors"][0]["site"]["line"]) == ("shape-mismatch", 5)
     assert [each["code"] for each in record["failures"]] == ["GRD001"]
     assert record["unknown"] == [{"type": "ValueError", "message": "see GRD001"}]

@@ -100,7 +100,7 @@ def chained() -> str:
 
 
 def test_what_came_from_what():
-    assert [(each.type, each.message, each.how) for each in parse_errors(chained())] == [
+    assert [(each.type, each.message, each.role) for each in parse_errors(chained())] == [
         ("ValueError", "second", "cause"),
         ("OSError", "third", "context"),
         ("TypeError", "fourth", "raised"),
@@ -170,7 +170,7 @@ RuntimeError: inconsistent tensor size, expected tensor [2] and src [3]
 def test_an_error_of_a_worker_stands_within_the_one_that_passes_it_on():
     passed_on, own = parse_errors(WORKER)
     assert passed_on.message == "Caught RuntimeError in DataLoader worker process 0."
-    assert (own.how, own.message[:24], own.frames[-1]) == (
+    assert (own.role, own.message[:24], own.frames[-1]) == (
         "worker",
         "inconsistent tensor size",
         SourceLocation("w.py", 5, "__getitem__"),

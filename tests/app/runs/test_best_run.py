@@ -11,7 +11,7 @@ def found(made, metric="val/loss", mode="min"):
     return find_best(load_overviews(made.root), metric, mode)
 
 
-def test_the_best_of_all_runs_with_its_checkpoint_checked(made):
+def test_the_best_of_all_runs_has_a_verified_checkpoint(made):
     made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(4, 6))
     made.run("b", losses=(0.6, 0.35), checkpoints=(4,))
     best = found(made)
@@ -21,7 +21,7 @@ def test_the_best_of_all_runs_with_its_checkpoint_checked(made):
     assert best.best.as_json()["verified"] is True
 
 
-def test_a_best_that_was_deleted_is_named_and_the_next_best_that_is_there_is_offered(made):
+def test_a_deleted_best_is_named_and_the_next_best_is_offered(made):
     made.run("a", losses=(0.5, 0.1, 0.4), checkpoints=(6,))
     made.run("b", losses=(0.3, 0.6), checkpoints=(2, 4))
     made.run("c", losses=(0.2,))
@@ -31,20 +31,20 @@ def test_a_best_that_was_deleted_is_named_and_the_next_best_that_is_there_is_off
     assert (best.alternative.run.name, best.alternative.point, best.alternative.problem) == ("b", (0.3, 2, 1), "")
 
 
-def test_the_next_best_may_lie_in_the_same_run(made):
+def test_the_next_best_may_be_in_the_same_run(made):
     made.run("a", losses=(0.1, 0.2, 0.15), checkpoints=(4, 6))
     made.run("b", losses=(0.17,), checkpoints=(2,))
     best = found(made)
     assert (best.alternative.run.name, best.alternative.point.value) == ("a", 0.15)
 
 
-def test_of_equals_the_one_that_is_there(made):
+def test_of_equals_the_usable_one_wins(made):
     made.run("a", losses=(0.1, 0.1, 0.2), checkpoints=(4, 6))
     best = found(made)
     assert (best.best.point, best.best.problem, best.alternative) == ((0.1, 4, 2), "", None)
 
 
-def test_more_may_be_better(made):
+def test_higher_may_be_better(made):
     made.run("a", losses=(0.1, 0.2), accuracies=(0.9, 0.5), checkpoints=(4,))
     made.run("b", losses=(0.1, 0.2), accuracies=(0.6, 0.7), checkpoints=(2, 4))
     best = found(made, "val/accuracy", "max")
@@ -53,7 +53,7 @@ def test_more_may_be_better(made):
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "state.json"])
-def test_one_flipped_bit_is_seen(made, file):
+def test_one_flipped_bit_is_detected(made, file):
     made.run("a", losses=(0.1, 0.2), checkpoints=(2, 4))
     path = made.root / "a" / "checkpoints" / "update-000000002"
     data = bytearray((path / file).read_bytes())
@@ -64,7 +64,7 @@ def test_one_flipped_bit_is_seen(made, file):
     assert best.alternative.point.update == 4
 
 
-def test_a_torn_one_says_what_is_wrong_with_it(made):
+def test_a_damaged_checkpoint_is_explained(made):
     made.run("a", losses=(0.1,), checkpoints=(2,))
     path = made.root / "a" / "checkpoints" / "update-000000002"
     (path / "manifest.json").unlink()
@@ -80,7 +80,7 @@ def test_without_any_checkpoint_nothing_is_offered(made):
     assert found(made).alternative is None
 
 
-def test_the_test_set_was_measured_with_the_weights_that_were_shipped(made):
+def test_the_test_set_was_evaluated_with_the_final_weights(made):
     for name, final in (("best", "best"), ("last", "last")):
         facts = {"config": {"monitor": {"metric": "val/loss", "mode": "min"}, "checkpoint": {"final": final}}}
         made.run(name, losses=(0.5, 0.3, 0.4), end="", checkpoints=(4, 6), facts=facts)
@@ -95,7 +95,7 @@ def test_the_test_set_was_measured_with_the_weights_that_were_shipped(made):
     assert best.alternative.checkpoint.name == "update-000000004"
 
 
-def test_looking_changes_nothing(made):
+def test_searching_changes_nothing(made):
     path = made.run("a")
     assert list_checkpoints(path) == []
     assert not (path / "checkpoints").exists()

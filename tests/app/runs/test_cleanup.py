@@ -32,7 +32,7 @@ def gone(made, wishes, do=clean_up):
     return [(item.kind, item.path.name) for item in plan.items], {path.name: reason for path, reason in plan.skipped}
 
 
-def test_a_look_changes_nothing(made):
+def test_planning_changes_nothing(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
     made.run("b", losses=(), end="")
     before = sorted(str(each) for each in made.root.rglob("*"))
@@ -46,7 +46,7 @@ def test_a_look_changes_nothing(made):
     )
 
 
-def test_the_best_and_the_last_stay(made):
+def test_the_best_and_the_last_are_kept(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4, 0.35, 0.6), checkpoints=(2, 4, 6, 8, 10))
     gone(made, CleanupOptions(keep_best=2))
     assert there(path) == [4, 8, 10]
@@ -56,7 +56,7 @@ def test_the_best_and_the_last_stay(made):
     assert read_overview(path).state == "finished"
 
 
-def test_the_best_by_every_metric_that_was_ever_monitored_stays(made):
+def test_the_best_by_every_monitored_metric_is_kept(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4, 0.6), accuracies=(0.9, 0.1, 0.2, 0.3), end="")
     for update, loss, accuracy in ((2, 0.5, 0.9), (4, 0.3, 0.1), (6, 0.4, 0.2), (8, 0.6, 0.3)):
         made.save(path, update, {"val/loss": loss, "val/accuracy": accuracy})
@@ -66,7 +66,7 @@ def test_the_best_by_every_metric_that_was_ever_monitored_stays(made):
     assert there(path) == [2, 4, 8]
 
 
-def test_the_best_evaluation_stays_also_where_its_manifest_does_not_say_so(made):
+def test_the_best_evaluation_is_kept_even_without_metrics_in_its_manifest(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4))
     for update in (2, 4, 6):
         made.save(path, update, {"val/loss": math.nan})
@@ -75,13 +75,13 @@ def test_the_best_evaluation_stays_also_where_its_manifest_does_not_say_so(made)
 
 
 @pytest.mark.parametrize("end", ["", "failed", "interrupted", "finished"])
-def test_the_last_checkpoint_of_a_run_always_stays(made, end):
+def test_the_last_checkpoint_of_a_run_is_always_kept(made, end):
     path = made.run("a", losses=(0.1, 0.2, 0.3), checkpoints=(4, 6), end=end)
     gone(made, CleanupOptions(keep_best=1, unfinished=True))
     assert there(path)[-1] == 6
 
 
-def test_a_run_that_trains_is_left_alone(made):
+def test_a_training_run_is_skipped(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6), end="")
     made.run("b", losses=(), end="")
     with RunFolder(path).lock(), RunFolder(made.root / "b").lock():
@@ -91,7 +91,7 @@ def test_a_run_that_trains_is_left_alone(made):
     assert there(path) == [2, 4, 6]
 
 
-def test_a_run_that_begins_between_the_look_and_the_removal_is_left_alone(made, monkeypatch):
+def test_a_run_that_starts_between_plan_and_removal_is_skipped(made, monkeypatch):
     path = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
     real = cleanup.plan_cleanup
 
@@ -109,13 +109,13 @@ def test_a_run_that_begins_between_the_look_and_the_removal_is_left_alone(made, 
     assert there(path) == [2, 4, 6]
 
 
-def test_what_cannot_be_told_is_left_alone(made, monkeypatch):
+def test_a_run_of_unknown_state_is_skipped(made, monkeypatch):
     made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
     monkeypatch.setattr(cleanup, "is_training", lambda _: None)
     assert gone(made, BEST) == ([], {"a": "whether a process trains in it cannot be told here"})
 
 
-def test_a_damaged_journal_or_a_newer_checkpoint_is_left_alone(made, made_runs_module):
+def test_a_damaged_journal_or_a_newer_checkpoint_is_skipped(made, made_runs_module):
     made_runs_module.damage(made.run("a", checkpoints=(2, 4, 6)))
     path = made.run("b", checkpoints=(2, 4, 6))
     from trueloop.training.checkpoint.manifest import seal
@@ -127,7 +127,7 @@ def test_a_damaged_journal_or_a_newer_checkpoint_is_left_alone(made, made_runs_m
     assert "schema 99" in spared["b"]
 
 
-def test_damaged_checkpoints_are_evidence_and_stay(made):
+def test_damaged_checkpoints_are_kept(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4, 0.6), checkpoints=(2, 4, 6, 8))
     (path / "checkpoints" / "update-000000002" / "state.json").unlink()
     assert gone(made, BEST)[0] == [("checkpoint", "update-000000006")]
@@ -135,13 +135,13 @@ def test_damaged_checkpoints_are_evidence_and_stay(made):
 
 
 @pytest.mark.parametrize("end", ["", "failed", "interrupted", "preempted"])
-def test_an_unfinished_run_without_a_checkpoint_goes(made, end):
+def test_an_unfinished_run_without_a_checkpoint_is_removed(made, end):
     made.run("a", losses=(0.5,), end=end)
     assert gone(made, UNFINISHED)[0] == [("run", "a")]
     assert not (made.root / "a").exists()
 
 
-def test_runs_that_could_be_continued_or_ended_well_stay(made):
+def test_resumable_and_finished_runs_are_kept(made):
     made.run("finished")
     made.run("stopped", end="early_stop")
     made.run("resumable", end="", checkpoints=(2,))
@@ -151,7 +151,7 @@ def test_runs_that_could_be_continued_or_ended_well_stay(made):
     assert gone(made, UNFINISHED) == ([], {})
 
 
-def test_only_what_is_a_runs_own_is_removed(made):
+def test_only_files_of_the_run_are_removed(made):
     path = made.run("a", losses=(0.5,), end="failed")
     (path / "thesis.txt").write_text("years of work")
     (path / "report.html").write_text("a report")
@@ -167,7 +167,7 @@ def test_only_what_is_a_runs_own_is_removed(made):
     assert (outside / "precious").exists()
 
 
-def test_checkpoints_behind_a_link_are_left_alone(made):
+def test_checkpoints_behind_a_link_are_skipped(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
     outside = made.root.parent / "outside"
     (path / "checkpoints").rename(outside)
@@ -176,7 +176,7 @@ def test_checkpoints_behind_a_link_are_left_alone(made):
     assert len(list(outside.iterdir())) == 3
 
 
-def test_what_is_young_stays(made):
+def test_recent_runs_are_kept(made):
     path = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
     wishes = CleanupOptions(keep_best=1, older_than_days=10)
     assert gone(made, wishes) == ([], {})
@@ -185,7 +185,7 @@ def test_what_is_young_stays(made):
     assert gone(made, wishes)[0] == [("checkpoint", "update-000000002")]
 
 
-def test_leftovers_of_killed_saves_go(made):
+def test_leftovers_of_killed_saves_are_removed(made):
     path = made.run("a", losses=(0.3,), checkpoints=(2,))
     left = path / "checkpoints" / ".saving-update-000000004-0123abcd"
     left.mkdir()
@@ -204,13 +204,13 @@ def test_leftovers_of_killed_saves_go(made):
         (CleanupOptions(unfinished=True, older_than_days=math.nan), "--older-than is nan"),
     ],
 )
-def test_wishes_that_cannot_be_meant_are_refused(wishes, message):
+def test_invalid_options_are_refused(wishes, message):
     with pytest.raises(InvalidConfig, match=message):
         wishes.check()
 
 
 @pytest.mark.parametrize("after", range(1, 6))
-def test_killed_in_the_middle_a_smaller_run_is_left(made, after):
+def test_an_interrupted_removal_leaves_a_smaller_run(made, after):
     """A child is killed after so many removals: the run is whole with its best; the next time does the rest."""
     path = made.run("a", losses=(0.5, 0.3, 0.4, 0.35, 0.6), checkpoints=(2, 4, 6, 8, 10))
     code = (
@@ -235,7 +235,7 @@ def test_killed_in_the_middle_a_smaller_run_is_left(made, after):
     assert sorted(each.name for each in (path / "checkpoints").iterdir()) == ["update-000000004", "update-000000010"]
 
 
-def test_a_run_removed_half_way_is_still_a_run(made, monkeypatch):
+def test_a_partially_removed_run_is_still_a_run(made, monkeypatch):
     path = made.run("a", losses=(0.5,), end="failed")
     (path / "report.html").write_text("")
     (path / "checkpoints").mkdir()
@@ -248,7 +248,7 @@ def test_a_run_removed_half_way_is_still_a_run(made, monkeypatch):
     assert gone(made, UNFINISHED)[0] == [("run", "a")]
 
 
-def test_a_rolled_back_run_is_never_taken_for_an_abandoned_one(made):
+def test_a_rolled_back_run_is_never_removed_as_abandoned(made):
     path = made.run("a", end="", checkpoints=(6,))
     made.write("a", [Notice(update=6, kind="rolled_back", message="", details={})])
     assert gone(made, CleanupOptions(keep_best=1, unfinished=True)) == ([], {})

@@ -29,7 +29,7 @@ def hashes(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_a_new_run_at_a_checkpoint_and_the_old_one_untouched(made):
+def test_a_new_run_starts_at_a_checkpoint_and_the_old_is_unchanged(made):
     source = made.run("digits-20260101-000000", checkpoints=(2, 4, 6))
     (source / "config.json").write_text("{}")
     before = hashes(source)
@@ -52,12 +52,12 @@ def test_a_new_run_at_a_checkpoint_and_the_old_one_untouched(made):
     assert [path.name for path in made.root.iterdir() if path.name.startswith(".")] == []
 
 
-def test_best_last_and_an_update(made):
+def test_best_last_and_an_update_are_targets(made):
     source = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
     assert [roll_back(source, to).checkpoint.update for to in ("best", "last", "000002")] == [4, 6, 2]
 
 
-def test_the_best_up_to_there_comes_along_so_that_it_can_be_shipped(made):
+def test_the_best_checkpoint_before_the_target_is_copied(made):
     source = made.run("a", losses=(0.5, 0.3, 0.4, 0.2), checkpoints=(2, 4, 6, 8))
     rolled = roll_back(source, "6")
     folder = CheckpointFolder(rolled.run_dir / "checkpoints", writing=False)
@@ -69,7 +69,7 @@ def test_the_best_up_to_there_comes_along_so_that_it_can_be_shipped(made):
     assert "of update 4, is gone" in roll_back(source, "6").notes[0]
 
 
-def test_a_best_that_was_deleted_is_named_with_the_best_that_is_left(made):
+def test_a_deleted_best_is_named_with_the_best_remaining(made):
     source = made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 6))
     with pytest.raises(CheckpointError, match=r"of update 4 \(val/loss 0.3\), is missing") as caught:
         roll_back(source, "best")
@@ -88,14 +88,14 @@ def test_a_best_that_was_deleted_is_named_with_the_best_that_is_left(made):
         ("../x", InvalidConfig, "--to is"),
     ],
 )
-def test_what_is_no_checkpoint_is_refused(made, to, error, message):
+def test_an_invalid_target_is_refused(made, to, error, message):
     source = made.run("a", checkpoints=(2, 4, 6))
     with pytest.raises(error, match=message):
         roll_back(source, to)
     assert [path.name for path in made.root.iterdir()] == ["a"]
 
 
-def test_a_run_without_a_checkpoint_or_with_a_damaged_one(made):
+def test_a_run_without_a_usable_checkpoint_is_refused(made):
     source = made.run("a")
     with pytest.raises(CheckpointError, match="no whole checkpoint"):
         roll_back(source, "last")
@@ -117,7 +117,7 @@ def test_the_journal_must_reach_the_checkpoint(made):
     assert [path.name for path in made.root.iterdir()] == ["a"]
 
 
-def test_a_folder_that_holds_something_is_never_written_into(made, tmp_path):
+def test_a_nonempty_folder_is_never_written(made, tmp_path):
     source = made.run("a", checkpoints=(2,))
     taken = tmp_path / "taken"
     taken.mkdir()
@@ -132,12 +132,12 @@ def test_a_folder_that_holds_something_is_never_written_into(made, tmp_path):
     assert roll_back(source, "2", tmp_path / "new" / "deep").run_dir == tmp_path / "new" / "deep"
 
 
-def test_two_in_one_second_are_two_runs(made):
+def test_two_rollbacks_in_one_second_are_two_runs(made):
     source = made.run("a", checkpoints=(2,))
     assert len({roll_back(source, "2").run_dir for _ in range(3)}) == 3
 
 
-def test_a_run_that_trains_is_only_read(made):
+def test_a_training_run_is_only_read(made):
     source = made.run("a", checkpoints=(2, 4), end="")
     before = hashes(source)
     with RunFolder(source).lock():
@@ -146,7 +146,7 @@ def test_a_run_that_trains_is_only_read(made):
     assert {path: digest for path, digest in hashes(source).items() if path != ".lock"} == before
 
 
-def test_a_checkpoint_that_goes_while_it_is_copied_gives_way_to_the_next(made, monkeypatch):
+def test_a_checkpoint_removed_during_the_copy_is_replaced_by_the_next(made, monkeypatch):
     source = made.run("a", checkpoints=(2, 4))
     real = shutil.copyfile
 
@@ -162,7 +162,7 @@ def test_a_checkpoint_that_goes_while_it_is_copied_gives_way_to_the_next(made, m
 
 
 @pytest.mark.parametrize("step", ["_copied", "_write_journal", "_settle"])
-def test_killed_in_the_middle_no_run_is_left(made, step, forker):
+def test_an_interrupted_rollback_leaves_no_run(made, step, forker):
     """A child is killed at each step: what remains is hidden, is no run, and is swept."""
     from trueloop.app.runs.cleanup import CleanupOptions, clean_up
     from trueloop.runs.queries.index import run_names
@@ -209,14 +209,14 @@ def test_the_command_is_that_of_the_old_run_in_the_new_folder(made):
     assert "stays its own" in rolled.notes[0]
 
 
-def test_a_run_from_python_says_how_it_goes_on(made):
+def test_a_run_from_python_says_how_to_resume_it(made):
     source = made.run("a", checkpoints=(2,), facts={"recipe": None})
     rolled = roll_back(source, "2")
     assert (rolled.command, len(rolled.notes)) == ([], 1)
     assert "call the same Trainer with this run_dir" in rolled.notes[0]
 
 
-def test_a_hostile_run_is_rolled_back_to_where_it_lies(made):
+def test_a_hostile_run_is_rolled_back_in_its_own_folder(made):
     source = made.hostile()
     made.save(source, 2)
     rolled = roll_back(source, "last")
@@ -271,7 +271,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("to", ["15", "24", "best"])  # in the middle of an epoch, at the end of one
-def test_a_run_that_is_rolled_back_ends_in_the_weights_of_the_undisturbed_one(whole: Path, forker, to: str):
+def test_a_rolled_back_run_ends_with_the_weights_of_the_original(whole: Path, forker, to: str):
     again = f"runs/again-{to}"
 
     def trueloop(*words: str) -> str:

@@ -37,7 +37,7 @@ def copied(monkeypatch):
     return seen, answers
 
 
-def test_all_runs_below_the_root(root, copied):
+def test_all_runs_below_the_root_are_synced(root, copied):
     done = list(sync_runs([], root, "sqlite", rewrite=False))
     address = f"sqlite:///{root}/mlflow.db"
     assert copied[0] == [(name, address, False) for name in ("digits-1", "digits-2", "other-1")]
@@ -46,12 +46,12 @@ def test_all_runs_below_the_root(root, copied):
     ]
 
 
-def test_runs_by_name_beginning_and_path_each_once(root, copied):
+def test_runs_by_name_prefix_and_path_are_synced_once(root, copied):
     list(sync_runs(["other", "digits-1", str(root / "other-1")], root, "tensorboard:/tb", rewrite=True))
     assert copied[0] == [("other-1", "/tb", True), ("digits-1", "/tb", True)]
 
 
-def test_one_that_cannot_be_copied_does_not_keep_back_the_rest(root, copied):
+def test_a_failed_sync_does_not_block_the_others(root, copied):
     copied[1]["digits-1"] = InvalidData("A line is damaged.", fix="Restore it.")
     copied[1]["digits-2"] = StoreError("It was deleted.")
     copied[1]["other-1"] = StoreRejected("Its name is too long.")
@@ -60,7 +60,7 @@ def test_one_that_cannot_be_copied_does_not_keep_back_the_rest(root, copied):
     assert [(each.problem, each.result) for each in done] == [(problem, None) for problem in said]
 
 
-def test_a_store_that_is_down_ends_it(root, copied):
+def test_an_unavailable_store_stops_the_sync(root, copied):
     copied[1]["digits-1"] = StoreUnavailable("It is away.")
     with pytest.raises(StoreUnavailable):
         list(sync_runs([], root, "sqlite", rewrite=False))
@@ -78,12 +78,12 @@ def test_a_store_that_is_down_ends_it(root, copied):
         (["../runs/../.."], "sqlite", RunFolderError, "leads out"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_is_copied(root, copied, words, store, error, said):
+def test_invalid_arguments_are_refused_before_anything_is_synced(root, copied, words, store, error, said):
     with pytest.raises(error, match=said):
         sync_runs(words, root, store, rewrite=False)
     assert copied[0] == []
 
 
-def test_no_runs_at_all(tmp_path, root):
+def test_an_empty_root_is_refused(tmp_path, root):
     with pytest.raises(RunFolderError, match="There are no runs"):
         sync_runs([], tmp_path / "empty", "sqlite", rewrite=False)

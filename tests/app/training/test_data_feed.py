@@ -67,7 +67,7 @@ def train_and_kill(ours: Trainer, data, at: int, **options) -> None:
 
 @pytest.mark.parametrize("at", [4, 24, 25, 40])  # of 25 micro-batches per epoch
 @pytest.mark.parametrize(("known", "workers", "then"), [(True, 0, 0), (False, 0, 0), (False, 2, 0), (False, 0, 2)])
-def test_shards_killed_at_any_place_end_with_the_same_weights(tmp_path, at, known, workers, then):
+def test_shards_killed_at_any_update_end_with_the_same_weights(tmp_path, at, known, workers, then):
     undisturbed = trainer()
     undisturbed.fit(shards(known=known))
     train_and_kill(trainer(tmp_path, workers=workers), shards(known=known), at)
@@ -78,14 +78,14 @@ def test_shards_killed_at_any_place_end_with_the_same_weights(tmp_path, at, know
     assert torch.equal(weights(resumed), weights(undisturbed))
 
 
-def test_sizes_change_nothing_but_what_is_known():
+def test_shard_sizes_do_not_change_the_weights():
     known, unknown = trainer(), trainer()
     known.fit(shards())
     unknown.fit(shards(known=False))
     assert torch.equal(weights(known), weights(unknown))
 
 
-def test_a_run_on_shards_says_what_it_saw(tmp_path):
+def test_a_run_on_shards_records_its_data(tmp_path):
     ours = trainer(tmp_path)
     result = ours.fit(shards(), val=shards(), test=shards(known=False))
     facts = read_journal(tmp_path / "journal.jsonl").facts
@@ -122,14 +122,14 @@ class Stream(IterableDataset):
         yield from zip(X, Y, strict=True)
 
 
-def test_a_stream_of_samples_is_taken_in_shards():
+def test_a_stream_of_samples_must_be_wrapped_in_shards():
     result = trainer().fit(Shards([Stream()], iter))
     assert result.update == 27
     with pytest.raises(InvalidData, match=r"(?s)yields samples, not batches.*trueloop.Shards\(\[dataset\], iter\)"):
         trainer().fit(Stream())
 
 
-def test_shards_have_an_order_of_two_kinds():
+def test_shards_are_shuffled_or_sequential():
     drawn = []
 
     def watch(model, batch):
@@ -193,13 +193,13 @@ def test_data_that_knows_its_position_is_resumed_there(tmp_path, at, wrapped):
     assert torch.equal(weights(resumed), weights(undisturbed))
 
 
-def test_a_state_that_is_no_data_is_named(tmp_path):
+def test_an_invalid_data_state_is_named(tmp_path):
     with pytest.raises(CheckpointError, match=r"order\.position\.state\.walk\.extra is a set"):
         trainer(tmp_path).fit(DataLoader(Walk({1}), batch_size=None), accumulate=3)
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata's own
-def test_torchdatas_loader_is_resumed(tmp_path):
+def test_the_torchdata_loader_is_resumed(tmp_path):
     stateful = pytest.importorskip("torchdata.stateful_dataloader")
 
     def make():
@@ -226,12 +226,12 @@ READY = [(X[:10], Y[:10])]
         (TensorDataset(X, Y), {"labels": Y}, "labels are given, but the sampler is 'random'"),
     ],
 )
-def test_what_would_be_passed_over_is_refused(data, given, words):
+def test_options_that_would_be_ignored_are_refused(data, given, words):
     with pytest.raises(InvalidConfig, match=words):
         trainer().fit(data, **given)
 
 
-def test_without_seeding_the_generators_are_the_programs():
+def test_without_seeding_the_generators_are_not_changed():
     def final(seeding: bool, of_program: int) -> torch.Tensor:
         torch.manual_seed(of_program)
         model = nn.Sequential(nn.Linear(X.shape[1], 8), nn.Dropout(0.5), nn.Linear(8, 1))
@@ -249,7 +249,7 @@ def test_without_seeding_the_generators_are_the_programs():
     assert not torch.equal(final(False, 1), final(False, 2))
 
 
-def test_what_can_be_gone_through_once_is_refused_at_the_start():
+def test_a_one_pass_iterator_is_refused_at_the_start():
     once = iter(READY)
     with pytest.raises(InvalidData, match="(?s)The train data is a list_iterator.*the function that makes"):
         trainer().fit(once)

@@ -17,7 +17,7 @@ from trueloop.recipes import registry
         (Path("nowhere/trace.json"), 1, "cannot be written to 'nowhere/trace.json'"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_trained(
+def test_invalid_arguments_are_refused_before_training(
     trace: Path | None, updates: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)

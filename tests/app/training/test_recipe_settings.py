@@ -83,7 +83,7 @@ def test_every_leaf_is_a_setting_with_the_recipes_own_value():
     assert SETTINGS["optim.lr"].value == 0.5, "the instance's, not the class's 1e-3"
 
 
-def test_docs_come_from_below_the_field_and_from_the_class():
+def test_docs_come_from_field_and_class_docstrings():
     assert SETTINGS["options.width"].doc == "Units of each layer."
     assert SETTINGS["options.kind"].doc == ""
     assert SETTINGS["options.width"].table == "The network."
@@ -108,7 +108,7 @@ def test_no_setting_hides_a_flag_of_the_run():
     assert not {"run_dir", "config", "fresh", "smoke", "json", "help"} & set(SETTINGS)
 
 
-def test_override_changes_what_it_is_told_and_nothing_else():
+def test_overrides_change_only_the_given_settings():
     changed = apply_overrides(RECIPE, {"epochs": 3, "optim.lr": 0.25, "options.head.bias": False})
     assert changed.train == replace(RECIPE.train, epochs=3, optim=replace(RECIPE.train.optim, lr=0.25))
     assert changed.options == replace(RECIPE.options, head=Head(bias=False))
@@ -127,12 +127,12 @@ def test_a_recipe_without_options_has_only_training_settings():
     assert apply_overrides(bare, {"epochs": 2}).options is None
 
 
-def test_options_that_are_no_dataclass_are_refused_with_their_value():
+def test_options_that_are_not_a_dataclass_are_refused():
     with pytest.raises(InvalidConfig, match=r"options is \{'width': 3\}"):
         collect_settings(a_recipe(options={"width": 3}))
 
 
-def test_an_option_that_no_flag_can_carry_is_refused_by_name():
+def test_an_option_of_an_unsupported_type_is_refused():
     @dataclass(frozen=True)
     class Layers:
         sizes: dict[str, int] = field(default_factory=dict)
@@ -141,7 +141,7 @@ def test_an_option_that_no_flag_can_carry_is_refused_by_name():
         collect_settings(a_recipe(options=Layers()))
 
 
-def test_only_what_is_typed_is_given():
+def test_only_typed_flags_are_passed():
     assert typed([]) == {}
     assert typed(["--epochs", "3", "--optim.lr=1e-2"]) == {"epochs": 3, "optim.lr": 0.01}
 
@@ -185,7 +185,7 @@ def test_flags_have_the_settings_types(words: str, given_: dict[str, Any]):
         ("3", "Unused Tokens: ['3']."),
     ],
 )
-def test_a_word_that_does_not_fit_is_named(words: str, message: str):
+def test_an_invalid_value_is_named(words: str, message: str):
     with pytest.raises(CycloptsError) as caught:
         typed(words.split())
     assert message in str(caught.value)
@@ -194,7 +194,7 @@ def test_a_word_that_does_not_fit_is_named(words: str, message: str):
 @pytest.mark.parametrize(
     ("value", "text"), [(None, "none"), (True, "true"), ((0.9, 0.999), "0.9 0.999"), ((), "empty"), (1e-3, "0.001")]
 )
-def test_values_are_shown_as_the_command_line_takes_them(value: Any, text: str):
+def test_values_are_formatted_for_the_command_line(value: Any, text: str):
     assert format_value(value) == text
 
 
@@ -223,5 +223,5 @@ some_settings = st.fixed_dictionaries({}, optional={key: values_of(each.kind) fo
 
 
 @given(some_settings)
-def test_a_runs_flags_read_back_as_its_settings(values: dict[str, Any]):
+def test_formatted_flags_parse_back_to_the_settings(values: dict[str, Any]):
     assert typed(format_flags(values, SETTINGS)) == values

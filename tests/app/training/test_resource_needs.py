@@ -27,7 +27,7 @@ def a_model() -> nn.Module:
     return model
 
 
-def test_a_state_is_weights_moments_of_what_is_trained_and_the_average():
+def test_a_checkpoint_is_weights_moments_and_the_average():
     model = a_model()
     weights, trained = 4 * (240 + 16 + 4), 4 * 240
     assert checkpoint_size_bytes(model, TrainConfig()) == weights + 2 * trained
@@ -35,7 +35,7 @@ def test_a_state_is_weights_moments_of_what_is_trained_and_the_average():
     assert checkpoint_size_bytes(model, TrainConfig(optim=OptimConfig(name="sgd", momentum=0.0))) == weights
 
 
-def test_a_state_is_about_as_large_as_the_checkpoint_that_is_written(tmp_path: Path):
+def test_the_estimate_is_about_the_size_of_a_written_checkpoint(tmp_path: Path):
     from trueloop.app.training.trainer import Trainer
 
     model = nn.Linear(300, 200)
@@ -49,7 +49,7 @@ def test_a_state_is_about_as_large_as_the_checkpoint_that_is_written(tmp_path: P
     assert (need.workers, need.checkpoints, need.device) == (0, 4, "auto")
 
 
-def test_settings_alone():
+def test_needs_follow_from_settings_alone():
     config = TrainConfig(
         workers=3, threads=2, deterministic=True, checkpoint=CheckpointConfig(keep_last=5, keep_best=0)
     )
@@ -64,7 +64,7 @@ def recipe(train: object, **settings: int) -> Recipe:
     return Recipe(name="mine", summary="", train=config, options=None, assemble=lambda _: parts)
 
 
-def test_a_recipes_batch_is_weighed_by_one_sample():
+def test_the_batch_size_of_a_recipe_is_estimated_from_one_sample():
     data = TensorDataset(torch.zeros(9, 256), torch.zeros(9, dtype=torch.int64))
     assert recipe_need(recipe(data)).batch_bytes == 8 * (KIB + 8)
     assert recipe_need(recipe(data, micro_batch=2)).batch_bytes == 2 * (KIB + 8)
@@ -73,17 +73,17 @@ def test_a_recipes_batch_is_weighed_by_one_sample():
     )
 
 
-def test_batches_that_are_given_are_not_weighed():
+def test_ready_batches_are_not_measured():
     assert recipe_need(recipe(iter([]))).batch_bytes is None
 
 
-def test_a_word_that_is_neither_is_told_what_there_is(tmp_path: Path):
+def test_an_unknown_word_lists_the_recipes(tmp_path: Path):
     with pytest.raises(InvalidConfig, match="'digit' is neither a recipe nor a run") as caught:
         find_need("digit", tmp_path)
     assert "digits, tabular, text" in caught.value.fix
 
 
-def test_a_run_of_an_old_version_says_what_it_can(tmp_path: Path):
+def test_a_run_of_an_old_version_has_defaults(tmp_path: Path):
     journal = Journal(tmp_path / "old" / "journal.jsonl")
     journal.report(RunStarted(name="old", epochs=1, updates=1, start_update=0, facts={"processes": 2}))
     journal.close()

@@ -12,7 +12,7 @@ def git(*arguments):
     subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments], check=True, capture_output=True)
 
 
-def test_the_commit_and_what_was_changed(tmp_path, monkeypatch):
+def test_the_commit_and_a_hash_of_changes_are_recorded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert git_state() is None
@@ -30,15 +30,15 @@ def test_the_commit_and_what_was_changed(tmp_path, monkeypatch):
     }  # fmt: skip
 
 
-def test_without_git_there_is_nothing_to_name(monkeypatch):
+def test_without_git_there_is_no_commit(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert git_state() is None
 
 
-def test_the_text_of_a_recipe_is_kept_where_it_has_a_file():
+def test_a_recipe_without_a_file_has_no_source():
     [(name, text)] = source_text(git).items()
     assert name == "test_facts.py"
-    assert "def test_the_text_of_a_recipe_is_kept" in text
+    assert "def test_the_source_of_a_recipe_is_recorded" in text
     made = {}
     exec("def build(): pass", made)
     assert source_text(made["build"]) == {}

@@ -41,7 +41,7 @@ def end(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
-def test_the_second_process_is_told_who_the_first_is(tmp_path: Path):
+def test_the_second_process_is_shown_the_lock_holder(tmp_path: Path):
     process, _ = holder(tmp_path)
     try:
         with pytest.raises(RunFolderError) as caught, RunFolder(tmp_path).lock():
@@ -54,7 +54,7 @@ def test_the_second_process_is_told_who_the_first_is(tmp_path: Path):
 
 
 @pytest.mark.parametrize("mode", ["alone", "fork"])
-def test_a_killed_holder_leaves_no_lock_not_even_in_its_children(tmp_path: Path, mode: str):
+def test_a_killed_holder_leaves_no_lock_even_in_its_children(tmp_path: Path, mode: str):
     process, child = holder(tmp_path, mode)
     assert (child == process.pid) == (mode == "alone")
     end(process)
@@ -66,7 +66,7 @@ def test_a_killed_holder_leaves_no_lock_not_even_in_its_children(tmp_path: Path,
             os.kill(child, signal.SIGKILL)
 
 
-def test_who_only_looks_does_not_keep_a_run_from_starting(tmp_path: Path):
+def test_a_lock_check_does_not_prevent_a_run_from_starting(tmp_path: Path):
     (tmp_path / ".lock").touch()
     looking = os.open(tmp_path / ".lock", os.O_RDONLY)
     fcntl.flock(looking, fcntl.LOCK_SH)  # as `runs list` does, for microseconds
@@ -76,7 +76,7 @@ def test_who_only_looks_does_not_keep_a_run_from_starting(tmp_path: Path):
         looked.join()
 
 
-def test_within_one_process_as_well(tmp_path: Path):
+def test_the_lock_excludes_within_one_process(tmp_path: Path):
     with RunFolder(tmp_path).lock():
         with pytest.raises(RunFolderError, match=f"process {os.getpid()} on"), RunFolder(tmp_path).lock():
             pass
@@ -86,14 +86,14 @@ def test_within_one_process_as_well(tmp_path: Path):
         pass
 
 
-def test_the_lock_ends_with_an_error(tmp_path: Path):
+def test_the_lock_is_released_after_an_error(tmp_path: Path):
     with pytest.raises(ZeroDivisionError), RunFolder(tmp_path).lock():
         raise ZeroDivisionError
     with RunFolder(tmp_path).lock():
         pass
 
 
-def test_starting_over_removes_what_is_the_runs_own_but_never_under_a_live_run(tmp_path: Path):
+def test_starting_over_removes_run_files_but_never_of_a_live_run(tmp_path: Path):
     for name in RUN_FILES:
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text("x")
@@ -107,7 +107,7 @@ def test_starting_over_removes_what_is_the_runs_own_but_never_under_a_live_run(t
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_is_said_and_used(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_system_without_locks_causes_a_warning(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -116,7 +116,7 @@ def test_a_file_system_without_locks_is_said_and_used(tmp_path: Path, number: in
         pass
 
 
-def test_a_disk_that_refuses_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_failing_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 

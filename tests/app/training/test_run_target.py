@@ -42,7 +42,7 @@ def choose(said: list[str], **identity: object) -> Path:
     return RunFolderChooser("mine", said.append)({**IDENTITY, **identity})
 
 
-def test_the_first_run_is_a_new_one(said: list[str]):
+def test_the_first_run_gets_a_new_folder(said: list[str]):
     path = choose(said)
     assert path.match("runs/mine-*")
     assert path.is_dir()
@@ -53,20 +53,20 @@ def test_the_first_run_is_a_new_one(said: list[str]):
     ("reason", "words"),
     [("", "killed"), ("interrupted", "interrupted"), ("preempted", "preempted"), ("failed", "broken off")],
 )
-def test_a_run_that_was_cut_off_is_continued(said: list[str], reason: str, words: str):
+def test_an_interrupted_run_is_resumed(said: list[str], reason: str, words: str):
     path = past("mine-20260101-000000", reason)
     assert choose(said) == path
     assert said == [f"Continues {path}, which was {words}, after update 7 (--fresh: a new run)."]
 
 
-def test_a_torn_last_line_is_that_of_a_killed_run(said: list[str]):
+def test_a_torn_last_line_means_a_killed_run(said: list[str]):
     path = past("mine-20260101-000000", "finished")
     with (path / "journal.jsonl").open("a") as journal:
         journal.write('{"event": "run_sta')
     assert choose(said) == path
 
 
-def test_fresh_is_a_new_run_whatever_there_is(said: list[str]):
+def test_fresh_always_creates_a_new_run(said: list[str]):
     path = past("mine-20260101-000000")
     new = RunFolderChooser("mine", said.append, fresh=True)(IDENTITY)
     assert new != path
@@ -74,7 +74,7 @@ def test_fresh_is_a_new_run_whatever_there_is(said: list[str]):
 
 
 @pytest.mark.parametrize("reason", ["finished", "early_stop"])
-def test_a_run_that_has_ended_is_not(said: list[str], reason: str):
+def test_a_finished_run_is_not_resumed(said: list[str], reason: str):
     path = past("mine-20260101-000000", reason)
     new = choose(said)
     assert new != path
@@ -92,7 +92,7 @@ def test_the_newest_one_of_the_same_run_decides(said: list[str]):
     assert choose(said) == newest
 
 
-def test_another_run_is_not_continued_and_the_difference_is_told(said: list[str]):
+def test_a_different_run_is_not_resumed_and_the_difference_is_reported(said: list[str]):
     path = past("mine-20260101-000000")
     new = choose(said, seed=4)
     assert said == [f"New run in {new}; {path} is unfinished, but seed: was 3, is 4."]
@@ -100,27 +100,27 @@ def test_another_run_is_not_continued_and_the_difference_is_told(said: list[str]
     assert said[1] == f"New run in {again}; {path} is unfinished, but seed: was 3, is 4 and more."
 
 
-def test_what_changes_no_weight_does_not_matter(said: list[str]):
+def test_settings_that_change_no_weight_are_ignored(said: list[str]):
     path = past("mine-20260101-000000", identity={**IDENTITY, "workers": 2})
     assert choose(said, workers=0) == path
     assert choose(said, epochs=90) != path
 
 
-def test_a_folder_in_which_somebody_trains_is_left_alone(said: list[str]):
+def test_a_folder_with_a_training_process_is_not_used(said: list[str]):
     path = past("mine-20260101-000000")
     with RunFolder(path).lock():
         new = choose(said)
     assert said == [f"New run in {new}; another process is training the same in {path}."]
 
 
-def test_what_holds_no_checkpoint_is_passed_over(said: list[str]):
+def test_folders_without_a_checkpoint_are_skipped(said: list[str]):
     Path("runs/mine-20260101-000000").mkdir(parents=True)
     assert len(list(choose(said).parent.iterdir())) == 2
     Path("runs/mine-20260101-000001").write_text("a file")
     assert "could not be read" in (choose(said), said[-1])[1]
 
 
-def test_a_new_folder_is_never_one_that_exists(said: list[str]):
+def test_a_new_folder_never_exists_before(said: list[str]):
     paths = [create_run_folder("mine") for _ in range(4)]
     assert len(set(paths)) == 4
     assert all(path.parent == Path("runs") and path.is_dir() for path in paths)
@@ -211,7 +211,7 @@ def assert_same(weights: dict[str, torch.Tensor], expected: dict[str, torch.Tens
 
 @pytest.mark.slow(reason="trains, kills and resumes real runs")
 @pytest.mark.parametrize("workers", [0, 2])
-def test_killed_and_run_again_ends_in_the_same_bits(tmp_path: Path, undisturbed: dict, forker: Any, workers: int):
+def test_a_killed_and_resumed_run_is_bitwise_equal(tmp_path: Path, undisturbed: dict, forker: Any, workers: int):
     commands = Commands(tmp_path / "project", forker, workers)
     process = commands.start()
     commands.wait_for(process, "update-000000036")
@@ -230,7 +230,7 @@ def test_killed_and_run_again_ends_in_the_same_bits(tmp_path: Path, undisturbed:
 @pytest.mark.slow(reason="trains, kills and resumes real runs")
 @pytest.mark.parametrize("whole_group", [False, True])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_preempted_is_saved_and_continued(
+def test_a_preempted_run_is_saved_and_resumed(
     tmp_path: Path, undisturbed: dict, forker: Any, workers: int, whole_group: bool
 ):
     commands = Commands(tmp_path / "project", forker, workers)

@@ -32,14 +32,14 @@ def looked(folder: Path) -> dict[str, object]:
     return first["facts"]["doctor"]
 
 
-def test_the_journal_says_where_the_run_started(tmp_path: Path):
+def test_the_journal_records_the_machine(tmp_path: Path):
     fit(tmp_path / "run", device="cpu")
     told = looked(tmp_path / "run")
     assert str(told["line"]).startswith(f"torch {torch.__version__} (")
     assert isinstance(told["found"], list)
 
 
-def test_what_is_wrong_is_journaled_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_problems_are_journaled_with_their_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
     fit(tmp_path / "run", device="cpu")
     told = looked(tmp_path / "run")
@@ -47,7 +47,7 @@ def test_what_is_wrong_is_journaled_with_its_remedy(tmp_path: Path, monkeypatch:
     assert "unset PYTORCH_NO_CUDA_MEMORY_CACHING" in str(told["found"])
 
 
-def test_nothing_is_said_of_a_disk_that_nothing_is_written_to(monkeypatch: pytest.MonkeyPatch):
+def test_the_disk_is_not_checked_if_nothing_is_written(monkeypatch: pytest.MonkeyPatch):
     asked: list[object] = []
     real = startup_checks.run_checks
     monkeypatch.setattr(
@@ -63,11 +63,11 @@ def test_nothing_is_said_of_a_disk_that_nothing_is_written_to(monkeypatch: pytes
     [("auto", CPU, "0"), ("auto", CPU, ""), ("cpu", CPU, "1"), ("auto", torch.device("mps", 0), "1"),
      ("auto", torch.device("cuda", 0), "1"), ("cuda", torch.device("cuda", 0), "yes")],
 )  # fmt: skip
-def test_a_device_that_was_meant_is_not_refused(asked: str, device: torch.device, said: str):
+def test_an_explicit_device_is_not_refused(asked: str, device: torch.device, said: str):
     refuse_cpu_fallback(asked, device, {"TRUELOOP_REQUIRE_GPU": said})
 
 
-def test_a_recipe_is_refused_before_its_data_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_recipe_is_refused_before_its_data_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     if torch.cuda.is_available() or torch.backends.mps.is_available():
         pytest.skip("there is a GPU")
     monkeypatch.setenv("TRUELOOP_REQUIRE_GPU", "1")

@@ -56,7 +56,7 @@ def journal(tmp_path, monkeypatch):
     made.close()
 
 
-def test_without_a_store_nothing_follows(journal):
+def test_without_a_store_there_is_no_sync_process(journal):
     ears = Ears()
     with reporters_with_sync(journal, None, observers=[ears]) as reporters:
         assert reporters == [ears, journal]
@@ -65,7 +65,7 @@ def test_without_a_store_nothing_follows(journal):
     assert FakeFollower.made is None
 
 
-def test_the_follower_is_told_last_and_a_store_that_is_down_reaches_everybody(journal, tmp_path):
+def test_the_sync_client_is_last_and_reports_an_unavailable_store(journal, tmp_path):
     ears = Ears()
     with reporters_with_sync(journal, TARGET, observers=[ears]) as reporters:
         assert reporters == [ears, journal, FakeFollower.made]
@@ -77,7 +77,7 @@ def test_the_follower_is_told_last_and_a_store_that_is_down_reaches_everybody(jo
 
 
 @pytest.mark.parametrize("failing", [False, True])
-def test_what_the_store_lacks_at_the_end_is_said_but_not_journaled(journal, tmp_path, failing):
+def test_an_incomplete_sync_is_reported_but_not_journaled(journal, tmp_path, failing):
     ears, FakeFollower.lacking = Ears(), note("store_behind")
     before = (tmp_path / "run" / "journal.jsonl").read_bytes()
     try:
@@ -91,7 +91,7 @@ def test_what_the_store_lacks_at_the_end_is_said_but_not_journaled(journal, tmp_
     assert (tmp_path / "run" / "journal.jsonl").read_bytes() == before
 
 
-def test_no_store_is_always_right():
+def test_no_store_is_always_valid():
     validate_store(None, None)
 
 

@@ -56,7 +56,7 @@ def trainer(**settings) -> Trainer:
 
 
 @pytest.mark.draws
-def test_it_learns_and_leaves_everything_behind(tmp_path):
+def test_it_learns_and_writes_all_outputs(tmp_path):
     ours = trainer(run_dir=tmp_path / "run", facts={"class_names": ["a", "b", "c"]})
     result = ours.fit(TRAIN, val=VAL, test=TEST)
     assert result.reason == "finished"
@@ -81,7 +81,7 @@ def test_it_learns_and_leaves_everything_behind(tmp_path):
     assert (tmp_path / "run" / "report.html").read_text().count("<svg") >= 4
 
 
-def test_the_cut_changes_nothing():
+def test_the_micro_batch_does_not_change_the_weights():
     results = []
     for micro in (20, 7, 1):
         ours = trainer(model=network().double(), config=TrainConfig(epochs=2, effective_batch=20, micro_batch=micro))
@@ -110,7 +110,7 @@ def test_two_runs_are_bitwise_equal_and_the_seed_matters():
 
 
 @pytest.mark.draws
-def test_a_second_call_continues_and_fresh_starts_over(tmp_path):
+def test_a_second_call_resumes_and_fresh_starts_over(tmp_path):
     first = trainer(run_dir=tmp_path).fit(TRAIN, val=VAL)
     longer = TrainConfig(epochs=7, effective_batch=20, micro_batch=7, optim=OptimConfig(lr=0.02), workers=0)
     second = trainer(run_dir=tmp_path, config=longer).fit(TRAIN, val=VAL)
@@ -156,7 +156,7 @@ def test_a_run_folder_of_another_run_is_refused(tmp_path, settings, call, words)
     assert (tmp_path / "config.json").read_bytes() == config
 
 
-def test_a_change_that_is_allowed_is_noted(tmp_path):
+def test_an_allowed_change_is_recorded(tmp_path):
     trainer(run_dir=tmp_path, config=TrainConfig(epochs=1, effective_batch=20, workers=0)).fit(TRAIN, val=VAL)
     changed = TrainConfig(epochs=2, effective_batch=40, workers=0, optim=OptimConfig(lr=0.5))
     result = trainer(run_dir=tmp_path, config=changed, allow_change=True).fit(OTHER, val=VAL)
@@ -169,7 +169,7 @@ def test_a_change_that_is_allowed_is_noted(tmp_path):
     assert again.resumed_from == 15
 
 
-def test_the_code_that_counts_is_in_the_identity_of_the_run(tmp_path):
+def test_user_code_is_part_of_the_identity(tmp_path):
     trainer(run_dir=tmp_path, config=TrainConfig(epochs=1, effective_batch=20)).fit(OTHER, collate=a_function_of_mine)
     (checkpoint,) = CheckpointFolder(tmp_path / "checkpoints").checkpoints()
     assert "code.test_trainer.py" in saved_identity(checkpoint)
@@ -193,7 +193,7 @@ def a_function_of_mine(samples):
 
 
 @pytest.mark.parametrize("kind", ["loader", "list", "generator function"])
-def test_ready_batches_are_taken_as_they_are(kind):
+def test_ready_batches_are_used_unchanged(kind):
     batches = [(X[start : start + 7], Y[start : start + 7]) for start in range(0, 50, 7)]
     data = {
         "loader": DataLoader(TensorDataset(X[:50], Y[:50]), batch_size=7),
@@ -240,7 +240,7 @@ def test_early_stopping_ends_with_the_best_weights(tmp_path):
     assert evaluate(ours.model, VAL, nn.CrossEntropyLoss(), metrics=METRICS).metrics["accuracy"] == result.best_value
 
 
-def test_smoke():
+def test_the_smoke_test_detects_a_loss_that_does_not_fall():
     seen = trainer().smoke(TRAIN)
     assert seen.loss_decrease > 0
     with pytest.raises(InvalidModel, match="does not fall"):
@@ -272,7 +272,7 @@ class Stream(IterableDataset):
         (lambda: trainer(run_dir="/proc/nowhere").fit(TRAIN), RunFolderError, "/proc/nowhere"),
     ],
 )  # fmt: skip
-def test_what_cannot_work_is_named(call, error, words):
+def test_invalid_arguments_are_named(call, error, words):
     with pytest.raises(error) as caught:
         call()
     assert words in str(caught.value)
@@ -288,7 +288,7 @@ def mirrored(tmp_path, url: str, **changes) -> TrainConfig:
     return replace(CONFIG, checkpoint=CheckpointConfig(mirror=url, every_updates=4), **changes)
 
 
-def test_a_run_whose_machine_is_lost_goes_on_from_the_mirror(tmp_path):
+def test_a_run_is_resumed_from_its_mirror(tmp_path):
     url = f"file://{tmp_path}/storage/run"
     whole = trainer(run_dir=tmp_path / "whole", config=replace(CONFIG, epochs=4))
     whole.fit(TRAIN, val=VAL)
@@ -313,7 +313,7 @@ def test_a_run_whose_machine_is_lost_goes_on_from_the_mirror(tmp_path):
     assert [path.name for path in sorted((tmp_path / "storage/run/checkpoints").iterdir())] == [p.name for p in newest]
 
 
-def test_starting_over_forgets_the_mirror_too(tmp_path):
+def test_starting_over_clears_the_mirror(tmp_path):
     config = mirrored(tmp_path, f"file://{tmp_path}/storage", epochs=1)
     assert trainer(run_dir=tmp_path / "a", config=config).fit(TRAIN).update == 10
     assert trainer(run_dir=tmp_path / "b", config=config).fit(TRAIN).resumed_from == 10
@@ -325,7 +325,7 @@ def test_a_mirror_needs_a_run_folder(tmp_path):
         trainer(config=mirrored(tmp_path, "memory://x")).fit(TRAIN)
 
 
-def test_a_folder_in_which_another_run_trains_is_refused_and_left_as_it_is(tmp_path):
+def test_a_folder_with_a_training_run_is_refused_and_unchanged(tmp_path):
     (tmp_path / "journal.jsonl").write_text("the other's")
     with RunFolder(tmp_path).lock():
         for fresh in (False, True):
@@ -376,7 +376,7 @@ def test_a_shuffling_loader_resumes_in_the_same_order(tmp_path, draws, workers, 
     assert torch.equal(weights("cut"), weights("whole"))
 
 
-def test_what_the_sanitizer_finds_is_in_the_journal_of_the_run_it_was_found_in(tmp_path):
+def test_findings_are_journaled_in_the_run_they_were_found_in(tmp_path):
     config = replace(CONFIG, epochs=1)
     with trueloop.watch() as report:
         wrong = nn.Sequential(network(), nn.Softmax(dim=1))
@@ -391,7 +391,7 @@ def test_what_the_sanitizer_finds_is_in_the_journal_of_the_run_it_was_found_in(t
     assert not read_journal(tmp_path / "right").notes
 
 
-def test_a_run_has_one_number_over_all_its_processes(tmp_path):
+def test_a_run_has_one_id_for_all_its_processes(tmp_path):
     def number() -> str:
         return read_journal(tmp_path / "run").facts["run_id"]
 
@@ -404,7 +404,7 @@ def test_a_run_has_one_number_over_all_its_processes(tmp_path):
     assert number() != first
 
 
-def test_the_journal_says_which_machine_code_and_packages_a_run_had(tmp_path):
+def test_the_journal_records_machine_code_and_packages(tmp_path):
     trainer(run_dir=tmp_path / "run", config=replace(CONFIG, epochs=1)).fit(TRAIN, val=VAL)
     facts = read_journal(tmp_path / "run").facts
     assert facts["packages"]["torch"] == facts["versions"]["torch"]

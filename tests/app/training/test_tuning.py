@@ -35,7 +35,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, rate: Rate, waiting: Rate = lambda
     return asked
 
 
-def test_each_setting_is_tried_with_the_best_of_those_before(monkeypatch: pytest.MonkeyPatch):
+def test_each_setting_is_tried_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch):
     def rate(config: TrainConfig) -> float:
         return 100 * (2 if config.threads == 2 else 1) * (3 if config.micro_batch == 16 else 1)
 
@@ -53,12 +53,12 @@ def test_each_setting_is_tried_with_the_best_of_those_before(monkeypatch: pytest
     assert {config.effective_batch for config in asked} == {recipe.train.effective_batch}
 
 
-def test_what_is_faster_by_noise_only_is_not_chosen(monkeypatch: pytest.MonkeyPatch):
+def test_a_speedup_within_noise_is_not_chosen(monkeypatch: pytest.MonkeyPatch):
     measured(monkeypatch, lambda config: 103.0 if config.threads == 2 else 100.0)
     assert tune_recipe(registry.load("tabular"), seconds=1.0, compiled=False).chosen == {}
 
 
-def test_a_lucky_moment_is_dropped(monkeypatch: pytest.MonkeyPatch):
+def test_a_speedup_by_chance_is_dropped(monkeypatch: pytest.MonkeyPatch):
     lucky = iter([200.0])
 
     def rate(config: TrainConfig) -> float:
@@ -70,7 +70,7 @@ def test_a_lucky_moment_is_dropped(monkeypatch: pytest.MonkeyPatch):
     assert tuned.before is tuned.after
 
 
-def test_what_does_not_fit_or_compile_is_named_and_passed_over(monkeypatch: pytest.MonkeyPatch):
+def test_settings_that_do_not_fit_or_compile_are_skipped(monkeypatch: pytest.MonkeyPatch):
     def rate(config: TrainConfig) -> float:
         if config.micro_batch and config.micro_batch > 8:
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -109,7 +109,7 @@ def test_a_micro_batch_that_does_not_fit_is_halved_until_one_does(monkeypatch: p
 @pytest.mark.parametrize(
     "name", ["tabular", "digits"]
 )  # digits: normalised over the batch, so only its own size is tried
-def test_where_nothing_fits_the_reason_is_the_end(monkeypatch: pytest.MonkeyPatch, name: str):
+def test_if_nothing_fits_the_memory_error_is_raised(monkeypatch: pytest.MonkeyPatch, name: str):
     def rate(config: TrainConfig) -> float:
         raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes.")
 
@@ -119,14 +119,14 @@ def test_where_nothing_fits_the_reason_is_the_end(monkeypatch: pytest.MonkeyPatc
     assert (asked[-1].micro_batch == 1) == (name == "tabular")
 
 
-def test_the_largest_that_fits_is_told_though_a_smaller_one_is_faster(monkeypatch: pytest.MonkeyPatch):
+def test_the_largest_fitting_micro_batch_is_reported(monkeypatch: pytest.MonkeyPatch):
     measured(monkeypatch, lambda config: 300.0 if config.micro_batch == 8 else 100.0)
     recipe = registry.load("tabular")
     tuned = tune_recipe(recipe, seconds=1.0, compiled=False)
     assert (tuned.chosen, tuned.largest_micro_batch) == ({"micro_batch": 8}, recipe.train.effective_batch)
 
 
-def test_loader_processes_are_added_until_nobody_waits(monkeypatch: pytest.MonkeyPatch):
+def test_workers_are_added_until_training_does_not_wait(monkeypatch: pytest.MonkeyPatch):
     def waiting(config: TrainConfig) -> float:
         return {None: 0.6, 0: 0.6, 1: 0.2, 2: 0.001, 3: 0.0}[config.workers]
 
@@ -139,14 +139,14 @@ def test_loader_processes_are_added_until_nobody_waits(monkeypatch: pytest.Monke
     assert tuned.not_tried["workers"] == "training waits for data 0.1 % of the time"
 
 
-def test_with_batch_normalisation_the_micro_batch_is_left_alone(monkeypatch: pytest.MonkeyPatch):
+def test_with_batch_normalisation_the_micro_batch_is_not_tried(monkeypatch: pytest.MonkeyPatch):
     asked = measured(monkeypatch, lambda config: 100.0)
     tuned = tune_recipe(registry.load("digits"), seconds=1.0, compiled=False)
     assert "batch normalisation" in tuned.not_tried["micro_batch"]
     assert {config.micro_batch for config in asked} == {registry.load("digits").train.micro_batch}
 
 
-def test_a_real_attempt_trains_and_nothing_is_written(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+def test_a_real_trial_trains_and_writes_nothing(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tuning, "MICRO_BATCHES_PER_WINDOW", (1, 2))
     monkeypatch.setattr(tuning, "MIN_WAITING_SHARE", 0.0)
@@ -162,6 +162,6 @@ def test_a_real_attempt_trains_and_nothing_is_written(tmp_path: Any, monkeypatch
     assert torch.get_num_threads() == threads
 
 
-def test_no_time_is_no_measurement():
+def test_zero_seconds_are_refused():
     with pytest.raises(InvalidConfig, match="seconds is 0"):
         tune_recipe(registry.load("tabular"), seconds=0.0, compiled=False)

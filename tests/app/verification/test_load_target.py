@@ -7,8 +7,8 @@ import pytest
 from trueloop.app.verification.load_target import subject_of
 from trueloop.core.errors import InvalidConfig
 from trueloop.verification.discover import find_proof
-from trueloop.verification.proof import run
-from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof import run_proof
+from trueloop.verification.proof_context import ProofContext
 
 FILE = """
 import torch
@@ -43,9 +43,9 @@ def test_a_function_of_a_file(tmp_path: Path):
     ],
 )
 def test_recipes_hold_with_trueloops_own_loop(recipe: str, proofs: tuple[str, ...]):
-    bench = Bench(subject_of(recipe))
+    bench = ProofContext(subject_of(recipe))
     for name in proofs:
-        assert run(find_proof(name), bench), name
+        assert run_proof(find_proof(name), bench), name
 
 
 def test_a_recipes_frozen_part_is_frozen():
@@ -55,5 +55,5 @@ def test_a_recipes_frozen_part_is_frozen():
     from trueloop.recipes import registry
 
     recipe = registry.load("digits")
-    bench = Bench(recipe_subject(replace(recipe, train=replace(recipe.train, freeze=("0.*",)))))
-    assert run(find_proof("frozen-stay"), bench).numbers["frozen"] == 3
+    bench = ProofContext(recipe_subject(replace(recipe, train=replace(recipe.train, freeze=("0.*",)))))
+    assert run_proof(find_proof("frozen-stay"), bench).numbers["frozen"] == 3

@@ -111,7 +111,7 @@ def _one_rank(rank: int, ranks: int, port: int, scripts: dict[str, str], folder:
 
         from trueloop.tracing.replicas import digest_exchange
 
-        digest_exchange.FAREWELL_S = 5.0  # a digest takes longer on a machine that is busy with other tests
+        digest_exchange.DETACH_TIMEOUT_S = 5.0  # a digest takes longer on a machine that is busy with other tests
         dist.init_process_group("gloo")
         for number, (name, script) in enumerate(scripts.items()):
             dist.barrier()

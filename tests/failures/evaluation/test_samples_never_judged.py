@@ -135,11 +135,11 @@ def test_lint_reports_a_note_with_a_fix(lint_reports, name):
 @pytest.mark.parametrize(("samples", "batch", "adjusted"), [(88, 8, 8), (80, 8, 6), (40, 64, 7), (100, 20, 19)])
 def test_injection_adjusts_settings_so_that_samples_are_dropped(samples, batch, adjusted):
     from trueloop.failures.load import catalogue
-    from trueloop.lab.teaching.inject import fitted
+    from trueloop.lab.teaching.inject import write_script
     from trueloop.lab.teaching.simulation import Simulation
 
     inject = catalogue()["EVL008"].failure.inject
-    assert fitted(Simulation(samples=samples, batch=batch), [inject]).simulation.batch == adjusted
+    assert write_script(Simulation(samples=samples, batch=batch), [inject]).simulation.batch == adjusted
     assert -(-samples // 5) % adjusted
 
 

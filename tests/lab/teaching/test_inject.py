@@ -11,7 +11,7 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.failures.load import catalogue
 from trueloop.failures.teaching_script import CannotInject
 from trueloop.lab.teaching.datasets import Added
-from trueloop.lab.teaching.inject import fitted, written
+from trueloop.lab.teaching.inject import write_script, written
 from trueloop.lab.teaching.program import Program
 from trueloop.lab.teaching.simulation import Simulation
 
@@ -22,7 +22,7 @@ def test_a_failure_is_refused_where_it_needs_something_and_fitted_it_gets_that_a
     with pytest.raises(CannotInject) as lack:
         written(Simulation(), [INJECTS["SCH002"]])
     assert lack.value.settings == {"accumulation": 4}
-    _, simulation = fitted(Simulation(seed=3), [INJECTS["SCH002"]])
+    _, simulation = write_script(Simulation(seed=3), [INJECTS["SCH002"]])
     assert simulation == Simulation(seed=3, accumulation=4, schedule="cosine")
 
 
@@ -39,7 +39,7 @@ def test_a_failure_is_refused_where_it_needs_something_and_fitted_it_gets_that_a
 )
 def test_a_failure_that_torch_would_raise_at_is_given_what_keeps_it_silent(code, given, needs):
     plain = Simulation(**{"epochs": 1, "samples": 60, "batch": 8, **given})
-    loop, simulation = fitted(plain, [INJECTS[code]])
+    loop, simulation = write_script(plain, [INJECTS[code]])
     assert simulation == replace(plain, **needs)
     Program(loop.text()).run()
 
@@ -53,16 +53,16 @@ def test_points_by_hand_leave_no_batch_of_one_to_a_batch_normalisation():
 
 def test_what_needs_opposite_settings_or_the_same_line_is_refused():
     with pytest.raises(CannotInject):
-        fitted(Simulation(), [INJECTS["SCH003"], INJECTS["SCH004"]])
+        write_script(Simulation(), [INJECTS["SCH003"], INJECTS["SCH004"]])
     with pytest.raises(CannotInject):
-        fitted(Simulation(), [INJECTS["DAT003"], INJECTS["DST003"]])
+        write_script(Simulation(), [INJECTS["DAT003"], INJECTS["DST003"]])
 
 
 def test_two_failures_at_once_give_a_text_of_python_or_a_refusal():
     refused = set()
     for pair in combinations(INJECTS, 2):
         try:
-            loop, _ = fitted(Simulation(), [INJECTS[code] for code in pair])
+            loop, _ = write_script(Simulation(), [INJECTS[code] for code in pair])
         except CannotInject as lack:
             assert lack.what
             assert lack.fix

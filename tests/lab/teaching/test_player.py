@@ -16,7 +16,7 @@ from trueloop.core.findings import Severity
 from trueloop.failures.load import catalogue
 from trueloop.lab.teaching.datasets import Added
 from trueloop.lab.teaching.decision_planes import pictures
-from trueloop.lab.teaching.inject import fitted
+from trueloop.lab.teaching.inject import write_script
 from trueloop.lab.teaching.player import Play, Stopped
 from trueloop.lab.teaching.program import Program
 from trueloop.lab.teaching.script import teaching_loop
@@ -86,7 +86,7 @@ def test_the_norm_is_that_of_the_whole_gradient_also_where_it_is_cut():
 
 
 def test_graphs_are_counted_and_what_is_kept_is_seen():
-    kept = fitted(SMALL, [catalogue()["MEM001"].failure.inject]).loop.text()
+    kept = write_script(SMALL, [catalogue()["MEM001"].failure.inject]).loop.text()
     assert played(SMALL).graphs <= 2
     assert played(SMALL, text=kept).graphs >= 24
 
@@ -161,7 +161,7 @@ def test_a_schedule_that_raises_past_its_end_is_not_run_there_where_a_scaler_ski
             play.add(Added(0.0, 0.0, 1))
 
     with pytest.raises(Stopped, match="24 updates"):
-        played(given, add, fitted(given, [catalogue()["GRD007"].failure.inject]).loop.text())
+        played(given, add, write_script(given, [catalogue()["GRD007"].failure.inject]).loop.text())
 
 
 def test_points_of_a_sampler_that_has_counted_them_stay():
@@ -170,7 +170,7 @@ def test_points_of_a_sampler_that_has_counted_them_stay():
             with pytest.raises(InvalidConfig, match="its sampler counted them"):
                 changed()
 
-    text = fitted(SMALL, [catalogue()["DST003"].failure.inject]).loop.text()
+    text = write_script(SMALL, [catalogue()["DST003"].failure.inject]).loop.text()
     assert len(played(SMALL, change, text).program.names["train_set"]) == 48
 
 
@@ -183,7 +183,7 @@ def test_a_batch_of_one_point_is_not_left_to_a_batch_normalisation():
 
 
 def test_the_first_loss_that_is_not_finite_is_noted():
-    text = fitted(SMALL, [catalogue()["GRD007"].failure.inject]).loop.text()
+    text = write_script(SMALL, [catalogue()["GRD007"].failure.inject]).loop.text()
     play = played(SMALL, text=text)
     losses = play.take().loss
     assert play.first_not_finite is not None

@@ -9,16 +9,16 @@ import pytest
 from trueloop.failures.load import catalogue
 from trueloop.lab.simulator import run_scenario
 from trueloop.lab.teaching.player import Stopped
-from trueloop.lab.teaching.scenarios import NAMES, SCENARIOS, Record, reached
+from trueloop.lab.teaching.scenarios import SCENARIO_NAMES, SCENARIOS, Record, reached
 
 INJECTS = {code: entry.failure.inject for code, entry in catalogue().items() if entry.failure.inject}
 
 
 def test_every_experiment_has_a_name():
-    assert tuple(SCENARIOS) == NAMES
+    assert tuple(SCENARIOS) == SCENARIO_NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCENARIO_NAMES)
 def test_the_claim_is_held_to_the_runs(name: str):
     progress: list[float] = []
     scenario = SCENARIOS[name]
@@ -50,7 +50,7 @@ def flat(value: float) -> Record:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCENARIO_NAMES)
 def test_a_claim_that_does_not_hold_is_said_not_to_with_what_was_measured(name: str):
     verdict = SCENARIOS[name].judge([flat(0.5) for _ in SCENARIOS[name].variants])
     assert not verdict.holds

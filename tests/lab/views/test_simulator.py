@@ -10,7 +10,7 @@ from trueloop.app.web.wire_format import encode_json
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import describe_fields, parse_record
 from trueloop.failures.load import catalogue
-from trueloop.lab.teaching.inject import fitted
+from trueloop.lab.teaching.inject import write_script
 from trueloop.lab.teaching.simulation import Simulation
 from trueloop.lab.views.simulator import Asked, answer
 
@@ -30,7 +30,7 @@ def test_the_script_is_the_one_that_runs_and_what_a_failure_needs_is_set():
     told = answer(parse_record(Asked, {"bugs": ["GRD003"], "config": {"epochs": 2}}))
     inject = catalogue()["GRD003"].failure.inject
     assert inject is not None
-    loop, simulation = fitted(Simulation(epochs=2), [inject])
+    loop, simulation = write_script(Simulation(epochs=2), [inject])
     assert "\n".join("".join(text for _, text in line) for line in told["script"]) == loop.text()
     assert told["config"]["accumulation"] == simulation.accumulation > 1
     assert told["broken"] == [each._asdict() for each in loop.changed_lines()]

@@ -9,7 +9,7 @@ import pytest
 from trueloop.runs.live.columns import MAX_COLUMNS, MAX_LAYERS, LayerNorms
 
 
-def test_nothing_is_nothing():
+def test_no_norms_give_no_heat_map():
     assert LayerNorms().to_heatmap() is None
 
 
@@ -27,7 +27,7 @@ def test_shades_follow_the_logarithm():
     assert math.isnan(shown["norms"][1][2])
 
 
-def test_one_norm_alone_is_a_shade_too():
+def test_a_single_norm_has_a_shade():
     columns = LayerNorms()
     columns.add(1, ["a"], [3.0])
     shown = columns.to_heatmap()
@@ -36,12 +36,12 @@ def test_one_norm_alone_is_a_shade_too():
 
 
 @pytest.mark.parametrize("bad", [{}, [1], "high"])
-def test_what_is_no_norm_is_refused(bad):
+def test_an_invalid_norm_is_refused(bad):
     with pytest.raises((TypeError, ValueError)):
         LayerNorms().add(1, ["a"], [bad])
 
 
-def test_there_are_never_too_many():
+def test_rows_columns_and_cells_are_bounded():
     columns = LayerNorms()
     for update in range(3 * MAX_COLUMNS):
         columns.add(update, [f"layer {update}" * 100], [1.0])

@@ -46,7 +46,7 @@ def followed(writer, tmp_path):
     return follower
 
 
-def test_numbers_come_as_they_were_told(writer, tmp_path):
+def test_numbers_are_read_as_written(writer, tmp_path):
     run = Run()
     for update in range(5):
         writer.add_value("loss", update, math.nan if update == 3 else 1.0 / (1 + update))
@@ -64,7 +64,7 @@ def test_numbers_come_as_they_were_told(writer, tmp_path):
     assert now.timing == {"update_s": 0.01, "data_share": 0.1, "forward_share": 0.2, "backward_share": 0.3, "optimizer_share": 0.1}
 
 
-def test_a_line_that_the_disk_takes_in_part_is_taken_back(writer, tmp_path, monkeypatch):
+def test_a_partially_written_line_is_truncated(writer, tmp_path, monkeypatch):
     whole, left = os.write, [30]
 
     def write(file, data):
@@ -84,7 +84,7 @@ def test_a_line_that_the_disk_takes_in_part_is_taken_back(writer, tmp_path, monk
     assert [json.loads(line).get("finding") for line in lines] == [None, {"code": "GRD001"}, {"code": "GRD003"}]
 
 
-def test_what_is_new_is_all_that_is_read(writer, tmp_path):
+def test_only_new_lines_are_read(writer, tmp_path):
     follower, run = followed(writer, tmp_path), Run(updates=1)
     writer.add_value("loss", 0, 1.0)
     writer.write_if_due(run)
@@ -97,7 +97,7 @@ def test_what_is_new_is_all_that_is_read(writer, tmp_path):
 
 
 @pytest.mark.parametrize(("code", "state"), [(0, "finished"), (1, "failed"), (130, "failed")])
-def test_the_end_is_told(writer, tmp_path, code, state):
+def test_the_end_is_read(writer, tmp_path, code, state):
     writer.write_finding({"finding": {"code": "GRD001"}, "excerpts": []})
     writer.write_end(7, code, {"report": {"headline": "words"}, "nothing": ""})
     follower = followed(writer, tmp_path)
@@ -106,19 +106,19 @@ def test_the_end_is_told(writer, tmp_path, code, state):
     assert follower.findings[0]["finding"]["code"] == "GRD001"
 
 
-def test_one_that_was_killed_is_not_running(writer, tmp_path):
+def test_a_killed_program_is_not_running(writer, tmp_path):
     folder = tmp_path / "live" / writer.name
     (folder / POSITION_NAME).write_bytes(encode_position({**read_position(folder), "start_ticks": "0"}))
     assert FeedReader(folder).status().state == "killed"
 
 
-def test_only_the_user_can_read_it(writer, tmp_path):
+def test_only_the_user_can_read_the_feed(writer, tmp_path):
     folder = tmp_path / "live" / writer.name
     assert folder.stat().st_mode & 0o777 == 0o700
     assert {(folder / name).stat().st_mode & 0o777 for name in (FEED_NAME, POSITION_NAME)} == {0o600}
 
 
-def test_nothing_stays_open_and_a_child_writes_nothing(writer, tmp_path):
+def test_no_file_stays_open_and_a_child_writes_nothing(writer, tmp_path):
     folder = tmp_path / "live" / writer.name
     handles = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
     assert not any(str(folder) in os.readlink(handle) for handle in handles if os.path.lexists(handle))
@@ -147,7 +147,7 @@ def test_a_feed_is_bounded(writer, tmp_path, monkeypatch):
     assert followed(writer, tmp_path).problem == ""
 
 
-def test_a_long_series_is_told_ever_more_rarely(writer, tmp_path):
+def test_a_long_series_is_written_ever_more_rarely(writer, tmp_path):
     run = Run()
     for update in range(20_000):
         writer.add_value("loss", update, 1.0)
@@ -158,7 +158,7 @@ def test_a_long_series_is_told_ever_more_rarely(writer, tmp_path):
     assert len(followed(writer, tmp_path).series["loss"].values) <= 4096
 
 
-def test_a_full_disk_is_the_callers_to_hear_of(writer, tmp_path):
+def test_a_full_disk_raises_in_the_caller(writer, tmp_path):
     for name in (FEED_NAME, POSITION_NAME):
         (tmp_path / "live" / writer.name / name).unlink()
     (tmp_path / "live" / writer.name).rmdir()
@@ -176,7 +176,7 @@ def test_a_full_disk_is_the_callers_to_hear_of(writer, tmp_path):
         '{"event":"numbers","series":{},"norms":3}', '{"event":"numbers","series":{"a":[["x"],["y"]]}}',
     ],
 )  # fmt: skip
-def test_a_hostile_feed_is_words(tmp_path, line):
+def test_a_hostile_feed_becomes_a_message(tmp_path, line):
     (tmp_path / FEED_NAME).write_text(line + "\n")
     (tmp_path / POSITION_NAME).write_bytes(encode_position({}).replace(b"{}", line.encode()[:2]))
     follower = FeedReader(tmp_path)

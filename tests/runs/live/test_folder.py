@@ -18,21 +18,21 @@ from trueloop.runs.live.folder import (
 )
 
 
-def test_it_is_where_the_system_keeps_what_ends_with_a_session(tmp_path, monkeypatch):
+def test_the_folder_is_in_the_runtime_directory_of_the_session(tmp_path, monkeypatch):
     assert live_folder({"XDG_RUNTIME_DIR": str(tmp_path)}) == tmp_path / "trueloop"
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     for environment in ({}, {"XDG_RUNTIME_DIR": str(tmp_path / "none")}):
         assert str(live_folder(environment).parent) in (str(tmp_path), f"/run/user/{os.getuid()}")
 
 
-def test_only_its_user_can_read_it(tmp_path):
+def test_only_its_user_can_read_the_folder(tmp_path):
     folder = tmp_path / "a" / "b"
     ensure_private_folder(folder)
     ensure_private_folder(folder)
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_one_that_others_can_read_is_refused(tmp_path):
+def test_a_folder_readable_by_others_is_refused(tmp_path):
     (tmp_path / "open").mkdir(mode=0o755)
     with pytest.raises(PermissionError):
         ensure_private_folder(tmp_path / "open")
@@ -46,7 +46,7 @@ def test_one_that_others_can_read_is_refused(tmp_path):
     assert len(program_names(tmp_path / "open")) == 1
 
 
-def test_names_lead_nowhere_else():
+def test_names_cannot_lead_out_of_the_folder():
     assert is_program_name(new_program_name(1_700_000_000.0, rank=None))
     assert is_program_name(new_program_name(1_700_000_000.0, rank=3))
     for word in ("", ".", "..", "../20260101-000000-1", "20260101-000000-1/..", "20260101-000000-1\n", "x"):
@@ -61,7 +61,7 @@ def feed(folder, number):
     return path
 
 
-def test_the_newest_stay_and_what_is_not_ours_too(tmp_path):
+def test_the_newest_and_foreign_files_are_kept(tmp_path):
     paths = [feed(tmp_path, number) for number in range(4)]
     (paths[0] / "mine.txt").write_text("mine")
     (tmp_path / "lab.json").write_text("{}")

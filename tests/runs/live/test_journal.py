@@ -36,7 +36,7 @@ def written(folder, *records):
     return folder
 
 
-def test_it_tells_what_reading_it_back_does(run, synthetic):
+def test_it_agrees_with_reading_the_complete_journal(run, synthetic):
     run_dir = run(synthetic.whole_run(skipped=(40, 41)))
     history, follower = read_journal(run_dir), follow(run_dir)
     assert follower.problem == ""
@@ -50,7 +50,7 @@ def test_it_tells_what_reading_it_back_does(run, synthetic):
     assert (follower.end, follower.started) == (history.end, history.started)
 
 
-def test_what_is_appended_is_all_that_is_read(tmp_path, synthetic):
+def test_only_appended_lines_are_read(tmp_path, synthetic):
     events = synthetic.whole_run()
     journal = Journal(tmp_path / "journal.jsonl")
     for event in islice(events, 4):
@@ -84,7 +84,7 @@ def test_a_resume_supersedes_what_came_after_it(tmp_path, synthetic):
     journal.close()
 
 
-def test_norms_by_layer_are_taken_in(tmp_path):
+def test_norms_by_layer_are_read(tmp_path):
     follower = follow(written(tmp_path / "r", {**UPDATES, "layers": {"0": 0.5, "2": "nan"}}))
     shown = follower.layers.to_heatmap()
     assert shown is not None
@@ -109,20 +109,20 @@ def test_norms_by_layer_are_taken_in(tmp_path):
         '{"event":"updates",' + "9" * 10_000,
     ],
 )
-def test_a_hostile_line_ends_the_reading_with_words(tmp_path, line):
+def test_a_hostile_line_stops_reading_with_a_message(tmp_path, line):
     follower = follow(written(tmp_path / "r", UPDATES, line))
     assert follower.problem
     assert (follower.update, follower.has_more) == (1, False)
     assert len(follower.problem) < 400
 
 
-def test_a_line_longer_than_any_is_not_read(tmp_path, monkeypatch):
+def test_an_overlong_line_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(tail_module, "MAX_LINE_BYTES", tail_module.CHUNK_BYTES)
     follower = follow(written(tmp_path / "r", json.dumps({**UPDATES, "x": "y" * (tail_module.CHUNK_BYTES + 1)})))
     assert "has a line of more than 1 MiB" in follower.problem
 
 
-def test_many_updates_in_few_bytes_are_taken_in_pieces(tmp_path, monkeypatch):
+def test_many_updates_in_few_bytes_are_read_in_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MAX_UPDATES_PER_POLL", 1000)
     lines = [{**UPDATES, "update": 1 + 1000 * k, "rows": 1000} for k in range(5)]
     follower = JournalReader(written(tmp_path / "r", *lines))
@@ -133,7 +133,7 @@ def test_many_updates_in_few_bytes_are_taken_in_pieces(tmp_path, monkeypatch):
     assert follower.update == 5000
 
 
-def test_what_names_and_lists_take_is_bounded(tmp_path):
+def test_names_and_lists_are_bounded(tmp_path):
     evaluated = {"event": "evaluated", "time": 1.0, "update": 1, "epoch": 1, "split": "val", "tables": {"x": [1]}}
     evaluated |= {"seconds": 0.0, "best": False, "metrics": {f"m{k}": 1.0 for k in range(500)}}
     noted = {"event": "noted", "time": 1.0, "update": 1, "kind": "k", "message": "m", "details": {}}
@@ -144,7 +144,7 @@ def test_what_names_and_lists_take_is_bounded(tmp_path):
     assert len(follower.notes) == module.MAX_LISTED
 
 
-def test_a_damaged_one_is_read_again_once_it_is_another(tmp_path):
+def test_a_damaged_journal_is_read_again_after_replacement(tmp_path):
     run_dir = written(tmp_path / "r", "damaged")
     follower = follow(run_dir)
     assert follower.problem
@@ -155,12 +155,12 @@ def test_a_damaged_one_is_read_again_once_it_is_another(tmp_path):
     assert (follower.problem, follower.update) == ("", 1)
 
 
-def test_a_run_folder_without_a_journal_says_so(tmp_path):
+def test_a_run_folder_without_a_journal_is_reported(tmp_path):
     follower = follow(tmp_path)
     assert "cannot be read" in follower.problem
 
 
-def test_a_split_for_every_evaluation_costs_no_more_than_a_few(tmp_path):
+def test_the_number_of_splits_is_bounded(tmp_path):
     one = {"event": "evaluated", "time": 2.0, "epoch": 1, "tables": {}, "seconds": 1.0, "best": False}
     lines = [{**one, "update": k, "split": f"s{k}", "metrics": {"loss": 1.0, "n" * 1000: 1.0}} for k in range(50)]
     follower = follow(written(tmp_path / "r", *lines))

@@ -23,7 +23,7 @@ def follow(run_dir):
     return follower
 
 
-def test_a_run_looks_as_it_does_in_its_report(run, synthetic):
+def test_panels_are_those_of_the_report(run, synthetic):
     run_dir = run(synthetic.whole_run(skipped=(40,)))
     followed = {panel.name: panel for panel in run_panels(follow(run_dir))}
     reported = {panel.name: panel for panel in build_panels(read_journal(run_dir))}
@@ -74,7 +74,7 @@ def series(*points: tuple[int, float]) -> DownsampledSeries[float]:
     return made
 
 
-def test_a_program_shows_its_pace_and_what_was_not_finite(tmp_path):
+def test_a_program_shows_its_pace_and_nonfinite_values(tmp_path):
     feed = FeedReader(tmp_path)
     feed.series = {
         "loss": series((0, 2.0), (1, math.nan), (2, 1.0)),

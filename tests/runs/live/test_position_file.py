@@ -18,7 +18,7 @@ from trueloop.runs.live.position_file import (
 from trueloop.runs.live.process_alive import process_start_ticks
 
 
-def test_what_was_told_last_is_read(tmp_path):
+def test_the_last_written_position_is_read(tmp_path):
     write_position(tmp_path, {"updates": 123456, "timing": {"data_share": 0.5}})
     write_position(tmp_path, {"updates": 7})
     assert read_position(tmp_path) == {"updates": 7}
@@ -26,17 +26,17 @@ def test_what_was_told_last_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("told", [{}, {"pid": "1"}, {"pid": 2**70}, {"pid": -1}, {"pid": True}, {"ended": 0}])
-def test_who_says_nothing_of_use_does_not_run(told):
+def test_an_invalid_position_counts_as_not_running(told):
     assert not is_running(told)
 
 
-def test_a_program_runs_until_it_says_otherwise():
+def test_a_program_runs_until_its_end_is_recorded():
     told = {"pid": os.getpid(), "start_ticks": process_start_ticks(os.getpid())}
     assert is_running(told)
     assert not is_running({**told, "ended": 0})
 
 
-def test_what_is_being_written_is_not_taken_for_a_record():
+def test_a_partial_write_is_not_read():
     whole = encode_position({"updates": 1234, "s": 5.0})
     assert len(whole) == len(encode_position({"updates": 1, "timing": None})) == LINE_BYTES
     assert decode_position(whole) == b'{"updates":1234,"s":5.0}'
@@ -46,6 +46,6 @@ def test_what_is_being_written_is_not_taken_for_a_record():
     assert decode_position(b"") is None
 
 
-def test_what_is_no_file_says_nothing(tmp_path):
+def test_a_missing_file_is_an_empty_position(tmp_path):
     os.mkfifo(tmp_path / POSITION_NAME)
     assert read_position(tmp_path) == {}

@@ -20,7 +20,7 @@ def update(number, loss=1.0, *, skipped=False):
 
 
 @given(LOSSES)
-def test_sums_counts_means_and_extremes_stay(losses):
+def test_merging_preserves_sums_counts_means_and_extremes(losses):
     rows = Rows()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MAX_ROWS", 8)
@@ -43,7 +43,7 @@ def test_sums_counts_means_and_extremes_stay(losses):
         assert mean == pytest.approx(sum(finite) / len(finite))
 
 
-def test_every_row_but_the_newest_stands_for_as_many_updates(monkeypatch):
+def test_all_rows_except_the_newest_merge_equally_many_updates(monkeypatch):
     monkeypatch.setattr(module, "MAX_ROWS", 8)
     rows = Rows()
     for number in range(1, 78):
@@ -51,7 +51,7 @@ def test_every_row_but_the_newest_stands_for_as_many_updates(monkeypatch):
     assert {row.updates for row in rows.rows[:-1]} == {rows.stride}
 
 
-def test_what_a_resume_supersedes_is_forgotten():
+def test_superseded_rows_are_dropped():
     rows = Rows()
     for number in range(1, 11):
         rows.add(row_of_update(update(number)))

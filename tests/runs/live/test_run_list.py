@@ -16,12 +16,12 @@ def one(root):
 
 
 @pytest.mark.parametrize("end", ["finished", "early_stop", "failed"])
-def test_how_a_run_ended(made, end):
+def test_the_state_is_how_the_run_ended(made, end):
     made.run("a", end=end)
     assert (one(made.root).state, one(made.root).update, one(made.root).what) == (end, 6, "digits")
 
 
-def test_a_run_that_trains_holds_its_lock(made):
+def test_a_training_run_holds_its_lock(made):
     folder = made.run("a", end="")
     assert one(made.root).state == "killed"
     with (folder / ".lock").open("w") as lock:
@@ -29,7 +29,7 @@ def test_a_run_that_trains_holds_its_lock(made):
         assert one(made.root).state == "running"
 
 
-def test_a_run_that_goes_on_has_not_ended(made):
+def test_a_resumed_run_has_not_ended(made):
     folder = made.run("a", end="early_stop")
     with (folder / "journal.jsonl").open("ab") as file:
         file.write(b'{"event":"run_started","time":1,"name":"a","start_update":4}\n')
@@ -50,7 +50,7 @@ def test_the_newest_come_first_and_the_rest_is_counted(made):
 @pytest.mark.parametrize(
     "text", [b"", b"\xff\xfe", b"[]\n3\n", b'{"event":"run_ended","reason":{"a":1}}\n', b"[" * 50_000]
 )
-def test_a_spoilt_journal_is_a_line_too(tmp_path, text):
+def test_a_damaged_journal_is_listed(tmp_path, text):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "journal.jsonl").write_bytes(text)
     run = one(tmp_path)
@@ -58,12 +58,12 @@ def test_a_spoilt_journal_is_a_line_too(tmp_path, text):
     run.as_json()
 
 
-def test_a_folder_that_is_not_there_has_no_runs(tmp_path):
+def test_a_missing_folder_has_no_runs(tmp_path):
     assert list_runs(tmp_path / "none", "", 10) == ([], 0)
     assert not any_running(tmp_path / "none")
 
 
-def test_a_program_that_runs(tmp_path):
+def test_a_running_program_is_listed(tmp_path):
     writer = LiveWriter(tmp_path / "live", {"name": "train.py", "command": "train.py"})
     assert any_running(tmp_path / "live")
     writer.write_end(3, 1, {})
@@ -74,13 +74,13 @@ def test_a_program_that_runs(tmp_path):
     assert not run.matches("train finished")
 
 
-def test_a_name_cannot_turn_the_direction_of_writing(tmp_path):
+def test_a_name_cannot_contain_bidirectional_controls(tmp_path):
     writer = LiveWriter(tmp_path / "live", {"name": "\u202eyp.niart", "command": "a\x1b[2J b"})
     run = read_feed_listing(tmp_path / "live" / writer.name)
     assert (run.name, run.what) == ("\ufffdyp.niart", "a\ufffd[2J b")
 
 
-def test_a_time_that_no_clock_shows_is_not_believed(tmp_path):
+def test_an_absurd_time_is_ignored(tmp_path):
     writer = LiveWriter(tmp_path / "live", {"name": "train.py"})
     folder = tmp_path / "live" / writer.name
     (folder / "feed.jsonl").write_text('{"event":"started","time":1' + "0" * 400 + "}\n")

@@ -16,7 +16,7 @@ def append(path, text):
         file.write(text)
 
 
-def test_only_whole_lines_come_and_each_comes_once(tmp_path):
+def test_only_complete_lines_are_returned_once(tmp_path):
     path = tmp_path / "f"
     append(path, b"one\ntwo\nthr")
     tail = Tail(path)
@@ -27,7 +27,7 @@ def test_only_whole_lines_come_and_each_comes_once(tmp_path):
     assert (tail.remaining, tail.restarts) == (0, 0)
 
 
-def test_a_piece_at_a_time_and_a_long_line_as_a_whole(tmp_path):
+def test_one_chunk_at_a_time_and_a_long_line_completely(tmp_path):
     path = tmp_path / "f"
     append(path, b"a" * 10 + b"\n" + b"b" * 100 + b"\n" + b"c\n")
     tail = Tail(path)
@@ -36,7 +36,7 @@ def test_a_piece_at_a_time_and_a_long_line_as_a_whole(tmp_path):
     assert len(pieces[0]) == 1
 
 
-def test_a_torn_line_that_is_cut_off_and_written_anew(tmp_path):
+def test_a_torn_line_may_be_truncated_and_rewritten(tmp_path):
     path = tmp_path / "f"
     append(path, b"one\nto")
     tail = Tail(path)
@@ -48,7 +48,7 @@ def test_a_torn_line_that_is_cut_off_and_written_anew(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["another", "shorter", "longer"])
-def test_a_file_that_is_written_anew_is_read_from_its_start(tmp_path, how):
+def test_a_rewritten_file_is_read_from_its_start(tmp_path, how):
     path = tmp_path / "f"
     append(path, b"one\ntwo\n")
     tail = Tail(path)
@@ -62,14 +62,14 @@ def test_a_file_that_is_written_anew_is_read_from_its_start(tmp_path, how):
     assert tail.restarts == 1
 
 
-def test_a_line_that_no_run_writes_is_refused(tmp_path, monkeypatch):
+def test_an_overlong_line_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "MAX_LINE_BYTES", 64)
     append(tmp_path / "f", b"x" * 200)
     with pytest.raises(InvalidData, match="has a line of more than"):
         Tail(tmp_path / "f").read_lines(16)
 
 
-def test_what_is_no_file_is_not_opened_and_nobody_waits(tmp_path):
+def test_special_files_are_not_opened_and_do_not_block(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InvalidData, match="not a regular file"):
         Tail(tmp_path / "pipe").read_lines()

@@ -3,7 +3,7 @@ from trueloop.runs.queries.comparison import ABSENT, compare_metrics, find_diffe
 from trueloop.runs.queries.overview import Point
 
 
-def test_what_differs_by_group(made):
+def test_differences_are_grouped(made):
     one = read_journal(made.run("a"))
     other = read_journal(
         made.run(
@@ -33,11 +33,11 @@ def test_what_differs_by_group(made):
     assert groups == sorted(groups, key=["config", "code", "data", "model", "environment"].index)
 
 
-def test_two_runs_of_the_same_differ_in_nothing(made):
+def test_identical_runs_have_no_differences(made):
     assert find_differences([read_journal(made.run("a")), read_journal(made.run("b"))]) == []
 
 
-def test_true_is_not_one_and_three_runs_are_compared_at_once(made):
+def test_true_differs_from_one_and_three_runs_are_compared(made):
     runs = [
         read_journal(made.run(name, facts={"options": {"x": value}})) for name, value in zip("abc", (1, 1, True), strict=True)
     ]
@@ -45,7 +45,7 @@ def test_true_is_not_one_and_three_runs_are_compared_at_once(made):
     assert list(found.values) == [1, 1, True]
 
 
-def test_metrics_side_by_side(made):
+def test_metrics_are_compared_side_by_side(made):
     one = read_journal(made.run("a", losses=(0.5, 0.3, 0.4)))
     other = read_journal(made.run("b", losses=(0.6,), accuracies=(0.9,)))
     loss, accuracy = compare_metrics([one, other], metric_modes([one, other]))
@@ -55,7 +55,7 @@ def test_metrics_side_by_side(made):
     assert (accuracy.best, accuracy.last) == ([None, Point(0.9, 2, 1)], [None, Point(0.9, 2, 1)])
 
 
-def test_of_a_recipes_text_only_that_it_is_another_one_is_told(made):
+def test_a_recipe_source_is_compared_by_its_hash(made):
     runs = [read_journal(made.run(name, facts={"source": {"recipe.py": name * 9999}})) for name in "ab"]
     (found,) = find_differences(runs)
     assert (found.group, found.name) == ("code", "source.recipe.py")

@@ -47,14 +47,14 @@ def test_an_evaluation_without_a_row_gets_one(made):
     )
 
 
-def test_what_is_not_finite_is_written_as_in_the_journal(made):
+def test_nonfinite_values_are_written_as_in_the_journal(made):
     path = made.run("a", losses=(math.nan, -math.inf))
     assert [row["val/loss"] for row in table(path)] == ["", "nan", "", "-inf"]
     told = json.loads(as_text(path), parse_constant=lambda word: 1 / 0)
     assert [each["metrics"]["loss"] for each in told["evaluations"]] == ["nan", "-inf"]
 
 
-def test_json_holds_everything(made):
+def test_json_contains_everything(made):
     path = made.run("a", losses=(0.5, 0.25))
     text = as_text(path)
     told = json.loads(text)
@@ -67,13 +67,13 @@ def test_json_holds_everything(made):
     assert told["end"]["reason"] == "finished"
 
 
-def test_a_run_without_updates_is_a_head(made):
+def test_a_run_without_updates_has_only_a_header(made):
     path = made.run("a", losses=())
     assert table(path) == []
     assert json.loads(as_text(path))["updates"] == []
 
 
-def test_a_title_that_a_spreadsheet_would_execute_is_quoted(made):
+def test_a_title_that_looks_like_a_formula_is_quoted(made):
     path = made.run("a", losses=(0.5,), end="")
     made.write(
         "a",
@@ -82,7 +82,7 @@ def test_a_title_that_a_spreadsheet_would_execute_is_quoted(made):
     assert table(path)[1]["'=cmd()/x\ufffd[2J"] == "1.0"
 
 
-def test_the_rates_of_other_groups_are_columns_of_their_own(made, made_runs_module):
+def test_the_rates_of_other_groups_are_separate_columns(made, made_runs_module):
     rows = [made_runs_module.row(k)._replace(rates=(0.001, 0.1 * k)) for k in (1, 2)]
     path = made.write(
         "a", [RunStarted(name="x", epochs=1, updates=2, start_update=0, facts={}), UpdatesDone(rows=rows)]

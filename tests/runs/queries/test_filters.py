@@ -41,16 +41,16 @@ def runs(made):
         ("started>1969-12-31", "abc"),
     ],
 )
-def test_what_a_filter_lets_through(runs, filters, names):
+def test_filters_select_the_expected_runs(runs, filters, names):
     assert "".join(run.name for run in filter_runs(runs, [parse_condition(filters)])) == names
 
 
-def test_all_filters_hold_together(runs):
+def test_all_filters_apply_together(runs):
     assert [run.name for run in filter_runs(runs, map(parse_condition, ["recipe=digits", "val/loss<0.25"]))] == ["b"]
 
 
 @pytest.mark.parametrize("text", ["", "val/loss", "<3", "=x"])
-def test_a_filter_that_compares_nothing_is_refused(text):
+def test_a_filter_without_a_comparison_is_refused(text):
     with pytest.raises(InvalidConfig, match="has no comparison"):
         parse_condition(text)
 
@@ -60,7 +60,7 @@ def test_a_filter_with_a_word_where_a_number_is_needed_is_refused():
         parse_condition("val/loss<small")
 
 
-def test_an_unknown_name_lists_what_there_is(runs):
+def test_an_unknown_name_lists_the_available_ones(runs):
     with pytest.raises(InvalidConfig, match="No run has 'val/los'. Did you mean 'val/loss'") as caught:
         filter_runs(runs, [parse_condition("val/los<1")])
     assert "val/accuracy" in caught.value.fix

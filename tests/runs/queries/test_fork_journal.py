@@ -20,7 +20,7 @@ def branched(source, tmp_path, update):
     return target
 
 
-def test_history_up_to_the_update_and_where_it_comes_from(made, made_runs_module, tmp_path):
+def test_history_up_to_the_update_and_its_source_are_copied(made, made_runs_module, tmp_path):
     source = made.run("a")
     before = (source / "journal.jsonl").read_bytes()
     target = branched(source, tmp_path, 4)
@@ -45,7 +45,7 @@ def test_history_up_to_the_update_and_where_it_comes_from(made, made_runs_module
 @pytest.mark.parametrize("update", range(1, 7))
 @pytest.mark.parametrize("rates", [(), (0.1, 0.2)])
 @pytest.mark.parametrize("spread", [0.0, 0.25])
-def test_a_line_of_many_updates_is_cut(made, made_runs_module, tmp_path, update, rates, spread):
+def test_a_line_of_many_updates_is_truncated(made, made_runs_module, tmp_path, update, rates, spread):
     rows = [
         made_runs_module.row(k, 1.0 + k * spread, skipped=k == 3)._replace(
             rates=(rates[0], rates[1] + k * spread) if rates else ()
@@ -62,7 +62,7 @@ def test_a_line_of_many_updates_is_cut(made, made_runs_module, tmp_path, update,
     assert told.memory == ([(6, 5.0)] if update == 6 else [])
 
 
-def test_what_a_resume_superseded_stays_superseded(made, made_runs_module, tmp_path):
+def test_superseded_lines_remain_superseded(made, made_runs_module, tmp_path):
     source = made.run("a", losses=(0.5, 0.3, 0.4), end="")
     again = RunStarted(name="digits", epochs=3, updates=6, start_update=2, facts={"recipe": "digits"})
     made.write("a", [again, UpdatesDone(rows=[made_runs_module.row(k, 9.0) for k in (3, 4, 5)])])
@@ -72,7 +72,7 @@ def test_what_a_resume_superseded_stays_superseded(made, made_runs_module, tmp_p
     assert [each.update for each in told.evaluations] == [2]
 
 
-def test_a_later_process_is_left_out(made, made_runs_module, tmp_path):
+def test_a_later_process_is_not_copied(made, made_runs_module, tmp_path):
     source = made.run("a", end="")
     made.write("a", [RunStarted(name="digits", epochs=3, updates=6, start_update=4, facts={})])
     told = read_journal(branched(source, tmp_path, 2))
@@ -86,11 +86,11 @@ def test_a_line_that_is_being_written_is_not_copied(made, tmp_path):
     assert read_journal(branched(source, tmp_path, 6)).last_update == 6
 
 
-def test_a_path_in_a_journal_leads_nowhere_else(made, tmp_path):
+def test_only_the_name_of_a_recorded_path_is_used(made, tmp_path):
     told = read_journal(branched(made.hostile(), tmp_path, 2))
     assert [each.path for each in told.checkpoints] == ["runs/new/checkpoints/etc"]
 
 
-def test_an_unreadable_source_is_an_error_in_words(made, tmp_path):
+def test_an_unreadable_source_raises_a_clear_error(made, tmp_path):
     with pytest.raises(RunFolderError, match="cannot be copied"):
         branched(made.root / "nowhere", tmp_path, 2)

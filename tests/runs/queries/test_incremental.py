@@ -32,7 +32,7 @@ def assert_same(grown, anew):
     mode=st.sampled_from(["min", "max"]),
     end=st.sampled_from(["", "finished"]),
 )
-def test_grown_by_any_number_of_lines_it_is_what_reading_all_gives(made, losses, cut, mode, end):
+def test_any_number_of_new_lines_gives_the_result_of_a_full_read(made, losses, cut, mode, end):
     facts = {"config": {"monitor": {"metric": "val/loss", "mode": mode}}}
     whole = made.run("whole", losses, end=end, facts=facts)
     data = (whole / "journal.jsonl").read_bytes()
@@ -48,7 +48,7 @@ def test_grown_by_any_number_of_lines_it_is_what_reading_all_gives(made, losses,
     (whole / "journal.jsonl").unlink()
 
 
-def test_lines_that_were_counted_already_are_passed_over(made):
+def test_lines_already_counted_are_skipped(made):
     path = made.run("a", end="")
     record = {**as_kept(path), "read": [0, journal_position(made.root / "a")[1]]}
     first = (path / "journal.jsonl").read_bytes().index(b"\n") + 1
@@ -83,14 +83,14 @@ def garbage(made, made_runs_module):
 
 
 @pytest.mark.parametrize("change", [again, rolled_back, anew, shorter, garbage])
-def test_what_changes_what_came_before_is_read_anew(made, made_runs_module, change):
+def test_lines_that_change_earlier_ones_need_a_full_read(made, made_runs_module, change):
     path = made.run("a", end="")
     before = as_kept(path)
     change(made, made_runs_module)
     assert extend_record(path, before) is None
 
 
-def test_a_line_without_an_end_that_fills_the_tail_is_read_anew(made, monkeypatch):
+def test_a_torn_line_longer_than_the_tail_needs_a_full_read(made, monkeypatch):
     path = made.run("a", end="")
     before = as_kept(path)
     monkeypatch.setattr(incremental, "_TAIL_BYTES", 100)
@@ -102,13 +102,13 @@ def test_a_line_without_an_end_that_fills_the_tail_is_read_anew(made, monkeypatc
     assert extend_record(path, before) is None
 
 
-def test_a_damaged_one_is_always_read_anew(made, made_runs_module):
+def test_a_damaged_journal_always_needs_a_full_read(made, made_runs_module):
     path = made_runs_module.damage(made.run("a"))
     assert extend_record(path, as_kept(path)) is None
     assert extend_record(path, read_record(path)[0]) is None
 
 
-def test_the_index_reads_a_long_journal_once_and_then_what_is_new(made, made_runs_module, monkeypatch):
+def test_the_index_reads_a_long_journal_once_and_then_new_lines(made, made_runs_module, monkeypatch):
     monkeypatch.setattr(index, "MIN_INCREMENTAL_BYTES", 1)
     seen = []
     real = index.read_record
@@ -128,7 +128,7 @@ def test_the_index_reads_a_long_journal_once_and_then_what_is_new(made, made_run
     assert seen == ["a", "a"]
 
 
-def test_a_journal_of_the_first_schema_grows_too(made):
+def test_a_journal_of_the_first_schema_can_be_extended(made):
     path = made.run("a", end="")
     row = {"loss": 0.5, "grad_norm": 1.0, "lr": 0.1, "examples": 8, "wait_s": 0.1, "total_s": 0.5, "skipped": True}
     before = as_kept(path)

@@ -26,7 +26,7 @@ def told(runs):
     return [run.as_json() for run in runs]
 
 
-def test_a_second_question_reads_no_journal(made, read_journals):
+def test_a_second_query_reads_no_journal(made, read_journals):
     made.run("b", losses=(0.9,))
     made.run("a")
     first = load_overviews(made.root, facts=True)
@@ -53,7 +53,7 @@ def test_only_what_changed_is_read_again(made, read_journals):
     assert read_journals == ["a"]
 
 
-def test_whether_it_trains_is_never_taken_from_the_index(made):
+def test_whether_it_is_training_is_never_cached(made):
     path = made.run("a", end="")
     assert load_overviews(made.root)[0].state == "killed"
     with RunFolder(path).lock():
@@ -114,7 +114,7 @@ def other_table(path):
         lambda path: path.write_bytes(b"no database at all" * 100),
     ],
 )
-def test_an_index_that_cannot_be_used_is_made_anew_without_a_word(made, read_journals, capfd, spoil):
+def test_an_unusable_index_is_silently_rebuilt(made, read_journals, capfd, spoil):
     made.run("a")
     made.run("b")
     first = told(load_overviews(made.root))
@@ -127,14 +127,14 @@ def test_an_index_that_cannot_be_used_is_made_anew_without_a_word(made, read_jou
     assert sorted(path.name for path in made.root.iterdir()) == [INDEX_NAME, "a", "b"]
 
 
-def test_where_nothing_can_be_written_the_answer_is_the_same(made, monkeypatch):
+def test_an_unwritable_folder_gives_the_same_result(made, monkeypatch):
     made.run("a")
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert [run.name for run in load_overviews(made.root)] == ["a"]
     assert not (made.root / INDEX_NAME).exists()
 
 
-def test_an_index_that_another_process_holds_is_done_without(made, monkeypatch):
+def test_an_index_locked_by_another_process_is_not_used(made, monkeypatch):
     made.run("a")
     load_overviews(made.root)
     made.run("b")
@@ -160,7 +160,7 @@ def test_a_link_is_neither_a_run_nor_an_index(made, tmp_path):
     assert not victim.exists()
 
 
-def test_what_is_no_run_is_passed_over(made):
+def test_folders_without_a_run_are_skipped(made):
     assert load_overviews(made.root) == []
     made.run("a")
     (made.root / "empty").mkdir()
@@ -176,7 +176,7 @@ def test_a_damaged_run_is_a_row_like_any_other(made, made_runs_module):
         assert [run.state for run in load_overviews(made.root)] == ["finished", "damaged"]
 
 
-def test_names_that_are_no_text_are_kept_too(made, read_journals):
+def test_names_that_are_not_utf8_are_cached(made, read_journals):
     name = os.fsdecode(b"r\xff\xfe")
     made.run(name)
     made.hostile()
@@ -185,7 +185,7 @@ def test_names_that_are_no_text_are_kept_too(made, read_journals):
     assert len(read_journals) == 2
 
 
-def test_two_processes_that_begin_at_once_get_the_same_answer(made):
+def test_concurrent_processes_get_the_same_result(made):
     for k in range(30):
         made.run(f"run-{k:02}")
     code = (

@@ -23,7 +23,7 @@ def test_a_run_has_the_same_colour_on_every_panel(made):
     assert seen == {("one", 0), ("two", 1)}
 
 
-def test_what_is_nowhere_finite_is_not_drawn(made):
+def test_curves_without_finite_values_are_not_drawn(made):
     histories = {name: read_journal(made.run(name, losses=(math.nan,))) for name in ("a", "b")}
     assert "metric_val/loss" not in {panel.name for panel in overlay_panels(histories)}
     assert overlay_panels({}) == []

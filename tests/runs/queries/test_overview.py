@@ -33,7 +33,7 @@ def test_a_finished_run_in_numbers(made):
     assert seen.record["last_checkpoint"] == "checkpoints/update-000000006"
 
 
-def test_as_json_it_is_strict_and_whole(made):
+def test_its_json_is_strict_and_complete(made):
     seen = read_overview(made.run("a", losses=(0.5, math.nan)))
     told = json.loads(json.dumps(seen.as_json(), default=str).replace("NaN", '"nan"'))
     assert told["best"] == {"metric": "val/loss", "value": 0.5, "update": 2, "epoch": 1}
@@ -43,7 +43,7 @@ def test_as_json_it_is_strict_and_whole(made):
     assert not {"lowest", "highest", "end"} & told.keys()
 
 
-def test_the_id_of_an_older_journal_is_that_of_its_first_line_and_stays(made):
+def test_the_id_of_an_older_journal_is_the_stable_hash_of_its_first_line(made):
     path = made.write("old", [RunStarted(name="x", epochs=1, updates=2, start_update=0, facts={})])
     first = read_overview(path).run_id
     assert len(first) == 32
@@ -59,7 +59,7 @@ def test_the_state_is_how_the_newest_process_ended(made, reason):
         assert read_overview(path).state == reason, "it says so itself"
 
 
-def test_without_an_end_it_runs_while_the_lock_is_held_and_was_killed_after(made):
+def test_without_an_end_the_lock_decides_between_running_and_killed(made):
     path = made.run("a", end="")
     with RunFolder(path).lock():
         assert read_overview(path).state == "running"
@@ -67,7 +67,7 @@ def test_without_an_end_it_runs_while_the_lock_is_held_and_was_killed_after(made
     assert read_overview(path).record["duration_s"] == pytest.approx(6 * 0.01 + 3 * 0.1 + 3 * 0.01)
 
 
-def test_what_a_resume_superseded_does_not_count(made):
+def test_superseded_updates_are_not_counted(made):
     path = made.run("a", losses=(0.5, 0.3, 0.1), end="")
     made.write("a", [RunStarted(name="digits", epochs=3, updates=6, start_update=4, facts={})])
     seen = read_overview(path)
@@ -75,7 +75,7 @@ def test_what_a_resume_superseded_does_not_count(made):
     assert (seen.record["update"], seen.record["processes"]) == (4, 2)
 
 
-def test_a_rolled_back_run_waits_until_it_goes_on(made, made_runs_module):
+def test_a_rolled_back_run_is_pending_until_it_is_resumed(made, made_runs_module):
     path = made.run("a", end="")
     made.write("a", [Notice(update=6, kind="rolled_back", message="", details={})])
     assert read_overview(path).state == "rolled_back"
@@ -89,7 +89,7 @@ def test_a_rolled_back_run_waits_until_it_goes_on(made, made_runs_module):
     assert read_overview(path).state == "killed"
 
 
-def test_a_damaged_journal_is_told_and_never_raised(made, made_runs_module):
+def test_a_damaged_journal_is_reported_and_never_raised(made, made_runs_module):
     seen = read_overview(made_runs_module.damage(made.run("a"), 3))
     assert (seen.state, seen.name, seen.metrics, seen.run_id) == ("damaged", "a", [], "")
     assert "Line 3 of" in seen.problem
@@ -117,7 +117,7 @@ def test_no_line_makes_an_overview_raise(made, line):
     assert read_overview(path).problem
 
 
-def test_a_journal_in_which_nothing_began_is_empty_and_one_of_tomorrow_says_so(made):
+def test_journals_without_a_run_or_of_a_newer_schema_are_reported(made):
     path = made.root / "a"
     path.mkdir(parents=True)
     (path / "journal.jsonl").write_text("")
@@ -131,7 +131,7 @@ def test_a_journal_in_which_nothing_began_is_empty_and_one_of_tomorrow_says_so(m
         require_readable(seen)
 
 
-def test_what_is_not_finite_is_never_best(made):
+def test_nonfinite_values_are_never_best(made):
     seen = read_overview(made.run("a", losses=(math.nan, math.inf, 0.7)))
     assert seen.best("val/loss", "max") == Point(0.7, 6, 3)
     only = read_overview(made.run("b", losses=(math.nan,)))
@@ -152,11 +152,11 @@ def test_settings_are_dotted(made):
     assert flatten({"a": {"b": {}, "c": 1}, "d": []}) == {"a.c": 1, "d": []}
 
 
-def test_where_a_journal_says_a_checkpoint_lies_is_not_followed(made):
+def test_recorded_checkpoint_paths_are_not_followed(made):
     assert read_overview(made.hostile()).record["last_checkpoint"] == "checkpoints/etc"
 
 
-def test_the_test_set_is_a_metric_of_its_own(made):
+def test_the_test_set_has_its_own_metrics(made):
     path = made.run("a", end="")
     test = Evaluated(update=6, epoch=3, split="test", metrics={"loss": 0.2}, tables={}, seconds=0.1, best=False)
     made.write("a", [test, RunEnded(update=6, reason="finished", seconds=2)])
@@ -164,7 +164,7 @@ def test_the_test_set_is_a_metric_of_its_own(made):
 
 
 @pytest.mark.parametrize("examples", [1e308, 10**400, 1e999, "many", None])
-def test_a_number_that_cannot_be_counted_is_damage(made, made_runs_module, examples):
+def test_an_overlarge_number_is_damage(made, made_runs_module, examples):
     path = made.run("a", end="") / "journal.jsonl"
     lines = made_runs_module.records(path.parent)
     lines[1]["examples"] = examples
@@ -172,7 +172,7 @@ def test_a_number_that_cannot_be_counted_is_damage(made, made_runs_module, examp
     assert read_overview(path.parent).state == "damaged"
 
 
-def test_a_run_is_named_by_its_folder_however_it_is_written(made, monkeypatch):
+def test_a_run_is_named_by_its_folder_for_any_spelling_of_the_path(made, monkeypatch):
     path = made.run("a.b")
     monkeypatch.chdir(path)
     assert [read_overview(each).name for each in (path, Path("."), Path("../a.b"), path / "..", path / "." / "")] == [

@@ -23,7 +23,7 @@ class Tags(HTMLParser):
         self.text += data
 
 
-def test_a_picture_of_two_runs(made, tmp_path):
+def test_two_runs_are_drawn_into_one_picture(made, tmp_path):
     histories = {name: read_journal(made.run(name)) for name in ("a", "_b")}
     save_png(histories, tmp_path / "both.png")
     with Image.open(tmp_path / "both.png") as image:
@@ -37,7 +37,7 @@ def test_one_run_has_the_plots_of_its_report(made):
     assert names == ["loss", "lr", "grad_norm", "throughput", "waiting"]
 
 
-def test_a_page_with_what_differs(made, tmp_path):
+def test_a_page_lists_the_differences(made, tmp_path):
     one, other = read_journal(made.run("a")), read_journal(made.run("b", losses=(0.9, 0.2), facts={"options": {"width": 64}}))
     path = tmp_path / "page.html"
     histories = {"a": one, "b": other}
@@ -63,7 +63,7 @@ def test_hostile_names_stay_text(made, made_runs_module, tmp_path):
     save_png(histories, tmp_path / "page.png")
 
 
-def test_a_file_that_cannot_be_written_is_an_error_in_words(made, tmp_path):
+def test_an_unwritable_file_raises_a_clear_error(made, tmp_path):
     histories = {"a": read_journal(made.run("a", losses=()))}
     with pytest.raises(RunFolderError, match="cannot be written"):
         save_html(histories, tmp_path / "nowhere" / "page.html")

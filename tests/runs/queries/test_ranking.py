@@ -17,26 +17,26 @@ def test_every_evaluation_of_every_run_counts(made):
     assert [each.run.name for each in rank_runs(load_overviews(made.root), "val/accuracy", "min")] == ["a", "b"]
 
 
-def test_of_equals_the_one_that_began_earlier(made):
+def test_of_equals_the_run_that_started_earlier_wins(made):
     made.run("a", losses=(0.1,), at=2.0)
     made.run("b", losses=(0.1,), at=1.0)
     assert rank_runs(load_overviews(made.root), "val/loss", "min")[0].run.name == "b"
 
 
-def test_an_unknown_metric_names_those_that_exist(made):
+def test_an_unknown_metric_lists_the_measured_ones(made):
     made.run("a", accuracies=(0.1, 0.2, 0.3))
     with pytest.raises(InvalidConfig, match="No run has measured 'val/accurcy'. Did you mean 'val/accuracy'") as caught:
         rank_runs(load_overviews(made.root), "val/accurcy", "max")
     assert caught.value.fix == "Measured metrics: val/loss, val/accuracy."
 
 
-def test_one_that_was_never_finite_is_said(made):
+def test_a_metric_without_finite_values_is_refused(made):
     made.run("a", losses=(float("nan"),))
     with pytest.raises(InvalidConfig, match="No run has a finite value of 'val/loss'"):
         rank_runs(load_overviews(made.root), "val/loss", "min")
 
 
-def test_the_direction_is_what_the_runs_say_else_what_the_name_says(made):
+def test_the_mode_comes_from_the_runs_else_from_the_name(made):
     made.run("a", facts={"config": {"monitor": {"metric": "val/score", "mode": "max"}}})
     runs = load_overviews(made.root)
     assert metric_mode("val/score", runs) == "max"
@@ -46,7 +46,7 @@ def test_the_direction_is_what_the_runs_say_else_what_the_name_says(made):
     assert metric_mode("val/mapping", runs) is None
 
 
-def test_a_direction_that_is_not_known_is_asked_for(made):
+def test_an_unknown_mode_must_be_passed(made):
     made.write(
         "a",
         [
@@ -62,13 +62,13 @@ def test_a_direction_that_is_not_known_is_asked_for(made):
         require_mode("val/thin", runs)
 
 
-def test_runs_that_disagree_leave_it_open(made):
+def test_disagreeing_runs_have_no_mode(made):
     made.run("a", facts={"config": {"monitor": {"metric": "val/loss", "mode": "max"}}})
     made.run("b")
     assert metric_mode("val/loss", load_overviews(made.root)) is None
 
 
-def test_all_values_of_one_run_in_order(made):
+def test_all_values_of_a_run_are_ranked(made):
     history = read_journal(made.run("a", losses=(0.5, float("nan"), 0.3, 0.5)))
     assert rank_points(history, "val/loss", "min") == [Point(0.3, 6, 3), Point(0.5, 2, 1), Point(0.5, 8, 4)]
     assert rank_points(history, "val/loss", "max")[0] == Point(0.5, 2, 1)

@@ -16,7 +16,7 @@ def here(made, monkeypatch, tmp_path):
     return made
 
 
-def test_a_path_a_name_a_beginning_and_an_id(here, tmp_path):
+def test_a_path_a_name_a_prefix_and_an_id_find_a_run(here, tmp_path):
     root = here.root
     assert find_run(str(root / "text-1"), root) == root / "text-1"
     assert find_run("runs/text-1", root) == tmp_path.relative_to(tmp_path) / "runs" / "text-1"
@@ -26,17 +26,17 @@ def test_a_path_a_name_a_beginning_and_an_id(here, tmp_path):
     assert find_run(run_id[:9], root) == root / "text-1"
 
 
-def test_a_folder_here_counts_where_the_root_has_none_of_that_name(here, tmp_path):
+def test_a_folder_in_the_working_directory_is_the_fallback(here, tmp_path):
     shutil.copytree(here.root / "text-1", tmp_path / "mine")
     assert find_run("mine", here.root).resolve() == tmp_path / "mine"
 
 
-def test_several_are_named(here):
+def test_several_matches_are_listed(here):
     with pytest.raises(RunFolderError, match="'dig' matches 2 runs: digits-1, digits-10"):
         find_run("dig", here.root)
 
 
-def test_an_unknown_one_names_the_nearest(here):
+def test_an_unknown_run_suggests_the_most_similar(here):
     with pytest.raises(RunFolderError) as caught:
         find_run("digit-1", here.root)
     assert caught.value.fix == "Did you mean 'digits-1'?"
@@ -55,7 +55,7 @@ def test_a_name_that_leaves_the_root_is_refused(here, word):
 
 
 @pytest.mark.parametrize("word", ["", "a\0b", "x" * 5000, "a/b", "\x1b[31m"])
-def test_what_can_be_no_name_is_unknown(here, word):
+def test_an_invalid_name_is_unknown(here, word):
     with pytest.raises(RunFolderError, match="There is no run"):
         find_run(word, here.root)
 

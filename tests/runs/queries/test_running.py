@@ -6,7 +6,7 @@ from trueloop.app.training.run_folder import RunFolder
 from trueloop.runs.queries.running import is_training
 
 
-def test_a_lock_is_seen_only_while_it_is_held(tmp_path):
+def test_a_lock_is_detected_only_while_it_is_held(tmp_path):
     assert is_training(tmp_path) is False
     assert list(tmp_path.iterdir()) == [], "looking leaves nothing behind"
     with RunFolder(tmp_path).lock():
@@ -15,7 +15,7 @@ def test_a_lock_is_seen_only_while_it_is_held(tmp_path):
     assert (tmp_path / ".lock").is_file()
 
 
-def test_the_lock_of_another_process_is_seen_and_ends_with_it(tmp_path):
+def test_the_lock_of_another_process_ends_with_it(tmp_path):
     code = f"""
 import sys
 from pathlib import Path
@@ -34,7 +34,7 @@ with RunFolder(Path({str(tmp_path)!r})).lock():
     assert is_training(tmp_path) is False
 
 
-def test_two_who_look_do_not_see_each_other(tmp_path):
+def test_two_concurrent_checks_do_not_see_each_other(tmp_path):
     import fcntl
 
     (tmp_path / ".lock").touch()
@@ -44,7 +44,7 @@ def test_two_who_look_do_not_see_each_other(tmp_path):
     os.close(looking)
 
 
-def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path):
+def test_a_link_instead_of_a_lock_file_is_not_followed(tmp_path):
     (tmp_path / "elsewhere").touch()
     (tmp_path / ".lock").symlink_to("elsewhere")
     assert is_training(tmp_path) is None

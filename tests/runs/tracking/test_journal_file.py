@@ -11,7 +11,7 @@ from trueloop.runs.tracking.journal_file import checksum_before, complete_lines,
 
 
 @pytest.mark.parametrize("block", [1, 3, 1 << 20])
-def test_whole_lines_and_where_they_begin(tmp_path, monkeypatch, block):
+def test_complete_lines_are_yielded_with_their_offsets(tmp_path, monkeypatch, block):
     monkeypatch.setattr(journal_file, "BLOCK_BYTES", block)
     path = tmp_path / "journal"
     path.write_bytes(b"one\ntwo\n\nfour\ntorn")
@@ -24,7 +24,7 @@ def test_whole_lines_and_where_they_begin(tmp_path, monkeypatch, block):
         assert list(complete_lines(file, 14)) == []
 
 
-def test_a_torn_line_that_was_cut_off_is_not_remembered(tmp_path):
+def test_a_truncated_torn_line_is_not_buffered(tmp_path):
     path = tmp_path / "journal"
     path.write_bytes(b"one\nto")
     with FileIO(path) as file:
@@ -33,7 +33,7 @@ def test_a_torn_line_that_was_cut_off_is_not_remembered(tmp_path):
         assert list(complete_lines(file, 4)) == [(4, b"three\n")]
 
 
-def test_the_file_may_be_read_elsewhere_between_two_lines(tmp_path, monkeypatch):
+def test_the_file_may_be_read_at_another_offset_between_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(journal_file, "BLOCK_BYTES", 4)
     path = tmp_path / "journal"
     path.write_bytes(b"one\ntwo\nthree\n")
@@ -45,7 +45,7 @@ def test_the_file_may_be_read_elsewhere_between_two_lines(tmp_path, monkeypatch)
     assert found == [b"one\n", b"two\n", b"three\n"]
 
 
-def test_a_seal_knows_what_stands_before_a_place(tmp_path):
+def test_a_checksum_identifies_the_bytes_before_an_offset(tmp_path):
     path = tmp_path / "journal"
     path.write_bytes(b"one\ntwo\nthree\n")
     with FileIO(path) as file:
@@ -57,7 +57,7 @@ def test_a_seal_knows_what_stands_before_a_place(tmp_path):
         assert checksum_before(file, 8) not in ("", sealed)
 
 
-def test_one_process_at_a_time(tmp_path):
+def test_the_lock_admits_one_process(tmp_path):
     path = tmp_path / "journal"
     path.write_bytes(b"")
     script = f"import fcntl; fcntl.flock(open({str(path)!r}), fcntl.LOCK_EX | fcntl.LOCK_NB)"

@@ -46,7 +46,7 @@ def sync(run, url, **how):
 
 
 @pytest.mark.parametrize("events", ["WHOLE", "KILLED", "RESUMED"])
-def test_mlflow_holds_what_the_journal_says(tracked, new_run, store, events):
+def test_mlflow_contains_the_content_of_the_journal(tracked, new_run, store, events):
     run = new_run(getattr(tracked, events))
     assert sync(run, store).outcome == "copied"
     kept, points, models = tracked.in_mlflow(store)
@@ -71,7 +71,7 @@ def test_mlflow_holds_what_the_journal_says(tracked, new_run, store, events):
     assert notes == [f"update {n.update}, {n.kind}: {n.message}" for n in read_journal(run.path).notes]
 
 
-def test_a_second_time_nothing_changes(tracked, new_run, store):
+def test_a_second_sync_changes_nothing(tracked, new_run, store):
     run = new_run(tracked.RESUMED)
     sync(run, store)
     before = tracked.in_mlflow(store)
@@ -85,7 +85,7 @@ def test_a_second_time_nothing_changes(tracked, new_run, store):
     assert {m.model_id for m in after[2].values()} == {m.model_id for m in before[2].values()}
 
 
-def test_a_resume_takes_back_what_it_superseded(tracked, new_run, store):
+def test_superseded_points_are_removed(tracked, new_run, store):
     run = new_run(tracked.KILLED)
     sync(run, store)
     run.add([*tracked.RESUMED[len(tracked.KILLED) :]])
@@ -95,7 +95,7 @@ def test_a_resume_takes_back_what_it_superseded(tracked, new_run, store):
     assert sorted(models) == ["update-000000004", "update-000000008", "update-000000012"]
 
 
-def test_one_query_answers_the_best_checkpoint_of_which_run(tracked, new_run, store):
+def test_one_query_finds_the_best_checkpoint_of_all_runs(tracked, new_run, store):
     other = {**tracked.FACTS, "run_id": "f" * 32}
     better = new_run([tracked.started(facts=other), *tracked.epoch(4, 0.3), *tracked.epoch(8, 0.35), tracked.ended(8)])
     worse = new_run(tracked.WHOLE)
@@ -111,7 +111,7 @@ def test_one_query_answers_the_best_checkpoint_of_which_run(tracked, new_run, st
     assert client.get_run(found.source_run_id).info.run_name == better.path.name
 
 
-def test_a_writer_killed_between_a_batch_and_its_mark_is_made_good(tracked, new_run, store, monkeypatch):
+def test_a_writer_killed_between_a_batch_and_its_cursor_is_repaired(tracked, new_run, store, monkeypatch):
     run = new_run(tracked.WHOLE[:8])
 
     def killed(self, run_id, key, value, **_):
@@ -128,7 +128,7 @@ def test_a_writer_killed_between_a_batch_and_its_mark_is_made_good(tracked, new_
     assert tracked.in_mlflow(store)[1] == tracked.points_of(run.path)
 
 
-def test_two_writers_of_one_run_leave_it_once(tracked, new_run, store):
+def test_two_writers_of_one_run_create_it_once(tracked, new_run, store):
     # As two machines would on a file system without locks: the lock on the journal is not asked.
     run = new_run(tracked.WHOLE[:4])
     target = parse_target(store, run.path.parent)
@@ -150,7 +150,7 @@ def test_two_writers_of_one_run_leave_it_once(tracked, new_run, store):
     assert sorted(models) == ["update-000000004", "update-000000008", "update-000000012"]
 
 
-def test_a_run_that_is_there_twice_becomes_one(tracked, new_run, sqlite_store):
+def test_a_duplicated_run_becomes_one(tracked, new_run, sqlite_store):
     run = new_run(tracked.WHOLE)
     sync(run, sqlite_store)
     client = MlflowClient(tracking_uri=sqlite_store)
@@ -161,7 +161,7 @@ def test_a_run_that_is_there_twice_becomes_one(tracked, new_run, sqlite_store):
     assert len(models) == 3
 
 
-def test_a_run_deleted_in_mlflow_comes_back(tracked, new_run, sqlite_store):
+def test_a_run_deleted_in_mlflow_is_restored(tracked, new_run, sqlite_store):
     run = new_run(tracked.WHOLE)
     sync(run, sqlite_store)
     MlflowClient(tracking_uri=sqlite_store).delete_run(tracked.in_mlflow(sqlite_store)[0].info.run_id)
@@ -171,7 +171,7 @@ def test_a_run_deleted_in_mlflow_comes_back(tracked, new_run, sqlite_store):
     assert len(models) == 3
 
 
-def test_names_that_mlflow_does_not_take_are_changed_as_little_as_can_be(tracked, new_run, sqlite_store):
+def test_invalid_mlflow_names_are_changed_minimally(tracked, new_run, sqlite_store):
     facts = {**tracked.FACTS, "config": {"a'b\"; DROP TABLE runs": "x" * 10_000}, "<script>": "'); --"}
     facts["config"] |= {"n" * 250 + tail: tail for tail in "12"}
     run = new_run([tracked.started(facts=facts), tracked.rows(1, 4), tracked.saved(4), tracked.ended(4)])
@@ -183,7 +183,7 @@ def test_names_that_mlflow_does_not_take_are_changed_as_little_as_can_be(tracked
     assert kept.data.tags["trueloop._script_"] == "'); --"
 
 
-def test_names_that_lead_elsewhere_when_read_as_paths_are_kept_too(tracked, new_run, sqlite_store):
+def test_names_with_path_components_are_escaped(tracked, new_run, sqlite_store):
     names = {
         "f1//macro": "val/f1/_/macro", "": "val/_", "a/../b": "val/a/__/b", "./c": "val/_/c", "d/": "val/d/_",
         "e" * 245 + "/f": "val/" + "e" * 245, "v1.2": "val/v1.2",
@@ -201,7 +201,7 @@ def test_names_that_lead_elsewhere_when_read_as_paths_are_kept_too(tracked, new_
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "tensorboard"])
-def test_words_that_are_no_unicode_are_kept_as_far_as_they_are(tracked, new_run, sqlite_store, tmp_path, kind):
+def test_invalid_unicode_is_replaced(tracked, new_run, sqlite_store, tmp_path, kind):
     facts = {**tracked.FACTS, "options": {"data": "/data/\udcff"}, "where": "\udcff"}
     run = new_run(
         [tracked.started(facts=facts), tracked.rows(1, 4), tracked.noted(4, "odd", "\udcff"), tracked.ended(4)]
@@ -211,7 +211,7 @@ def test_words_that_are_no_unicode_are_kept_as_far_as_they_are(tracked, new_run,
         assert tracked.in_mlflow(sqlite_store)[0].data.params["options.data"] == "/data/?"
 
 
-def test_a_run_id_is_never_part_of_a_query_unless_it_is_one(tracked, new_run, sqlite_store):
+def test_only_a_valid_run_id_is_used_in_a_query(tracked, new_run, sqlite_store):
     facts = {**tracked.FACTS, "run_id": "' OR tags.x != '"}
     run = new_run([tracked.started(facts=facts), tracked.rows(1, 4), tracked.ended(4)])
     sync(run, sqlite_store)
@@ -221,7 +221,7 @@ def test_a_run_id_is_never_part_of_a_query_unless_it_is_one(tracked, new_run, sq
     assert tracked.in_mlflow(sqlite_store, hashlib.sha256(first).hexdigest()[:32])[1] == tracked.points_of(run.path)
 
 
-def test_the_schema_of_another_mlflow_is_refused(tracked, new_run, sqlite_store):
+def test_the_schema_of_another_mlflow_version_is_refused(tracked, new_run, sqlite_store):
     path = Path(sqlite_store.removeprefix("sqlite:///"))
     with sqlite3.connect(path) as database:
         database.execute("UPDATE alembic_version SET version_num = '0123456789ab'")
@@ -236,13 +236,13 @@ def test_the_schema_of_another_mlflow_is_refused(tracked, new_run, sqlite_store)
     assert (run.path / "journal.jsonl").read_bytes() == journal
 
 
-def test_a_file_that_is_no_database_is_refused(tracked, new_run, tmp_path):
+def test_a_file_that_is_not_a_database_is_refused(tracked, new_run, tmp_path):
     (tmp_path / "x.db").write_bytes(b"no database " * 1000)
     with pytest.raises(StoreError, match="x.db.* does not answer.*not a database"):
         sync(new_run(tracked.WHOLE), f"sqlite:///{tmp_path}/x.db")
 
 
-def test_a_locked_file_is_a_store_that_is_down(tracked, new_run, sqlite_store, monkeypatch):
+def test_a_locked_database_is_unavailable(tracked, new_run, sqlite_store, monkeypatch):
     run = new_run(tracked.WHOLE)
     sync(run, sqlite_store)
     from sqlalchemy import sql
@@ -260,7 +260,7 @@ def test_a_locked_file_is_a_store_that_is_down(tracked, new_run, sqlite_store, m
     assert tracked.in_mlflow(sqlite_store, "e" * 32)[1] == tracked.points_of(run.path)
 
 
-def test_a_database_that_is_away_is_told_at_once_and_without_its_password(tracked, new_run):
+def test_an_unreachable_database_is_reported_fast_without_its_password(tracked, new_run):
     with pytest.raises(StoreUnavailable) as caught:
         sync(new_run(tracked.WHOLE), "postgresql+psycopg://me:s3cret@127.0.0.1:9/runs")
     assert "does not answer" in str(caught.value)
@@ -268,7 +268,7 @@ def test_a_database_that_is_away_is_told_at_once_and_without_its_password(tracke
     assert caught.value.__cause__ is None
 
 
-def test_a_server_that_is_away_is_told_without_its_password(tracked, new_run):
+def test_an_unreachable_server_is_reported_without_its_password(tracked, new_run):
     with pytest.raises(StoreUnavailable) as caught:
         sync(new_run(tracked.WHOLE), "http://me:s3cret@127.0.0.1:9")
     assert "does not answer" in str(caught.value)
@@ -282,7 +282,7 @@ def test_a_deleted_experiment_is_named(tracked, new_run, sqlite_store):
         sync(new_run(tracked.WHOLE), sqlite_store)
 
 
-def test_an_answer_that_refuses_is_told_as_one(tracked, new_run, store, monkeypatch):
+def test_a_rejected_request_is_reported_as_such(tracked, new_run, store, monkeypatch):
     monkeypatch.setattr("trueloop.runs.tracking.mlflow_sink.MAX_NAME_CHARS", 300)
     facts = {**tracked.FACTS, "config": {"n" * 280: 1}}
     run = new_run([tracked.started(facts=facts), tracked.rows(1, 4), tracked.ended(4)])
@@ -292,7 +292,7 @@ def test_an_answer_that_refuses_is_told_as_one(tracked, new_run, store, monkeypa
     assert "When that is fixed" in caught.value.fix
 
 
-def test_a_new_database_is_laid_out_beside_the_runs(tracked, new_run, tmp_path):
+def test_a_new_database_is_created_next_to_the_runs(tracked, new_run, tmp_path):
     run = new_run(tracked.WHOLE)
     sync(run, "sqlite")
     assert tracked.in_mlflow(f"sqlite:///{tmp_path}/mlflow.db")[1] == tracked.points_of(run.path)

@@ -29,21 +29,21 @@ def test_settings_are_params_and_the_rest_are_tags():
     assert (made.run_id, made.name, made.group, made.started_ms) == ("0" * 32, "digits-1", "digits", 1500)
 
 
-def test_a_long_mapping_is_one_tag_and_a_long_text_is_cut():
+def test_a_long_mapping_is_one_tag_and_a_long_text_is_truncated():
     packages = {f"package-{k}": "1.0" for k in range(31)}
     tags = run({"packages": packages, "note": "x" * 6000}).tags
     assert json.loads(tags["trueloop.packages"]) == packages
     assert (len(tags["trueloop.note"]), tags["trueloop.note"][-1]) == (5000, "…")
 
 
-def test_facts_that_are_not_what_they_should_be_make_no_trouble():
+def test_facts_of_unexpected_types_are_accepted():
     made = run({"config": "none", "options": None, "git": None, "data": {}}, name="", folder="")
     assert made.params == {}
     assert made.tags == {"trueloop.git": "null", "trueloop.data": "{}"}
     assert made.group == "run"
 
 
-def test_the_shape_is_what_a_store_cannot_change():
+def test_the_fingerprint_covers_what_a_store_cannot_change():
     same = run({"config": {"a": 1}, "host": "x"}).fingerprint
     assert run({"config": {"a": 1}, "host": "y"}).fingerprint == same
     assert run({"config": {"a": 2}, "host": "x"}).fingerprint != same

@@ -9,7 +9,7 @@ from trueloop.runs.tracking.sink import StoreError, StoreUnavailable, SyncCursor
 CURSOR = SyncCursor(journal_bytes=7, checksum="abc", fingerprint="def", state="", translator_state={"clock_s": 1.25, "notes": 3})
 
 
-def test_it_is_read_back_as_it_was_written():
+def test_a_cursor_survives_encoding_and_parsing():
     assert SyncCursor.parse(CURSOR.to_json()) == CURSOR
     assert "\n" not in CURSOR.to_json()
 
@@ -30,7 +30,7 @@ def test_it_is_read_back_as_it_was_written():
         "[" * 99_999,
     ],
 )
-def test_what_is_no_mark_is_none(text):
+def test_an_invalid_cursor_is_none(text):
     assert SyncCursor.parse(text) is None
 
 
@@ -44,7 +44,7 @@ def test_what_is_no_mark_is_none(text):
         ("translator_state", {"notes": float("nan")}),
     ],
 )
-def test_a_mark_with_a_field_that_makes_no_sense_is_none(field, value):
+def test_a_cursor_with_an_invalid_field_is_none(field, value):
     assert SyncCursor.parse(json.dumps({**json.loads(CURSOR.to_json()), field: value})) is None
 
 

@@ -71,7 +71,7 @@ def gone(tracked, run_dir):
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a b", "\udcff"])
-def test_a_folder_may_be_called_anything(tracked, new_run, tmp_path, name):
+def test_a_folder_may_have_any_name(tracked, new_run, tmp_path, name):
     run = new_run(tracked.WHOLE)
     folder = tmp_path / name / "tb"
     problem = SyncClient(run.path, parse_target(f"tensorboard:{folder}", tmp_path), print).wait(60)
@@ -102,7 +102,7 @@ def expected(tracked, run_dir):
     return {key: value for key, value in tracked.points_of(run_dir).items() if "lr_group" not in key[0]}
 
 
-def test_points_come_while_training_goes_on(tracked, sqlite_store, tmp_path):
+def test_points_are_written_during_training(tracked, sqlite_store, tmp_path):
     during = {}
 
     def after(epoch):
@@ -219,7 +219,7 @@ WORKERS = TrainConfig(epochs=6, effective_batch=20, optim=OptimConfig(lr=0.02), 
 
 @pytest.mark.slow(reason="trains, kills and resumes real runs")
 @pytest.mark.parametrize("config", ["CONFIG", "WORKERS"])
-def test_a_trainer_killed_leaves_everything_in_the_store(forker, tracked, sqlite_store, tmp_path, config):
+def test_a_killed_trainer_leaves_everything_in_the_store(forker, tracked, sqlite_store, tmp_path, config):
     run_dir = tmp_path / "run"
     start_and_kill(forker, tracked, run_dir, sqlite_store, config)
     gone(tracked, run_dir)
@@ -234,7 +234,7 @@ def test_a_trainer_killed_leaves_everything_in_the_store(forker, tracked, sqlite
         assert seen(tracked, sqlite_store, run_dir) == expected(tracked, run_dir)
 
 
-def test_a_run_that_goes_on_is_the_same_run_in_the_store(tracked, sqlite_store, tmp_path):
+def test_a_resumed_run_is_the_same_run_in_the_store(tracked, sqlite_store, tmp_path):
     def stop(epoch):
         if epoch == 2:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -251,7 +251,7 @@ def test_a_run_that_goes_on_is_the_same_run_in_the_store(tracked, sqlite_store, 
     assert points == expected(tracked, tmp_path / "run")
 
 
-def test_a_follower_that_dies_is_told(tracked, sqlite_store, tmp_path):
+def test_a_crashed_sync_process_is_reported(tracked, sqlite_store, tmp_path):
     def after(epoch):
         if epoch == 2:
             for number in tracked.eventually(lambda: tracked.followers(tmp_path / "run")):
@@ -264,7 +264,7 @@ def test_a_follower_that_dies_is_told(tracked, sqlite_store, tmp_path):
     assert "ended early (exit code -9)" in watcher.notes[0].message
 
 
-def test_a_store_that_is_behind_goes_on_alone(tracked, sqlite_store, tmp_path, monkeypatch):
+def test_a_slow_sync_continues_in_the_background(tracked, sqlite_store, tmp_path, monkeypatch):
     monkeypatch.setattr(sync_client.SyncClient.wait, "__defaults__", (0.0,))
     result, watcher = train(tmp_path / "run", sqlite_store)
     assert result.reason == "finished"
@@ -275,7 +275,7 @@ def test_a_store_that_is_behind_goes_on_alone(tracked, sqlite_store, tmp_path, m
     assert seen(tracked, sqlite_store, tmp_path / "run") == expected(tracked, tmp_path / "run")
 
 
-def test_a_run_that_fails_is_failed_in_the_store(tracked, sqlite_store, tmp_path):
+def test_a_failed_run_is_failed_in_the_store(tracked, sqlite_store, tmp_path):
     def after(epoch):
         if epoch == 2:
             raise ValueError("a reporter of the user's fails")
@@ -289,7 +289,7 @@ def test_a_run_that_fails_is_failed_in_the_store(tracked, sqlite_store, tmp_path
 
 
 @pytest.mark.parametrize("store", ["nonsense", "postgresql://h", "tensorboard:"])
-def test_an_address_that_cannot_be_meant_is_refused_before_anything_is_written(tmp_path, store):
+def test_an_invalid_address_is_refused_before_anything_is_written(tmp_path, store):
     with pytest.raises(InvalidConfig):
         train(tmp_path / "run", store)
     assert not (tmp_path / "run").exists()
@@ -309,7 +309,7 @@ def test_a_missing_extra_is_refused_before_anything_is_written(tmp_path, monkeyp
     assert not (tmp_path / "run").exists()
 
 
-def test_a_forked_child_does_not_keep_the_follower_alive(tracked, new_run, sqlite_store):
+def test_a_forked_child_does_not_keep_the_sync_process_alive(tracked, new_run, sqlite_store):
     run = new_run(tracked.WHOLE)
     ours = SyncClient(run.path, parse_target(sqlite_store, run.path.parent), lambda noted: None)
     script_end, child = os.pipe(), os.fork()
@@ -326,7 +326,7 @@ def test_a_forked_child_does_not_keep_the_follower_alive(tracked, new_run, sqlit
     assert tracked.in_mlflow(sqlite_store)[1] == tracked.points_of(run.path)
 
 
-def test_no_process_can_be_started(tracked, new_run, tmp_path, monkeypatch):
+def test_a_process_that_cannot_be_started_is_reported(tracked, new_run, tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError(11, "Resource temporarily unavailable")
 

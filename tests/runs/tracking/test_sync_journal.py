@@ -21,7 +21,7 @@ def copied(run, memory, **how):
 
 
 @pytest.mark.parametrize("events", ["WHOLE", "KILLED", "RESUMED"])
-def test_the_store_holds_what_the_journal_says(tracked, new_run, memory, events):
+def test_the_store_contains_the_content_of_the_journal(tracked, new_run, memory, events):
     run = new_run(getattr(tracked, events))
     assert copied(run, memory).outcome == "copied"
     assert memory.points() == tracked.points_of(run.path)
@@ -33,7 +33,7 @@ def test_the_store_holds_what_the_journal_says(tracked, new_run, memory, events)
     assert kept["state"] == ("killed" if events == "KILLED" else "finished")
 
 
-def test_a_checkpoint_stands_at_the_very_point_it_belongs_to(tracked, new_run, memory):
+def test_a_checkpoint_is_stored_at_its_own_point(tracked, new_run, memory):
     copied(new_run(tracked.WHOLE), memory)
     kept = memory.runs[tracked.RUN_ID]
     times = {(name, p.step): p.time_ms for p in kept["points"] for name in p.values}
@@ -50,7 +50,7 @@ def test_times_go_forward_and_come_from_the_journal(tracked, new_run, memory):
     assert 1_700_000_000_000 < times[0] < times[-1] <= memory.runs[tracked.RUN_ID]["end_ms"] <= run.clock * 1000
 
 
-def test_a_run_that_was_rolled_back_waits_to_go_on(tracked, new_run, memory):
+def test_a_rolled_back_run_is_pending(tracked, new_run, memory):
     run = new_run([*tracked.WHOLE[:4], tracked.noted(4, "rolled_back", "From another run.")])
     assert copied(run, memory).state == "rolled_back"
     run.add([tracked.started(4), tracked.rows(5, 8)])
@@ -59,7 +59,7 @@ def test_a_run_that_was_rolled_back_waits_to_go_on(tracked, new_run, memory):
 
 
 @pytest.mark.parametrize(("held", "state"), [(True, "running"), (False, "killed"), (None, "unknown")])
-def test_a_run_without_an_end_is_what_its_lock_says(tracked, new_run, memory, monkeypatch, held, state):
+def test_the_lock_decides_the_state_of_a_run_without_an_end(tracked, new_run, memory, monkeypatch, held, state):
     from trueloop.runs.tracking import sync_journal
 
     monkeypatch.setattr(sync_journal, "is_training", lambda run_dir: held)
@@ -67,7 +67,7 @@ def test_a_run_without_an_end_is_what_its_lock_says(tracked, new_run, memory, mo
     assert memory.runs[tracked.RUN_ID]["state"] == state
 
 
-def test_a_second_time_nothing_is_written(tracked, new_run, memory):
+def test_a_second_sync_writes_nothing(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
     copied(run, memory)
     memory.calls.clear()
@@ -76,7 +76,7 @@ def test_a_second_time_nothing_is_written(tracked, new_run, memory):
     assert memory.calls == ["find_cursor"]
 
 
-def test_a_run_that_went_on_is_added_to(tracked, new_run, memory):
+def test_a_resumed_run_is_appended(tracked, new_run, memory):
     run = new_run(tracked.WHOLE[:4])
     assert copied(run, memory).state == "killed"
     memory.calls.clear()
@@ -86,7 +86,7 @@ def test_a_run_that_went_on_is_added_to(tracked, new_run, memory):
     assert memory.points() == tracked.points_of(run.path)
 
 
-def test_a_run_that_went_on_is_written_anew_where_nothing_can_be_added(tracked, new_run):
+def test_a_resumed_run_is_rewritten_if_the_store_cannot_append(tracked, new_run):
     memory = tracked.Memory(is_idempotent=False, can_append=False)
     run = new_run(tracked.WHOLE[:4])
     copied(run, memory)
@@ -95,7 +95,7 @@ def test_a_run_that_went_on_is_written_anew_where_nothing_can_be_added(tracked, 
     assert memory.points() == tracked.points_of(run.path)
 
 
-def test_what_a_resume_superseded_does_not_stay(tracked, new_run, memory):
+def test_superseded_records_are_removed(tracked, new_run, memory):
     run = new_run(tracked.KILLED)
     copied(run, memory)
     run.add(tracked.RESUMED[len(tracked.KILLED) :])
@@ -104,7 +104,7 @@ def test_what_a_resume_superseded_does_not_stay(tracked, new_run, memory):
     assert [r.number for r in memory.runs[tracked.RUN_ID]["notes"]] == [1]
 
 
-def test_what_was_written_without_a_mark_and_then_superseded_does_not_stay(tracked, new_run, memory):
+def test_records_superseded_before_their_cursor_are_removed(tracked, new_run, memory):
     run = new_run(tracked.KILLED)
     memory.fail_after = 3  # find, erase, begin, and then between the first batch and its mark
     with pytest.raises(StoreUnavailable):
@@ -117,7 +117,7 @@ def test_what_was_written_without_a_mark_and_then_superseded_does_not_stay(track
 
 
 @pytest.mark.parametrize("events", ["RESUMED", "TESTED_TWICE"])
-def test_what_was_superseded_before_it_was_copied_costs_nothing(tracked, new_run, memory, events):
+def test_lines_superseded_before_the_sync_cost_nothing(tracked, new_run, memory, events):
     run = new_run(getattr(tracked, events))
     copied(run, memory)
     run.add([tracked.started(12), tracked.noted(12, "more", "More."), tracked.ended(12)])
@@ -125,7 +125,7 @@ def test_what_was_superseded_before_it_was_copied_costs_nothing(tracked, new_run
     assert memory.calls.count("delete_run") == 1
 
 
-def test_a_run_that_lost_nothing_is_not_written_anew(tracked, new_run, memory):
+def test_a_resume_that_superseded_nothing_does_not_rewrite(tracked, new_run, memory):
     run = new_run([*tracked.WHOLE[:4], tracked.noted(4, "interrupted"), tracked.ended(4, "interrupted")])
     assert copied(run, memory).state == "interrupted"
     run.add([tracked.started(4), *tracked.WHOLE[4:]])
@@ -133,7 +133,7 @@ def test_a_run_that_lost_nothing_is_not_written_anew(tracked, new_run, memory):
     assert memory.points() == tracked.points_of(run.path)
 
 
-def test_a_test_that_was_measured_twice_is_there_once(tracked, new_run, memory):
+def test_a_repeated_test_evaluation_is_stored_once(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
     copied(run, memory)
     run.add(tracked.TESTED_TWICE[len(tracked.WHOLE) :])
@@ -142,7 +142,7 @@ def test_a_test_that_was_measured_twice_is_there_once(tracked, new_run, memory):
     assert memory.points()["test/loss", 12] == 0.46
 
 
-def test_settings_that_changed_are_those_of_the_newest_process(tracked, new_run, memory):
+def test_changed_settings_are_those_of_the_newest_process(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
     copied(run, memory)
     facts = {**tracked.FACTS, "config": {"epochs": 5}}
@@ -151,7 +151,7 @@ def test_settings_that_changed_are_those_of_the_newest_process(tracked, new_run,
     assert memory.runs[tracked.RUN_ID]["params"] == {"epochs": "5", "options.width": "32"}
 
 
-def test_a_journal_from_a_copy_that_is_older_is_written_anew(tracked, new_run, memory):
+def test_an_older_copy_of_a_journal_causes_a_rewrite(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
     copied(run, memory)
     journal = run.path / "journal.jsonl"
@@ -160,7 +160,7 @@ def test_a_journal_from_a_copy_that_is_older_is_written_anew(tracked, new_run, m
     assert memory.points() == tracked.points_of(run.path)
 
 
-def test_again_means_anew(tracked, new_run, memory):
+def test_rewrite_writes_everything_from_scratch(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
     copied(run, memory)
     memory.runs[tracked.RUN_ID]["points"].pop()
@@ -168,7 +168,7 @@ def test_again_means_anew(tracked, new_run, memory):
     assert memory.points() == tracked.points_of(run.path)
 
 
-def test_a_torn_line_waits_until_it_is_whole(tracked, new_run, memory):
+def test_a_torn_line_is_read_once_it_is_complete(tracked, new_run, memory):
     run = new_run(tracked.WHOLE[:4]).tear()
     assert copied(run, memory).lines == 4  # start, rows, an evaluation, a checkpoint
     run.add(tracked.WHOLE[4:])
@@ -176,7 +176,7 @@ def test_a_torn_line_waits_until_it_is_whole(tracked, new_run, memory):
     assert memory.points() == tracked.points_of(run.path)
 
 
-def test_a_journal_of_the_first_schema_is_read_too(tracked, new_run, memory):
+def test_a_journal_of_the_first_schema_is_synced(tracked, new_run, memory):
     run = new_run(tracked.WHOLE[:1])
     journal = run.path / "journal.jsonl"
     row = tracked.row(1)._asdict()
@@ -187,13 +187,13 @@ def test_a_journal_of_the_first_schema_is_read_too(tracked, new_run, memory):
     assert {step for _, step in memory.points()} == {1, 2, 3, 4}
 
 
-def test_nothing_has_started_yet(new_run, memory):
+def test_a_journal_without_a_run_is_empty(new_run, memory):
     run = new_run()
     assert copied(run, memory).outcome == "empty"
     assert not memory.runs
 
 
-def test_there_is_no_journal(tmp_path, memory):
+def test_a_missing_journal_is_refused(tmp_path, memory):
     with pytest.raises(RunFolderError, match="no journal to copy"):
         sync_run(tmp_path, TARGET, open_sink=memory)
 
@@ -211,7 +211,7 @@ def test_there_is_no_journal(tmp_path, memory):
         b'{"event":"noted","time":1e999,"update":4,"kind":"odd","message":"","details":{}}\n',
     ],
 )
-def test_a_damaged_journal_is_refused_by_its_place(tracked, new_run, memory, line):
+def test_a_damaged_journal_is_refused_with_its_offset(tracked, new_run, memory, line):
     run = new_run(tracked.WHOLE[:4])
     journal = run.path / "journal.jsonl"
     whole = journal.read_bytes()
@@ -220,7 +220,7 @@ def test_a_damaged_journal_is_refused_by_its_place(tracked, new_run, memory, lin
         copied(run, memory)
 
 
-def test_one_at_a_time_copies_a_run(tracked, new_run, memory):
+def test_one_process_at_a_time_syncs_a_run(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
 
     def in_the_middle(target):
@@ -230,7 +230,7 @@ def test_one_at_a_time_copies_a_run(tracked, new_run, memory):
     assert sync_run(run.path, TARGET, open_sink=in_the_middle).outcome == "copied"
 
 
-def test_a_store_of_a_later_trueloop_is_left_alone(tracked, new_run, memory):
+def test_a_store_of_a_later_trueloop_is_not_modified(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
     copied(run, memory)
     before = memory.runs[tracked.RUN_ID]["cursor"].to_json()
@@ -267,7 +267,7 @@ STORES = {"is_idempotent and can_append": (True, True), "can_append": (False, Tr
 
 @pytest.mark.parametrize("kind", STORES)
 @pytest.mark.parametrize("events", ["WHOLE", "RESUMED"])
-def test_live_and_afterwards_are_the_same(tracked, new_run, kind, events):
+def test_syncing_live_and_afterwards_give_the_same_store(tracked, new_run, kind, events):
     is_idempotent, can_append = STORES[kind]
     live, after = (tracked.Memory(is_idempotent=is_idempotent, can_append=can_append) for _ in range(2))
     run = alive(tracked, new_run, live, [[event] for event in getattr(tracked, events)])
@@ -302,7 +302,7 @@ def lives(draw):
 
 @pytest.mark.parametrize("kind", STORES)
 @given(life=lives(), slice_bytes=st.sampled_from([1, 700, 1 << 20]))
-def test_whatever_happens_the_store_ends_as_the_journal_says(tracked, tmp_path_factory, kind, life, slice_bytes):
+def test_after_any_events_the_store_matches_the_journal(tracked, tmp_path_factory, kind, life, slice_bytes):
     pieces, failures = life
     is_idempotent, can_append = STORES[kind]
     sink = tracked.Memory(is_idempotent=is_idempotent, can_append=can_append)

@@ -40,7 +40,7 @@ class Process:
         return self.code
 
 
-def test_it_follows_while_the_journal_grows(tracked, new_run, memory):
+def test_it_syncs_while_the_journal_grows(tracked, new_run, memory):
     run = new_run()
     process = Process(run.path, memory)
     for k in range(len(tracked.WHOLE)):
@@ -54,7 +54,7 @@ def test_it_follows_while_the_journal_grows(tracked, new_run, memory):
     assert memory.points() == tracked.points_of(run.path)
 
 
-def test_a_trainer_that_was_killed_leaves_a_whole_copy(tracked, new_run, memory):
+def test_a_killed_trainer_leaves_a_complete_copy(tracked, new_run, memory):
     run = new_run(tracked.KILLED).tear()
     process = Process(run.path, memory)
     assert process.end() == 0
@@ -62,7 +62,7 @@ def test_a_trainer_that_was_killed_leaves_a_whole_copy(tracked, new_run, memory)
     assert memory.points() == tracked.points_of(run.path)
 
 
-def test_what_another_trainer_adds_after_the_end_is_not_waited_for(tracked, new_run, memory):
+def test_lines_of_another_trainer_after_the_end_are_not_awaited(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
     process = Process(run.path, memory)
     process.end()
@@ -73,13 +73,13 @@ def test_what_another_trainer_adds_after_the_end_is_not_waited_for(tracked, new_
     assert memory.runs[tracked.RUN_ID]["state"] == "killed"
 
 
-def test_no_journal_was_ever_written(tmp_path, memory):
+def test_without_a_journal_it_ends(tmp_path, memory):
     process = Process(tmp_path, memory)
     assert process.end() == 0
     assert (process.said, memory.calls) == ([], [])
 
 
-def test_a_store_that_comes_and_goes_costs_one_warning(tracked, new_run, memory):
+def test_an_intermittent_store_causes_one_warning(tracked, new_run, memory):
     run = new_run(tracked.WHOLE[:2])
     memory.fail_after = 0
     process = Process(run.path, memory)
@@ -95,7 +95,7 @@ def test_a_store_that_comes_and_goes_costs_one_warning(tracked, new_run, memory)
     assert memory.points() == tracked.points_of(run.path)
 
 
-def test_a_store_that_stays_away_is_given_up_once_training_is_over(tracked, new_run, memory):
+def test_an_unreachable_store_times_out_after_training(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
     memory.fail_after = 0
     process = Process(run.path, memory)
@@ -103,7 +103,7 @@ def test_a_store_that_stays_away_is_given_up_once_training_is_over(tracked, new_
     assert [each["event"] for each in process.said] == ["down"]
 
 
-def test_a_store_that_is_slow_is_told_once(tracked, new_run, memory, monkeypatch):
+def test_a_slow_store_is_reported_once(tracked, new_run, memory, monkeypatch):
     monkeypatch.setattr(sync_process, "SLOW_STORE_S", 0.05)
     run = new_run(tracked.WHOLE)
     slow = threading.Event()
@@ -117,7 +117,7 @@ def test_a_store_that_is_slow_is_told_once(tracked, new_run, memory, monkeypatch
     assert [each["event"] for each in process.said] == ["down", "done"]
 
 
-def test_a_store_that_refuses_ends_it(tracked, new_run, memory):
+def test_a_store_error_ends_the_process(tracked, new_run, memory):
     def refuse(target):
         raise StoreError("Another schema.", fix="Upgrade it.")
 
@@ -127,7 +127,7 @@ def test_a_store_that_refuses_ends_it(tracked, new_run, memory):
     assert process.said == [{"event": "failed", "message": "Another schema. Upgrade it."}]
 
 
-def test_a_damaged_journal_ends_it(tracked, new_run, memory):
+def test_a_damaged_journal_ends_the_process(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
     with (run.path / "journal.jsonl").open("ab") as file:
         file.write(b"damage\n")
@@ -137,7 +137,7 @@ def test_a_damaged_journal_ends_it(tracked, new_run, memory):
     assert "is not a journal line" in process.said[0]["message"]
 
 
-def test_a_copier_before_it_is_waited_for(tracked, new_run, memory):
+def test_it_waits_for_another_sync_process(tracked, new_run, memory):
     run = new_run(tracked.WHOLE)
     with (run.path / "journal.jsonl").open("rb", buffering=0) as file, journal_lock(file) as mine:
         assert mine
@@ -149,7 +149,7 @@ def test_a_copier_before_it_is_waited_for(tracked, new_run, memory):
     assert memory.points() == tracked.points_of(run.path)
 
 
-def test_a_run_that_starts_over_leaves_the_old_journal_to_the_old_follower(tracked, new_run, memory):
+def test_a_fresh_run_leaves_the_old_journal_to_the_old_process(tracked, new_run, memory):
     # `--fresh` removes the journal; a process that still copies it must not read on in the new one.
     run = new_run(tracked.WHOLE)
     expected = tracked.points_of(run.path)
@@ -179,7 +179,7 @@ def told(said):
     return [line for line in lines if not (line["event"] == "down" and " is slow" in line["message"])]
 
 
-def test_the_process_copies_and_ends_with_its_trainer(tracked, new_run, sqlite_store):
+def test_the_process_syncs_and_ends_with_its_trainer(tracked, new_run, sqlite_store):
     run = new_run(tracked.KILLED)
     process = start(run.path, sqlite_store)
     tracked.eventually(lambda: _seen(tracked, sqlite_store))
@@ -191,7 +191,7 @@ def test_the_process_copies_and_ends_with_its_trainer(tracked, new_run, sqlite_s
     assert tracked.in_mlflow(sqlite_store)[1] == tracked.points_of(run.path)
 
 
-def test_a_follower_that_was_killed_is_made_good_by_sync(tracked, new_run, sqlite_store):
+def test_runs_sync_repairs_a_killed_sync_process(tracked, new_run, sqlite_store):
     run = new_run(tracked.KILLED)
     process = start(run.path, sqlite_store)
     tracked.eventually(lambda: _seen(tracked, sqlite_store))
@@ -223,7 +223,7 @@ def test_the_process_never_imports_torch(tracked, new_run, sqlite_store):
     assert tracked.in_mlflow(sqlite_store)[1] == tracked.points_of(run.path)
 
 
-def test_ctrl_c_is_for_the_trainer(tracked, new_run, sqlite_store):
+def test_ctrl_c_reaches_only_the_trainer(tracked, new_run, sqlite_store):
     import signal
 
     run = new_run(tracked.WHOLE)
@@ -235,7 +235,7 @@ def test_ctrl_c_is_for_the_trainer(tracked, new_run, sqlite_store):
     assert told(said) == [{"event": "done", "state": "finished"}]
 
 
-def test_a_process_told_to_end_waits_for_the_end_of_its_trainer(tracked, new_run, sqlite_store):
+def test_a_terminated_process_waits_for_its_trainer(tracked, new_run, sqlite_store):
     import signal
 
     run = new_run(tracked.WHOLE[:8])
@@ -249,7 +249,7 @@ def test_a_process_told_to_end_waits_for_the_end_of_its_trainer(tracked, new_run
     assert tracked.in_mlflow(sqlite_store)[1] == tracked.points_of(run.path)
 
 
-def test_a_password_is_on_no_command_line_and_in_no_message(tracked, new_run):
+def test_a_password_is_in_no_command_line_and_no_message(tracked, new_run):
     run = new_run(tracked.WHOLE)
     process = start(run.path, "postgresql+psycopg://me:s3cret@127.0.0.1:9/runs")
     line = process.stdout.readline().decode()
@@ -262,7 +262,7 @@ def test_a_password_is_on_no_command_line_and_in_no_message(tracked, new_run):
     process.communicate()
 
 
-def test_an_address_that_means_nothing_is_told(tmp_path):
+def test_an_invalid_address_is_reported(tmp_path):
     said, _ = start(tmp_path, "nonsense").communicate(timeout=60)
     assert json.loads(said)["event"] == "failed"
     assert "of no known kind" in json.loads(said)["message"]

@@ -30,13 +30,13 @@ def everything_is_installed(monkeypatch):
         ("wandb:/w", "wandb", "/w", "wandb:/w"),
     ],
 )  # fmt: skip
-def test_an_address_means_one_store(url, kind, address, shown):
+def test_an_address_is_parsed_into_one_store(url, kind, address, shown):
     target = parse_target(url, Path("/r/runs"))
     assert (target.kind, target.address, target.display) == (kind, address, shown)
     assert parse_target(target.url, Path("/elsewhere")).address == address
 
 
-def test_a_folder_whose_name_means_something_in_an_address_is_refused():
+def test_a_path_with_url_characters_is_refused():
     with pytest.raises(InvalidConfig, match="another file would be written"):
         parse_target("sqlite", Path("/r/100%20runs"))
 
@@ -73,7 +73,7 @@ def test_a_relative_file_is_made_absolute(monkeypatch, tmp_path):
         ("wandb://entity/project", "wandb:FOLDER"),
     ],
 )
-def test_what_cannot_be_meant_is_named(url, said):
+def test_an_invalid_address_is_explained(url, said):
     with pytest.raises(InvalidConfig) as caught:
         parse_target(url, Path("runs"))
     assert said in str(caught.value)
@@ -96,7 +96,7 @@ def test_what_cannot_be_meant_is_named(url, said):
         "http://me:s3cret@",
     ],
 )
-def test_a_password_is_never_seen(url):
+def test_a_password_is_never_displayed(url):
     try:
         target = parse_target(url, Path("runs"))
     except InvalidConfig as error:
@@ -107,7 +107,7 @@ def test_a_password_is_never_seen(url):
         assert "s3c" not in text, text
 
 
-def test_the_line_that_syncs_names_the_store_unless_something_is_hidden(monkeypatch, tmp_path):
+def test_the_sync_command_names_the_store_unless_it_has_secrets(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert parse_target("sqlite", Path("runs")).sync_command(Path("runs/a b")) == (
         "trueloop runs sync 'runs/a b' --store sqlite:///runs/mlflow.db"
@@ -115,7 +115,7 @@ def test_the_line_that_syncs_names_the_store_unless_something_is_hidden(monkeypa
     assert parse_target("postgresql://me@h/d", Path("runs")).sync_command(Path("r")) == "trueloop runs sync r"
 
 
-def test_a_file_may_have_an_at_in_its_path():
+def test_a_file_path_may_contain_an_at_sign():
     assert mask_secrets("sqlite:////srv/me@work/x.db") == "sqlite:////srv/me@work/x.db"
 
 

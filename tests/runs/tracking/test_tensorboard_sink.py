@@ -56,7 +56,7 @@ def same(found, expected):
 
 
 @pytest.mark.parametrize("kind", ["WHOLE", "KILLED", "RESUMED"])
-def test_event_files_hold_what_the_journal_says(tracked, new_run, tmp_path, kind):
+def test_event_files_contain_the_content_of_the_journal(tracked, new_run, tmp_path, kind):
     run = new_run(getattr(tracked, kind))
     sync(run, tmp_path / "tb")
     folder = tmp_path / "tb" / run.path.name
@@ -67,14 +67,14 @@ def test_event_files_hold_what_the_journal_says(tracked, new_run, tmp_path, kind
     assert texts(folder, "state") == [(0, "killed" if kind == "KILLED" else "finished")]
 
 
-def test_points_stand_at_their_time(tracked, new_run, tmp_path):
+def test_points_have_the_time_of_the_journal(tracked, new_run, tmp_path):
     run = new_run(tracked.WHOLE)
     sync(run, tmp_path / "tb")
     told = events(tmp_path / "tb" / run.path.name).Scalars("train/loss")
     assert [round(e.wall_time, 2) for e in told[:4]] == [1700000000.26, 1700000000.27, 1700000000.28, 1700000000.29]
 
 
-def test_a_second_time_nothing_is_written(tracked, new_run, tmp_path):
+def test_a_second_sync_writes_nothing(tracked, new_run, tmp_path):
     run = new_run(tracked.WHOLE)
     sync(run, tmp_path / "tb")
     before = {path: path.read_bytes() for path in (tmp_path / "tb").rglob("*") if path.is_file()}
@@ -82,7 +82,7 @@ def test_a_second_time_nothing_is_written(tracked, new_run, tmp_path):
     assert {path: path.read_bytes() for path in (tmp_path / "tb").rglob("*") if path.is_file()} == before
 
 
-def test_a_run_that_went_on_gets_a_second_file_and_no_point_twice(tracked, new_run, tmp_path):
+def test_a_resumed_run_gets_a_second_file_without_duplicates(tracked, new_run, tmp_path):
     run = new_run(tracked.WHOLE[:4])
     sync(run, tmp_path / "tb")
     run.add(tracked.WHOLE[4:])
@@ -92,7 +92,7 @@ def test_a_run_that_went_on_gets_a_second_file_and_no_point_twice(tracked, new_r
     same(scalars(folder), tracked.points_of(run.path))
 
 
-def test_what_a_resume_superseded_does_not_stay(tracked, new_run, tmp_path):
+def test_superseded_points_are_removed(tracked, new_run, tmp_path):
     run = new_run(tracked.KILLED)
     sync(run, tmp_path / "tb")
     run.add(tracked.RESUMED[len(tracked.KILLED) :])
@@ -100,7 +100,7 @@ def test_what_a_resume_superseded_does_not_stay(tracked, new_run, tmp_path):
     same(scalars(tmp_path / "tb" / run.path.name), tracked.points_of(run.path))
 
 
-def test_a_writer_that_was_killed_is_made_good(tracked, new_run, tmp_path, monkeypatch):
+def test_a_killed_writer_is_repaired(tracked, new_run, tmp_path, monkeypatch):
     run = new_run(tracked.WHOLE)
 
     def killed(self, state, time_ms, cursor):
@@ -117,7 +117,7 @@ def test_a_writer_that_was_killed_is_made_good(tracked, new_run, tmp_path, monke
     same(scalars(folder), tracked.points_of(run.path))
 
 
-def test_a_writer_that_was_killed_at_its_beginning_leaves_no_second_folder(tracked, new_run, tmp_path, monkeypatch):
+def test_a_writer_killed_at_its_start_leaves_no_second_folder(tracked, new_run, tmp_path, monkeypatch):
     run = new_run(tracked.WHOLE)
 
     def killed(self, batch, cursor):
@@ -133,7 +133,7 @@ def test_a_writer_that_was_killed_at_its_beginning_leaves_no_second_folder(track
     same(scalars(tmp_path / "tb" / run.path.name), tracked.points_of(run.path))
 
 
-def test_a_moved_run_is_known_again(tracked, new_run, tmp_path):
+def test_a_moved_run_is_recognised(tracked, new_run, tmp_path):
     run = new_run(tracked.WHOLE)
     sync(run, tmp_path / "tb")
     name = run.path.name
@@ -142,7 +142,7 @@ def test_a_moved_run_is_known_again(tracked, new_run, tmp_path):
     assert [path.name for path in (tmp_path / "tb").iterdir()] == [name]
 
 
-def test_a_folder_of_somebody_else_is_not_touched(tracked, new_run, tmp_path):
+def test_a_foreign_folder_is_not_modified(tracked, new_run, tmp_path):
     run = new_run(tracked.WHOLE)
     theirs = tmp_path / "tb" / run.path.name / "events.out.tfevents.1.theirs"
     theirs.parent.mkdir(parents=True)
@@ -155,7 +155,7 @@ def test_a_folder_of_somebody_else_is_not_touched(tracked, new_run, tmp_path):
     same(scalars(folder), tracked.points_of(run.path))
 
 
-def test_a_mark_that_is_no_mark_means_anew(tracked, new_run, tmp_path):
+def test_an_invalid_cursor_causes_a_rewrite(tracked, new_run, tmp_path):
     run = new_run(tracked.WHOLE)
     sync(run, tmp_path / "tb")
     path = tmp_path / "tb" / run.path.name / "trueloop.json"
@@ -165,7 +165,7 @@ def test_a_mark_that_is_no_mark_means_anew(tracked, new_run, tmp_path):
     same(scalars(path.parent), tracked.points_of(run.path))
 
 
-def test_text_is_shown_as_it_is(tracked, new_run, tmp_path):
+def test_text_is_shown_literally(tracked, new_run, tmp_path):
     hostile = "<script>alert(1)</script> [x](javascript:1) | # *b*"
     run = new_run([tracked.started(), tracked.rows(1, 4), tracked.noted(4, "odd", hostile), tracked.ended(4)])
     sync(run, tmp_path / "tb")
@@ -175,7 +175,7 @@ def test_text_is_shown_as_it_is(tracked, new_run, tmp_path):
     assert text.replace("\\", "") == hostile
 
 
-def test_settings_are_numbers_where_they_are_and_texts_where_they_are_not(tracked, new_run, tmp_path):
+def test_settings_are_numbers_or_texts(tracked, new_run, tmp_path):
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     run = new_run([tracked.started(facts={**tracked.FACTS, "options": {"data": "1_2"}}), tracked.ended(0)])
@@ -186,7 +186,7 @@ def test_settings_are_numbers_where_they_are_and_texts_where_they_are_not(tracke
     assert kept["options.data"].string_value == "1_2"
 
 
-def test_a_folder_that_cannot_be_made_is_named(tracked, new_run, tmp_path):
+def test_a_folder_that_cannot_be_created_is_named(tracked, new_run, tmp_path):
     (tmp_path / "tb").write_text("a file")
     with pytest.raises(StoreError, match="tb"):
         sync(new_run(tracked.WHOLE), tmp_path / "tb")

@@ -82,7 +82,7 @@ def same(found, expected):
 
 
 @pytest.mark.parametrize("kind", ["WHOLE", "RESUMED"])
-def test_an_offline_run_holds_what_the_journal_says(tracked, new_run, tmp_path, kind):
+def test_an_offline_run_contains_the_content_of_the_journal(tracked, new_run, tmp_path, kind):
     run = new_run(getattr(tracked, kind))
     sync(run, tmp_path / "wb")
     same(history(tmp_path / "wb"), tracked.points_of(run.path))
@@ -95,7 +95,7 @@ def test_an_offline_run_holds_what_the_journal_says(tracked, new_run, tmp_path, 
     assert "optim.lr" in {item.key or item.nested_key[0] for item in made.config.update}
 
 
-def test_a_second_time_nothing_is_written_and_a_run_that_went_on_is_one_run(tracked, new_run, tmp_path):
+def test_a_second_sync_writes_nothing_and_a_resumed_run_is_one_run(tracked, new_run, tmp_path):
     run = new_run(tracked.WHOLE[:4])
     assert sync(run, tmp_path / "wb").state == "killed"
     before = offline(tmp_path / "wb")
@@ -106,7 +106,7 @@ def test_a_second_time_nothing_is_written_and_a_run_that_went_on_is_one_run(trac
     same(history(tmp_path / "wb"), tracked.points_of(run.path))
 
 
-def test_a_writer_that_was_killed_is_made_good(tracked, new_run, tmp_path, monkeypatch):
+def test_a_killed_writer_is_repaired(tracked, new_run, tmp_path, monkeypatch):
     run = new_run(tracked.WHOLE)
 
     def killed(self, state, time_ms, mark):
@@ -121,7 +121,7 @@ def test_a_writer_that_was_killed_is_made_good(tracked, new_run, tmp_path, monke
     same(history(tmp_path / "wb"), tracked.points_of(run.path))
 
 
-def test_a_writer_that_was_killed_at_its_beginning_leaves_nothing_for_good(tracked, new_run, tmp_path, monkeypatch):
+def test_a_writer_killed_at_its_start_leaves_nothing_permanent(tracked, new_run, tmp_path, monkeypatch):
     run = new_run(tracked.WHOLE)
 
     def killed(self, batch, mark):
@@ -154,7 +154,7 @@ def test_only_a_folder_of_this_run_is_removed(tracked, new_run, tmp_path):
     assert precious.is_dir()
 
 
-def test_a_run_that_cannot_be_deleted_is_told_in_words(tracked, new_run, tmp_path, monkeypatch):
+def test_a_run_that_cannot_be_deleted_raises_a_clear_error(tracked, new_run, tmp_path, monkeypatch):
     run = new_run(tracked.WHOLE)
     sync(run, tmp_path / "w")
 

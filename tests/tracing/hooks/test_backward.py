@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from trueloop.tracing.events import BackwardEnded, BackwardLosses, BackwardStarted, NonFiniteValue, StepTaken
-from trueloop.tracing.hooks.backward import SINGLE, check_taken
+from trueloop.tracing.hooks.backward import SINGLE_BACKWARD_UPDATES, check_signature
 
 
 def names(refs):
@@ -35,13 +35,13 @@ def test_losses_of_updates_made_alike_are_told_a_few_times(everything):
     model = nn.Linear(2, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     targets = torch.zeros(4, dtype=torch.long)
-    for _ in range(3 * SINGLE):
+    for _ in range(3 * SINGLE_BACKWARD_UPDATES):
         optimizer.zero_grad()
         F.cross_entropy(model(torch.ones(4, 2)), targets).backward()
         optimizer.step()
     began, seen = told(BackwardStarted), told(BackwardLosses)
-    assert len(began) == 3 * SINGLE
-    assert SINGLE <= len(seen) < 3 * SINGLE
+    assert len(began) == 3 * SINGLE_BACKWARD_UPDATES
+    assert SINGLE_BACKWARD_UPDATES <= len(seen) < 3 * SINGLE_BACKWARD_UPDATES
     assert {each.kind for event in (*began, *seen) for each in event.losses} == {"cross_entropy"}
     assert all(event.location == began[0].location for event in seen)
 
@@ -51,10 +51,10 @@ def test_a_loss_that_comes_later_is_read_from_its_second_time_on(everything):
     model = nn.Linear(2, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     kinds = []
-    for update in range(2 * SINGLE + 8):
+    for update in range(2 * SINGLE_BACKWARD_UPDATES + 8):
         optimizer.zero_grad()
         out = model(torch.ones(4, 2))
-        if update < 2 * SINGLE + 2 or update % 2:
+        if update < 2 * SINGLE_BACKWARD_UPDATES + 2 or update % 2:
             loss = F.cross_entropy(out, torch.zeros(4, dtype=torch.long))
         else:
             loss = F.mse_loss(out, torch.zeros(4, 3))
@@ -65,7 +65,7 @@ def test_a_loss_that_comes_later_is_read_from_its_second_time_on(everything):
     assert [each.kind for event in new for each in event.losses] == ["mse"] * (len(kinds) - 1)
     (line,) = {each.location.source_location.line for event in new for each in event.losses}
     assert line
-    assert all(len(event.losses) == 1 for event in told(BackwardStarted)[2 * SINGLE + 3 :])
+    assert all(len(event.losses) == 1 for event in told(BackwardStarted)[2 * SINGLE_BACKWARD_UPDATES + 3 :])
 
 
 def test_a_step_tells_the_batch_of_the_latest_backward(everything):
@@ -205,9 +205,9 @@ def test_a_teacher_that_is_averaged_with_gradients_on_is_no_leaf_and_not_asked_f
 
 
 def test_a_backward_of_other_parameters_is_left_alone():
-    check_taken(torch.autograd.backward)
-    check_taken(lambda *args, **options: None)
+    check_signature(torch.autograd.backward)
+    check_signature(lambda *args, **options: None)
     with pytest.raises(TypeError, match="tangents"):
-        check_taken(lambda tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs, tangents=0: None)
+        check_signature(lambda tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs, tangents=0: None)
     with pytest.raises(TypeError):
-        check_taken(lambda tensors: None)
+        check_signature(lambda tensors: None)

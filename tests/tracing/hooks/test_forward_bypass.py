@@ -8,7 +8,7 @@ from torch import nn
 
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import ForwardBypassed
-from trueloop.tracing.hooks.forward_bypass import HOOKS, OFTEN, SELDOM
+from trueloop.tracing.hooks.forward_bypass import HOOKS, FIRST_CALLS, CALL_INTERVAL
 from trueloop.tracing.hooks.module_calls import ModuleCalls
 
 
@@ -60,9 +60,9 @@ x = torch.ones(4, 2)
 def test_a_line_where_all_was_well_is_looked_at_seldom_and_then_again_each_time(watched):
     linear, model = nn.Linear(2, 3), Calling()
     model.register_forward_hook(lambda module, inputs, output: None)
-    for _ in range(OFTEN):
+    for _ in range(FIRST_CALLS):
         call(linear, x).sum().backward()
-    for _ in range(SELDOM // 2):  # two layers each
+    for _ in range(CALL_INTERVAL // 2):  # two layers each
         model.forward(x).sum().backward()
     assert len(watched()) == 1
     model.forward(x)
@@ -75,7 +75,7 @@ def test_a_line_is_looked_at_often_again_by_the_next_watch():
     linear, model, events = nn.Linear(2, 3), Calling(), []
     model.register_forward_hook(lambda module, inputs, output: None)
     attachment = Attachment(lambda stream, program: [ModuleCalls(stream, program)])
-    for run in (lambda: [call(linear, x) for _ in range(OFTEN + 1)], lambda: model.forward(x)):
+    for run in (lambda: [call(linear, x) for _ in range(FIRST_CALLS + 1)], lambda: model.forward(x)):
         events.clear()
         hear = events.append
         attachment.attach(hear)

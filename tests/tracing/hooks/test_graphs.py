@@ -36,7 +36,7 @@ def test_graphs_that_are_kept(train):
     kept = []
     first, *later = train(lambda number, out: kept.append(out))
     assert first.oldest_update == 0
-    assert first.count >= graphs.FEWEST
+    assert first.count >= graphs.MIN_UPDATES
     assert first.location.source_location.path == __file__
     assert any(words.startswith("kept[*] (local of test_graphs_that_are_kept") for words in first.holders)
     assert first.stored_at.path == __file__
@@ -94,8 +94,8 @@ def test_without_graphs_nothing_is_marked(everything):
         kept = [model(torch.ones(1, 2)) for _ in range(50)]
     (source,) = (each for each in attachment._hooks if isinstance(each, graphs.Graphs))
     assert len(kept) == 50
-    assert not source._outputs.born
-    assert not source._parameters.born
+    assert not source._outputs.created
+    assert not source._parameters.created
     assert told(GraphsAlive) == []
 
 
@@ -111,7 +111,7 @@ def test_marks_of_graphs_that_are_gone_are_forgotten(everything, monkeypatch):
         model(torch.ones(1, 2))
     assert {mark() for mark in marked.alive} == {out.grad_fn.metadata[graphs.KEY] for out in kept}
     assert len(marked.alive) == 4
-    assert set(marked.alive) < set(marked.born)
-    assert len(marked.born) <= 16
+    assert set(marked.alive) < set(marked.created)
+    assert len(marked.created) <= 16
     del kept
     assert not marked.alive

@@ -5,7 +5,7 @@ from torch import nn
 
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import ModeSet
-from trueloop.tracing.hooks.modes import WAKES, Modes
+from trueloop.tracing.hooks.modes import MAX_REQUESTS, Modes
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_few_changes_wake(watched):
         model.train()
         model.eval()
         model.eval()
-    assert len(woken) == WAKES
+    assert len(woken) == MAX_REQUESTS
 
 
 def test_torch_becomes_as_it_was():

@@ -156,7 +156,7 @@ def test_a_stranger_is_told_once_when_it_has_gradients(watched):
 
 
 @pytest.mark.parametrize("inner", [nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 2).eval(), nn.Tanh()])
-def test_no_strangers(watched, inner):
+def test_no_unregistered(watched, inner):
     _, events = watched
     model = Hidden(inner)
     for _ in range(3):

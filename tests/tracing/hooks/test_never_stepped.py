@@ -7,7 +7,7 @@ from torch import nn
 from trueloop.tracing.attach import Attachment
 from trueloop.tracing.events import StepMissing
 from trueloop.tracing.hooks import all_hooks
-from trueloop.tracing.hooks.never_stepped import ENOUGH
+from trueloop.tracing.hooks.never_stepped import MIN_BACKWARDS
 from trueloop.tracing.program_text import attribute_readers
 
 
@@ -37,10 +37,10 @@ def backwards(model, count, after=lambda turn: None):
 def test_it_is_told_after_enough_and_at_the_end(heard):
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    backwards(model, ENOUGH - 1)
+    backwards(model, MIN_BACKWARDS - 1)
     assert not heard
     backwards(model, 3)
-    assert heard == [(False, ENOUGH, True, True)]
+    assert heard == [(False, MIN_BACKWARDS, True, True)]
     del optimizer, model
 
 
@@ -48,9 +48,9 @@ def test_not_where_it_steps_or_the_weights_change_or_another_one_has_them(heard)
     stepped, changed, shared = (nn.Linear(4, 1) for _ in range(3))
     optimizer = torch.optim.SGD(stepped.parameters(), lr=0.1)
     others = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (changed, shared, shared)]
-    backwards(stepped, 2 * ENOUGH, lambda turn: optimizer.step() if turn % 5 == 4 else None)
-    backwards(changed, 2 * ENOUGH, lambda turn: changed.weight.data.add_(0.1))
-    backwards(shared, 2 * ENOUGH)
+    backwards(stepped, 2 * MIN_BACKWARDS, lambda turn: optimizer.step() if turn % 5 == 4 else None)
+    backwards(changed, 2 * MIN_BACKWARDS, lambda turn: changed.weight.data.add_(0.1))
+    backwards(shared, 2 * MIN_BACKWARDS)
     assert not heard
     assert len(others) == 3
 
@@ -59,8 +59,8 @@ def test_texts_that_cannot_be_read_are_none_at_all(tmp_path):
     good, bad = tmp_path / "good.py", tmp_path / "bad.py"
     good.write_text("import torch\n")
     bad.write_text("import (\n")
-    assert set(attribute_readers.trees([str(good)], True)) == {str(good)}
-    assert attribute_readers.trees([str(good), str(bad)], False) == {}
+    assert set(attribute_readers.parse_files([str(good)], True)) == {str(good)}
+    assert attribute_readers.parse_files([str(good), str(bad)], False) == {}
 
 
 def test_at_a_prompt_there_are_no_files(monkeypatch):

@@ -42,14 +42,14 @@ def train(updates, again=lambda step, loss: None, make=lambda model, x: model(x)
 def test_it_is_told_once_when_enough_have_gone(told):
     train(16)
     (event,) = told
-    assert event.count == retained_graphs.ENOUGH
-    assert event.update == retained_graphs.ENOUGH
+    assert event.count == retained_graphs.MIN_GRAPHS
+    assert event.update == retained_graphs.MIN_GRAPHS
     assert event.location.source_location.path == __file__
     assert event.location.source_location.function == "train"
 
 
 def test_too_few(told):
-    train(retained_graphs.ENOUGH)
+    train(retained_graphs.MIN_GRAPHS)
     assert not told
 
 

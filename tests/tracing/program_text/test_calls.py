@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from trueloop.tracing.program_text.calls import MOST_LINES, call_at, calls_in, is_conditional, named
+from trueloop.tracing.program_text.calls import MAX_LINES, call_at, calls_in, is_conditional, resolve_global
 
 SEEN: list[bool] = []
 CALLS: list[ast.Call | None] = []
@@ -171,11 +171,11 @@ def test_names_within_modules():
         return ast.parse(text, mode="eval").body
 
     space = {"m": math, "plain": here}
-    assert named(expression("m.sqrt"), space) is math.sqrt
-    assert named(expression("plain"), space) is here
-    assert named(expression("plain.__name__"), space) is None
-    assert named(expression("unknown.sqrt"), space) is None
-    assert named(expression("m.sqrt()"), space) is None
+    assert resolve_global(expression("m.sqrt"), space) is math.sqrt
+    assert resolve_global(expression("plain"), space) is here
+    assert resolve_global(expression("plain.__name__"), space) is None
+    assert resolve_global(expression("unknown.sqrt"), space) is None
+    assert resolve_global(expression("m.sqrt()"), space) is None
 
 
 def test_the_calls_of_a_file(tmp_path):
@@ -186,7 +186,7 @@ def test_the_calls_of_a_file(tmp_path):
     assert not calls_in(str(tmp_path / "none.py"))
 
 
-@pytest.mark.parametrize("text", ["print(1", "print(1)\n" * (MOST_LINES + 1)])
+@pytest.mark.parametrize("text", ["print(1", "print(1)\n" * (MAX_LINES + 1)])
 def test_files_that_are_not_read(tmp_path, text):
     path = tmp_path / "other.py"
     path.write_text(text)

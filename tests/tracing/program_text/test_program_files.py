@@ -5,7 +5,7 @@ from types import ModuleType
 
 import pytest
 
-from trueloop.tracing.program_text.program_files import files_of, program_stack, reached
+from trueloop.tracing.program_text.program_files import user_files, program_stack, parse_program
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def program(tmp_path, monkeypatch):
 
 
 def test_all_that_is_imported_is_reached_and_nothing_else(program):
-    found = reached([str(program / "main.py")])
+    found = parse_program([str(program / "main.py")])
     assert found is not None
     names = {"main.py", "parts/__init__.py", "parts/one.py", "parts/two.py", "parts/three.py", "parts/four.py"}
     assert set(found) == {str(program / name) for name in names}
@@ -43,17 +43,17 @@ def test_all_that_is_imported_is_reached_and_nothing_else(program):
 @pytest.mark.parametrize("line", ["exec(text)", "importlib.import_module(name)", "runpy.run_path(path)", "a = ("])
 def test_where_more_may_run_than_is_shown_nothing_is_said(program, line):
     (program / "parts" / "three.py").write_text(line + "\n")
-    assert reached([str(program / "main.py")]) is None
+    assert parse_program([str(program / "main.py")]) is None
 
 
 def test_a_model_in_eval_mode_hides_nothing(program):
     (program / "parts" / "three.py").write_text("model.eval()\n")
-    assert reached([str(program / "main.py")]) is not None
+    assert parse_program([str(program / "main.py")]) is not None
 
 
 def test_a_file_that_is_not_there_is_not_passed_over(program):
-    assert reached([str(program / "main.py"), str(program / "gone.py")]) is None
+    assert parse_program([str(program / "main.py"), str(program / "gone.py")]) is None
 
 
 def test_the_files_of_a_stack_are_the_users():
-    assert __file__ in files_of(program_stack())
+    assert __file__ in user_files(program_stack())

@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from trueloop.tracing.program_text.schedule_calls import may_advance, sets_rates
+from trueloop.tracing.program_text.schedule_calls import may_step_schedule, sets_rates
 
 OTHERS = {
     "an optimizer that is cleared": "def f(o):\n    o.zero_grad()\n    o.step()",
@@ -28,12 +28,12 @@ MAYBE = {
 
 @pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
 def test_what_is_surely_something_else_advances_no_schedule(text: str):
-    assert not may_advance(ast.parse(text))
+    assert not may_step_schedule(ast.parse(text))
 
 
 @pytest.mark.parametrize("text", MAYBE.values(), ids=MAYBE)
 def test_anything_else_may(text: str):
-    assert may_advance(ast.parse(text))
+    assert may_step_schedule(ast.parse(text))
 
 
 @pytest.mark.parametrize(

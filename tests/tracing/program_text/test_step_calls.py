@@ -4,16 +4,16 @@ import ast
 
 import pytest
 
-from trueloop.tracing.program_text.step_calls import bound_to, gradients_used, imported, steps, uses
+from trueloop.tracing.program_text.step_calls import find_assigned_target, uses_gradients, imported_modules, find_step_lines, find_uses
 
 MADE = "opt = torch.optim.SGD(model.parameters(), lr=0.1)\n"
 
 
 def used(text, **others):
     texts = {"train.py": ast.parse(MADE + text), **{f"{name}.py": ast.parse(each) for name, each in others.items()}}
-    target = bound_to(texts["train.py"], 1, "SGD")
+    target = find_assigned_target(texts["train.py"], 1, "SGD")
     assert target is not None
-    return uses(texts, "train.py", target)
+    return find_uses(texts, "train.py", target)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_whatever_may_step_it(text):
 def test_what_cannot(text, cleared, named, held):
     found = used(text)
     assert found is not None
-    assert (found.cleared, len(found.named), found.held) == (cleared, named, held)
+    assert (found.cleared, len(found.uncalled_steps), found.is_attribute) == (cleared, named, held)
 
 
 def test_another_file_may_step_what_it_imports_only():
@@ -68,20 +68,20 @@ def test_another_file_may_step_what_it_imports_only():
 
 
 def test_a_name_is_one_that_is_plain():
-    assert bound_to(ast.parse("a = b = SGD(p)"), 1, "SGD") is None
-    assert bound_to(ast.parse("a = wrap(SGD(p))"), 1, "SGD") is None
-    assert bound_to(ast.parse("a, b = SGD(p), SGD(q)"), 1, "SGD") is None
-    assert isinstance(bound_to(ast.parse("self.a = SGD(\n    p)"), 2, "SGD"), ast.Attribute)
+    assert find_assigned_target(ast.parse("a = b = SGD(p)"), 1, "SGD") is None
+    assert find_assigned_target(ast.parse("a = wrap(SGD(p))"), 1, "SGD") is None
+    assert find_assigned_target(ast.parse("a, b = SGD(p), SGD(q)"), 1, "SGD") is None
+    assert isinstance(find_assigned_target(ast.parse("self.a = SGD(\n    p)"), 2, "SGD"), ast.Attribute)
 
 
 def test_lines_that_may_step():
     text = "def train_step(): pass\ntrain_step()\no.step\no.step()\nrun(o.step)\nxm.optimizer_step(o)\nstep = 1\n"
-    assert set(steps({"a.py": ast.parse(text)})) == {("a.py", 4), ("a.py", 5), ("a.py", 6)}
+    assert set(find_step_lines({"a.py": ast.parse(text)})) == {("a.py", 4), ("a.py", 5), ("a.py", 6)}
 
 
 def test_code_that_is_brought_in_by_its_name_may_step():
     text = "importlib.import_module(name)\nexec(text)\nmodel.eval()\n"
-    assert set(steps({"a.py": ast.parse(text)})) == {("a.py", 1), ("a.py", 2)}
+    assert set(find_step_lines({"a.py": ast.parse(text)})) == {("a.py", 1), ("a.py", 2)}
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_code_that_is_brought_in_by_its_name_may_step():
     ],
 )
 def test_gradients_that_are_used(text, used):
-    assert gradients_used({"a.py": ast.parse(text)}) is used
+    assert uses_gradients({"a.py": ast.parse(text)}) is used
 
 
 def test_what_a_text_imports():
     text = "import a.b\nfrom c import d\nfrom . import e\nfrom ..f import g\n"
-    assert imported(ast.parse(text), "x.y.z") == {"a.b", "c", "c.d", "x.y", "x.y.e", "x.f", "x.f.g"}
+    assert imported_modules(ast.parse(text), "x.y.z") == {"a.b", "c", "c.d", "x.y", "x.y.e", "x.f", "x.f.g"}

@@ -26,8 +26,8 @@ def group() -> Iterator[None]:
 def letter(store: Any, rank: int, moment: tuple[int, int], value: float = 1.0, *, ready: bool = True) -> RankDigest:
     numbers = torch.tensor([[value, -value, 0.5, 1e300]], dtype=torch.float64)
     return RankDigest(
-        store=lambda: store, name="model", moment=moment, slot=1, rank=rank, other=1 - rank,
-        tensor_digest=TensorDigest(numbers, lambda: ready),
+        store=lambda: store, name="model", round_key=moment, slot=1, rank=rank, other_rank=1 - rank,
+        digest=TensorDigest(numbers, lambda: ready),
     )  # fmt: skip
 
 
@@ -48,11 +48,11 @@ def test_each_gets_what_the_other_has_sent_and_the_threads_end():
     zero.send(letter(store, 0, (3, 40), 2.5))
     assert threads() == 1
     one.send(letter(store, 1, (3, 40), 7.5))
-    assert until(lambda: zero.answers and one.answers)
-    assert zero.answers.popleft()[1] == [[7.5, -7.5, 0.5, 1e300]]
-    assert one.answers.popleft()[1] == [[2.5, -2.5, 0.5, 1e300]]
+    assert until(lambda: zero.responses and one.responses)
+    assert zero.responses.popleft()[1] == [[7.5, -7.5, 0.5, 1e300]]
+    assert one.responses.popleft()[1] == [[2.5, -2.5, 0.5, 1e300]]
     assert until(lambda: not threads())
-    assert not zero.broken
+    assert not zero.errors
 
 
 def test_only_the_same_moment_is_an_answer():
@@ -62,14 +62,14 @@ def test_only_the_same_moment_is_an_answer():
     until(lambda: store.check(["trueloop/model/1/1"]))
     zero.send(letter(store, 0, (3, 40)))
     assert until(lambda: not zero._letters)
-    assert not zero.answers
+    assert not zero.responses
     zero.send(letter(store, 0, (5, 60)))  # it is behind: its newest is waited for, by the thread
     sleep(0.05)
     assert zero._letters
     one.send(letter(store, 1, (5, 60)))
-    assert until(lambda: zero.answers)
+    assert until(lambda: zero.responses)
     for each in (zero, one):
-        each.end()
+        each.close()
     assert not threads()
 
 
@@ -79,11 +79,11 @@ def test_a_rank_that_never_writes_holds_nobody_up(monkeypatch: pytest.MonkeyPatc
     begun = monotonic()
     for round_ in range(100):
         alone.send(letter(dist.HashStore(), 0, (round_, round_)))
-    assert len(alone._letters) <= module.MOST
-    alone.end()
+    assert len(alone._letters) <= module.MAX_IN_FLIGHT
+    alone.close()
     assert monotonic() - begun < 5
     assert not threads()
-    assert not alone.answers
+    assert not alone.responses
 
 
 def test_numbers_that_the_device_has_not_computed_are_not_read(monkeypatch: pytest.MonkeyPatch):
@@ -92,7 +92,7 @@ def test_numbers_that_the_device_has_not_computed_are_not_read(monkeypatch: pyte
     alone.send(letter(store, 0, (1, 1), ready=False))
     sleep(0.05)
     assert not store.check(["trueloop/model/1/0"])
-    alone.end()
+    alone.close()
 
 
 def test_a_store_that_is_gone_ends_it_quietly_and_what_is_ours_is_told():
@@ -106,10 +106,10 @@ def test_a_store_that_is_gone_ends_it_quietly_and_what_is_ours_is_told():
     gone = DigestStore()
     gone.send(letter(Gone(dist.DistNetworkError("Broken pipe")), 0, (1, 1)))
     assert until(lambda: not threads())
-    assert not gone.broken
+    assert not gone.errors
     gone.send(letter(Gone(TypeError("ours")), 0, (2, 2)))
-    assert until(lambda: gone.broken)
-    assert not gone.answers
+    assert until(lambda: gone.errors)
+    assert not gone.responses
 
 
 def test_after_the_group_has_ended_nothing_is_asked():
@@ -126,8 +126,8 @@ def test_a_store_over_the_network_gets_a_connection_of_our_own_and_only_one():
     theirs = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     dist.init_process_group("gloo", store=theirs, rank=0, world_size=1)
     stores = StoreConnection()
-    ours = stores.opening()()
+    ours = stores.opener()()
     assert ours is not theirs
-    assert stores.opening()() is ours
+    assert stores.opener()() is ours
     ours.set("trueloop/x", "1")
     assert theirs.get("trueloop/x") == b"1"

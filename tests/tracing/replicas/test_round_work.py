@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trueloop.tracing.replicas.round_work import RoundWork, begun, compared, unknown
+from trueloop.tracing.replicas.round_work import RoundWork, record_round, compare_rounds, unknown_rows
 
 ROUNDING = 1e-6
 X = torch.randn(16, 6, generator=torch.Generator().manual_seed(0))
@@ -17,82 +17,82 @@ X = torch.randn(16, 6, generator=torch.Generator().manual_seed(0))
 def rows(given, targets: Tensor, *, scale: float = 1.0) -> list[list[float]]:
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
-    work = begun(1, given, list(net.parameters()), RoundWork.arrived)
+    work = record_round(1, given, list(net.parameters()), RoundWork.on_gradient)
     assert work is not None
     (scale * nn.functional.mse_loss(net(X), targets)).backward()
     work.close()
-    found = work.rows()
+    found = work.digest_rows()
     assert found is not None
     return found.tolist()
 
 
 def test_the_same_inputs_and_gradient_are_the_same_work():
     y = X.sum(1, keepdim=True)
-    done = compared(rows(((X, {"y": [y]}),), y), rows(((X.clone(), {"y": [y.clone()]}),), y), ROUNDING)
+    done = compare_rounds(rows(((X, {"y": [y]}),), y), rows(((X.clone(), {"y": [y.clone()]}),), y), ROUNDING)
     assert done is not None
-    assert done.same
+    assert done.same_inputs_and_gradients
 
 
 @pytest.mark.parametrize("other", [X + 1e-6, X.roll(1, 0), X[:8], X.flip(1)])
 def test_other_inputs_are_other_work(other: Tensor):
     y = X.sum(1, keepdim=True)
-    done = compared(rows((X,), y), rows((other,), y), ROUNDING)
+    done = compare_rounds(rows((X,), y), rows((other,), y), ROUNDING)
     assert done is not None
-    assert not done.same
+    assert not done.same_inputs_and_gradients
 
 
 def test_the_order_of_inputs_counts():
     y = X.sum(1, keepdim=True)
-    assert compared(rows((X, y), y), rows((y, X), y), ROUNDING).same is False
+    assert compare_rounds(rows((X, y), y), rows((y, X), y), ROUNDING).same_inputs_and_gradients is False
 
 
 def test_another_gradient_is_other_work_but_for_rounding():
     y = X.sum(1, keepdim=True)
-    assert compared(rows((X,), y), rows((X,), -y), ROUNDING).same is False
-    assert compared(rows((X,), y), rows((X,), y, scale=1 + 1e-4), ROUNDING).same is False
-    assert compared(rows((X,), y), rows((X,), y, scale=1 + 1e-7), ROUNDING).same is True
+    assert compare_rounds(rows((X,), y), rows((X,), -y), ROUNDING).same_inputs_and_gradients is False
+    assert compare_rounds(rows((X,), y), rows((X,), y, scale=1 + 1e-4), ROUNDING).same_inputs_and_gradients is False
+    assert compare_rounds(rows((X,), y), rows((X,), y, scale=1 + 1e-7), ROUNDING).same_inputs_and_gradients is True
 
 
 def test_nothing_is_said_of_no_gradient_none_that_is_seen_and_none_that_is_finite():
     y = X.sum(1, keepdim=True)
     seen = rows((X,), y)
-    assert compared(rows((X,), y, scale=0.0), rows((X,), y, scale=0.0), ROUNDING) is None
-    assert compared(rows((X,), y, scale=math.nan), seen, ROUNDING) is None
-    assert compared(seen, unknown(torch.device("cpu")).tolist(), ROUNDING) is None
+    assert compare_rounds(rows((X,), y, scale=0.0), rows((X,), y, scale=0.0), ROUNDING) is None
+    assert compare_rounds(rows((X,), y, scale=math.nan), seen, ROUNDING) is None
+    assert compare_rounds(seen, unknown_rows(torch.device("cpu")).tolist(), ROUNDING) is None
 
 
 def test_what_cannot_be_compared_is_left_out():
     weight = nn.Parameter(torch.ones(3))
     frozen = nn.Parameter(torch.ones(3), requires_grad=False)
     for given in ((), ("words", 3), (torch.empty(0),), (torch.ones(3).to_sparse(),)):
-        work = begun(1, given, [weight], RoundWork.arrived)
+        work = record_round(1, given, [weight], RoundWork.on_gradient)
         assert work is not None
         (2 * weight).sum().backward()
-        assert work.rows() is None
-    assert begun(1, (X,), [frozen], RoundWork.arrived) is None
-    assert begun(1, (X,), [], RoundWork.arrived) is None
+        assert work.digest_rows() is None
+    assert record_round(1, (X,), [frozen], RoundWork.on_gradient) is None
+    assert record_round(1, (X,), [], RoundWork.on_gradient) is None
 
 
 def test_after_it_is_closed_nothing_is_heard_and_no_hook_is_left():
     weight = nn.Parameter(torch.ones(3))
-    work = begun(1, (X,), [weight, frozen := nn.Parameter(torch.ones(1), requires_grad=False)], RoundWork.arrived)
+    work = record_round(1, (X,), [weight, frozen := nn.Parameter(torch.ones(1), requires_grad=False)], RoundWork.on_gradient)
     assert work is not None
     (2 * weight).sum().backward()
-    before = work.rows()
+    before = work.digest_rows()
     work.close()
     (5 * weight).sum().backward()
     assert before is not None
-    assert work.rows().equal(before)
+    assert work.digest_rows().equal(before)
     assert not weight._backward_hooks
     assert not frozen._backward_hooks
 
 
 def test_a_gradient_is_the_one_of_this_process_and_adds_up_over_backwards():
     weight = nn.Parameter(torch.ones(3))
-    once, twice = (begun(1, (X,), [weight], RoundWork.arrived) for _ in range(2))
+    once, twice = (record_round(1, (X,), [weight], RoundWork.on_gradient) for _ in range(2))
     assert once is not None
     assert twice is not None
     (2 * weight).sum().backward()
     once.close()
     (2 * weight).sum().backward()
-    assert twice.rows()[1].equal(2 * once.rows()[1])
+    assert twice.digest_rows()[1].equal(2 * once.digest_rows()[1])

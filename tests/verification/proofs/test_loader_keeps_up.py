@@ -6,8 +6,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from trueloop.verification.discover import find_proof
-from trueloop.verification.proof import run
-from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof import run_proof
+from trueloop.verification.proof_context import ProofContext
 from trueloop.verification.proof_target import Subject
 
 
@@ -43,7 +43,7 @@ def timed():
 
         loader = DataLoader(Timed(clock, sample_s), batch_size=size)
         subject = Subject(model=nn.Linear(4, 2), loss=nn.CrossEntropyLoss(), loader=loader, step=step)
-        return run(find_proof("loader-keeps-up"), Bench(subject, clock=clock))
+        return run_proof(find_proof("loader-keeps-up"), ProofContext(subject, clock=clock))
 
     return prove
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from trueloop.app.explain.tracebacks import ErrorText, parse_errors, strip_terminal_codes
 from trueloop.core.findings import SourceLocation
 from trueloop.failures.load import Entry, error_page, find_failure, known_errors
-from trueloop.failures.pytorch_error import KnownError, RecentEvents, RaisedError
+from trueloop.failures.pytorch_error import KnownError, RaisedError, RecentEvents
 from trueloop.failures.warning_search import find_failures_in_warnings
 
 ROLE_ORDER: Final = ("raised", "worker", "cause", "context")
@@ -44,7 +44,7 @@ class MatchedError:
         """Return it JSON-ready."""
         return {
             "kind": self.kind, "title": self.entry.title, "type": self.error.type, "message": self.error.message,
-            "how": self.error.how, "ranks": list(self.error.ranks), "site": self.location and self.location._asdict(),
+            "how": self.error.role, "ranks": list(self.error.ranks), "site": self.location and self.location._asdict(),
             "meaning": self.meaning, "fix": self.fix, "page": error_page(self.kind),
         }  # fmt: skip
 
@@ -56,23 +56,23 @@ class Explanation:
     errors: Sequence[MatchedError]
     failures: Sequence[Entry]
     """Silent failures that it names by their code, or that torch warned of."""
-    ours: Sequence[ErrorText]
+    trueloop_errors: Sequence[ErrorText]
     """Errors of trueloop's own, which say themselves what to do."""
     unknown: Sequence[ErrorText]
     nearest: Sequence[str]
     """Kinds of errors whose words are like those of the unknown ones."""
 
     @property
-    def found(self) -> bool:
+    def has_known_errors(self) -> bool:
         """Something in it is known."""
-        return bool(self.errors or self.failures or self.ours)
+        return bool(self.errors or self.failures or self.trueloop_errors)
 
-    def as_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return it JSON-ready; a line that names no type of error is not listed among what is unknown."""
         return {
             "errors": [match_.to_json() for match_ in self.errors],
             "failures": [{"code": each.code, "slug": each.slug, "fix": each.failure.fix} for each in self.failures],
-            "ours": [{"type": each.type, "message": each.message} for each in self.ours],
+            "ours": [{"type": each.type, "message": each.message} for each in self.trueloop_errors],
             "unknown": [{"type": each.type, "message": each.message} for each in self.unknown if each.type],
             "nearest": list(self.nearest),
         }
@@ -94,8 +94,8 @@ def explain_text(text: str) -> Explanation:
     return Explanation(
         errors=errors,
         failures=list(failures.values()),
-        ours=ours,
-        unknown=[each for each in rest if each.how in ("raised", "worker") and not _RERAISED.match(each.message)],
+        trueloop_errors=ours,
+        unknown=[each for each in rest if each.role in ("raised", "worker") and not _RERAISED.match(each.message)],
         nearest=[]
         if errors or failures or ours
         else _nearest([error.message for error in rest] or bare.splitlines()[-MAX_LINES_WITHOUT_ERROR:]),
@@ -104,7 +104,7 @@ def explain_text(text: str) -> Explanation:
 
 def _match_errors(errors: Iterable[ErrorText], chain: Sequence[ErrorText]) -> Iterator[MatchedError]:
     kinds: set[tuple[str, str]] = set()
-    for error in sorted(errors, key=lambda each: ROLE_ORDER.index(each.how)):
+    for error in sorted(errors, key=lambda each: ROLE_ORDER.index(each.role)):
         match_ = _match_error(error, chain)
         key = (match_.kind, error.message if error.type else "") if match_ else None
         if match_ is not None and key is not None and key not in kinds:
@@ -113,12 +113,12 @@ def _match_errors(errors: Iterable[ErrorText], chain: Sequence[ErrorText]) -> It
 
 
 def _match_error(error: ErrorText, chain: Sequence[ErrorText]) -> MatchedError | None:
-    site = _user_location(error) or next((site for each in chain if each.how == "raised" and (site := _user_location(each))), None)
+    site = _user_location(error) or next((site for each in chain if each.role == "raised" and (site := _user_location(each))), None)
     raised = RaisedError(
         type=error.type,
         message=error.message,
         location=site,
-        causes=(*(each.message for each in chain if each.how == "cause"), error.message),
+        causes=(*(each.message for each in chain if each.role == "cause"), error.message),
         pytorch_files=tuple(found[1] for each in error.frames if (found := _TORCH_PATH.search(each.path))),
         recent=_NO_EVENTS,
     )

@@ -49,7 +49,7 @@ class ErrorText:
     message: str
     frames: tuple[SourceLocation, ...] = ()
     """Outermost first."""
-    how: ErrorRole = "raised"
+    role: ErrorRole = "raised"
     """It ended the program, or a loader's worker; or the next one came from it, or came while it was being handled."""
     ranks: tuple[int, ...] = ()
     """Processes that printed it, where the lines say so."""
@@ -64,7 +64,7 @@ class _Block:
     frames: list[SourceLocation] = field(default_factory=list[SourceLocation])
     type: str = ""
     message: list[str] = field(default_factory=list[str])
-    how: ErrorRole = "raised"
+    role: ErrorRole = "raised"
 
 
 def parse_errors(text: str) -> list[ErrorText]:
@@ -78,7 +78,7 @@ def parse_errors(text: str) -> list[ErrorText]:
         for block in _parse_blocks(lines):
             module, _, name = block.type.rpartition(".")
             message = "\n".join(block.message).strip()
-            key = (name, message, block.how)
+            key = (name, message, block.role)
             before = found.get(key)
             ranks = (*(before.ranks if before else ()), *(() if rank is None else (rank,)))
             frames = tuple(block.frames) or (before.frames if before else ())
@@ -87,7 +87,7 @@ def parse_errors(text: str) -> list[ErrorText]:
                 module=module,
                 message=message,
                 frames=frames,
-                how=block.how,
+                role=block.role,
                 ranks=tuple(dict.fromkeys(ranks)),
             )
     return list(found.values())
@@ -125,7 +125,7 @@ def _parse_blocks(lines: Sequence[str]) -> Iterator[_Block]:
             waiting.append(current)
         elif _CAUSE in bare or _CONTEXT in bare:
             if waiting:
-                waiting[-1].how = "cause" if _CAUSE in bare else "context"
+                waiting[-1].role = "cause" if _CAUSE in bare else "context"
             current = None
         elif current is not None:
             current = _parse_line(current, bare)
@@ -138,7 +138,7 @@ def _parse_blocks(lines: Sequence[str]) -> Iterator[_Block]:
             of.append(SourceLocation(place["path"], int(place["line"])))
     for block in waiting:
         if block.type:
-            block.how = "worker" if block.worker else block.how
+            block.role = "worker" if block.worker else block.role
             yield block
 
 

@@ -20,10 +20,9 @@ from trueloop.core.formatting import format_count
 from trueloop.core.suppression import matches_code
 from trueloop.failures.selection import FailureSelection, read_config_list, select_failures
 from trueloop.lint.add_ignores import add_ignore_comments
-from trueloop.lint.baseline import Key, baseline_key, load_baseline
-from trueloop.lint.baseline import write_baseline as write_baseline
-from trueloop.lint.check_file import FileResult, ActiveRule
-from trueloop.lint.check_tree import LintJob, LintedFile, lint_content, lint_files, cache_cell_lines
+from trueloop.lint.baseline import Key, baseline_key, load_baseline, write_baseline
+from trueloop.lint.check_file import ActiveRule, FileResult
+from trueloop.lint.check_tree import LintedFile, LintJob, cache_cell_lines, lint_content, lint_files
 from trueloop.lint.files import Unreadable, decode, discover
 
 EXIT_FINDINGS, EXIT_NOT_JUDGED = 1, 2
@@ -140,7 +139,7 @@ def _write_fixes(linted_file: LintedFile, summary: LintSummary, options: LintOpt
     path = Path(linted_file.result.path)
     summary.changed_files += 1
     if options.diff:
-        sys.stdout.write(unified_diff(linted_file.before, linted_file.after, shown(str(path), base)))
+        sys.stdout.write(unified_diff(linted_file.before, linted_file.after, format_path(str(path), base)))
         return
     replace_file(path, linted_file.after)
     linecache.checkcache(str(path))
@@ -193,12 +192,12 @@ def _lint_stdin(job: LintJob, options: LintOptions, summary: LintSummary, base: 
         linted_file = lint_content(content, name, job)
     except Unreadable as error:
         linted_file = LintedFile(FileResult(path=name, problem=str(error)), content)
-    shown_content = content if linted_file.after is None else linted_file.after
+    final_content = content if linted_file.after is None else linted_file.after
     with suppress(Unreadable):
-        lines = decode(shown_content).text.splitlines(keepends=True)
-        linecache.cache[name] = (len(shown_content), None, lines, name)
+        lines = decode(final_content).text.splitlines(keepends=True)
+        linecache.cache[name] = (len(final_content), None, lines, name)
     if name.endswith(".ipynb") and linted_file.result.findings:
-        cache_cell_lines([name], lambda path: decode(shown_content).text)
+        cache_cell_lines([name], lambda path: decode(final_content).text)
     _add_result(linted_file, summary, Counter[Key](), base)
     if options.diff:
         if linted_file.after is not None:
@@ -207,7 +206,7 @@ def _lint_stdin(job: LintJob, options: LintOptions, summary: LintSummary, base: 
         return _exit_code(summary, options)
     out = sys.stdout
     if job.fix:
-        sys.stdout.buffer.write(shown_content)
+        sys.stdout.buffer.write(final_content)
         out = sys.stderr
     print_results(summary, options.format, base=base, statistics=options.statistics, quiet=options.quiet, file=out)
     return _exit_code(summary, options)

@@ -12,7 +12,7 @@ from typing import Any, Literal, TextIO
 from trueloop.core.findings import Finding, Report, SourceLocation
 from trueloop.core.formatting import format_count
 from trueloop.lint.baseline import Key
-from trueloop.reporting.summary import headline, format_path
+from trueloop.reporting.summary import format_path, headline
 
 Format = Literal["text", "concise", "json", "github", "sarif"]
 __all__ = ["Format", "LintSummary", "format_path", "print_results"]

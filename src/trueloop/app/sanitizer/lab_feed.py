@@ -88,15 +88,15 @@ class LiveFeed:
     def _excerpts(self, finding: Finding | ExplainedError) -> list[dict[str, Any]]:
         return [
             {
-                "path": f"{format_path(excerpt.site.path, self._base)}:{excerpt.site.line}",
-                "function": excerpt.site.function,
+                "path": f"{format_path(excerpt.location.path, self._base)}:{excerpt.location.line}",
+                "function": excerpt.location.function,
                 "lines": [
                     line
                     and {
                         "number": line.number,
                         "text": line.text,
-                        "fault": any(note.at_fault for note in line.notes),
-                        "words": [note.words for note in line.notes if note.words],
+                        "fault": any(note.is_primary for note in line.notes),
+                        "words": [note.text for note in line.notes if note.text],
                     }
                     for line in excerpt.lines
                 ],

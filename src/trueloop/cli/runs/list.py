@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from trueloop.app.option_types import Count, Flag
 from trueloop.cli.columns import align_columns, print_line, terminal_width
-from trueloop.cli.run_cells import best, progress, started_cell, value_cell, time
+from trueloop.cli.run_cells import best_cell, progress_cell, started_cell, value_cell, duration_cell
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import format_count
 from trueloop.runs.journal_lines import encode_line
@@ -64,12 +64,12 @@ def _print(runs: Sequence[Overview], asked: dict[str, list[str]]) -> None:
         "run": [run.name for run in runs],
         "state": [run.state for run in runs],
         "started": [started_cell(run) for run in runs],
-        "update": [progress(run) for run in runs],
-        "time": [time(run) for run in runs],
+        "update": [progress_cell(run) for run in runs],
+        "time": [duration_cell(run) for run in runs],
         **asked,
     }
     if not all(run.monitor[0] in asked for run in runs):
-        shown["best"] = [best(run) for run in runs]
+        shown["best"] = [best_cell(run) for run in runs]
     if runs:
         rows = list(zip(*shown.values(), strict=True))
         right = range(3, 5 + len(asked))

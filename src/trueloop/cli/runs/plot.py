@@ -8,7 +8,7 @@ from trueloop.app.option_types import Flag
 from trueloop.cli.columns import can_encode, print_line, terminal_width
 from trueloop.cli.run_cells import labels_of
 from trueloop.cli.runs import Root
-from trueloop.cli.sparks import ASCII, BLOCKS, drawn
+from trueloop.cli.sparks import ASCII, BLOCKS, draw_panel
 from trueloop.core.errors import InvalidConfig
 from trueloop.runs.journal import read_journal
 from trueloop.runs.journal_lines import encode_line
@@ -57,6 +57,6 @@ def plot_command(
     if not files:
         blocks = BLOCKS if can_encode(BLOCKS) else ASCII
         print_line(
-            "\n\n".join("\n".join(drawn(panel, terminal_width() or 100, blocks)) for panel in panels)
+            "\n\n".join("\n".join(draw_panel(panel, terminal_width() or 100, blocks)) for panel in panels)
             or "There is nothing to draw yet."
         )

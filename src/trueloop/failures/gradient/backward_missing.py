@@ -52,7 +52,7 @@ from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import NO_REFS, Event, ModelCalled, Ref, Refs, StepTaken, WatchEnded
 from trueloop.tracing.parameter_snapshot import snapshot_parameters
-from trueloop.tracing.program_text.step_calls import gradients_used
+from trueloop.tracing.program_text.step_calls import uses_gradients
 
 MIN_STEPS = 8  # of one optimizer, while the run continues
 MIN_STEPS_AT_END = 4  # of one optimizer, when the run ends
@@ -131,7 +131,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
     uncalled = [
         each.value for each in source.nodes if isinstance(each, ast.Expr) and _last_attribute(each) == "backward"
     ]
-    if _has_backward(source, uncalled) or gradients_used({"this file": source.tree}):
+    if _has_backward(source, uncalled) or uses_gradients({"this file": source.tree}):
         return
     for step in steps:
         inside = source.ops_in_loop(step.loops[-1], root=step.entry_point)

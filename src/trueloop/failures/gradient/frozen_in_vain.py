@@ -49,7 +49,7 @@ from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import Event, FreezeAttribute, IneffectiveFreeze, Ref, Refs, StepTaken
-from trueloop.tracing.program_text.freezing import MISSPELLED, RIGHT, may_be_read
+from trueloop.tracing.program_text.freezing import MISSPELLINGS, REQUIRES_GRAD, may_be_read
 
 
 class Detector(failure.Detector):
@@ -108,7 +108,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         if not isinstance(target, ast.Attribute) or not isinstance(_value(bound), bool):
             continue
         owner = bound.subject.kind
-        if bound.kind is OpKind.SET_ATTRIBUTE and target.attr in MISSPELLED:
+        if bound.kind is OpKind.SET_ATTRIBUTE and target.attr in MISSPELLINGS:
             known = owner in (ValueKind.PARAMETERS, ValueKind.MODEL, ValueKind.TENSOR)
             if known and not may_be_read(source.tree, target.attr, of_modules=owner is ValueKind.MODEL):
                 yield Hit(
@@ -150,7 +150,7 @@ def _is_setting(source: SourceFile, bound: Op, target: ast.Attribute) -> bool:
     value = bound.statement.value if isinstance(bound.statement, ast.Assign) else None
     if not dotted_name(target.value) or (dotted_name(target.value) == "self" and isinstance(value, ast.Name)):
         return True
-    return may_be_read(source.tree, RIGHT, of_modules=True)
+    return may_be_read(source.tree, REQUIRES_GRAD, of_modules=True)
 
 
 def _freeze_correctly(source: SourceFile, bound: Op, module: bool) -> Fix | None:
@@ -159,11 +159,11 @@ def _freeze_correctly(source: SourceFile, bound: Op, module: bool) -> Fix | None
     if not isinstance(statement, ast.Assign) or statement.targets != [target]:
         return None
     owner = source.text.segment(target.value)
-    right = f"{owner}.requires_grad_({_value(bound)})" if module else f"{owner}.{RIGHT} = {_value(bound)}"
+    right = f"{owner}.requires_grad_({_value(bound)})" if module else f"{owner}.{REQUIRES_GRAD} = {_value(bound)}"
     return Fix((source.text.replace(statement, right),), safe=False, description=f"Use `{right}`")
 
 
-RULE = Rule(required_words=("|".join((".requires_grad =", ".requires_grad=", *sorted(MISSPELLED))),), find=find)
+RULE = Rule(required_words=("|".join((".requires_grad =", ".requires_grad=", *sorted(MISSPELLINGS))),), find=find)
 
 FAILURE = Failure(
     code="GRD012",

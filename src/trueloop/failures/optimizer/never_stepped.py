@@ -53,7 +53,7 @@ from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.failures.teaching_script import Piece, TeachingLoop
 from trueloop.tracing.events import Event, OptimizerCreated, Ref, SchedulerStepped, StepMissing, WatchEnded
 from trueloop.tracing.object_facts import WeakIdDict
-from trueloop.tracing.program_text.step_calls import Texts, Uses, bound_to, changed_by_hand, gradients_used, steps, uses
+from trueloop.tracing.program_text.step_calls import Texts, OptimizerUses, find_assigned_target, changes_weights, uses_gradients, find_step_lines, find_uses
 
 THIS_FILE = "this file"
 MIN_BACKWARDS = 8  # as at run time
@@ -93,15 +93,15 @@ class Detector(failure.Detector):
         found = None
         for imports in (False, True):  # most are stepped by the files that are running
             texts = event.read_modules(imports)
-            if site is None or gradients_used(texts):
+            if site is None or uses_gradients(texts):
                 return None
             tree = texts.get(site.path)
-            target = bound_to(tree, site.line, kind) if tree is not None else None
-            found = uses(texts, site.path, target, whole=imports) if target is not None else None
+            target = find_assigned_target(tree, site.line, kind) if tree is not None else None
+            found = find_uses(texts, site.path, target, is_complete=imports) if target is not None else None
             if not self._is_never_stepped(event, texts, site, found):
                 return None
         self._reported.put(event.optimizer, True)
-        named = found.named[0] if found and found.named else None
+        named = found.uncalled_steps[0] if found and found.uncalled_steps else None
         return Evidence(
             message=f"{event.backwards} backward passes reached the parameters of {event.optimizer.name}, which has "
             f"never stepped: {'`step` lacks its parentheses' if named else 'the program never calls its `step()`'}.",
@@ -110,17 +110,17 @@ class Detector(failure.Detector):
             first_update=0,
         )
 
-    def _is_never_stepped(self, event: StepMissing, texts: Texts, built: SourceLocation, found: Uses | None) -> bool:
+    def _is_never_stepped(self, event: StepMissing, texts: Texts, built: SourceLocation, found: OptimizerUses | None) -> bool:
         """Return whether nothing can step it: under its name where it has one, else because nothing steps at all."""
-        in_use = found is not None and (found.cleared or bool(found.named))
+        in_use = found is not None and (found.cleared or bool(found.uncalled_steps))
         if not event.watch_ended:
-            return found is not None and in_use and not found.held
+            return found is not None and in_use and not found.is_attribute
         if not event.called_by_user or (event.update and not in_use):
             return False
         advanced = {
             (place.source_location.path, place.source_location.line) for place in self._schedules if place is not None
         }
-        return found is not None or (built.path in texts and advanced.issuperset(steps(texts)))
+        return found is not None or (built.path in texts and advanced.issuperset(find_step_lines(texts)))
 
     def inconclusive(self) -> str:
         """Return a reason where an optimizer has not stepped, but perhaps should have."""
@@ -136,15 +136,15 @@ def find(source: SourceFile) -> Iterator[Hit]:
     for built in creations:
         target = _variable_of(built)
         backward = _first_backward(source, built, creations)
-        if target is None or backward is None or gradients_used(texts) or changed_by_hand(source.tree):
+        if target is None or backward is None or uses_gradients(texts) or changes_weights(source.tree):
             continue
-        found = uses(texts, THIS_FILE, target)
-        if found is None or found.held:
+        found = find_uses(texts, THIS_FILE, target)
+        if found is None or found.is_attribute:
             continue
         schedules = {(THIS_FILE, each.node.lineno) for each in source.ops(OpKind.SCHEDULER_STEP)}
-        if not found.cleared and not found.named and not schedules.issuperset(steps(texts)):
+        if not found.cleared and not found.uncalled_steps and not schedules.issuperset(find_step_lines(texts)):
             continue
-        named = found.named[0][1] if found.named else None
+        named = found.uncalled_steps[0][1] if found.uncalled_steps else None
         never = f"`{target.id}.step()` is never called, although this backward fills its gradients."
         yield Hit(
             message=f"`{source.text.segment(named)}` is not called: it lacks its parentheses." if named else never,

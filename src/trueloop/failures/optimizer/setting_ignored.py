@@ -50,7 +50,7 @@ from trueloop.core.source_text import Fix, dotted_name
 from trueloop.failures import failure
 from trueloop.failures.failure import Failure, Rule, Severity
 from trueloop.tracing.events import Event, IneffectiveOptimizerAttribute
-from trueloop.tracing.program_text.optimizer_settings import KEYS, read_of_optimizer, sets_in_groups
+from trueloop.tracing.program_text.optimizer_settings import SETTINGS, is_read_from_optimizer, sets_in_groups
 
 
 class Detector(failure.Detector):
@@ -81,7 +81,7 @@ def find(source: SourceFile) -> Iterator[Hit]:
         key = each.node.attr if isinstance(each.node, ast.Attribute) else each.node.slice.value
         if sets_in_groups(source.tree, key, targets) or source.escapes(_owner(each), source.operations):
             continue
-        if isinstance(each.node, ast.Attribute) and read_of_optimizer(source.tree, key):
+        if isinstance(each.node, ast.Attribute) and is_read_from_optimizer(source.tree, key):
             continue
         if word == "defaults" and _reads_defaults(source, targets):
             continue
@@ -107,13 +107,13 @@ def _target_kind(assignment: Op) -> str:
         return ""
     if assignment.kind is OpKind.SET_ATTRIBUTE:
         known = isinstance(target, ast.Attribute) and target.attr in (
-            KEYS if owner.kind is ValueKind.OPTIMIZER else ("lr",)
+            SETTINGS if owner.kind is ValueKind.OPTIMIZER else ("lr",)
         )
         return ("attribute" if owner.kind is ValueKind.OPTIMIZER else "schedule") if known else ""
     if (
         not isinstance(target, ast.Subscript)
         or not isinstance(target.slice, ast.Constant)
-        or target.slice.value not in KEYS
+        or target.slice.value not in SETTINGS
     ):
         return ""
     if isinstance(target.value, ast.Attribute):
@@ -193,7 +193,7 @@ def _object_before_state(node: ast.expr) -> ast.expr:
     return node.value if isinstance(node, ast.Attribute) else node
 
 
-ASSIGNMENTS = (*(f".{key}{equals}" for key in sorted(KEYS) for equals in (" =", "=")), ".defaults[", ".state_dict()[")
+ASSIGNMENTS = (*(f".{key}{equals}" for key in sorted(SETTINGS) for equals in (" =", "=")), ".defaults[", ".state_dict()[")
 RULE = Rule(required_words=("optim", "|".join(ASSIGNMENTS)), find=find)
 
 FAILURE = Failure(

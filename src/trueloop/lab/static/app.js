@@ -101,7 +101,7 @@ async function begin(mine) {
   if (mine === turn) location.reload();
 }
 
-const waiting = () => h("p", { id: "waiting", class: "waiting", role: "status" }, "One moment: the server is getting the page ready …");
+const waiting = () => h("p", { id: "waiting", class: "waiting", role: "status" }, "Loading the page …");
 
 /** Say that the server is away, for as long as it is. */
 function outages() {
@@ -109,7 +109,7 @@ function outages() {
   at("lead").before(told);
   addEventListener("server", (event) => {
     const lost = /** @type {CustomEvent} */ (event).detail === "lost";
-    told.textContent = lost ? "The lab's server does not answer. Is `trueloop lab` still running? The page goes on by itself when it is back." : "";
+    told.textContent = lost ? "The lab's server does not answer. Is `trueloop lab` still running? The page reconnects by itself." : "";
     if (!lost) announce("The server is back.");
   });
 }
@@ -144,7 +144,7 @@ function colours() {
     if (kind === "system") document.documentElement.removeAttribute("data-theme");
     else document.documentElement.setAttribute("data-theme", kind);
     button.textContent = { system: "◐", light: "☀", dark: "☾" }[kind] ?? "◐";
-    button.setAttribute("aria-label", `Colours: ${kind === "system" ? "as the system" : kind}`);
+    button.setAttribute("aria-label", `Colours: ${kind === "system" ? "follow the system" : kind}`);
     dispatchEvent(new Event("colours"));
   };
   button.addEventListener("click", () => {

@@ -5,8 +5,8 @@ import { fill, h } from "./dom.js";
 
 /** @typedef {{size: number, hide: string[], steps: string[]}} View */
 
-const SIZES = /** @type {[number, string][]} */ ([[100, "as usual"], [125, "large"], [150, "very large"]]);
-const HIDES = /** @type {[string, string][]} */ ([["spoilers", "what is broken and what the sanitizer says, until it is revealed"], ["settings", "the settings, so that all see the same"], ["rest", "what comes below the curves"]]);
+const SIZES = /** @type {[number, string][]} */ ([[100, "normal"], [125, "large"], [150, "very large"]]);
+const HIDES = /** @type {[string, string][]} */ ([["spoilers", "the injected failures and the findings, until revealed"], ["settings", "the settings"], ["rest", "everything below the curves"]]);
 const STEPS = 12, LETTERS = 160, LONGEST = 8000;
 
 /** Whether something is hidden from the class now. @param {string} what */
@@ -38,24 +38,24 @@ export function decoded(word) {
 export function classroom({ button, steps, state, announce }) {
   /** @type {View | null} */ let view = null;
   let revealed = false;
-  const reveal = h("button", { type: "button", class: "small reveal", onclick: () => { revealed = !revealed; dress(); announce(revealed ? "What is broken is shown." : "What is broken is hidden."); } });
-  const leave = h("button", { type: "button", class: "quiet small", onclick: () => { const { name, params } = state(); const query = new URLSearchParams(params).toString(); location.hash = `#/${name}${query && `?${query}`}`; } }, "Leave the class view");
+  const reveal = h("button", { type: "button", class: "small reveal", onclick: () => { revealed = !revealed; dress(); announce(revealed ? "The failures are shown." : "The failures are hidden."); } });
+  const leave = h("button", { type: "button", class: "quiet small", onclick: () => { const { name, params } = state(); const query = new URLSearchParams(params).toString(); location.hash = `#/${name}${query && `?${query}`}`; } }, "Close the class view");
 
   const size = h("select", { id: "class-size" }, SIZES.map(([value, text]) => h("option", { value, selected: value === 125 }, text)));
   const boxes = HIDES.map(([name, text]) => ({ name, box: h("input", { type: "checkbox", id: `class-${name}`, checked: name === "spoilers" }), text }));
-  const words = h("textarea", { id: "class-steps", rows: 5, maxlength: STEPS * LETTERS, placeholder: "Press Train, and watch the loss.\nWhat does the gradient's norm do?\nSay what you think is broken." });
+  const words = h("textarea", { id: "class-steps", rows: 5, maxlength: STEPS * LETTERS, placeholder: "Press Train and watch the loss.\nHow does the gradient norm change?\nWhat do you think is broken?" });
   const said = h("p", { class: "muted", role: "status" });
   const link = () => `#/${state().name}?class=${coded({ size: Number(size.value), hide: boxes.filter(({ box }) => box.checked).map(({ name }) => name), steps: words.value.split("\n").map((/** @type {string} */ each) => each.trim().slice(0, LETTERS)).filter(Boolean).slice(0, STEPS) }, state().params)}`;
   const dialog = h("dialog", { class: "class-dialog", "aria-labelledby": "class-title" },
     h("h2", { id: "class-title" }, "For a class"),
-    h("p", {}, "Set the page up as you want it, failures included. The link shows the same to everybody who opens it in a lab of their own, and to the class on your screen; others cannot reach your machine."),
+    h("p", {}, "Set up the page, including failures. The link opens the same state in any other lab, and on your own screen; other machines cannot reach your lab."),
     h("div", { class: "form" },
-      h("div", { class: "field" }, h("label", { for: "class-size" }, "Letters"), size),
+      h("div", { class: "field" }, h("label", { for: "class-size" }, "Text size"), size),
       h("fieldset", {}, h("legend", {}, "Hide"), boxes.map(({ box, text }) => h("div", { class: "field check" }, box, h("label", { for: box.id }, text)))),
-      h("div", { class: "field" }, h("label", { for: "class-steps" }, "Steps to follow, one a line"), words)),
+      h("div", { class: "field" }, h("label", { for: "class-steps" }, "Steps, one per line"), words)),
     h("div", { class: "row" },
       h("button", { type: "button", onclick: () => { dialog.close(); location.hash = link(); } }, "Open the class view"),
-      h("button", { type: "button", class: "quiet", onclick: async () => { said.textContent = await navigator.clipboard.writeText(new URL(link(), location.href).href).then(() => "The link is copied.", () => "The browser refused; open the view and copy its address."); } }, "Copy the link"),
+      h("button", { type: "button", class: "quiet", onclick: async () => { said.textContent = await navigator.clipboard.writeText(new URL(link(), location.href).href).then(() => "The link is copied.", () => "The browser refused to copy; open the view and copy its address."); } }, "Copy the link"),
       h("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Close")), said);
   button.addEventListener("click", () => { said.textContent = ""; if (!dialog.isConnected) document.body.append(dialog); dialog.showModal(); });
 
@@ -68,7 +68,7 @@ export function classroom({ button, steps, state, announce }) {
       root.dataset.class = String(view.size);
       root.dataset.hide = view.hide.filter((each) => !(revealed && each === "spoilers")).join(" ");
     }
-    reveal.textContent = revealed ? "Hide again what is broken" : "Reveal what is broken";
+    reveal.textContent = revealed ? "Hide the failures again" : "Reveal the failures";
     reveal.setAttribute("aria-pressed", String(revealed));
     reveal.hidden = !view?.hide.includes("spoilers");
     dispatchEvent(new Event("colours")); // charts are drawn anew, in letters of the new size

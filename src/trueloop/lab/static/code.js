@@ -24,7 +24,7 @@ export function block(lines, { marked = [], mark = "changed", hit = null, onpick
 
 /** The panel: a heading to open it, the code, buttons to copy and to download.
  * @param {{title?: string, file?: string, open?: boolean, note?: string}} [options] */
-export function codePanel({ title = "Show me the code", file = "script.py", open = false, note = "" } = {}) {
+export function codePanel({ title = "Show the code", file = "script.py", open = false, note = "" } = {}) {
   /** @type {Lines} */
   let lines = [];
   const body = h("div", { class: "code-body" });
@@ -35,7 +35,7 @@ export function codePanel({ title = "Show me the code", file = "script.py", open
       await navigator.clipboard.writeText(whole());
       copied.textContent = "Copied.";
     } catch {
-      copied.textContent = "The browser refused; select the text instead.";
+      copied.textContent = "The browser refused to copy; select the text instead.";
     }
     setTimeout(() => { copied.textContent = ""; }, 2500);
   };

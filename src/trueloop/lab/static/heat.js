@@ -65,7 +65,7 @@ export function heat({ title, unit }) {
     if (!grid || column < 0) return fill(said, h("span", { class: "muted" }, "Point at a cell, or move over the map with the arrow keys."));
     const norm = grid.norms[row]?.[column];
     fill(said, h("b", {}, grid.layers[row]), `, update ${number(grid.updates[column])}: `,
-      norm === null || norm === undefined ? "not stepped then" : `${unit} ${number(norm)}`);
+      norm === null || norm === undefined ? "not updated" : `${unit} ${number(norm)}`);
   }
   /** @param {KeyboardEvent} event */
   function move(event) {

@@ -10,17 +10,17 @@ const PATIENCE_MS = 8000; // for what a stop points at: a page that is opened ha
 
 /** What is pointed at: the page, a selector (the first that is seen counts), a title, words. @type {[string, string, string, string][]} */
 const STOPS = [
-  ["simulator", ".sim-bar .play", "Train a network", "Train starts a small network, in real PyTorch on this machine; the page only draws. Step makes a single update. You can press it now, the tour waits."],
-  ["simulator", ".board-place", "What it decides", "The colours are what the network answers at each place, the points are what it learns from; hollow ones are held out. A click adds a point, arrow keys and Enter do, too."],
-  ["simulator", ".sim-curves", "How it goes", "Loss and the gradient's norm after every update. The runs before stay as dotted curves, so change one thing and compare."],
-  ["simulator", ".bugs-panel", "Break it", "Each switch puts a failure into the loop that raises no error. Try GRD001: gradients are never cleared."],
-  ["simulator", ".findings", "Who notices", "The sanitizer watches the program as it would watch yours, and knows nothing of the switches. What it finds comes with its line, its evidence and its fix."],
-  ["simulator", ".sim > details.panel", "The very script", "This text is what runs. Copy it: it is plain PyTorch, and trueloop run says of it what is said here."],
-  ["race", ".lanes", "Race", "Up to four runs of one seed in step, each with settings or a failure of its own."],
-  ["operations", ".stations", "Six operations", "A training step, line by line, forward and back, with every tensor, every sum and the graph that backward walks."],
-  ["arithmetic", ".sizes", "Arithmetic", "How many iterations, updates and examples six sizes make, each with its formula."],
-  ["arena", ".tracks", "The arena", "Data and network are given, the loop is yours. The referee runs what you hand in on seeds that nobody knew."],
-  ["", "#tour", "That was it", "Every page says what to look for, and shows the code that ran. The tour can be taken again from here."],
+  ["simulator", ".sim-bar .play", "Train a network", "Train starts a small network in real PyTorch on this machine; the page only draws. Step makes one update. You can press it now; the tour waits."],
+  ["simulator", ".board-place", "Decision regions", "The colours are the predicted classes. The points are the training data; hollow ones are held out. Click to add a point, or use the arrow keys and Enter."],
+  ["simulator", ".sim-curves", "Curves", "Loss and gradient norm after every update. Earlier runs stay as dotted curves: change one setting and compare."],
+  ["simulator", ".bugs-panel", "Break it", "Each switch injects a silent failure into the loop. Try GRD001: gradients are never cleared."],
+  ["simulator", ".findings", "Sanitizer findings", "The sanitizer checks this program like any other and does not know the switches. A finding has a line, evidence and a fix."],
+  ["simulator", ".sim > details.panel", "The script", "This is the text that runs: plain PyTorch. Copy it; trueloop run reports the same findings."],
+  ["race", ".lanes", "Race", "Up to four synchronised runs with one seed and different settings or failures."],
+  ["operations", ".stations", "Six operations", "A training step, line by line, forwards and backwards, with every tensor, every sum and the autograd graph."],
+  ["arithmetic", ".sizes", "Arithmetic", "The numbers of iterations, updates and examples, each with its formula."],
+  ["arena", ".tracks", "The arena", "Data and network are fixed; you choose the loop. The judge runs every submission on fresh seeds."],
+  ["", "#tour", "End of the tour", "Every page says what to look for and shows the code that ran. Start the tour again here."],
 ];
 
 /** @param {{button: HTMLElement, announce: (text: string) => void}} shell button: begins the tour; says so loudly until it was offered once */
@@ -32,7 +32,7 @@ export function tour({ button, announce }) {
   const back = h("button", { type: "button", class: "quiet", onclick: () => go(at - 1) }, "Back");
   const next = h("button", { type: "button", onclick: () => (at + 1 < STOPS.length ? go(at + 1) : end()) });
   const leave = h("button", { type: "button", class: "quiet", onclick: () => end() }, "End the tour");
-  const home = h("a", { href: "#", hidden: true, onclick: () => end() }, "Back to where you began");
+  const home = h("a", { href: "#", hidden: true, onclick: () => end() }, "Back to the first page");
   const panel = h("section", { class: "tour", role: "dialog", "aria-labelledby": "tour-title", "aria-describedby": "tour-text", tabindex: "-1", hidden: true }, heading, text, home, h("div", { class: "row" }, back, next, leave, where));
   const no = h("button", { type: "button", class: "quiet small", "aria-label": "No tour, thank you", title: "No, thank you", onclick: () => { offered(); button.focus(); } }, "✕");
 

@@ -14,14 +14,14 @@ from trueloop.lab.teaching.simulation import Simulation
 Inject = Callable[[TeachingLoop], None]
 
 
-class Written(NamedTuple):
+class InjectedScript(NamedTuple):
     """A loop, and what it was written from."""
 
     loop: TeachingLoop
     simulation: Simulation
 
 
-def written(simulation: Simulation, injects: Sequence[Inject] = (), added: Sequence[Added] = ()) -> Written:
+def written(simulation: Simulation, injects: Sequence[Inject] = (), added: Sequence[Added] = ()) -> InjectedScript:
     """Write the script of a simulation, and break it.
 
     Raises:
@@ -32,10 +32,10 @@ def written(simulation: Simulation, injects: Sequence[Inject] = (), added: Seque
     loop = teaching_loop(simulation, added)
     for inject in injects:
         inject(loop)
-    return Written(loop, simulation)
+    return InjectedScript(loop, simulation)
 
 
-def fitted(simulation: Simulation, injects: Sequence[Inject], added: Sequence[Added] = ()) -> Written:
+def write_script(simulation: Simulation, injects: Sequence[Inject], added: Sequence[Added] = ()) -> InjectedScript:
     """Do so, and change those settings of the simulation that the failures need.
 
     Raises:

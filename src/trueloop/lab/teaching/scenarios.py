@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from trueloop.lab.teaching.simulation import Simulation
 
-NAMES: Final = ("rate", "adam", "clearing", "no_grad", "cosine")
+SCENARIO_NAMES: Final = ("rate", "adam", "clearing", "no_grad", "cosine")
 CHANCE: Final = math.log(2)  # the loss of a guess between two classes
 SMOOTH: Final = 20  # updates that a loss is averaged over before it is compared
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from trueloop.core.axis_ticks import suits_log_scale
 from trueloop.core.formatting import format_float
 from trueloop.failures.teaching_script import ChangedLine
-from trueloop.lab.teaching.inject import Inject, fitted
+from trueloop.lab.teaching.inject import Inject, write_script
 from trueloop.lab.teaching.simulation import Simulation
 
 if TYPE_CHECKING:
@@ -74,8 +74,8 @@ def pair(inject: Inject, seed: int = 0) -> Pair:
     Raises:
         CannotBreak: the script has nothing that could be broken this way.
     """
-    loop, simulation = fitted(replace(BASE, seed=seed), [inject])
-    whole = fitted(simulation, []).loop
+    loop, simulation = write_script(replace(BASE, seed=seed), [inject])
+    whole = write_script(simulation, []).loop
     return Pair(simulation, whole.text(), loop.text(), loop.changed_lines())
 
 

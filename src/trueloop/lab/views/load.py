@@ -14,7 +14,7 @@ import trueloop.lab.views as package
 class View(NamedTuple):
     """How one page's questions are answered."""
 
-    asked: type[Any]
+    query_type: type[Any]
     """A frozen dataclass that `trueloop.core.untrusted_input` reads."""
     answer: Callable[..., Mapping[str, Any]]
     needs_torch: bool

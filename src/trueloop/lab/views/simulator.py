@@ -13,7 +13,7 @@ from trueloop.failures.load import Entry, catalogue
 from trueloop.failures.page import join_wrapped_lines, split_sections
 from trueloop.failures.teaching_script import CannotInject
 from trueloop.lab.highlight import highlight
-from trueloop.lab.teaching.inject import Inject, fitted
+from trueloop.lab.teaching.inject import Inject, write_script
 from trueloop.lab.teaching.scenarios import SCENARIOS, Scenario
 from trueloop.lab.teaching.simulation import Simulation
 
@@ -35,7 +35,7 @@ def answer(asked: Asked) -> dict[str, Any]:
     """Return the script, the lines that are broken, and for every failure whether it can be put in as well."""
     chosen = [_injectable(code) for code in dict.fromkeys(asked.bugs)]
     try:
-        loop, config = fitted(asked.config, _injects(chosen))
+        loop, config = write_script(asked.config, _injects(chosen))
     except CannotInject as lack:
         raise InvalidConfig(lack.what, why=lack.why, fix=lack.fix) from None
     return {
@@ -60,8 +60,8 @@ def _bug(entry: Entry, chosen: Sequence[Entry], config: Simulation) -> dict[str,
     rest = [other for other in chosen if other is not entry]
     changes, against = dict[str, Any](), ""
     try:
-        before = fitted(config, _injects(rest)).simulation
-        after = asdict(fitted(config, _injects([*rest, entry])).simulation)
+        before = write_script(config, _injects(rest)).simulation
+        after = asdict(write_script(config, _injects([*rest, entry])).simulation)
         changes = {name: after[name] for name, value in asdict(before).items() if after[name] != value}
     except CannotInject as lack:
         against = " ".join(filter(None, (lack.what, lack.fix)))

@@ -19,7 +19,7 @@ from trueloop.tracing.frame_modules import owner_of
 from trueloop.tracing.object_facts import WeakIdDict
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
-from trueloop.tracing.program_text.calls import call_at, calls_in, is_conditional, named
+from trueloop.tracing.program_text.calls import call_at, calls_in, is_conditional, resolve_global
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import is_user_code
 
@@ -156,7 +156,7 @@ def _call_kinds(frame: FrameType) -> str:
 
 def _kind(call: ast.Call, space: dict[str, Any]) -> str:
     """Return the name of the function, if it is one of torch's and not told the mode; `BY_MODE` if it is; else ""."""
-    function = named(call.func, space)
+    function = resolve_global(call.func, space)
     if not any(function is each for each in FUNCTIONS):
         return ""
     if any(isinstance(each, ast.Starred) for each in call.args) or any(word.arg is None for word in call.keywords):

@@ -18,7 +18,7 @@ from trueloop.tracing.accumulation_window import AccumulationWindows, parameters
 from trueloop.tracing.events import Event, Ref, StepMissing
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import OptimizerState, ProgramState
-from trueloop.tracing.program_text.attribute_readers import running_files, trees
+from trueloop.tracing.program_text.attribute_readers import parse_files, running_files
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import is_called_by_user
 
@@ -105,7 +105,7 @@ class NeverStepped:
                 backwards=pending.backwards,
                 called_by_user=pending.called_by_user,
                 watch_ended=ended,
-                read_modules=partial(trees, pending.files),
+                read_modules=partial(parse_files, pending.files),
             )
         )
 

@@ -14,12 +14,12 @@ from trueloop.tracing.events import Event, IneffectiveOptimizerAttribute
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import OptimizerState, ProgramState
 from trueloop.tracing.program_text.optimizer_settings import (
-    KEYS,
-    read_of_optimizer,
+    SETTINGS,
+    is_read_from_optimizer,
     sets_in_groups,
-    written_to_optimizer,
+    lines_setting_attribute,
 )
-from trueloop.tracing.program_text.program_files import files_of, in_notebook, program_stack, reached
+from trueloop.tracing.program_text.program_files import user_files, in_notebook, program_stack, parse_program
 from trueloop.tracing.stream import EventStream
 
 MAX_ATTRIBUTES: Final = 16  # attributes that are followed
@@ -68,8 +68,8 @@ class OptimizerAttributes:
 
     def _check_optimizers(self) -> None:
         for optimizer, state in self._program.optimizers.items():
-            if not KEYS.isdisjoint(vars(optimizer)) and type(optimizer).__module__.startswith("torch.optim."):
-                for key in KEYS & vars(optimizer).keys() & optimizer.defaults.keys():
+            if not SETTINGS.isdisjoint(vars(optimizer)) and type(optimizer).__module__.startswith("torch.optim."):
+                for key in SETTINGS & vars(optimizer).keys() & optimizer.defaults.keys():
                     self._check_attribute(optimizer, state, key)
 
     def _check_attribute(self, optimizer: Optimizer, state: OptimizerState, key: str) -> None:
@@ -78,7 +78,7 @@ class OptimizerAttributes:
             self._candidates.pop((id(state), key), None)
             return
         candidate = self._candidates.get((id(state), key))
-        files = files_of(program_stack())
+        files = user_files(program_stack())
         if candidate is None:
             if len(self._candidates) < MAX_ATTRIBUTES:
                 self._candidates[id(state), key] = _Candidate(state, state.steps, files)
@@ -99,10 +99,10 @@ class OptimizerAttributes:
 
 def _find_assignment(files: set[str], key: str) -> SourceLocation | None:
     """Return the line that sets an attribute which no code reads; None if some code may, or the line is unknown."""
-    texts = reached(files)
+    texts = parse_program(files)
     if texts is None or any(
-        read_of_optimizer(each, key) or sets_in_groups(each, key, _NO_IDS) for each in texts.values()
+        is_read_from_optimizer(each, key) or sets_in_groups(each, key, _NO_IDS) for each in texts.values()
     ):
         return None
-    lines = [SourceLocation(file, line) for file, tree in texts.items() for line in written_to_optimizer(tree, key)]
+    lines = [SourceLocation(file, line) for file, tree in texts.items() for line in lines_setting_attribute(tree, key)]
     return lines[0] if lines else None

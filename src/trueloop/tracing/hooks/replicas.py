@@ -34,7 +34,7 @@ from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.replicas.digest_exchange import DigestStore, Numbers, RankDigest, StoreConnection
 from trueloop.tracing.replicas.round_work import ROWS as WORKS
-from trueloop.tracing.replicas.round_work import RoundWork, begun, compared, unknown
+from trueloop.tracing.replicas.round_work import RoundWork, record_round, compare_rounds, unknown_rows
 from trueloop.tracing.replicas.tensor_digest import ULPS, apart, comparable, epsilon_of, tensor_digest
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
@@ -111,7 +111,7 @@ class Replicas:
         self._exchange, self._stores, self._sender = DigestStore(), StoreConnection(), os.getpid()
         self._meet = stream.isolated("wrappers of models", self._met)
         self._look_in = stream.isolated("what wrappers are given", self._given)
-        self._arrive = stream.isolated("gradients of wrapped models", RoundWork.arrived)
+        self._arrive = stream.isolated("gradients of wrapped models", RoundWork.on_gradient)
         self._look = stream.isolated("calls of wrappers", self._called)
         self._note = stream.isolated("backwards of wrapped models", self._backward_begins)
         self._tell = stream.isolated("steps of wrapped models", self._stepped)
@@ -214,7 +214,7 @@ class Replicas:
             drawn = self._program.batch
             known.loader = self._program.loader if drawn > known.batches else None
             known.batches = drawn
-            known.work = begun(known.rounds + 1, given, known.alive(), self._arrive)
+            known.work = record_round(known.rounds + 1, given, known.alive(), self._arrive)
 
     def _called(self, wrapper: Any) -> None:
         known = self._met(wrapper)
@@ -278,8 +278,8 @@ class Replicas:
             return
         if self._sender != os.getpid():
             self._begin()
-        done = known.work.rows() if known.work is not None and known.work.number == known.rounds else None
-        drawn = tensor_digest(parameters, unknown(parameters[0].device) if done is None else done)
+        done = known.work.digest_rows() if known.work is not None and known.work.number == known.rounds else None
+        drawn = tensor_digest(parameters, unknown_rows(parameters[0].device) if done is None else done)
         if drawn is None or known.clock is None:
             return
         turn = _turn(known.rounds)
@@ -290,32 +290,32 @@ class Replicas:
             ranks=(_global(group, rank), _global(group, other)), epsilons=list(map(epsilon_of, parameters)),
         )  # fmt: skip
         self._exchange.send(RankDigest(
-            store=self._stores.opening(), name=known.name, moment=(known.rounds, known.clock), slot=turn, rank=rank,
-            other=other, tensor_digest=drawn, about=about,
+            store=self._stores.opener(), name=known.name, round_key=(known.rounds, known.clock), slot=turn, rank=rank,
+            other_rank=other, digest=drawn, context=about,
         ))  # fmt: skip
 
     def _answer(self) -> None:
-        if self._exchange.broken:
-            raise self._exchange.broken.popleft()
-        while self._exchange.answers:
-            letter, numbers = self._exchange.answers.popleft()
-            self._compare(letter.about, letter.tensor_digest.numbers.tolist(), numbers)
+        if self._exchange.errors:
+            raise self._exchange.errors.popleft()
+        while self._exchange.responses:
+            letter, numbers = self._exchange.responses.popleft()
+            self._compare(letter.context, letter.digest.numbers.tolist(), numbers)
 
     def _compare(self, asked: _Asked, own: Numbers, others: Numbers) -> None:
         known = asked.replica
         differ = apart(own[:-WORKS], others[:-WORKS], asked.epsilons, asked.rounds)
-        doing = compared(own[-WORKS:], others[-WORKS:], ULPS * max(asked.epsilons))
+        doing = compare_rounds(own[-WORKS:], others[-WORKS:], ULPS * max(asked.epsilons))
         self._stream.emit(RanksCompared(
             location=asked.place, wrapper=known.ref, compared_update=asked.update, ranks=asked.ranks, parameters=len(asked.names),
             differing=tuple((asked.names[index], share) for index, share in differ), last_equal_update=known.equal_at,
-            input_digest=doing and doing.inputs, same_inputs_and_gradients=bool(doing and doing.same), loader=asked.loader,
+            input_digest=doing and doing.inputs, same_inputs_and_gradients=bool(doing and doing.same_inputs_and_gradients), loader=asked.loader,
         ))  # fmt: skip
         if not differ:
             known.equal_at = asked.update
 
     def _end(self) -> None:
         if self._stream.active:
-            self._exchange.end()
+            self._exchange.close()
             self._answer()
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import CodeType, FrameType, ModuleType
 from typing import Any, Final
 
-MOST_LINES: Final = 5000  # of a file that are read
+MAX_LINES: Final = 5000  # of a file that are read
 _RETURNS: Final = frozenset(("RETURN_VALUE", "RETURN_CONST"))
 
 
@@ -21,7 +21,7 @@ def calls_in(file: str, *words: str) -> Sequence[ast.Call]:
     """
     lines = linecache.getlines(file)
     text = "".join(lines)
-    if len(lines) > MOST_LINES or not all(word in text for word in words):
+    if len(lines) > MAX_LINES or not all(word in text for word in words):
         return []
     try:
         return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
@@ -46,10 +46,10 @@ def call_at(frame: FrameType) -> ast.Call | None:
     return found if isinstance(found, ast.Call) else None
 
 
-def named(node: ast.expr, space: Mapping[str, Any]) -> Any:
+def resolve_global(node: ast.expr, space: Mapping[str, Any]) -> Any:
     """Return what a global name, or one within modules, stands for; None where it is not that plain."""
     if isinstance(node, ast.Attribute):
-        inside = named(node.value, space)
+        inside = resolve_global(node.value, space)
         return vars(inside).get(node.attr) if isinstance(inside, ModuleType) else None
     return space.get(node.id) if isinstance(node, ast.Name) else None
 

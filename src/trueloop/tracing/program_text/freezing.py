@@ -4,8 +4,8 @@ import ast
 from collections.abc import Iterator
 from typing import Final, TypeGuard
 
-RIGHT: Final = "requires_grad"
-MISSPELLED: Final = frozenset((
+REQUIRES_GRAD: Final = "requires_grad"
+MISSPELLINGS: Final = frozenset((
     "require_grad", "requires_grads", "require_grads", "required_grad", "requires_grad_", "requires_gradient",
     "require_gradient", "requires_gradients", "requries_grad", "requres_grad", "reqires_grad", "requiers_grad",
     "requires_gard", "required_grads", "requiresGrad", "require_grad_",
@@ -29,7 +29,7 @@ def may_be_read(tree: ast.AST, word: str, *, of_modules: bool) -> bool:
     others = {id(each.func) for each in nodes if isinstance(each, ast.Call)}
     others |= {id(each.args[1]) for each in nodes if _sets(each)}
     if of_modules:
-        others |= {id(read) for each in nodes for name in parameters_in(each) for read in _reads(each, name)}
+        others |= {id(read) for each in nodes for name in loop_variables_of_parameters(each) for read in _reads(each, name)}
     for each in nodes:
         if id(each) in others:
             continue
@@ -47,7 +47,7 @@ def _sets(node: ast.AST) -> TypeGuard[ast.Call]:
     )  # fmt: skip
 
 
-def parameters_in(node: ast.AST) -> Iterator[str]:
+def loop_variables_of_parameters(node: ast.AST) -> Iterator[str]:
     """Yield the names that stand for one parameter after the other within a loop, a comprehension or a filter."""
     if isinstance(node, ast.For) and _gives_tensors(node.iter):
         yield from _names(node.target)

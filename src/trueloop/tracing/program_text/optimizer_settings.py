@@ -7,15 +7,15 @@ from typing import Final
 
 from trueloop.core.source_text import dotted_name
 
-KEYS: Final = frozenset(("lr", "weight_decay", "momentum", "betas", "eps", "nesterov", "amsgrad", "dampening"))
+SETTINGS: Final = frozenset(("lr", "weight_decay", "momentum", "betas", "eps", "nesterov", "amsgrad", "dampening"))
 """Of the groups of torch's own optimizers: those that people set."""
-_OWN: Final = KEYS | {
+_OWN: Final = SETTINGS | {
     "step", "zero_grad", "param_groups", "add_param_group", "state", "state_dict", "load_state_dict", "defaults",
 }  # fmt: skip
 _BY_NAME: Final = frozenset(("getattr", "hasattr", "attrgetter"))
 
 
-def read_of_optimizer(tree: ast.AST, word: str) -> bool:
+def is_read_from_optimizer(tree: ast.AST, word: str) -> bool:
     """Return True where a text may read an attribute of an optimizer, or ask for it by its name.
 
     What has other attributes than an optimizer's, as ``args`` with ``args.epochs``, is none, nor is ``self``.
@@ -27,7 +27,7 @@ def read_of_optimizer(tree: ast.AST, word: str) -> bool:
     return any(isinstance(given, ast.Constant) and given.value == word for each in named for given in each.args)
 
 
-def written_to_optimizer(tree: ast.AST, word: str) -> list[int]:
+def lines_setting_attribute(tree: ast.AST, word: str) -> list[int]:
     """Return the lines of a text on which an attribute of what may be an optimizer is set."""
     return [each.lineno for each in _of_optimizer(tree, word) if isinstance(each.ctx, ast.Store)]
 

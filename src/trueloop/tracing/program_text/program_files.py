@@ -48,12 +48,12 @@ def program_stack() -> list[FrameType]:
     return found[::-1]
 
 
-def files_of(stack: Iterable[FrameType]) -> set[str]:
+def user_files(stack: Iterable[FrameType]) -> set[str]:
     """Return the files of the frames that are the user's."""
     return {each.f_code.co_filename for each in stack if is_user_code(each.f_code)}
 
 
-def installed(frame: FrameType) -> bool:
+def is_library_frame(frame: FrameType) -> bool:
     """Return True for a frame of a library."""
     return _INSTALLED.search(frame.f_code.co_filename) is not None
 
@@ -63,7 +63,7 @@ def in_notebook() -> bool:
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)() is not None
 
 
-def reached(files: Iterable[str]) -> dict[str, ast.Module] | None:
+def parse_program(files: Iterable[str]) -> dict[str, ast.Module] | None:
     """Return the texts of a program's own files, by their names.
 
     None where one of them cannot be read, or runs what no text shows.

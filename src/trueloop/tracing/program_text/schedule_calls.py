@@ -18,7 +18,7 @@ _BY_NAME: Final = frozenset(("getattr", "methodcaller", "attrgetter"))
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
-def may_advance(tree: ast.Module) -> bool:
+def may_step_schedule(tree: ast.Module) -> bool:
     """Return True where something in a text may be the ``step()`` of a schedule.
 
     It is none of what is surely something else: that has attributes of an optimizer in the same function or class, or

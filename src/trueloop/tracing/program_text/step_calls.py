@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any, Final, NamedTuple
 
 from trueloop.core.source_text import encloses
-from trueloop.tracing.program_text.freezing import parameters_in
+from trueloop.tracing.program_text.freezing import loop_variables_of_parameters
 
 Texts = Mapping[str, ast.Module]
 """File -> its tree."""
@@ -55,18 +55,18 @@ _SCHEDULED: Final = _Alias("", "optimizer")
 """How a schedule of torch's holds its own."""
 
 
-class Uses(NamedTuple):
+class OptimizerUses(NamedTuple):
     """What a text does with an optimizer that nothing in it can step."""
 
     cleared: bool
     """Its ``zero_grad`` is called."""
-    named: tuple[tuple[str, ast.Attribute], ...]
+    uncalled_steps: tuple[tuple[str, ast.Attribute], ...]
     """Where its ``step`` is named as a statement, in which file, and not called."""
-    held: bool
+    is_attribute: bool
     """An object holds it as an attribute, which code that is not shown may look at."""
 
 
-def bound_to(tree: ast.Module, line: int, kind: str) -> ast.expr | None:
+def find_assigned_target(tree: ast.Module, line: int, kind: str) -> ast.expr | None:
     """Return the one name or attribute that an optimizer gets where it is built; None where that is not so plain.
 
     Args:
@@ -83,14 +83,14 @@ def bound_to(tree: ast.Module, line: int, kind: str) -> ast.expr | None:
     return None
 
 
-def uses(texts: Texts, file: str, target: ast.expr, *, whole: bool = True) -> Uses | None:
+def find_uses(texts: Texts, file: str, target: ast.expr, *, is_complete: bool = True) -> OptimizerUses | None:
     """Return what texts do with what a name stands for, and all that it is handed on to; None if they may step it.
 
     Args:
         texts: all there are in which it may be used.
         file: where the name is.
         target: the name, or the attribute.
-        whole: there is no other text: a function that none defines may step, too.
+        is_complete: there is no other text: a function that none defines may step, too.
     """
     nodes = [(each, node) for each, tree in texts.items() for node in ast.walk(tree)]
     parents = {id(child): node for _, node in nodes for child in _children(node)}
@@ -112,13 +112,13 @@ def uses(texts: Texts, file: str, target: ast.expr, *, whole: bool = True) -> Us
                 cleared |= parent.attr == "zero_grad"
                 continue
             more = _passed(where, node, parents, nodes)
-            if more is None and (whole or not isinstance(parent, ast.Call | ast.keyword)):
+            if more is None and (is_complete or not isinstance(parent, ast.Call | ast.keyword)):
                 return None
             aliases += [each for each in more or () if each not in aliases]
-    return Uses(cleared, tuple(named), any(not alias.file and alias != _SCHEDULED for alias in aliases))
+    return OptimizerUses(cleared, tuple(named), any(not alias.file and alias != _SCHEDULED for alias in aliases))
 
 
-def steps(texts: Texts) -> Iterator[tuple[str, int]]:
+def find_step_lines(texts: Texts) -> Iterator[tuple[str, int]]:
     """Yield the lines where texts call, or hand on, whatever may make a step, of optimizers and schedules alike."""
     defined = {each.name for tree in texts.values() for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)}
     for file, tree in texts.items():
@@ -134,7 +134,7 @@ def steps(texts: Texts) -> Iterator[tuple[str, int]]:
                         yield file, each.lineno
 
 
-def gradients_used(texts: Texts) -> bool:
+def uses_gradients(texts: Texts) -> bool:
     """Return True where texts may do something with gradients other than to step on them."""
     for tree in texts.values():
         for node in ast.walk(tree):
@@ -147,9 +147,9 @@ def gradients_used(texts: Texts) -> bool:
     return False
 
 
-def changed_by_hand(tree: ast.Module) -> bool:
+def changes_weights(tree: ast.Module) -> bool:
     """Return True where a text may change weights other than by stepping."""
-    each_one = {name for node in ast.walk(tree) for name in parameters_in(node)}
+    each_one = {name for node in ast.walk(tree) for name in loop_variables_of_parameters(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             word = _last(node.func)
@@ -267,7 +267,7 @@ def _by_name(node: ast.AST, alias: _Alias) -> bool:
             return False
 
 
-def imported(tree: ast.Module, name: str = "") -> set[str]:
+def imported_modules(tree: ast.Module, name: str = "") -> set[str]:
     """Return the modules that a text imports, and whatever may be one.
 
     Args:
@@ -293,7 +293,7 @@ def _taken(texts: Texts, alias: _Alias) -> bool:
     path = "/" + PurePath(alias.file).with_suffix("").as_posix()
     return any(
         file != alias.file
-        and any(each == "__main__" or path.endswith("/" + each.replace(".", "/")) for each in imported(other) if each)
+        and any(each == "__main__" or path.endswith("/" + each.replace(".", "/")) for each in imported_modules(other) if each)
         and (alias.word in ast.dump(other))
         for file, other in texts.items()
     )

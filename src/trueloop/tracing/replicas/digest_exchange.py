@@ -22,11 +22,11 @@ import torch.distributed as dist
 
 from trueloop.tracing.replicas.tensor_digest import WIDTH, TensorDigest
 
-PATIENCE_S: Final = 60.0  # until numbers that have not come are given up
-FAREWELL_S: Final = 0.5  # that the end of the watch waits for those on their way
+RESPONSE_TIMEOUT_S: Final = 60.0  # until numbers that have not come are given up
+DETACH_TIMEOUT_S: Final = 0.5  # that the end of the watch waits for those on their way
 TIMEOUT: Final = timedelta(seconds=10)  # of the connection
-PAUSES_S: Final = (0.002, 0.5)  # between two looks into the store, at first and at last
-MOST: Final = 16  # on their way at a time
+POLL_INTERVALS_S: Final = (0.002, 0.5)  # between two looks into the store, at first and at last
+MAX_IN_FLIGHT: Final = 16  # on their way at a time
 SLOTS: Final = 4  # keys of each rank for one model, written in turn
 
 Numbers = list[list[float]]
@@ -40,17 +40,17 @@ class RankDigest:
     """Opens the store; called on the thread."""
     name: str
     """Of the model, the same in every process."""
-    moment: tuple[int, int]
+    round_key: tuple[int, int]
     """Only numbers of the same moment are compared."""
     slot: int
     rank: int
-    other: int | None
+    other_rank: int | None
     """None = nobody's: it only tells."""
-    tensor_digest: TensorDigest
-    about: Any = None
+    digest: TensorDigest
+    context: Any = None
     """What the sender wants to have at hand when the answer comes."""
-    told: bool = False
-    since_s: float = field(default_factory=monotonic)
+    is_sent: bool = False
+    created_s: float = field(default_factory=monotonic)
 
     def key(self, rank: int) -> str:
         """Where a rank's numbers are."""
@@ -61,34 +61,34 @@ class DigestStore:
     """Letters on their way, and answers that have come; of one process, and not of a child that it forks."""
 
     def __init__(self) -> None:
-        self.answers: deque[tuple[RankDigest, Numbers]] = deque(maxlen=MOST)
-        self.broken: deque[Exception] = deque(maxlen=1)
+        self.responses: deque[tuple[RankDigest, Numbers]] = deque(maxlen=MAX_IN_FLIGHT)
+        self.errors: deque[Exception] = deque(maxlen=1)
         """What went wrong here."""
-        self._letters: deque[RankDigest] = deque(maxlen=MOST)
+        self._letters: deque[RankDigest] = deque(maxlen=MAX_IN_FLIGHT)
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._hurry = threading.Event()
 
     def send(self, letter: RankDigest) -> None:
-        """Put a letter on its way; its answer will be among ``answers``, if one comes."""
+        """Put a letter on its way; its answer will be among ``responses``, if one comes."""
         with self._lock:
             self._letters.append(letter)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="trueloop-ranks", daemon=True)
                 self._thread.start()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Wait a moment for what is on its way, and give up the rest."""
         thread = self._thread
         if thread is None:
             return
-        thread.join(FAREWELL_S)
+        thread.join(DETACH_TIMEOUT_S)
         self._letters.clear()
         self._hurry.set()
-        thread.join(FAREWELL_S)
+        thread.join(DETACH_TIMEOUT_S)
 
     def _run(self) -> None:
-        pause_s, last_s = PAUSES_S
+        pause_s, last_s = POLL_INTERVALS_S
         while True:
             with self._lock:
                 letters = list(self._letters)
@@ -100,37 +100,37 @@ class DigestStore:
                     with self._lock:
                         if letter in self._letters:
                             self._letters.remove(letter)
-                    pause_s = PAUSES_S[0]
+                    pause_s = POLL_INTERVALS_S[0]
             self._hurry.wait(pause_s)
             pause_s = min(1.5 * pause_s, last_s)
 
     def _carry(self, letter: RankDigest) -> bool:
         """Take a letter one step further; False once it is done with."""
-        if monotonic() - letter.since_s > PATIENCE_S or not dist.is_initialized():
+        if monotonic() - letter.created_s > RESPONSE_TIMEOUT_S or not dist.is_initialized():
             return False
-        if not letter.told and not letter.tensor_digest.ready():
+        if not letter.is_sent and not letter.digest.ready():
             return True
         try:
             return self._deliver(letter, letter.store())
         except RuntimeError:  # the store is gone, as at the end of a run, or too slow: this one is not compared
             return False
         except Exception as error:  # noqa: BLE001 - the host is sacred: nothing of ours is printed by its threads
-            self.broken.append(error)
+            self.errors.append(error)
             return False
 
     def _deliver(self, letter: RankDigest, store: Any) -> bool:
-        if not letter.told:
-            store.set(letter.key(letter.rank), _packed(letter.moment, letter.tensor_digest.numbers.tolist()))
-            letter.told = True
-        if letter.other is None:
+        if not letter.is_sent:
+            store.set(letter.key(letter.rank), _packed(letter.round_key, letter.digest.numbers.tolist()))
+            letter.is_sent = True
+        if letter.other_rank is None:
             return False
-        key = letter.key(letter.other)
+        key = letter.key(letter.other_rank)
         if not store.check([key]):
             return True
         moment, numbers = _unpacked(store.get(key))
-        if moment == letter.moment:
-            self.answers.append((letter, numbers))
-        return moment < letter.moment
+        if moment == letter.round_key:
+            self.responses.append((letter, numbers))
+        return moment < letter.round_key
 
 
 class StoreConnection:
@@ -143,7 +143,7 @@ class StoreConnection:
         self._address: tuple[str, int] | None = None
         self._client: Any = None
 
-    def opening(self) -> Callable[[], Any]:
+    def opener(self) -> Callable[[], Any]:
         """Return what opens it, to be called on the thread; here nothing is waited for."""
         store: Any = cast("Any", dist).distributed_c10d._get_default_store()  # noqa: SLF001
         while isinstance(store, dist.PrefixStore):

@@ -29,7 +29,7 @@ class RoundWork:
         number: of the round.
         given: what the wrapper was called with.
         parameters: the ones that are kept equal and trained, on one device.
-        arrive: calls `arrived`, and never raises.
+        arrive: calls `on_gradient`, and never raises.
 
     Cost: as `digest_rows`, of the inputs and of three gradients.
     """
@@ -44,7 +44,7 @@ class RoundWork:
         chosen = {round(place * last) for place in PLACES} if inputs else ()
         self._hooks = [parameters[index].register_hook(partial(arrive, self)) for index in chosen]
 
-    def arrived(self, gradient: Tensor) -> None:
+    def on_gradient(self, gradient: Tensor) -> None:
         """Note one of the gradients."""
         if comparable(gradient) and not _captured(gradient.device):
             self._gradients.append(digest_rows([gradient])[0])
@@ -55,22 +55,22 @@ class RoundWork:
             hook.remove()
         self._hooks = []
 
-    def rows(self) -> Tensor | None:
+    def digest_rows(self) -> Tensor | None:
         """Return [ROWS, WIDTH] on the device; None where no gradient was seen, or no input."""
         if self._inputs is None or not self._gradients:
             return None
         return torch.stack([self._inputs, torch.stack(self._gradients).sum(0)])
 
 
-class Doing(NamedTuple):
+class RoundComparison(NamedTuple):
     """What two processes did in one round, and the same one."""
 
     inputs: tuple[float, ...]
     """Of this process; equal only for equal inputs."""
-    same: bool
+    same_inputs_and_gradients: bool
 
 
-def begun(number: int, given: Any, parameters: Sequence[Tensor], arrive: Arrive) -> RoundWork | None:
+def record_round(number: int, given: Any, parameters: Sequence[Tensor], arrive: Arrive) -> RoundWork | None:
     """Listen to a round; None where a graph of kernels is being captured, or there is nothing to listen to."""
     trained = [each for each in parameters if each.requires_grad]
     if len({each.device for each in trained}) != 1 or _captured(trained[0].device):
@@ -78,12 +78,12 @@ def begun(number: int, given: Any, parameters: Sequence[Tensor], arrive: Arrive)
     return RoundWork(number, given, trained, arrive)
 
 
-def unknown(device: torch.device) -> Tensor:
+def unknown_rows(device: torch.device) -> Tensor:
     """Return what stands for work that was not seen."""
     return torch.full((ROWS, WIDTH), torch.nan, dtype=torch.float64, device=device)
 
 
-def compared(own: Sequence[Sequence[float]], other: Sequence[Sequence[float]], rounding: float) -> Doing | None:
+def compare_rounds(own: Sequence[Sequence[float]], other: Sequence[Sequence[float]], rounding: float) -> RoundComparison | None:
     """Compare the rows of two processes; None where one of them does not know, or there was nothing to learn.
 
     Args:
@@ -96,7 +96,7 @@ def compared(own: Sequence[Sequence[float]], other: Sequence[Sequence[float]], r
     if not all(value - value == 0 for each in (*own, *other) for value in each) or not size:
         return None
     far = max(abs(one - two) for one, two in zip(my_gradient[1:], their_gradient[1:], strict=True))
-    return Doing(tuple(mine), list(mine) == list(theirs) and far <= rounding * size)
+    return RoundComparison(tuple(mine), list(mine) == list(theirs) and far <= rounding * size)
 
 
 def _captured(device: torch.device) -> bool:

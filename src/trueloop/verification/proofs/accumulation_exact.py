@@ -17,7 +17,7 @@ from trueloop.verification.batch_tree import to_double, split_batch, batch_size,
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, NotJudged, Verdict
 from trueloop.verification.freeze_mode import BatchNorm, layers_in_train_mode, freeze_mode, disable_dropout
 from trueloop.verification.proof import Proof
-from trueloop.verification.proof_context import Bench, Work
+from trueloop.verification.proof_context import ProofContext, TrainingCopy
 
 EXACT, ROUGH = 1e-9, 1e-4
 RATE = 0.1
@@ -33,7 +33,7 @@ class Trial:
     """Batch statistics are held still."""
 
 
-def accumulation_exact(bench: Bench, *, k: int = 4) -> Evidence:
+def accumulation_exact(bench: ProofContext, *, k: int = 4) -> Evidence:
     """Makes one update from K micro-batches and one from the same samples in one batch, and compares the parameters.
 
     With equal micro-batches and with a short last one, by plain gradient descent, whose update is the gradient; without
@@ -43,9 +43,9 @@ def accumulation_exact(bench: Bench, *, k: int = 4) -> Evidence:
         bench: of a subject with a ``step(model, optimizer, batches)``.
         k: micro-batches.
     """
-    if bench.subject.step is None:
+    if bench.target.step is None:
         raise NotApplicable("There is no step: give step(model, optimizer, batches), which makes one update.")
-    batch = bench.few(8 * k, least=4)
+    batch = bench.first_samples(8 * k, least=4)
     k = min(k, batch_size(batch) // 2)
     samples = batch_size(batch) // k * k
     batch = select_samples(batch, slice(0, samples))
@@ -101,7 +101,7 @@ def _ragged(samples: int, size: int) -> list[int]:
     return [min(size, samples - start) for start in range(0, samples, size)]
 
 
-def _takes_double(bench: Bench, batch: Any) -> bool:
+def _takes_double(bench: ProofContext, batch: Any) -> bool:
     try:
         _update(bench, Trial(batch=batch, double=True, pinned=True), [batch_size(batch)])
     except (RuntimeError, TypeError, ValueError, AssertionError):  # written for one precision only
@@ -109,18 +109,18 @@ def _takes_double(bench: Bench, batch: Any) -> bool:
     return True
 
 
-def _update(bench: Bench, trial: Trial, sizes: list[int]) -> list[Tensor]:
+def _update(bench: ProofContext, trial: Trial, sizes: list[int]) -> list[Tensor]:
     """Return by how much each parameter moves in one update."""
     work = _prepared(bench, trial)
     batches = split_batch(to_double(trial.batch) if trial.double else trial.batch, sizes)
     before = [parameter.detach().clone() for parameter in work.model.parameters()]
-    torch.manual_seed(bench.subject.seed)
+    torch.manual_seed(bench.target.seed)
     work.update(batches)
     return [(now.detach() - old).double() for now, old in zip(work.model.parameters(), before, strict=True)]
 
 
-def _prepared(bench: Bench, trial: Trial) -> Work:
-    work = bench.work()
+def _prepared(bench: ProofContext, trial: Trial) -> TrainingCopy:
+    work = bench.training_copy()
     groups = [{"params": group["params"]} for group in work.optimizer.param_groups]  # a step may speak of its groups
     work.optimizer = torch.optim.SGD(groups, lr=RATE)
     disable_dropout(work.model)
@@ -146,8 +146,8 @@ def _scale(whole: list[Tensor], parts: list[Tensor]) -> float:
     return float(_size(parts) / (_size(whole) or 1.0))
 
 
-def _live_statistics(bench: Bench, batch: Any, even: list[int], *, double: bool) -> tuple[str, ...]:
-    names = layers_in_train_mode(bench.work().model, BatchNorm)
+def _live_statistics(bench: ProofContext, batch: Any, even: list[int], *, double: bool) -> tuple[str, ...]:
+    names = layers_in_train_mode(bench.training_copy().model, BatchNorm)
     if not names:
         return ()
     trial = Trial(batch=batch, double=double, pinned=False)

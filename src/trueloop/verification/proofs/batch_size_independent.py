@@ -14,26 +14,26 @@ from trueloop.core.formatting import format_float
 from trueloop.verification.batch_tree import batch_size, select_samples
 from trueloop.verification.evidence import Evidence, Verdict
 from trueloop.verification.influence import relative_differences, to_best_precision, per_sample_outputs, call_batch_size
-from trueloop.verification.model_call import ModelCall, outputs
+from trueloop.verification.model_call import ModelCall, model_outputs
 from trueloop.verification.proof import Proof
-from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof_context import ProofContext
 
 RAISED = (RuntimeError, ValueError, IndexError, AssertionError)
 """What torch, or a check of the user's own, says to a size that does not fit."""
 
 
-def batch_size_independent(bench: Bench, *, samples: int = 8) -> Evidence:
+def batch_size_independent(bench: ProofContext, *, samples: int = 8) -> Evidence:
     """Evaluates a batch whole, in parts and one by one, and compares the outputs.
 
     Args:
         bench: of the subject; a batch of two at least, samples along the first dimension.
         samples: of the batch, that are looked at.
     """
-    model = bench.work().model.eval()
-    outputs(model, bench.call(model, bench.batch), bench.subject.seed)  # the size that it is made for
+    model = bench.training_copy().model.eval()
+    model_outputs(model, bench.call(model, bench.batch), bench.target.seed)  # the size that it is made for
     try:
-        _, call = bench.aligned(model, samples, least=2)
-        exact = to_best_precision(model, call, bench.subject.seed)
+        _, call = bench.aligned_samples(model, samples, least=2)
+        exact = to_best_precision(model, call, bench.target.seed)
     except RAISED as error:
         return _broken(min(samples, batch_size(bench.batch)), 0, _words(error))
     B = call_batch_size(call)
@@ -43,7 +43,7 @@ def batch_size_independent(bench: Bench, *, samples: int = 8) -> Evidence:
     for size in sizes:
         for start in range(0, B, size):
             count = min(size, B - start)
-            part = ModelCall.of(select_samples(exact.call.tree, slice(start, start + count)))
+            part = ModelCall.from_tree(select_samples(exact.call.tree, slice(start, start + count)))
             try:
                 after = exact.run(part)
             except RAISED as error:

@@ -18,7 +18,7 @@ from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import tensors
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
-from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof_context import ProofContext
 
 Function = type[torch.autograd.Function]
 SMALL = 64
@@ -37,7 +37,7 @@ class Checked:
     told: str = ""
 
 
-def custom_functions(bench: Bench) -> Evidence:
+def custom_functions(bench: ProofContext) -> Evidence:
     """Finds the Functions in the graph of the loss, and checks each by ``torch.autograd.gradcheck`` on its own inputs.
 
     One whose forward is the identity or a staircase (gradient reversal, straight-through rounding) has a gradient that
@@ -46,8 +46,8 @@ def custom_functions(bench: Bench) -> Evidence:
     Args:
         bench: of the subject.
     """
-    batch = bench.few(4)
-    work = bench.work()
+    batch = bench.first_samples(4)
+    work = bench.training_copy()
     functions = _functions(work.mean(batch))
     if not functions:
         raise NotApplicable("The loss's graph holds no custom autograd Function.")

@@ -12,13 +12,13 @@ from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.divergence import first_divergence, trace_modules
 from trueloop.verification.evidence import Evidence, Verdict
 from trueloop.verification.influence import relative_differences
-from trueloop.verification.model_call import outputs
-from trueloop.verification.model_snapshot import Kept
+from trueloop.verification.model_call import model_outputs
+from trueloop.verification.model_snapshot import ModelSnapshot
 from trueloop.verification.proof import Proof
-from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof_context import ProofContext
 
 
-def evaluation_repeatable(bench: Bench, *, times: int = 3) -> Evidence:
+def evaluation_repeatable(bench: ProofContext, *, times: int = 3) -> Evidence:
     """Evaluates one batch several times with different random numbers, and compares bit for bit.
 
     Args:
@@ -26,15 +26,15 @@ def evaluation_repeatable(bench: Bench, *, times: int = 3) -> Evidence:
         times: that it is evaluated.
     """
     batch = bench.batch
-    model = bench.work().model
+    model = bench.training_copy().model
     call = bench.call(model, batch)
     model.eval()
     awake = [name for name, module in model.named_modules() if module.training]
-    kept, seed = Kept(model), bench.subject.seed
-    first = outputs(model, call, seed, reset=False)
-    again = [outputs(model, call, seed + time, reset=False) for time in range(1, times)]
+    kept, seed = ModelSnapshot(model), bench.target.seed
+    first = model_outputs(model, call, seed, reset=False)
+    again = [model_outputs(model, call, seed + time, reset=False) for time in range(1, times)]
     tensors = {*dict(model.named_parameters()), *dict(model.named_buffers())}
-    changed = [name for name in kept.put_back() if "." in name or name in tensors]  # not modes
+    changed = [name for name in kept.restore() if "." in name or name in tensors]  # not modes
     most = max((float(relative_differences(a, b, 0, 0.0)) for each in again for a, b in zip(first, each, strict=True)), default=0.0)
     if most:
         traces = [trace_modules(model, call, seed + time) for time in range(2)]

@@ -15,10 +15,10 @@ from torch import nn
 from trueloop.core.formatting import format_count
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
-from trueloop.verification.proof_context import Bench, Work
+from trueloop.verification.proof_context import ProofContext, TrainingCopy
 
 
-def every_parameter_moves(bench: Bench, *, updates: int = 3) -> Evidence:
+def every_parameter_moves(bench: ProofContext, *, updates: int = 3) -> Evidence:
     """Makes one update and looks which parameters are still what they were; more, where some begin late.
 
     A parameter behind one that starts at zero (LoRA, zero-initialised branches) has no gradient in the first update, so
@@ -29,7 +29,7 @@ def every_parameter_moves(bench: Bench, *, updates: int = 3) -> Evidence:
         bench: of the subject.
         updates: after which everything must have moved.
     """
-    work = bench.work()
+    work = bench.training_copy()
     names = [name for name, parameter in work.model.named_parameters() if parameter.requires_grad]
     if not names:
         raise NotApplicable("No parameter is trainable.")
@@ -78,7 +78,7 @@ def every_parameter_moves(bench: Bench, *, updates: int = 3) -> Evidence:
     )
 
 
-def _unregistered(work: Work, batch: object) -> list[str]:
+def _unregistered(work: TrainingCopy, batch: object) -> list[str]:
     """Name the parameters that lie in plain lists and dicts of the model's modules, and that the loss hangs on."""
     if work.loss is None:
         return []
@@ -124,7 +124,7 @@ def _leaves(root: torch.Tensor) -> Iterator[torch.Tensor]:
         waiting += [each for each, _ in node.next_functions]
 
 
-def _update(work: Work, batch: object, watched: set[str]) -> dict[str, str]:
+def _update(work: TrainingCopy, batch: object, watched: set[str]) -> dict[str, str]:
     """Make one update and return, of those watched, what has not moved and why."""
     own = {name: parameter for name, parameter in work.model.named_parameters() if name in watched}
     before = {name: parameter.detach().clone() for name, parameter in own.items()}

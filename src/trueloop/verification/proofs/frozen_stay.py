@@ -11,17 +11,17 @@ from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.freeze_mode import BatchNorm
 from trueloop.verification.proof import Proof
-from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof_context import ProofContext
 
 
-def frozen_stay(bench: Bench, *, updates: int = 3) -> Evidence:
+def frozen_stay(bench: ProofContext, *, updates: int = 3) -> Evidence:
     """Makes a few updates and compares every frozen parameter bit for bit.
 
     Args:
         bench: of a subject with parameters that do not require a gradient.
         updates: to make.
     """
-    work = bench.work()
+    work = bench.training_copy()
     frozen = {name: p.detach().clone() for name, p in work.model.named_parameters() if not p.requires_grad}
     if not frozen:
         raise NotApplicable("No parameter is frozen.")

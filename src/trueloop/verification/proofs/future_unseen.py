@@ -22,7 +22,7 @@ from trueloop.verification.freeze_mode import BatchNorm, layers_in_train_mode, f
 from trueloop.verification.influence import PreciseModel, relative_differences, perturb, content_tensors, to_best_precision, call_batch_size, perturb_call
 from trueloop.verification.model_call import ModelCall
 from trueloop.verification.proof import Proof
-from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof_context import ProofContext
 
 IGNORED = -100
 ALIKE = 0.9  # of the targets that are to be the next input; the last ones and padding are not
@@ -42,21 +42,21 @@ class Seen:
         return [(t, s) for t, row in enumerate(self.grid) for s, value in enumerate(row) if value and s > t]
 
 
-def future_unseen(bench: Bench, *, positions: int = 12) -> Evidence:
+def future_unseen(bench: ProofContext, *, positions: int = 12) -> Evidence:
     """Changes one position at a time, and looks for outputs of earlier positions that move.
 
     Args:
         bench: of a subject that says ``causal=True``, or whose targets are its inputs, one further on.
         positions: that are changed, spread over the sequence.
     """
-    model = bench.work().model
-    batch, _ = bench.aligned(model, 3)
+    model = bench.training_copy().model
+    batch, _ = bench.aligned_samples(model, 3)
     _check_causal(bench, model, batch)
-    seen = _look(bench, bench.work().model.eval(), batch, positions)
+    seen = _look(bench, bench.training_copy().model.eval(), batch, positions)
     remarks: tuple[str, ...] = ()
     when = "in eval mode"
     if not seen.ahead:
-        model = bench.work().model
+        model = bench.training_copy().model
         normalised = layers_in_train_mode(model, BatchNorm)
         freeze_mode(model, BatchNorm)
         training, when = _look(bench, model, batch, positions), "in train mode only"
@@ -99,10 +99,10 @@ def future_unseen(bench: Bench, *, positions: int = 12) -> Evidence:
     )
 
 
-def _look(bench: Bench, model: nn.Module, batch: Any, most: int) -> Seen:
+def _look(bench: ProofContext, model: nn.Module, batch: Any, most: int) -> Seen:
     call = bench.call(model, batch)
     B = call_batch_size(call)
-    exact = to_best_precision(model, call, bench.subject.seed)
+    exact = to_best_precision(model, call, bench.target.seed)
     which = content_tensors(exact.call, lambda leaf: leaf.dim() > 1 and leaf.shape[0] == B)
     T = tensors(exact.call.tree)[which[0]].shape[1]
     if T < 2:
@@ -160,10 +160,10 @@ def _by_position(outputs: list[Tensor], B: int, T: int) -> list[Tensor]:
     return found
 
 
-def _check_causal(bench: Bench, model: nn.Module, batch: Any) -> None:
-    if bench.subject.causal is True:
+def _check_causal(bench: ProofContext, model: nn.Module, batch: Any) -> None:
+    if bench.target.causal is True:
         return
-    if bench.subject.causal is False:
+    if bench.target.causal is False:
         raise NotApplicable("The subject says that it is not causal.")
     inputs = [leaf for leaf in tensors(bench.call(model, batch).tree) if leaf.dim() == 2 and _whole(leaf)]
     targets = [leaf for leaf in tensors(batch) if leaf.dim() == 2 and _whole(leaf)]

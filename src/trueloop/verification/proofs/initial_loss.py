@@ -19,9 +19,9 @@ from torch.nn import functional as F
 from trueloop.core.formatting import format_float
 from trueloop.verification.batch_tree import tensors
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, Verdict
-from trueloop.verification.model_call import is_criterion, outputs, pair
+from trueloop.verification.model_call import is_criterion, model_outputs, split_pair
 from trueloop.verification.proof import Proof
-from trueloop.verification.proof_context import Bench, Work
+from trueloop.verification.proof_context import ProofContext, TrainingCopy
 
 ABOVE, BELOW = 1.5, 0.5
 """Times the expected loss. A last layer as PyTorch initialises it adds some percent; half of ln C is knowledge."""
@@ -44,14 +44,14 @@ class Expected:
     remark: str = ""
 
 
-def initial_loss(bench: Bench, *, expected: float | None = None) -> Evidence:
+def initial_loss(bench: ProofContext, *, expected: float | None = None) -> Evidence:
     """Measures the loss before any update, and compares it with what a model that knows nothing pays.
 
     Args:
         bench: of the subject.
         expected: what that is, for a loss that is not known here.
     """
-    work = bench.work()
+    work = bench.training_copy()
     batch = bench.batch
     loss = work.measured(batch)
     should = (
@@ -69,7 +69,7 @@ def initial_loss(bench: Bench, *, expected: float | None = None) -> Evidence:
         )
     if math.isfinite(loss) and not should.certain:
         raise NotApplicable(f"{told}; whether that is the right measure for this loss is not known: give expected=.")
-    if ratio < BELOW and isinstance(bench.subject.model, nn.Module):
+    if ratio < BELOW and isinstance(bench.target.model, nn.Module):
         raise NotApplicable(f"{told}: the model knows something already, as a trained one does.")
     low = ratio < BELOW
     return Evidence(
@@ -85,15 +85,15 @@ def initial_loss(bench: Bench, *, expected: float | None = None) -> Evidence:
     )
 
 
-def _expected(bench: Bench, work: Work, batch: Any) -> Expected:
-    if bench.subject.classes is not None:
-        return _classes(bench.subject.classes, certain=True)
-    loss = bench.subject.loss
+def _expected(bench: ProofContext, work: TrainingCopy, batch: Any) -> Expected:
+    if bench.target.classes is not None:
+        return _classes(bench.target.classes, certain=True)
+    loss = bench.target.loss
     if loss is None:
         raise NotApplicable("There is no loss.")
     if not is_criterion(loss):
         return _guess(bench, work, batch)
-    output, target = outputs(work.model, bench.call(work.model, batch), bench.subject.seed)[0], pair(batch)[1]
+    output, target = model_outputs(work.model, bench.call(work.model, batch), bench.target.seed)[0], split_pair(batch)[1]
     if getattr(loss, "reduction", "mean") != "mean":
         raise NotApplicable(f"The loss is a {loss.reduction}, not a mean.")
     if isinstance(loss, (nn.CrossEntropyLoss, nn.NLLLoss)) or loss in (F.cross_entropy, F.nll_loss):
@@ -121,8 +121,8 @@ def _classes(count: int, *, certain: bool) -> Expected:
     return Expected(value=math.log(count), words=f"ln {count}", certain=certain)
 
 
-def _guess(bench: Bench, work: Work, batch: Any) -> Expected:
-    found = [each for each in outputs(work.model, bench.call(work.model, batch), bench.subject.seed) if each.dim() > 1]
+def _guess(bench: ProofContext, work: TrainingCopy, batch: Any) -> Expected:
+    found = [each for each in model_outputs(work.model, bench.call(work.model, batch), bench.target.seed) if each.dim() > 1]
     whole = any(not leaf.is_floating_point() and leaf.dtype is not torch.bool for leaf in tensors(batch))
     if not whole or not found or not found[0].is_floating_point() or found[0].shape[-1] < 2:
         raise NotApplicable("What this loss should begin at is not known: give classes= or expected=.")

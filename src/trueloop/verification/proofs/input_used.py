@@ -19,20 +19,20 @@ from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.influence import PreciseModel, relative_differences, perturb, to_best_precision, call_batch_size, perturb_call
 from trueloop.verification.model_call import ModelCall
 from trueloop.verification.proof import Proof
-from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof_context import ProofContext
 
 
-def input_used(bench: Bench) -> Evidence:
+def input_used(bench: ProofContext) -> Evidence:
     """Changes each input of the model in turn, and looks whether any output moves.
 
     Args:
         bench: of the subject.
     """
-    batch = bench.few(8)
-    model = bench.work().model.eval()
+    batch = bench.first_samples(8)
+    model = bench.training_copy().model.eval()
     call = bench.call(model, batch)
     B = call_batch_size(call)
-    exact = to_best_precision(model, call, bench.subject.seed)
+    exact = to_best_precision(model, call, bench.target.seed)
     moved: dict[str, float] = {}
     for index, (path, leaf) in enumerate(_named(exact.call)):
         if leaf.dtype is torch.bool or not leaf.dim() or leaf.shape[0] != B:
@@ -84,7 +84,7 @@ def _idle_features(exact: PreciseModel) -> tuple[str, ...]:
         return ()
     index, leaf = found[0]
     watched = leaf.detach().requires_grad_()
-    call = ModelCall.of(replace_tensors(exact.call.tree, {index: watched}))
+    call = ModelCall.from_tree(replace_tensors(exact.call.tree, {index: watched}))
     given = [out for out in tensors(exact.model(*call.args, **call.kwargs)) if out.requires_grad]
     if not given:
         return ()

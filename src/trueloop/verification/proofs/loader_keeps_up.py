@@ -13,7 +13,7 @@ from trueloop.core.formatting import format_count, format_duration, format_float
 from trueloop.verification.batch_tree import batch_size
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
-from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof_context import ProofContext
 from trueloop.verification.rng_state import seed_all
 
 LEAST_S = 0.3
@@ -25,7 +25,7 @@ QUICK_S = 5e-3
 """Per batch: what any DataLoader takes to put a few hundred small samples together. A model that is faster is small."""
 
 
-def loader_keeps_up(bench: Bench, *, batches: int = 50) -> Evidence:
+def loader_keeps_up(bench: ProofContext, *, batches: int = 50) -> Evidence:
     """Times the loader alone and updates alone, and compares samples per second.
 
     With workers the loader reads ahead while the model computes, and only the slower of both counts; without, the two
@@ -35,7 +35,7 @@ def loader_keeps_up(bench: Bench, *, batches: int = 50) -> Evidence:
         bench: of a subject with a loader.
         batches: to read, at most.
     """
-    loader = bench.subject.loader
+    loader = bench.target.loader
     if loader is None or not hasattr(loader, "dataset"):
         raise NotApplicable("There is no DataLoader: give loader=.")
     workers = int(getattr(loader, "num_workers", 0))
@@ -69,22 +69,22 @@ def loader_keeps_up(bench: Bench, *, batches: int = 50) -> Evidence:
     return Evidence(verdict=Verdict.HOLDS, message=f"{told}.", numbers=numbers, charts=(picture,), notes=remarks)
 
 
-def _read(bench: Bench, most: int) -> tuple[float, int, int]:
+def _read(bench: ProofContext, most: int) -> tuple[float, int, int]:
     """Return seconds per batch after the first (which starts workers), batches and samples read."""
-    seed_all(bench.subject.seed)
-    stream = iter(bench.subject.loader)
+    seed_all(bench.target.seed)
+    stream = iter(bench.target.loader)
     next(stream, None)
     started, count, samples = bench.clock(), 0, 0
     for batch in islice(stream, most):
         count += 1
         samples += batch_size(batch)
-        if bench.clock() - started > bench.subject.seconds / 2:
+        if bench.clock() - started > bench.target.seconds / 2:
             break
     return (bench.clock() - started) / max(1, count), count, samples
 
 
-def _update(bench: Bench) -> float:
-    work, batch = bench.work(), bench.batches(1)[0]
+def _update(bench: ProofContext) -> float:
+    work, batch = bench.training_copy(), bench.batches(1)[0]
     work.update([batch])  # the first one allocates
     _wait(bench)
     started, count = bench.clock(), 0
@@ -92,12 +92,12 @@ def _update(bench: Bench) -> float:
         work.update([batch])
         _wait(bench)
         count += 1
-        if bench.clock() - started > bench.subject.seconds / 2:
+        if bench.clock() - started > bench.target.seconds / 2:
             break
     return (bench.clock() - started) / count
 
 
-def _wait(bench: Bench) -> None:
+def _wait(bench: ProofContext) -> None:
     if bench.device.type == "cuda":
         torch.cuda.synchronize(bench.device)
 

@@ -10,10 +10,10 @@ import math
 from trueloop.core.formatting import format_count, format_float, format_percent
 from trueloop.verification.evidence import Curve, Evidence, Verdict
 from trueloop.verification.proof import Proof
-from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof_context import ProofContext
 
 
-def loss_falls(bench: Bench, *, batches: int = 5, passes: int = 2) -> Evidence:
+def loss_falls(bench: ProofContext, *, batches: int = 5, passes: int = 2) -> Evidence:
     """Trains on a few batches, twice each, and compares each batch's loss before and after with the same dropout.
 
     Args:
@@ -21,7 +21,7 @@ def loss_falls(bench: Bench, *, batches: int = 5, passes: int = 2) -> Evidence:
         batches: of the loader, from its beginning.
         passes: over them.
     """
-    work = bench.work()
+    work = bench.training_copy()
     few = bench.batches(batches)
     before = [work.measured(batch) for batch in few]
     seen: list[float] = []

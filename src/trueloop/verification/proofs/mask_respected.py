@@ -19,9 +19,9 @@ from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import to_double, describe_batch, leaves, map_tensors, select_samples
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.influence import FLOAT64_TOLERANCE, LOW_PRECISION_TOLERANCE, relative_differences, perturb, max_difference
-from trueloop.verification.model_call import outputs
+from trueloop.verification.model_call import model_outputs
 from trueloop.verification.proof import Proof
-from trueloop.verification.proof_context import Bench, Work
+from trueloop.verification.proof_context import ProofContext, TrainingCopy
 
 NAMES = ("attention_mask", "mask", "padding_mask", "key_padding_mask", "src_key_padding_mask")
 IGNORED = -100
@@ -44,13 +44,13 @@ class Mask:
         return replace(self, real_BT=self.real_BT[few])
 
 
-def mask_respected(bench: Bench) -> Evidence:
+def mask_respected(bench: ProofContext) -> Evidence:
     """Changes what stands at masked positions, and looks whether the loss or a real position's output moves.
 
     Args:
         bench: of a subject whose batch has a mask of true and false, or that names one (``mask=``).
     """
-    work = bench.work()
+    work = bench.training_copy()
     work.model.eval()
     found: Evidence | None = None
     for batch, mask in _hiding(bench):
@@ -63,9 +63,9 @@ def mask_respected(bench: Bench) -> Evidence:
     return found
 
 
-def _hiding(bench: Bench) -> list[tuple[Any, Mask]]:
+def _hiding(bench: ProofContext) -> list[tuple[Any, Mask]]:
     """Return the samples that have masked positions, of the first batch that has any, with each mask it may be."""
-    for batch in bench.stream(BATCHES):
+    for batch in bench.iter_batches(BATCHES):
         found: list[tuple[Any, Mask]] = []
         for mask in _masks(bench, batch):
             partly = (~mask.real_BT).any(1) & mask.real_BT.any(1)
@@ -78,9 +78,9 @@ def _hiding(bench: Bench) -> list[tuple[Any, Mask]]:
     return []
 
 
-def _masks(bench: Bench, batch: Any) -> list[Mask]:
+def _masks(bench: ProofContext, batch: Any) -> list[Mask]:
     """Return the mask that is named, or what may be one: then it is not known whether true counts or is left out."""
-    given = bench.subject.mask
+    given = bench.target.mask
     if isinstance(given, Tensor):
         return [Mask(real_BT=given.bool().to(bench.device))]
     if isinstance(given, str):
@@ -132,7 +132,7 @@ def _is_flag(leaf: Tensor) -> bool:
     return not leaf.is_floating_point() and int(leaf.min()) >= 0 and int(leaf.max()) <= 1
 
 
-def _other(bench: Bench, work: Work, batch: Any, mask: Mask) -> Evidence:
+def _other(bench: ProofContext, work: TrainingCopy, batch: Any, mask: Mask) -> Evidence:
     """Compare the batch with one that has something else at masked positions."""
     after = _changed(batch, mask.real_BT)
     if all(torch.equal(a, b) for (_, a), (_, b) in zip(leaves(batch), leaves(after), strict=True)):
@@ -140,7 +140,7 @@ def _other(bench: Bench, work: Work, batch: Any, mask: Mask) -> Evidence:
     return _compared(bench, work, (batch, after), (mask.real_BT, mask.real_BT), "when what is masked changes")
 
 
-def _shorter(bench: Bench, work: Work, batch: Any, mask: Mask) -> Evidence:
+def _shorter(bench: ProofContext, work: TrainingCopy, batch: Any, mask: Mask) -> Evidence:
     """Compare the sample that has the most padding with itself without any."""
     sample = int(mask.real_BT.sum(1).argmin())
     row_T = mask.real_BT[sample]
@@ -154,7 +154,7 @@ def _shorter(bench: Bench, work: Work, batch: Any, mask: Mask) -> Evidence:
     return _compared(bench, work, (alone, trimmed), real, f"when the padding of sample {sample} is cut off")
 
 
-def _compared(bench: Bench, work: Work, pair: tuple[Any, Any], real: tuple[Tensor, Tensor], when: str) -> Evidence:
+def _compared(bench: ProofContext, work: TrainingCopy, pair: tuple[Any, Any], real: tuple[Tensor, Tensor], when: str) -> Evidence:
     (loss_a, out_a, tolerance), (loss_b, out_b, _) = (_measured(bench, work, each) for each in pair)
     moved = 0.0
     for a, b in zip(out_a, out_b, strict=True):
@@ -181,7 +181,7 @@ def _compared(bench: Bench, work: Work, pair: tuple[Any, Any], real: tuple[Tenso
     )
 
 
-def _measured(bench: Bench, work: Work, batch: Any) -> tuple[Tensor | None, list[Tensor], float]:
+def _measured(bench: ProofContext, work: TrainingCopy, batch: Any) -> tuple[Tensor | None, list[Tensor], float]:
     try:
         work.model.double()
         return *_once(bench, work, to_double(batch)), FLOAT64_TOLERANCE
@@ -190,10 +190,10 @@ def _measured(bench: Bench, work: Work, batch: Any) -> tuple[Tensor | None, list
         return *_once(bench, work, batch), LOW_PRECISION_TOLERANCE
 
 
-def _once(bench: Bench, work: Work, batch: Any) -> tuple[Tensor | None, list[Tensor]]:
+def _once(bench: ProofContext, work: TrainingCopy, batch: Any) -> tuple[Tensor | None, list[Tensor]]:
     with torch.no_grad():
         loss = None if work.loss is None else work.mean(batch).detach()
-    return loss, outputs(work.model, bench.call(work.model, batch), bench.subject.seed)
+    return loss, model_outputs(work.model, bench.call(work.model, batch), bench.target.seed)
 
 
 PROOF = Proof(title="Masked positions have no influence", group="model", prove=mask_respected)

@@ -19,9 +19,9 @@ from trueloop.core.formatting import format_count, format_duration, format_float
 from trueloop.verification.batch_tree import map_tensors, batch_size, select_samples, tensors
 from trueloop.verification.evidence import Curve, Evidence, NotApplicable, NotJudged, Verdict
 from trueloop.verification.freeze_mode import disable_dropout
-from trueloop.verification.model_call import is_criterion, pair
+from trueloop.verification.model_call import is_criterion, split_pair
 from trueloop.verification.proof import Proof
-from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof_context import ProofContext
 
 FAST = 1e-2
 FEW = 4
@@ -65,7 +65,7 @@ class Trained:
         return f"The loss on one batch {went} {ends} in {format_count(len(self.seen) - 1, 'update')}"
 
 
-def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1, samples: int = 32) -> Evidence:
+def overfits_one_batch(bench: ProofContext, *, updates: int = 1000, share: float = 0.1, samples: int = 32) -> Evidence:
     """Trains on one batch, without dropout, until a tenth of its loss is left.
 
     A small model cannot learn so many samples by heart: where it does not, it is asked for four of them; and where the
@@ -78,11 +78,11 @@ def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1,
         share: of the first loss, above the floor, that may be left.
         samples: of the batch that are used.
     """
-    batch = bench.few(samples)
+    batch = bench.first_samples(samples)
     ask = Asked(updates=updates, share=share)
     trained = first = _train(bench, batch, ask)
     remarks: tuple[str, ...] = ()
-    few = _unlike(bench.subject.loss, batch)
+    few = _unlike(bench.target.loss, batch)
     if not trained.learnt and trained.in_time:
         trained, how = _again(bench, few, first, ask)
         left = format_percent(first.seen[-1] / first.seen[0]) if math.isfinite(first.seen[-1]) else "not a number"
@@ -98,12 +98,12 @@ def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1,
             verdict=Verdict.HOLDS, message=f"{trained.told}.", numbers=numbers, charts=(curve,), notes=remarks
         )
     if not trained.in_time:
-        limit = format_duration(bench.subject.seconds)
+        limit = format_duration(bench.target.seconds)
         raise NotJudged(f"{trained.told}, in the {limit} there are: give seconds= or a smaller batch.")
     return Evidence(
         verdict=Verdict.BROKEN,
         message=f"{trained.told}: {format_percent(last / start) if math.isfinite(last) else 'not a number'} of it is left, "
-        f"where {format_percent(share)} was to be.{_constant(bench.subject.loss, few, last)}",
+        f"where {format_percent(share)} was to be.{_constant(bench.target.loss, few, last)}",
         cause="the model",
         fix="Check that input and target belong together, that the gradient reaches every layer, and the learning "
         "rate.",
@@ -112,7 +112,7 @@ def overfits_one_batch(bench: Bench, *, updates: int = 1000, share: float = 0.1,
     )
 
 
-def _again(bench: Bench, few: Any, first: Trained, ask: Asked) -> tuple[Trained, str]:
+def _again(bench: ProofContext, few: Any, first: Trained, ask: Asked) -> tuple[Trained, str]:
     """Ask for less: a few samples; then by an optimizer that is known to be fast, unless the user's made it worse."""
     how = f"on {format_count(batch_size(few), 'sample')}"
     trained = _train(bench, few, ask)
@@ -124,10 +124,10 @@ def _again(bench: Bench, few: Any, first: Trained, ask: Asked) -> tuple[Trained,
     return (fast, f"{how}, by Adam at a rate of {FAST:g}") if lower else (trained, how)
 
 
-def _check_floor(bench: Bench, few: Any, trained: Trained, ask: Asked) -> None:
+def _check_floor(bench: ProofContext, few: Any, trained: Trained, ask: Asked) -> None:
     """Accuse a loss whose floor is not known only where the input makes no difference to what is left of it."""
-    loss = bench.subject.loss
-    if bench.subject.floor or is_criterion(loss) or not trained.in_time or not math.isfinite(trained.seen[-1]):
+    loss = bench.target.loss
+    if bench.target.floor or is_criterion(loss) or not trained.in_time or not math.isfinite(trained.seen[-1]):
         return
     blind = _train(bench, few, replace(ask, blind=True, fast=True))
     last, without = trained.seen[-1], blind.seen[-1]
@@ -138,13 +138,13 @@ def _check_floor(bench: Bench, few: Any, trained: Trained, ask: Asked) -> None:
         )
 
 
-def _train(bench: Bench, batch: Any, ask: Asked) -> Trained:
-    work = bench.work()
+def _train(bench: ProofContext, batch: Any, ask: Asked) -> Trained:
+    work = bench.training_copy()
     if ask.fast:
         groups = [{"params": group["params"]} for group in work.optimizer.param_groups]
         work.optimizer = torch.optim.Adam(groups, lr=FAST)
     disable_dropout(work.model)
-    floor = bench.subject.floor or _smoothing_floor(bench.subject.loss, work.model, batch)
+    floor = bench.target.floor or _smoothing_floor(bench.target.loss, work.model, batch)
     if ask.blind:
         work.model.register_forward_pre_hook(_blinded, with_kwargs=True)
     first = work.measured(batch)
@@ -153,7 +153,7 @@ def _train(bench: Bench, batch: Any, ask: Asked) -> Trained:
     target = floor + ask.share * (first - floor)
     seen, started, in_time = [first], bench.clock(), True
     while len(seen) <= ask.updates and seen[-1] > target and math.isfinite(seen[-1]) and not _stuck(seen):
-        in_time = bench.clock() - started <= bench.subject.seconds
+        in_time = bench.clock() - started <= bench.target.seconds
         if not in_time:
             break
         work.update([batch])
@@ -179,7 +179,7 @@ def _stuck(seen: list[float]) -> bool:
 def _unlike(loss: Any, batch: Any) -> Any:
     """Return a few samples whose targets are not all one, or a constant would do."""
     chosen = list(range(min(FEW, batch_size(batch))))
-    target: Any = pair(batch)[1] if is_criterion(loss) else None
+    target: Any = split_pair(batch)[1] if is_criterion(loss) else None
     if isinstance(target, Tensor) and target.dim() == 1:
         firsts = {value: number for number, value in reversed(list(enumerate(target.tolist())))}
         chosen = [*firsts.values(), *(number for number in chosen if number not in firsts.values())][:FEW]
@@ -192,7 +192,7 @@ def _smoothing_floor(loss: Any, model: nn.Module, batch: Any) -> float:
     if not smoothing or not isinstance(loss, nn.CrossEntropyLoss):
         return 0.0
     with torch.no_grad():
-        inputs, _ = pair(batch)
+        inputs, _ = split_pair(batch)
         classes = model(inputs).shape[1]
     low, high = smoothing / classes, 1 - smoothing + smoothing / classes
     return -(high * math.log(high) + (classes - 1) * low * math.log(low))
@@ -202,7 +202,7 @@ def _constant(loss: Any, batch: Any, last: float) -> str:
     """Say so where the loss that is left is what a guess that ignores the input costs."""
     if not is_criterion(loss):
         return ""
-    target: Any = pair(batch)[1]
+    target: Any = split_pair(batch)[1]
     if not isinstance(target, Tensor) or not target.numel():
         return ""
     if isinstance(loss, nn.CrossEntropyLoss) and not target.is_floating_point():

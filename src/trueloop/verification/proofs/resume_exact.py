@@ -15,11 +15,11 @@ from torch import nn
 from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.evidence import Evidence, NotApplicable, NotJudged, Verdict
 from trueloop.verification.proof import Proof
-from trueloop.verification.proof_context import Bench, Work
+from trueloop.verification.proof_context import ProofContext, TrainingCopy
 from trueloop.verification.rng_state import captured, restore, seed_all
 
 
-def resume_exact(bench: Bench, *, updates: int = 6) -> Evidence:
+def resume_exact(bench: ProofContext, *, updates: int = 6) -> Evidence:
     """Trains twice, once with a stop in the middle where everything goes through the checkpoint, and compares bitwise.
 
     The checkpoint is what ``save`` returns and ``load`` puts into a new model and optimizer: by default both
@@ -29,7 +29,7 @@ def resume_exact(bench: Bench, *, updates: int = 6) -> Evidence:
         bench: of the subject.
         updates: all in all; the stop is in the middle.
     """
-    work = bench.work()
+    work = bench.training_copy()
     if not any(parameter.requires_grad for parameter in work.model.parameters()):
         raise NotApplicable("No parameter is trainable.")
     batches = bench.batches(updates)
@@ -37,12 +37,12 @@ def resume_exact(bench: Bench, *, updates: int = 6) -> Evidence:
     straight = _trained(bench, batches, updates)
     if _first_difference(straight, _trained(bench, batches, updates)):
         raise NotJudged("Training is not repeatable as it is (see same-seed-same-run), so a resume cannot be judged.")
-    seed_all(bench.subject.seed)
+    seed_all(bench.target.seed)
     _train(work, batches, 0, half)
-    save, load = bench.subject.save or _save, bench.subject.load or _load
+    save, load = bench.target.save or _save, bench.target.load or _load
     state = copy.deepcopy(save(work.model, work.optimizer))
     random = captured()
-    again = bench.work()
+    again = bench.training_copy()
     _spoil(again.model)
     load(again.model, again.optimizer, state)
     restore(random)
@@ -77,14 +77,14 @@ def _load(model: nn.Module, optimizer: Any, state: dict[str, Any]) -> None:
     optimizer.load_state_dict(state["optimizer"])
 
 
-def _trained(bench: Bench, batches: list[Any], updates: int) -> Work:
-    work = bench.work()
-    seed_all(bench.subject.seed)
+def _trained(bench: ProofContext, batches: list[Any], updates: int) -> TrainingCopy:
+    work = bench.training_copy()
+    seed_all(bench.target.seed)
     _train(work, batches, 0, updates)
     return work
 
 
-def _train(work: Work, batches: list[Any], start: int, stop: int) -> None:
+def _train(work: TrainingCopy, batches: list[Any], start: int, stop: int) -> None:
     for number in range(start, stop):
         work.update([batches[number % len(batches)]])
 
@@ -98,7 +98,7 @@ def _spoil(model: nn.Module) -> None:
                 parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter) * 0.1)
 
 
-def _first_difference(expected: Work, got: Work) -> tuple[str, float] | None:
+def _first_difference(expected: TrainingCopy, got: TrainingCopy) -> tuple[str, float] | None:
     now = dict([*got.model.named_parameters(), *got.model.named_buffers()])
     for name, tensor in [*expected.model.named_parameters(), *expected.model.named_buffers()]:
         other = now[name]
@@ -107,7 +107,7 @@ def _first_difference(expected: Work, got: Work) -> tuple[str, float] | None:
     return None
 
 
-def _missing(work: Work, state: Any) -> str:
+def _missing(work: TrainingCopy, state: Any) -> str:
     """Say what the state does not hold, as far as that can be seen."""
     if not isinstance(state, dict):
         return ""

@@ -15,7 +15,7 @@ from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.batch_tree import clone_batch, leaves, move_batch
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
-from trueloop.verification.proof_context import Bench, Work
+from trueloop.verification.proof_context import ProofContext, TrainingCopy
 from trueloop.verification.rng_state import reset, seed_all
 
 
@@ -30,7 +30,7 @@ class Run:
     """The weights after every update."""
 
 
-def same_seed_same_run(bench: Bench, *, updates: int = 3) -> Evidence:
+def same_seed_same_run(bench: ProofContext, *, updates: int = 3) -> Evidence:
     """Makes the model, reads the loader and trains twice from one seed, and says where the two runs part.
 
     Args:
@@ -51,20 +51,20 @@ def same_seed_same_run(bench: Bench, *, updates: int = 3) -> Evidence:
             return _broken(f"update {number}: {name}", name, a[name], b[name])
     return Evidence(
         verdict=Verdict.HOLDS,
-        message=f"Two runs of {format_count(updates, 'update')} from seed {bench.subject.seed} are the same bit for bit.",
+        message=f"Two runs of {format_count(updates, 'update')} from seed {bench.target.seed} are the same bit for bit.",
         notes=()
-        if not isinstance(bench.subject.model, nn.Module)
+        if not isinstance(bench.target.model, nn.Module)
         else ("Initialisation is not part of it: for that, give a function that makes the model.",),
     )
 
 
-def _run(bench: Bench, updates: int) -> Run:
-    subject = bench.subject
+def _run(bench: ProofContext, updates: int) -> Run:
+    subject = bench.target
     if isinstance(subject.model, nn.Module):
-        work = bench.work()
+        work = bench.training_copy()
     else:
-        made = Bench(subject)  # a new model
-        work = made.work()
+        made = ProofContext(subject)  # a new model
+        work = made.training_copy()
     start = _state(work)
     seed_all(subject.seed)
     reset(bench.loaders, subject.seed)
@@ -77,13 +77,13 @@ def _run(bench: Bench, updates: int) -> Run:
     return Run(start=start, batches=batches, states=states)
 
 
-def _read(bench: Bench, most: int) -> list[Any]:
-    if bench.subject.loader is None:
+def _read(bench: ProofContext, most: int) -> list[Any]:
+    if bench.target.loader is None:
         return bench.batches(1)
-    return [move_batch(batch, bench.device) for batch in bench.read(bench.subject.loader, most)] or bench.batches(1)
+    return [move_batch(batch, bench.device) for batch in bench.read_batches(bench.target.loader, most)] or bench.batches(1)
 
 
-def _state(work: Work) -> dict[str, Tensor]:
+def _state(work: TrainingCopy) -> dict[str, Tensor]:
     named = [*work.model.named_parameters(), *work.model.named_buffers()]
     return {name: tensor.detach().clone() for name, tensor in named}
 

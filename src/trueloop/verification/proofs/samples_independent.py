@@ -22,7 +22,7 @@ from trueloop.verification.freeze_mode import BatchNorm, layers_in_train_mode, f
 from trueloop.verification.influence import PreciseModel, relative_differences, perturb, content_tensors, to_best_precision, per_sample_outputs, call_batch_size, perturb_call
 from trueloop.verification.model_call import ModelCall
 from trueloop.verification.proof import Proof
-from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof_context import ProofContext
 
 FIX = (
     "Look for a reshape, view or transpose that mixes the batch with another dimension, for attention or a mean over "
@@ -45,7 +45,7 @@ class Leaks:
         return [(i, j) for i, row in enumerate(self.grid) for j, value in enumerate(row) if value and i != j]
 
 
-def samples_independent(bench: Bench, *, samples: int = 6) -> Evidence:
+def samples_independent(bench: ProofContext, *, samples: int = 6) -> Evidence:
     """Changes one sample of a batch at a time, and looks for outputs of other samples that move.
 
     By gradients as well, where the input has any: d output i / d input j is to be exactly zero.
@@ -54,17 +54,17 @@ def samples_independent(bench: Bench, *, samples: int = 6) -> Evidence:
         bench: of the subject; a batch of two at least, samples along the first dimension.
         samples: of the batch, that are looked at.
     """
-    model = bench.work().model
-    batch, _ = bench.aligned(model, samples, least=2)
+    model = bench.training_copy().model
+    batch, _ = bench.aligned_samples(model, samples, least=2)
     normalised = layers_in_train_mode(model, BatchNorm)
     evaluated = _leaks(bench, model.eval(), batch)
     if evaluated.wrong:
         return _broken(evaluated, "in eval mode")
-    model = bench.work().model
+    model = bench.training_copy().model
     training = _leaks(bench, model, batch)
     remarks: tuple[str, ...] = ()
     if training.wrong and normalised:
-        model = bench.work().model
+        model = bench.training_copy().model
         freeze_mode(model, BatchNorm)
         held = _leaks(bench, model, batch)
         names = ", ".join(normalised[:3]) + (", ..." if len(normalised) > 3 else "")
@@ -109,10 +109,10 @@ def _grid(leaks: Leaks) -> Grid:
     )
 
 
-def _leaks(bench: Bench, model: nn.Module, batch: Any) -> Leaks:
+def _leaks(bench: ProofContext, model: nn.Module, batch: Any) -> Leaks:
     call = bench.call(model, batch)
     B = call_batch_size(call)
-    exact = to_best_precision(model, call, bench.subject.seed)
+    exact = to_best_precision(model, call, bench.target.seed)
     which = content_tensors(exact.call, lambda leaf: leaf.dim() > 0 and leaf.shape[0] == B)
     rows = per_sample_outputs(exact.baseline, B)
     grid = [[0.0] * B for _ in range(B)]
@@ -133,7 +133,7 @@ def _leaks(bench: Bench, model: nn.Module, batch: Any) -> Leaks:
             return True  # of another layout: nothing can be said
         return not bool(relative_differences(a, b, 1, exact.tolerance)[others].any())
 
-    seed = bench.subject.seed
+    seed = bench.target.seed
     before, after = (trace_modules(exact.model, each, seed) for each in (exact.call, _other(exact.call, which, j, B)))
     return Leaks(grid=grid, where=first_divergence(before, after, same))
 
@@ -151,7 +151,7 @@ def _add_gradients(grid: list[list[float]], exact: PreciseModel, which: list[int
     real = {index: leaves[index].detach().requires_grad_() for index in which if leaves[index].is_floating_point()}
     if not real:
         return
-    call = ModelCall.of(replace_tensors(exact.call.tree, real))
+    call = ModelCall.from_tree(replace_tensors(exact.call.tree, real))
     torch.manual_seed(exact.seed)
     rows = [
         leaf

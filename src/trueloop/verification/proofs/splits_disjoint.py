@@ -16,7 +16,7 @@ from trueloop.core.formatting import format_count, format_percent
 from trueloop.verification.batch_tree import leaves, batch_size, select_samples
 from trueloop.verification.evidence import Bars, Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
-from trueloop.verification.proof_context import Bench
+from trueloop.verification.proof_context import ProofContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +35,14 @@ class Read:
         return 1 - len(self.first) / self.samples if self.samples else 0.0
 
 
-def splits_disjoint(bench: Bench, *, samples: int = 20_000) -> Evidence:
+def splits_disjoint(bench: ProofContext, *, samples: int = 20_000) -> Evidence:
     """Compares what the two loaders give by content, every tensor of a sample, and by index where both cut one dataset.
 
     Args:
         bench: of a subject with a loader and a held-out one (``val=``).
         samples: of each, at most.
     """
-    loader, val = bench.subject.loader, bench.subject.val
+    loader, val = bench.target.loader, bench.target.val
     if loader is None or val is None:
         raise NotApplicable("There are no two loaders: give loader= and val=.")
     shared = _shared_indices(loader, val)
@@ -96,11 +96,11 @@ def _broken(sentence: str, fault: str, numbers: dict[str, int], picture: Bars) -
     )
 
 
-def _read(bench: Bench, loader: Any, most: int) -> Read:
+def _read(bench: ProofContext, loader: Any, most: int) -> Read:
     found: dict[bytes, int] = {}
     count, started = 0, bench.clock()
     for digest in _digests(loader):
-        if count >= most or (count and bench.clock() - started > bench.subject.seconds / 2):
+        if count >= most or (count and bench.clock() - started > bench.target.seconds / 2):
             return Read(first=found, samples=count, whole=False)
         found.setdefault(digest, count)
         count += 1

@@ -10,14 +10,14 @@ import { handIn } from "./arena/hand_in.js";
 import { race } from "./arena/race.js";
 
 export const title = "Arena";
-export const lead = "Data, network and goal are given; the loop is yours. Reach the target in the fewest updates. Nobody can post a number: the referee runs every entry again, from its configuration, on seeds that nobody knew.";
+export const lead = "Data, network and target are fixed; you choose the loop. Reach the target in the fewest updates. Results cannot be self-reported: the judge reruns every entry from its configuration, on fresh seeds.";
 
 const LABELS = { lr: "learning rate", beta1: "beta 1", beta2: "beta 2", warmup: "warm-up", updates: "planned updates", clip: "clip the norm at", initialisation: "initialisation" };
 const SLIDERS = { lr: { log: true }, momentum: { step: 0.01 }, label_smoothing: { step: 0.01 }, input_noise: { step: 0.01 } };
 const GROUPS = [
   ["Optimizer", ["optimizer", "lr", "momentum", "beta1", "beta2", "weight_decay"]],
   ["Batches and schedule", ["batch", "accumulation", "schedule", "warmup", "updates"]],
-  ["Steadier", ["clip", "label_smoothing", "initialisation", "input_noise"]],
+  ["Stability", ["clip", "label_smoothing", "initialisation", "input_noise"]],
 ];
 const MOMENTUM = ["sgd", "nesterov", "rmsprop"], MOMENTS = ["adam", "adamw"];
 
@@ -55,23 +55,23 @@ export async function mount(root, { params, setParams, announce }) {
   });
   const seedBox = h("input", { type: "number", id: "practice-seed", min: 0, max: 2 ** 31, step: 1, value: seed, oninput: () => { seed = Math.min(2 ** 31, Math.max(0, Math.round(Number(seedBox.value) || 0))); settled(); } });
   const go = h("button", { type: "button", onclick: practise }, "▶ Practise");
-  const says = h("p", { class: "says" }, "Practise as often as you like: on a seed of your own, judged by the first held-out split alone.");
+  const says = h("p", { class: "says" }, "Practise as often as you like: on your own seed, judged by the first held-out split only.");
   const refusal = h("p", { class: "error", role: "alert", hidden: true });
   const chart = race();
-  const model = codePanel({ title: "The network, which is given", file: "network.py" });
-  const code = codePanel({ title: "Show me the code", file: "entry.py", note: "What practising runs: plain PyTorch, and nothing of ours in it. `trueloop run entry.py` judges it the same way. The referee runs this text too, with a seed of its own and with the second held-out split." });
+  const model = codePanel({ title: "The network (fixed)", file: "network.py" });
+  const code = codePanel({ title: "Show the code", file: "entry.py", note: "What practice runs: plain PyTorch. `trueloop run entry.py` checks it the same way. The judge runs this text too, with fresh seeds and the second held-out split." });
   const script = newest("arena");
   const entry = entryPanel({ take: (config, on) => take(config, on), announce });
   const table = boards({ open: (id) => entry.show(id), announce });
   const hand = handIn({ asked: () => ({ track: track.name, entry: values }), judged: async (id) => { await refresh(); await entry.show(id); }, announce });
 
   fill(root,
-    h("p", { class: "look" }, "What to look for: large batches save updates and cost examples, so the boards have different winners. A rate that is quick on one seed and lost on the next is no win: the bar on the board shows how far the seeds lie apart. Warm-up, clipping and a good beginning buy a rate that would not hold without them."),
+    h("p", { class: "look" }, "What to look for: large batches save updates and cost examples, so the leaderboards have different winners. A learning rate must work on every seed: the bar shows the spread over seeds. Warm-up, clipping and a good initialisation allow a higher rate."),
     h("section", { class: "tracks", role: "group", "aria-label": "Track" }, cards),
     h("div", { class: "columns" },
       h("section", { class: "panel", "aria-label": "Your loop" },
         h("h2", {}, "Your loop"),
-        h("div", { class: "row begin" }, h("span", { class: "muted" }, "Begin with"),
+        h("div", { class: "row begin" }, h("span", { class: "muted" }, "Start from"),
           h("button", { type: "button", class: "quiet", onclick: () => take(track.baseline) }, "baseline"),
           h("button", { type: "button", class: "quiet", onclick: () => take(plain) }, "plain SGD")),
         groups.map(({ element }) => element), refusal),
@@ -117,7 +117,7 @@ export async function mount(root, { params, setParams, announce }) {
     groups.forEach(({ made }) => made.set(values));
     fitting();
     settled();
-    announce("The settings are taken over.");
+    announce("The settings are loaded.");
   }
 
   /** @param {any} chosen @param {Record<string, any>} [config] */
@@ -126,7 +126,7 @@ export async function mount(root, { params, setParams, announce }) {
     adapt();
     stop();
     chart.mine([], track.target);
-    says.textContent = "Practise, or take the baseline's settings to begin with.";
+    says.textContent = "Practise, or start from the baseline's settings.";
     model.show(track.model);
     if (!config) take(track.baseline);
     entry.hide();
@@ -151,7 +151,7 @@ export async function mount(root, { params, setParams, announce }) {
 
   /** What the button says and whether it can be pressed: not twice, while the referee starts. */
   function button() {
-    fill(go, starting ? "Starting …" : watching ? "↻ Practise anew" : "▶ Practise");
+    fill(go, starting ? "Starting …" : watching ? "↻ Practise again" : "▶ Practise");
     go.disabled = refused || starting;
     go.setAttribute("aria-busy", String(starting));
   }
@@ -162,7 +162,7 @@ export async function mount(root, { params, setParams, announce }) {
     const mine = track;
     starting = true;
     button();
-    says.textContent = "The referee is getting ready: the first run waits for PyTorch.";
+    says.textContent = "The judge is starting: the first run waits for PyTorch.";
     announce(says.textContent);
     try {
       const { id } = await ask("arena", { do: "practise", track: track.name, entry: values, seed, id: watching });
@@ -179,7 +179,7 @@ export async function mount(root, { params, setParams, announce }) {
           starting = false;
           button();
         }
-        says.textContent = last ? `Running: update ${last[0]}, ${percent(last[2])} held out.` : "The referee is getting ready: the first run waits for PyTorch.";
+        says.textContent = last ? `Running: update ${last[0]}, ${percent(last[2])} held out.` : "The judge is starting: the first run waits for PyTorch.";
       }
     } catch (error) {
       says.textContent = /** @type {Error} */ (error).message;
@@ -190,8 +190,8 @@ export async function mount(root, { params, setParams, announce }) {
   /** @param {any} told */
   function ended({ trial, trouble }) {
     stop();
-    if (trouble || !trial) fill(says, h("span", { class: "badge error" }, "failed"), ` ${[trouble?.what ?? "The run ended, and nobody said why.", trouble?.why, trouble?.fix ?? "Begin it again."].filter(Boolean).join(" ")}`);
-    else if (trial.end === "reached") fill(says, h("span", { class: "badge good" }, "✓ reached"), ` ${percent(track.target)} after ${trial.updates} updates and ${trial.examples.toLocaleString("en-US")} examples, on seed ${trial.seed}. The referee's seeds will be others.`);
+    if (trouble || !trial) fill(says, h("span", { class: "badge error" }, "failed"), ` ${[trouble?.what ?? "The run ended without a message.", trouble?.why, trouble?.fix ?? "Start it again."].filter(Boolean).join(" ")}`);
+    else if (trial.end === "reached") fill(says, h("span", { class: "badge good" }, "✓ reached"), ` ${percent(track.target)} after ${trial.updates} updates and ${trial.examples.toLocaleString("en-US")} examples, on seed ${trial.seed}. The judge uses other seeds.`);
     else if (trial.end === "found") {
       code.show(text, { hit: trial.found.line });
       fill(says, h("span", { class: "badge error" }, `✗ ${trial.found.code}`), ` The sanitizer would disqualify this, at line ${trial.found.line} of the code below: ${trial.found.message} `, trial.found.fix);
@@ -210,7 +210,7 @@ export async function mount(root, { params, setParams, announce }) {
       chart.others(answer.curves, now.target);
       for (const lead of cards.map((/** @type {HTMLElement} */ card) => card.querySelector(".lead-now"))) {
         const best = answer.best[lead.dataset.track];
-        lead.textContent = best === null ? "nobody yet" : `to beat: ${number(best, 3)} updates`;
+        lead.textContent = best === null ? "no entry yet" : `to beat: ${number(best, 3)} updates`;
       }
     } catch (error) {
       table.trouble(/** @type {Error} */ (error).message);
@@ -237,13 +237,13 @@ function given(settings, params) {
 
 /** @param {{seeds: number, misses: number}} told */
 function rules({ seeds, misses }) {
-  return h("details", { class: "panel" }, h("summary", {}, "How the referee judges"),
+  return h("details", { class: "panel" }, h("summary", {}, "How entries are judged"),
     h("ul", {},
-      h("li", {}, `An entry is a configuration. The referee draws ${seeds} fresh seeds from the system when it is handed in, writes the script you can read below, and runs it on each, in a process of its own with bounded time and memory.`),
-      h("li", {}, "The sanitizer watches. A finding of severity warning or error disqualifies the entry, and the board says which."),
-      h("li", {}, "A seed counts as reached at the first update after which two held-out splits both reach the target. Practice never sees the second one. The data are public, so it cannot be kept secret; what limits fitting to it is that only bounded settings can be handed in, and that seeds are fresh."),
+      h("li", {}, `An entry is a configuration. The judge draws ${seeds} fresh random seeds on submission, writes the script you can read below, and runs it on each seed in a separate process with limited time and memory.`),
+      h("li", {}, "The sanitizer checks every run. A finding of severity warning or error disqualifies the entry; the leaderboard shows it."),
+      h("li", {}, "A seed counts as reached at the first update after which both held-out splits reach the target. Practice never uses the second split. The data are public; fresh seeds and bounded settings limit overfitting to it."),
       h("li", {}, "The score is the median over all seeds; an entry that misses the target on one seed is not ranked",
-        ` (after ${misses} misses the rest is not run). One configuration handed in again adds its new seeds to the old ones, those of an entry that failed included, so luck cannot be fished for; numbers are kept to three significant digits.`),
-      h("li", {}, "The first board counts optimizer updates: the same on a slow machine and on a fast one. The second counts examples. The third compares CPU time per example with the track's reference loop, the baseline, run in turns with the entry; on a busy machine it is rough."),
-      h("li", {}, "Each seed that reached the target is run a second time, unwatched: unless the weights agree bit by bit, the entry fails. So every row replays, here or with `trueloop arena replay`.")));
+        ` (after ${misses} misses the other seeds are skipped). Resubmitting a configuration adds its new seeds to the old ones, including failed entries, so repeated attempts cannot select lucky seeds; numbers have three significant digits.`),
+      h("li", {}, "The first leaderboard counts optimizer updates, which do not depend on the machine. The second counts examples. The third compares CPU time per example with the track's baseline loop, run alternately with the entry; it is imprecise on a busy machine."),
+      h("li", {}, "Each seed that reached the target is run again without the sanitizer: unless the weights are bitwise equal, the entry fails. Every row can be replayed, here or with `trueloop arena replay`.")));
 }

@@ -9,8 +9,8 @@ import { timeline } from "./arithmetic/timeline.js";
 
 export const title = "Arithmetic";
 export const lead = [
-  "How many iterations, updates and examples a run has follows from six sizes. Type, and every number follows, with the formula that gives it.",
-  "What to look for: iterations are not updates once gradients accumulate; the last batch and the last window of an epoch are often smaller; and a schedule of the learning rate counts updates.",
+  "Six sizes determine how many iterations, updates and examples a run has. Every number is shown with its formula.",
+  "What to look for: iterations are not updates once gradients accumulate; the last batch and the last window of an epoch are often smaller; and a learning rate schedule counts updates.",
 ];
 
 const SIZES = ["dataset", "batch", "epochs", "accumulate", "processes", "drop_last"];
@@ -32,7 +32,7 @@ export async function mount(root, { params, setParams, announce }) {
   goals.open = GOALS.some((name) => params.has(name));
   inputs.field("drop_last").after(goals);
 
-  const awaited = h("p", { class: "panel muted", role: "status" }, "The counts are being worked out …");
+  const awaited = h("p", { class: "panel muted", role: "status" }, "Computing the counts …");
   const numbers = h("div", { class: "tiles numbers-tiles", "aria-live": "off" }, awaited);
   const notes = h("ul", { class: "notes" });
   const notesPanel = h("section", { class: "panel", "aria-labelledby": "arithmetic-notes" }, h("h2", { id: "arithmetic-notes" }, "To notice"), notes);
@@ -61,7 +61,7 @@ export async function mount(root, { params, setParams, announce }) {
     const wrong = empty() ?? outOfBounds(own, inputs.values);
     root.classList.toggle("stale", Boolean(wrong));
     inputs.refuse(wrong);
-    awaited.textContent = wrong ? "There are counts as soon as the sizes can be." : "The counts are being worked out …";
+    awaited.textContent = wrong ? "The counts appear once the sizes are valid." : "Computing the counts …";
     if (wrong) return line.pause();
     try {
       room = line.room();
@@ -74,7 +74,7 @@ export async function mount(root, { params, setParams, announce }) {
     } catch (error) {
       line.pause();
       if (!(error instanceof Refused)) throw error;
-      awaited.textContent = "There are counts as soon as the sizes can be.";
+      awaited.textContent = "The counts appear once the sizes are valid.";
       root.classList.add("stale");
       inputs.refuse(error.words);
     }

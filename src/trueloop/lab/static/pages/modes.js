@@ -9,7 +9,7 @@ import { memoryPanel } from "./modes/memory.js";
 import { side } from "./modes/side.js";
 
 export const title = "Train and eval";
-export const lead = "One network, copied: the left copy is in train mode, the right one in eval mode. Forward sends the same inputs through both.";
+export const lead = "Two copies of one network: left in train mode, right in eval mode. Forward sends the same inputs through both.";
 
 /** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (p: Record<string, string>) => void, announce: (text: string) => void}} shell */
 export async function mount(root, { params, setParams, announce }) {
@@ -21,10 +21,10 @@ export async function mount(root, { params, setParams, announce }) {
   const question = newest("modes");
 
   const inputs = h("div", { class: "scroll" });
-  const status = h("p", { class: "status" }, "PyTorch is working it out …");
+  const status = h("p", { class: "status" }, "Computing …");
   const left = side({ name: "left", title: "left.train()", words: "Statistics of this batch; a new mask each time." });
   const right = side({ name: "right", title: "right.eval()", words: "Running statistics; nothing is masked, nothing changes." });
-  const code = codePanel({ file: "train_and_eval.py", note: "The very text that ran. What is shown was read by forward hooks on its layers." });
+  const code = codePanel({ file: "train_and_eval.py", note: "The program that ran. Forward hooks recorded the values shown." });
   const playing = player({ count: () => (told ? told.right.length + 1 : 1), ready: () => Boolean(told), show: draw, label: "Passes", perStep_ms: 1100 });
   const forward = h("button", { type: "button", class: "forward", onclick: () => { playing.pause(); playing.go(playing.step + 1); } }, "→ Forward both");
   const again = h("button", { type: "button", class: "quiet", onclick: () => { playing.pause(); playing.go(0); } }, "Begin again");
@@ -33,7 +33,7 @@ export async function mount(root, { params, setParams, announce }) {
 
   fill(root,
     h("div", { class: "look" }, h("p", {}, h("strong", {}, "What to look for. "),
-      "Press Forward several times. On the left every pass masks other units and moves the running statistics, so the outputs differ; on the right all passes agree, bit for bit. Then try a batch of one. Eval mode changes what layers do; whether a graph is kept is another switch, and ",
+      "Press Forward several times. On the left every pass masks other units and updates the running statistics, so the outputs differ; on the right all passes are bitwise equal. Then try a batch of one. Eval mode changes layer behaviour; whether a graph is built is a separate switch, and ",
       h("a", { href: "#/modes", onclick: (/** @type {Event} */ event) => { event.preventDefault(); memory.element.scrollIntoView(); } }, "measured below"), ".")),
     h("details", { class: "panel settings", open: innerWidth > 860 }, h("summary", {}, "The network"), controls.element),
     h("section", { class: "panel", "aria-label": "Passes" },
@@ -74,11 +74,11 @@ export async function mount(root, { params, setParams, announce }) {
 
   /** @param {number} pass */
   function said(pass) {
-    if (!pass) return "Both are there, with the same weights. Nothing has passed yet.";
-    if (told.refused) return `Pass ${pass}: the left one refuses a batch of one, the right one does not mind.`;
-    if (pass === 1) return "Pass 1: the outputs differ already, for the left one has used this batch's statistics and masked units.";
+    if (!pass) return "Both have the same weights. No forward pass yet.";
+    if (told.refused) return `Pass ${pass}: train mode refuses a batch of one, eval mode accepts it.`;
+    if (pass === 1) return "Pass 1: the outputs differ, because train mode used batch statistics and masked units.";
     const [one, other] = [told.left[pass - 1], told.right[pass - 1]];
-    return `Pass ${pass}: the left outputs ${one.same_as_before ? "are those of the pass before, bit for bit" : `are up to ${one.farthest} away from the pass before`}; the right ones ${other.same_as_before ? "agree, bit for bit" : `differ by up to ${other.farthest}`}.`;
+    return `Pass ${pass}: the left outputs ${one.same_as_before ? "are bitwise equal to the previous pass" : `differ from the previous pass by up to ${one.farthest}`}; the right ones ${other.same_as_before ? "are bitwise equal" : `differ by up to ${other.farthest}`}.`;
   }
 
   await load();

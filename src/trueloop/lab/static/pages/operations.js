@@ -9,7 +9,7 @@ import { graphPanel } from "./operations/graph.js";
 import { tensorCard } from "./operations/tensor.js";
 
 export const title = "The six operations";
-export const lead = "Every training loop repeats the same six operations. Step through them on real PyTorch, forward and back, and see which tensors each of them touches, and which it leaves alone.";
+export const lead = "Every training loop repeats the same six operations. Step through them in real PyTorch, forwards and backwards, and see which tensors each one changes.";
 
 const SIX = ["forward", "loss", "backward", "update", "zero grad", "schedule"];
 /** The colour of what an operation makes: values, gradients, updates. @type {Record<string, string>} */
@@ -17,7 +17,7 @@ const KIND = { forward: "data", loss: "data", batch: "data", backward: "gradient
 /** @type {Record<string, string>} */
 const SIGN = { forward: "→", loss: "◎", backward: "←", update: "Δ", "zero grad": "∅", schedule: "↘" };
 const LABELS = { lr: "learning rate", gamma: "schedule's gamma", hidden: "hidden units" };
-const GROUPS = [["data", "Data"], ["rate", "Learning rate"], ["parameter", "Parameters: what learns"], ["result", "Results: what forward makes"]];
+const GROUPS = [["data", "Data"], ["rate", "Learning rate"], ["parameter", "Parameters"], ["result", "Results of forward"]];
 
 /** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (p: Record<string, string>) => void, announce: (text: string) => void}} shell */
 export async function mount(root, { params, setParams, announce }) {
@@ -31,14 +31,14 @@ export async function mount(root, { params, setParams, announce }) {
 
   const stations = SIX.map((name) => h("button", { type: "button", class: `station of-${KIND[name]}`, onclick: () => jump(name) },
     h("span", { class: "sign", "aria-hidden": "true" }, SIGN[name]), name));
-  const says = h("p", { class: "says" }, "PyTorch is working it out …");
+  const says = h("p", { class: "says" }, "Computing …");
   const where = h("span", { class: "muted" });
   const line = h("code", { class: "line-now" });
   const sum = h("p", { class: "sum", "aria-live": "polite" });
   const tensors = h("div", { class: "tensors" });
   const words = h("blockquote", { class: "error torch-words", hidden: true });
   const graph = graphPanel({ pick: (at) => playing.go(at) });
-  const code = codePanel({ file: "six_operations.py", open: innerWidth > 860, note: "The very text that ran: what is shown above was read from its variables, after each marked line." });
+  const code = codePanel({ file: "six_operations.py", open: innerWidth > 860, note: "The program that ran: the values above were read from its variables after each marked line." });
   const playing = player({ count: () => trace?.moments.length ?? 1, ready: () => Boolean(trace), show: draw, label: "Operations", perStep_ms: 1400 });
   const controls = form(fields, {
     values: asked, labels: LABELS, sliders: { lr: { log: true, lowest: 0.001, highest: 3 }, gamma: { step: 0.05 }, updates: {}, hidden: {} },
@@ -48,8 +48,8 @@ export async function mount(root, { params, setParams, announce }) {
 
   fill(root,
     h("div", { class: "look" }, h("p", {}, h("strong", {}, "What to look for. "),
-      "Backward fills the gradients and moves no weight. The update moves the weights and leaves the gradients where they are, so something has to clear them. Forward builds a graph, and backward lets go of what it had saved. "),
-      h("p", { class: "muted" }, h("span", { class: "is-data" }, "→ values blue"), " · ", h("span", { class: "is-gradient" }, "← gradients orange"), " · ", h("span", { class: "is-update" }, "Δ updates green"), ". Point at a number, or move to it with the arrow keys, to see how it came about and what it was made of.")),
+      "Backward fills the gradients and changes no weight. The update changes the weights and leaves the gradients, so they must be cleared. Forward builds a graph, and backward frees its saved tensors. "),
+      h("p", { class: "muted" }, h("span", { class: "is-data" }, "→ values blue"), " · ", h("span", { class: "is-gradient" }, "← gradients orange"), " · ", h("span", { class: "is-update" }, "Δ updates green"), ". Point at a number, or move to it with the arrow keys, to see how it was computed and from what.")),
     settings,
     h("div", { class: "beside" },
       h("section", { class: "panel", "aria-label": "The six operations" },
@@ -143,7 +143,7 @@ export async function mount(root, { params, setParams, announce }) {
     const text = tensor && cell && tensor.sums[cell[0]]?.[cell[1]];
     fill(sum, text
       ? [h("span", { class: "rule muted" }, `${tensor.name}${index(tensor, cell)} ← ${tensor.rule}`), h("span", { class: "numbers" }, text)]
-      : h("span", { class: "rule muted" }, tensor ? `${tensor.name} was given.` : "No number has been worked out in this step."));
+      : h("span", { class: "rule muted" }, tensor ? `${tensor.name} is an input.` : "This step computed no numbers."));
     for (const marked of tensors.querySelectorAll(".source, .told")) marked.classList.remove("source", "told");
     if (!text) return;
     cellsOf(tensor.name, cell[0], cell[1]).forEach((each) => each.classList.add("told"));

@@ -10,14 +10,14 @@ import { CLASSES, bar, dataset, lane, matrix } from "./pipeline/parts.js";
 
 export const title = "Data pipeline";
 export const lead = [
-  "A DataLoader asks a sampler for numbers, reads those examples, and collates them into a batch. Everything here is drawn by torch's own classes in the server.",
+  "A DataLoader gets indices from a sampler, reads those examples and collates them into a batch. PyTorch's own classes drew everything here on the server.",
   "What to look for: whether the partial batch at the end is kept, whether batches hold every class, whether the next epoch has another order, and how much of a batch of sequences is padding.",
 ];
 
 const LABELS = {
   examples: "Examples", batch: "Batch size", sampler: "Sampler", made_by: "Made by", shuffle: "shuffle", drop_last: "drop_last", ranks: "Ranks",
   set_epoch: "Call set_epoch", balance: "Class balance", by_class: "Dataset sorted by class", workers: "Workers", sequences: "Sequences of different lengths",
-  longest: "Longest sequence", buckets: "Batch alike lengths", seed: "Seed",
+  longest: "Longest sequence", buckets: "Batch similar lengths", seed: "Seed",
 };
 const PHASES = 3; // the sampler gives numbers, they are read, they are collated
 
@@ -44,8 +44,8 @@ export async function mount(root, { params, setParams, announce }) {
   const lanes = h("div", { class: "lanes" });
   const batches = h("div", { class: "batches" });
   const padded = h("section", { class: "panel", "aria-labelledby": "pipeline-padded" });
-  const facts = h("ul", { class: "notes" }, h("li", { class: "muted" }, "Being drawn …"));
-  const code = codePanel({ file: "pipeline.py", note: "This very program ran in the server; the pictures show what it drew. Needs pip install 'trueloop[train]'." });
+  const facts = h("ul", { class: "notes" }, h("li", { class: "muted" }, "Loading …"));
+  const code = codePanel({ file: "pipeline.py", note: "This program ran on the server; the pictures show its output. Needs pip install 'trueloop[train]'." });
   fill(root,
     h("div", { class: "columns" },
       h("form", { class: "panel", "aria-label": "Settings of the pipeline", onsubmit: (/** @type {Event} */ event) => event.preventDefault() }, h("h2", {}, "Settings"), inputs.element),
@@ -154,9 +154,9 @@ function sentence(ranks, turn, phase) {
   if (phase < 0) return "The epoch is over.";
   const batches = ranks.map((rank) => rank.batches[turn]).filter(Boolean);
   const first = batches[0];
-  const whose = ranks.length > 1 ? `Turn ${turn}, on every rank` : `Batch ${turn}`;
-  if (phase === 0) return `${whose}: the sampler gives ${ranks.length > 1 ? "each its numbers" : listed(first.numbers)}.`;
-  if (phase === 1) return `${whose}: the examples are read ${first.worker < 0 ? "by this very process" : `by worker ${first.worker}`}.`;
+  const whose = ranks.length > 1 ? `Step ${turn}, on every rank` : `Batch ${turn}`;
+  if (phase === 0) return `${whose}: the sampler gives ${ranks.length > 1 ? "each its indices" : listed(first.numbers)}.`;
+  if (phase === 1) return `${whose}: the examples are read ${first.worker < 0 ? "by the main process" : `by worker ${first.worker}`}.`;
   return `${whose}: collate makes a tensor of shape [${first.shape.join(", ")}]${first.tokens.length ? `, ${Math.round(first.padding * 100)} % of it padding` : ""}.`;
 }
 
@@ -170,5 +170,5 @@ function legend() {
   return h("p", { class: "legend" },
     CLASSES.map((name, i) => h("span", {}, h("i", { class: `example class-${i}` }, name), `class ${name}`)),
     [["now", "being drawn"], ["drawn", "drawn"], ["twice", "drawn twice or more"], ["never", "not in this epoch"]].map(([kind, text]) => h("span", {}, h("i", { class: `example class-0 ${kind}` }, "A"), text)),
-    h("span", {}, h("i", { class: "chip class-0 repeated" }, "7↻"), "in the order again"));
+    h("span", {}, h("i", { class: "chip class-0 repeated" }, "7↻"), "drawn again"));
 }

@@ -7,11 +7,11 @@ import { player } from "../player.js";
 import { flow } from "../flowchart.js";
 
 export const title = "Production loop";
-export const lead = "Five lines train a network. The rest of a training script is there for everything that happens besides: " +
-  "runs that crash, batches that do not fit, models that stop improving. Switch components on and watch what each of them adds.";
+export const lead = "Five lines train a network. The rest of a training script handles everything else: " +
+  "runs that crash, batches that do not fit, models that stop improving. Switch components on and see what each one adds.";
 
-const LOOK = "What to look for: the bar at the edge of a line says that it is new. Accumulation moves the update behind a question, " +
-  "clipping stands between backward and update, the schedule behind it: most silent bugs are one of these lines in another place. " +
+const LOOK = "What to look for: a bar at the edge marks a new line. Accumulation makes the update conditional, " +
+  "clipping comes between backward and update, the schedule after it: most silent bugs are one of these lines in the wrong place. " +
   "Point at a box of the chart to find its lines, or at a line to find its box.";
 
 /** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (p: Record<string, string>) => void, announce: (text: string) => void}} page */
@@ -27,9 +27,9 @@ export async function mount(root, { params, setParams, announce }) {
   const summary = h("p", { class: "changes", role: "status" });
   const gone = h("div");
   const refusal = h("p", { class: "error", role: "alert", hidden: true });
-  const program = codePanel({ title: "The program", file: "train.py", open: true, note: "Plain PyTorch and scikit-learn's digits; it runs as it stands." });
+  const program = codePanel({ title: "The program", file: "train.py", open: true, note: "Plain PyTorch and scikit-learn's digits; it runs unchanged." });
   const trainer = codePanel({ title: "The same with trueloop", file: "train_with_trueloop.py",
-    note: "The Trainer call that amounts to this selection. It also keeps a NaN out of the weights, resumes in the middle of an epoch and takes its place among many processes; those have no switch." });
+    note: "The equivalent Trainer call. It also keeps NaN out of the weights, resumes in the middle of an epoch and supports several processes; these have no switch." });
   const chart = flow({ onpoint: mark });
   const table = h("div");
   const growth = player({ count: () => (names.length ? names.length + 1 : 1), show: (step) => grow(step), label: "Grow the loop", perStep_ms: 2200 });
@@ -103,7 +103,7 @@ export async function mount(root, { params, setParams, announce }) {
     summary.textContent = told;
     if (!first) announce(told);
     fill(gone, answer.program.gone.length > 0 && h("details", { class: "gone" },
-      h("summary", {}, `${lines(answer.program.gone.length)} gone or changed`), h("pre", { tabindex: "0", role: "region", "aria-label": "Lines that are gone" }, answer.program.gone.join("\n"))));
+      h("summary", {}, `${lines(answer.program.gone.length)} removed or changed`), h("pre", { tabindex: "0", role: "region", "aria-label": "Removed lines" }, answer.program.gone.join("\n"))));
     program.show(answer.program.lines, { marked: answer.program.new, mark: "changed", onpick: (line) => chart.point(line) });
     bringIntoView(program.element.querySelector(".changed"));
     trainer.show(answer.trainer.lines, { marked: answer.trainer.new, mark: "changed" });
@@ -119,12 +119,12 @@ export async function mount(root, { params, setParams, announce }) {
       h("option", { value: "bf16" }, "bfloat16"), h("option", { value: "fp16" }, "float16"));
     return h("div", { class: "component", dataset: { name: component.name } },
       h("div", { class: "row" }, box, h("label", { for: id }, component.title), kind, h("small", { class: "muted because" })),
-      h("details", {}, h("summary", {}, "why, and what without"),
+      h("details", {}, h("summary", {}, "why, and what happens without"),
         h("dl", {},
           h("dt", {}, "What for"), h("dd", {}, component.why),
           h("dt", {}, "What it costs"), h("dd", {}, component.cost),
-          h("dt", {}, "What goes wrong without"), h("dd", {}, component.without),
-          h("dt", {}, "Failures that belong to it"),
+          h("dt", {}, "Without it"), h("dd", {}, component.without),
+          h("dt", {}, "Related failures"),
           h("dd", {}, h("ul", {}, component.codes.map((/** @type {any} */ { code, title: named }) =>
             h("li", {}, h("a", { href: `#/signatures?code=${code}` }, code), ` ${named}`)))))));
   }
@@ -186,7 +186,7 @@ function words(answer, first) {
   const { count, new: fresh, gone } = answer.program;
   const length = `The program has ${lines(count)}`;
   if (first || (!fresh.length && !gone.length)) return `${length}; with trueloop ${answer.trainer.count}.`;
-  return `${length}: ${fresh.length} new, ${gone.length} gone; with trueloop ${answer.trainer.count}.`;
+  return `${length}: ${fresh.length} new, ${gone.length} removed; with trueloop ${answer.trainer.count}.`;
 }
 
 /** @param {any} told */
@@ -195,11 +195,11 @@ function costs(told) {
   const cell = (/** @type {any} */ ratio) => [`${ratio.median.toFixed(2)} ×`, h("small", { class: "muted" }, ` ${ratio.low.toFixed(2)} to ${ratio.high.toFixed(2)}`)];
   return [
     h("p", { class: "muted" }, "Time per update of the program with one component, as a multiple of the minimal loop's: the median, and the middle 80 % of the rounds. ",
-      "Each bar begins at 1 and ends at the median; a tick is a factor of two. What is done once per epoch is shared out among its updates. ",
+      "Each bar begins at 1 and ends at the median; a tick is a factor of two. Work done once per epoch is divided among its updates. ",
       "These are figures of a CPU: on a GPU autocast saves time instead."),
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of costs" }, h("table", { class: "costs" },
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Component"), h("th", { scope: "col", class: "number" }, "Lines"),
-        models.flatMap(([, name]) => [h("th", { scope: "col" }, `${name}, CPU time`), h("th", { scope: "col", class: "number" }, `${name}, by the wall`)]))),
+        models.flatMap(([, name]) => [h("th", { scope: "col" }, `${name}, CPU time`), h("th", { scope: "col", class: "number" }, `${name}, wall time`)]))),
       h("tbody", {}, told.rows.map((/** @type {any} */ row) => h("tr", { class: row.on ? "on" : "" },
         h("th", { scope: "row" }, row.title, row.on && h("span", { class: "badge" }, "on")),
         h("td", { class: "number" }, `+${row.lines}`),

@@ -13,7 +13,7 @@ import { difference, LABELS, SLIDERS } from "./simulator/knobs.js";
 import { pace as paced, SPEEDS } from "./simulator/pace.js";
 
 export const title = "Race of runs";
-export const lead = "Up to four runs from the same seed and the same points, each with settings or a failure of its own, side by side.";
+export const lead = "Up to four runs with the same seed and points, each with its own settings or failure, side by side.";
 
 const NAMES = ["A", "B", "C", "D"]; // each has a process of its own, and a machine trains only so many at once
 const { COMMON } = address;
@@ -38,7 +38,7 @@ export async function mount(root, { params, setParams, announce }) {
   const say = (/** @type {string} */ text) => { told.textContent = text; };
   const play = h("button", { type: "button", class: "play", onclick: () => (pace.goes || pending ? hold() : start()) }, "▶ Train all");
   const step = h("button", { type: "button", class: "quiet", title: "One update of each", onclick: () => { pending = false; if (ready()) pace.step(); else owed++; show(); } }, "▶| Step");
-  const reset = h("button", { type: "button", class: "quiet", title: "All from the beginning", onclick: () => begin(false) }, "↺ Reset");
+  const reset = h("button", { type: "button", class: "quiet", title: "Restart all", onclick: () => begin(false) }, "↺ Reset");
   const add = h("button", { type: "button", class: "quiet", onclick: () => { const last = lanes[lanes.length - 1]; enter({ ...last.setup, config: { ...last.setup.config } }); change(); } }, "+ Add a runner");
   const speed = h("select", { "aria-label": "Speed", onchange: () => pace.at(Number(speed.value)) }, SPEEDS.map(([value, text]) => h("option", { value }, text)));
   const over = h("select", { id: "race-axis", onchange: () => { axis = over.value; remember(); build(); draw(true); } }, [["update", "updates"], ["example", "examples seen"]].map(([value, text]) => h("option", { value, selected: value === axis }, text)));
@@ -51,13 +51,13 @@ export async function mount(root, { params, setParams, announce }) {
   fill(root, h("div", { class: "race" },
     h("div", { class: "row sim-bar", role: "group", "aria-label": "The race" }, play, step, reset, speed, add, state), told,
     track,
-    h("section", { class: "panel", "aria-labelledby": "race-stand" }, h("div", { class: "row" }, h("h2", { id: "race-stand" }, "How they stand"), h("label", { for: "race-goal" }, "accuracy to reach, %"), target, h("label", { for: "race-axis" }, "counted in"), over), table.element),
+    h("section", { class: "panel", "aria-labelledby": "race-stand" }, h("div", { class: "row" }, h("h2", { id: "race-stand" }, "Standings"), h("label", { for: "race-goal" }, "accuracy to reach, %"), target, h("label", { for: "race-axis" }, "counted in"), over), table.element),
     h("section", { class: "panel", "aria-label": "Curves" }, Object.values(places)),
-    h("details", { class: "panel common", open: true }, h("summary", {}, "What all of them share"), settings.element),
+    h("details", { class: "panel common", open: true }, h("summary", {}, "Shared settings"), settings.element),
     h("section", { class: "panel" }, h("h2", {}, "What to look for"), h("ul", { class: "look" },
-      h("li", {}, "All go in step, so none gets more of the machine: what differs is what they do with an update. Count in examples instead, and a large batch has to pay for what it reads."),
-      h("li", {}, "One seed is one race. Change the seed before you believe the order."),
-      h("li", {}, "Put a failure into one of two equal runners: where their curves lie on each other, it cannot be seen from here, and the sanitizer is who tells them apart.")))));
+      h("li", {}, "All runs are synchronised by update. Count examples instead to compare different batch sizes fairly."),
+      h("li", {}, "One seed is one race: change the seed before you trust the order."),
+      h("li", {}, "Inject a failure into one of two equal runs: where their curves coincide, only the sanitizer shows the difference.")))));
 
   /** @param {import("./simulator/run.js").Setup} setup */
   function enter(setup) {
@@ -86,8 +86,8 @@ export async function mount(root, { params, setParams, announce }) {
   /** @param {string} how @param {string} reason @param {boolean} again */
   function connection(how, reason, again) {
     if (how === "busy" || how === "idle") say(reason);
-    else if (how === "lost") { pending ||= pace.goes; pace.stop(); say("The connection to the lab is lost. The page tries again by itself."); }
-    if (again) { say("The connection is back: the race begins anew."); begin(pending); } // all, so that they are in step
+    else if (how === "lost") { pending ||= pace.goes; pace.stop(); say("The connection to the lab is lost. The page reconnects by itself."); }
+    if (again) { say("Reconnected. The race is restarted."); begin(pending); } // all, so that they are in step
     show();
   }
 
@@ -97,7 +97,7 @@ export async function mount(root, { params, setParams, announce }) {
     fill(track, ...lanes.map(({ element }) => element));
     for (const each of lanes) each.alone(lanes.length < 2);
     add.disabled = lanes.length >= NAMES.length;
-    add.title = add.disabled ? "Each runner has a process of its own; four are as many as one page may have." : "With the settings of the last one, to be changed";
+    add.title = add.disabled ? "Each runner has its own process; a page may have four." : "Starts with the settings of the last runner";
     try {
       const able = await Promise.all(lanes.map((each) => each.prepare(common)));
       if (mine !== turn || !going || !able.every(Boolean)) return;
@@ -151,7 +151,7 @@ export async function mount(root, { params, setParams, announce }) {
   function finish() {
     pace.stop();
     const [first] = draw(true);
-    const text = first.seen === null ? `Nobody reached ${(100 * goal).toFixed(0)} %.` : `Runner ${first.lane.name} was first at ${(100 * goal).toFixed(0)} %, after ${number(first.seen)} ${axis}s.`;
+    const text = first.seen === null ? `No runner reached ${(100 * goal).toFixed(0)} %.` : `Runner ${first.lane.name} was first at ${(100 * goal).toFixed(0)} %, after ${number(first.seen)} ${axis}s.`;
     say(`The race is over. ${text}`);
     announce(`The race is over. ${text}`);
     show();
@@ -160,7 +160,7 @@ export async function mount(root, { params, setParams, announce }) {
   /** What a runner has for itself, in words. @param {ReturnType<typeof lane>} of */
   function words(of) {
     const [first, second] = lanes;
-    return !second ? "alone" : of === first ? difference(of.setup, second.setup) : difference(of.setup, first.setup).replace("the same settings, earlier", `the same as ${first.name}`);
+    return !second ? "alone" : of === first ? difference(of.setup, second.setup) : difference(of.setup, first.setup).replace("same settings, earlier run", `the same as ${first.name}`);
   }
 
   const paint = eachFrame(() => {
@@ -221,7 +221,7 @@ export async function mount(root, { params, setParams, announce }) {
     wrong.push(...bad);
     enter({ ...setup, config: { ...setup.config, ...common }, points: [] });
   }
-  if (wrong.length) say(`The address has ${wrong.join(", ")}, which means nothing here and was left out.`);
+  if (wrong.length) say(`The address has ${wrong.join(", ")}, which is not a setting and was ignored.`);
   const clock = setInterval(() => { if (!document.hidden) pace.tick(); }, 60);
   const wake = () => { for (const { run } of lanes) if (run.connection === "idle" && !document.hidden) run.live.connect(); };
   for (const what of ["pointerdown", "keydown", "visibilitychange"]) document.addEventListener(what, wake);

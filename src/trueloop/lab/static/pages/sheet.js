@@ -5,9 +5,9 @@ import { fill, h } from "../dom.js";
 import { ask, patiently } from "../net.js";
 
 export const title = "Cheat sheet";
-export const lead = ["Words, counts, loops, silent failures and the loader's arguments: each is taken from where trueloop keeps it, " +
-  "so it is what the other pages and the sanitizer say. It prints on two pages of A4.",
-  "What to look for: which of these words you have used for two things; the loop nearest to yours, line by line; and of the failures, those whose symptom reads like a training curve you remember."];
+export const lead = ["Terms, counts, loops, silent failures and DataLoader arguments, generated from trueloop's own sources, " +
+  "so they match the other pages and the sanitizer. It prints on two A4 pages.",
+  "What to look for: terms that you use differently; the loop nearest to yours; failures whose symptom matches a curve you have seen."];
 
 /** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (p: Record<string, string>) => void, announce: (text: string) => void}} page */
 export async function mount(root, { params, setParams, announce }) {
@@ -19,7 +19,7 @@ export async function mount(root, { params, setParams, announce }) {
       h("label", { for: "sheet-search" }, "Find"), search, found,
       h("button", { type: "button", class: "quiet", onclick: () => print() }, "Print")),
     place);
-  const loader = h("div", {}, h("p", { class: "muted" }, "Asking the installed torch …"));
+  const loader = h("div", {}, h("p", { class: "muted" }, "Reading the installed PyTorch …"));
   const failed = (/** @type {any} */ error) => h("p", { class: "error", role: "alert" }, error.message);
   let alive = true;
   try {
@@ -29,7 +29,7 @@ export async function mount(root, { params, setParams, announce }) {
     return () => {};
   }
   patiently(() => ask("loader_arguments", {})).then((told) => fill(loader, argumentsOf(told)), (error) => fill(loader, failed(error))).then(() => alive && filter());
-  announce("The cheat sheet is there.");
+  announce("The cheat sheet is loaded.");
 
   /** @param {boolean} [typed] */
   function filter(typed = false) {
@@ -52,7 +52,7 @@ export async function mount(root, { params, setParams, announce }) {
 /** @param {{torch: string, arguments: {name: string, default: string, says: string}[]}} told */
 function argumentsOf(told) {
   return [
-    h("p", { class: "muted" }, `The arguments are those of torch ${told.torch}, the words are ours.`),
+    h("p", { class: "muted" }, `The arguments of torch ${told.torch}.`),
     table(["argument", "default", "what for"], told.arguments.map((each) =>
       [h("code", {}, each.name), each.default && h("code", {}, each.default), each.says]), "DataLoader arguments"),
   ];

@@ -7,7 +7,7 @@ import { key, multiple } from "./signatures/plot.js";
 
 export const title = "Bug signatures";
 export const lead = [
-  "None of these raises an error. Each is really run here: the simulator's script as it should be, and the same with one operation broken, from three seeds.",
+  "None of these raises an error. Each is run here on three seeds: the simulator's correct script, and the same script with one operation broken.",
 ];
 
 const AGAIN_MS = 2000;
@@ -27,7 +27,7 @@ export async function mount(root, { params, setParams, announce }) {
   const far = h("span", { class: "muted", role: "status" });
   const count = h("p", { class: "muted", role: "status" });
   fill(root,
-    h("p", { class: "look" }, "What to look for: how little there is to see. Most of these curves still fall, and some are the healthy ones to the last digit; what gives a failure away is often another quantity than the loss."),
+    h("p", { class: "look" }, "What to look for: how small the difference is. Most of these losses still fall, and some equal the correct ones to the last digit; often another quantity shows the failure."),
     h("div", { class: "row sig-bar" },
       h("div", { class: "field" }, h("label", { for: "sig-family" }, "Family"), family), h("div", { class: "field" }, h("label", { for: "sig-search" }, "Search"), search),
       h("div", { class: "row" }, only, h("label", { for: "sig-only" }, "with curves only")), h("div", { class: "row" }, bar, far)),
@@ -81,7 +81,7 @@ export async function mount(root, { params, setParams, announce }) {
       bar.value = computed;
       far.textContent = computed < runnable ? `${computed} of ${runnable} computed` : `all ${runnable} computed`;
     }
-    if (!ended) announce("All curves are there.");
+    if (!ended) announce("All curves are loaded.");
   }
   const pause = (/** @type {number} */ ms) => new Promise((resolve) => { setTimeout(() => resolve(!ended), ms); });
 
@@ -102,24 +102,24 @@ function row(failure, ontoggle) {
   /** @type {any} */
   let known = null;
   let page = h("div", { class: "sig-open", id: `${id}-page`, hidden: true });
-  const waiting = h("div", { class: "sig-wait" }, "waits for its turn …");
+  const waiting = h("div", { class: "sig-wait" }, "waiting …");
   const first = h("div", {}, waiting), second = h("div");
   const said = h("p", { class: "sig-said", hidden: true });
   const link = h("a", { href: `#/simulator?bugs=${failure.code}&twin=1` }, "Open in the simulator");
-  const button = h("button", { type: "button", class: "quiet", "aria-expanded": "false", "aria-controls": `${id}-page`, onclick: () => (page.hidden ? open() : close()) }, "Open its page");
+  const button = h("button", { type: "button", class: "quiet", "aria-expanded": "false", "aria-controls": `${id}-page`, onclick: () => (page.hidden ? open() : close()) }, "Open details");
   const element = h("li", { class: "panel sig", id },
     h("div", {}, h("h2", {}, h("span", { class: `badge ${failure.severity}` }, `${failure.severity} ${failure.code}`), " ", failure.title),
       h("p", {}, pieces(failure.symptom)), h("p", {}, h("b", {}, "Fix: "), pieces(failure.fix)), said),
     failure.curves ? [first, second] : h("p", { class: "sig-none muted" }, failure.why),
     h("div", { class: "row sig-more" }, button, failure.curves && link,
-      h("span", { class: "muted" }, [failure.run && "found while it runs", failure.lint && "found in the text"].filter(Boolean).join(", "))),
+      h("span", { class: "muted" }, [failure.run && "found at run time", failure.lint && "found by the linter"].filter(Boolean).join(", "))),
     h("div", { class: "sig-more" }, page));
   const text = [failure.code, failure.slug, failure.title, failure.family, ...failure.symptom.map((/** @type {string[]} */ [, words]) => words), ...failure.fix.map((/** @type {string[]} */ [, words]) => words)].join(" ").toLowerCase();
 
   async function open() {
     page.hidden = false;
     button.setAttribute("aria-expanded", "true");
-    button.textContent = "Close its page";
+    button.textContent = "Close details";
     ontoggle(failure.code, true);
     if (page.childElementCount) return;
     try {
@@ -131,7 +131,7 @@ function row(failure, ontoggle) {
   function close() {
     page.hidden = true;
     button.setAttribute("aria-expanded", "false");
-    button.textContent = "Open its page";
+    button.textContent = "Open details";
     ontoggle(failure.code, false);
   }
   return {

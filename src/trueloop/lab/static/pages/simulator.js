@@ -22,7 +22,7 @@ import { weights } from "./simulator/weights.js";
 import { looks, marks, styled } from "./simulator/words.js";
 
 export const title = "Simulator";
-export const lead = "Train a small network in real PyTorch, break its loop, and see who notices.";
+export const lead = "Train a small network in real PyTorch, inject failures into its loop, and see what the sanitizer finds.";
 
 const WORTH = 25; // updates that make a run worth keeping as a ghost
 const ALL_EVERY = 6; // frames: the charts further down are drawn less often
@@ -63,10 +63,10 @@ class View {
     this.build(setup);
     this.wanted = /** @type {Setup} */ (setup);
     this.setup = setup;
-    if (wrong.length) this.say(`The address has ${wrong.join(", ")}, which means nothing here and was left out.`);
+    if (wrong.length) this.say(`The address has ${wrong.join(", ")}, which is not a setting and was ignored.`);
     if (!await this.apply(setup, { train: play, twin })) {
       await this.apply({ config: Object.fromEntries(this.fields.map(({ name, default: value }) => [name, value])), bugs: [], points: [] }, { twin });
-      this.say("What the address asks for cannot be run; these are the settings to begin with.");
+      this.say("The settings in the address cannot be run; the defaults are used.");
     }
     this.clock = setInterval(() => { if (!document.hidden) this.pace.tick(); }, 60);
     this.wake = () => { for (const run of this.runs) if (run.connection === "idle" && !document.hidden) run.live.connect(); };
@@ -81,10 +81,10 @@ class View {
     this.label = label;
     this.bar = bar({
       onplay: () => this.play(), onpause: () => this.hold(), onstep: () => this.step(),
-      onreset: () => this.begin({ train: false, keep: false, why: "Begun anew, with the same settings and seed." }),
+      onreset: () => this.begin({ train: false, keep: false, why: "Restarted with the same settings and seed." }),
       ondata: () => this.change({ config: { ...this.wanted.config, seed: this.wanted.config.seed + 1 } }),
       onspeed: (speed) => this.pace.at(speed),
-      ontwin: (on) => { this.arrange(on); this.begin({ train: this.pace.goes || this.pending, keep: false, why: on ? "Two runs of the same seed, both from the beginning." : "One run, from the beginning." }); },
+      ontwin: (on) => { this.arrange(on); this.begin({ train: this.pace.goes || this.pending, keep: false, why: on ? "Restarted two runs with the same seed." : "Restarted one run." }); },
       onrace: () => { location.hash = address.race(this.fields, this.setup); },
       onexperiments: () => { this.scenarios.element.scrollIntoView(); this.scenarios.element.querySelector("button")?.focus({ preventScroll: true }); },
       address: () => location.href,
@@ -105,7 +105,7 @@ class View {
     this.grid = h("div", { class: "sim-grid" },
       h("div", { class: "panel sim-knobs" }, this.knobs.element),
       h("div", { class: "panel sim-plane" }, this.boards, this.parted,
-        h("div", { class: "row adds" }, h("span", { class: "muted" }, "Click adds"), label, h("span", { class: "muted" }, "shift-click takes away"), marks(), h("span", { class: "unseen", id: "board-keys" }, "Arrow keys move a cross, Enter adds a point there, Delete takes the nearest away.")),
+        h("div", { class: "row adds" }, h("span", { class: "muted" }, "Click adds"), label, h("span", { class: "muted" }, "shift-click removes"), marks(), h("span", { class: "unseen", id: "board-keys" }, "Arrow keys move a cross, Enter adds a point there, Delete removes the nearest point.")),
         this.findings.element),
       h("div", { class: "sim-right" },
         h("div", { class: "panel sim-curves" }, this.curves.places.loss, this.curves.places.norm, this.curves.events, this.curves.chips),
@@ -137,13 +137,13 @@ class View {
     while (this.runs.length > count) this.runs.pop()?.close();
     for (const plane of this.planes) plane.unmount();
     this.planes = Array.from({ length: count }, (_, i) => board({
-      title: twins ? ["With what is broken", "Without"][i] : "", chosen: () => Number(this.label.value),
+      title: twins ? ["With the failures", "Without"][i] : "", chosen: () => Number(this.label.value),
       ...(i ? {} : { onadd: (point) => this.add(point), onremove: (x, y) => this.remove(x, y) }),
     }));
     fill(this.boards, ...this.planes.map(({ element }) => element));
     this.boards.classList.toggle("two", twins);
     this.grid.classList.toggle("two", twins);
-    this.planes.forEach((plane, i) => plane.title(twins ? ["with what is broken", "the same seed without"][i] : ""));
+    this.planes.forEach((plane, i) => plane.title(twins ? ["with the failures", "same seed, without"][i] : ""));
     this.curves.arrange(count);
     this.parted.hidden = !twins;
     while (this.runs.length < count) this.runs.push(this.connected());
@@ -168,10 +168,10 @@ class View {
       this.pending ||= this.pace.goes;
       this.pace.stop();
       this.keep();
-      this.say(state === "idle" ? reason : "The connection to the lab is lost. The page tries again by itself.");
+      this.say(state === "idle" ? reason : "The connection to the lab is lost. The page reconnects by itself.");
     } else if (state === "busy") this.say(reason);
     if (again && this.twins) this.begin({ train: this.pending, keep: false }); // both, so that they are in step
-    if (again) this.say("The connection is back: the run begins anew, with the same settings.");
+    if (again) this.say("Reconnected. Restarted with the same settings.");
     this.show();
   }
 
@@ -215,8 +215,8 @@ class View {
     this.preview = answer;
     this.curves.relabel((ghost) => difference(ghost.setup, this.setup));
     if (twin !== this.twins) this.arrange(twin);
-    const needs = changed.length ? ` That needs ${changed.map((name) => `${called(name)} ${answer.config[name]}`).join(", ")}, which is set.` : "";
-    this.begin({ train: goes, keep: false, why: first ? needs : `${why || `Begun anew: ${difference({ ...this.setup, config: next.config }, from)}.`}${needs}` });
+    const needs = changed.length ? ` Also set: ${changed.map((name) => `${called(name)} ${answer.config[name]}`).join(", ")}.` : "";
+    this.begin({ train: goes, keep: false, why: first ? needs : `${why || `Restarted: ${difference({ ...this.setup, config: next.config }, from)}.`}${needs}` });
     return true;
   }
 
@@ -284,7 +284,7 @@ class View {
       this.pending = true;
       return this.show();
     }
-    if (this.runs.every(({ ended }) => ended)) return this.begin({ train: true, why: "Begun anew, with the same settings and seed." });
+    if (this.runs.every(({ ended }) => ended)) return this.begin({ train: true, why: "Restarted with the same settings and seed." });
     this.pace.play();
     this.announce("Training.");
     this.show();
@@ -312,15 +312,15 @@ class View {
     const [run] = this.runs, told = [what, why, fix].filter(Boolean).join(" ");
     if (!run.began && this.setup.points.length) { // points of an address that do not fit its dataset
       this.byHand([]);
-      this.begin({ train: this.pending, keep: false, why: `${told} The points by hand are left out.` });
+      this.begin({ train: this.pending, keep: false, why: `${told} The added points are left out.` });
     } else this.say(told);
   }
 
   /** @param {string} parameter @param {number[]} index @param {number} value */
   edit(parameter, index, value) {
-    if (this.runs[0].ended) return this.say("The run has ended: begin anew to change its weights.");
+    if (this.runs[0].ended) return this.say("The run has ended: restart it to change its weights.");
     for (const run of this.runs) run.tell("edit", { parameter, index, value });
-    this.say(`${parameter}[${index.join(", ")}] is now ${number(value)}. The script tells of it at its end.`);
+    this.say(`${parameter}[${index.join(", ")}] is now ${number(value)}. The end of the script lists the change.`);
   }
 
   /** @param {[number, number, number]} point */
@@ -329,7 +329,7 @@ class View {
     for (const run of this.runs) run.tell("point", { x, y, label });
     for (const plane of this.planes) plane.add(point);
     this.byHand([...this.setup.points, point]);
-    this.say(`A point of ${named(label, this.runs[0].began?.classes ?? 2)} at ${number(x)}, ${number(y)}${this.runs[0].ended ? "" : ": trained on from the next epoch,"} and part of the next run's script.`);
+    this.say(`A point of ${named(label, this.runs[0].began?.classes ?? 2)} at ${number(x)}, ${number(y)}${this.runs[0].ended ? "" : ": used from the next epoch,"} and in the script of the next run.`);
   }
 
   /** @param {number} x @param {number} y */
@@ -339,7 +339,7 @@ class View {
     if (!gone) return;
     const own = this.setup.points.findIndex((point) => point.every((value, i) => Math.abs(value - gone[i]) < 1e-3));
     if (own >= 0) this.byHand(this.setup.points.filter((_, i) => i !== own));
-    this.say(own >= 0 ? "The point is gone." : "The point is gone from this run. A new run makes all its points again.");
+    this.say(own >= 0 ? "The point is removed." : "The point is removed from this run; a new run generates it again.");
   }
 
   /** @param {[number, number, number][]} points */
@@ -361,7 +361,7 @@ class View {
   /** Say what happened, on the charts and in words. */
   mark() {
     const told = this.runs[0].findings.filter(({ finding }) => finding.severity !== "note" && !hidden("spoilers")).map(({ finding }) => ({ at: (finding.first_update ?? 0) + 1, text: `${finding.code} seen` }));
-    if (this.unfinite) told.push({ at: this.unfinite, text: "the loss is no number any more" });
+    if (this.unfinite) told.push({ at: this.unfinite, text: "the loss is NaN or infinite" });
     this.curves.happened(told);
   }
 
@@ -385,7 +385,7 @@ class View {
       this.unfinite = firstNotFinite(run.series);
       if (this.unfinite) {
         this.mark();
-        this.announce(`From update ${this.unfinite} on the loss is not a number.`);
+        this.announce(`From update ${this.unfinite} on the loss is NaN or infinite.`);
       }
     }
     if (still) this.curves.describe(this.runs);

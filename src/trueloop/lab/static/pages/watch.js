@@ -10,7 +10,7 @@ import { plots } from "./watch/plots.js";
 
 export const title = "Watch a run";
 export const lead = [
-  "Every run of a folder, and every script under trueloop run --lab, as it is right now. Choose one to follow it; choose several to lay their curves over each other.",
+  "Every run of a folder and every script under trueloop run --lab, live. Choose one to follow it, or several to overlay their curves.",
 ];
 
 const MOST = 6, LIST_MS = 3000, LOST_MS = 2000;
@@ -26,14 +26,14 @@ export async function mount(root, { params, setParams, announce }) {
   const runs = list({ chosen, most: MOST, onchoose: choose, onsearch: refreshList });
   const drawn = plots(), beside = compare();
   const shown = details({ announce });
-  const code = codePanel({ title: "Show me the code", file: "read_run.py", note: "Whatever is drawn here is in a file, one JSON object a line." });
+  const code = codePanel({ title: "Show the code", file: "read_run.py", note: "Everything drawn here comes from a file with one JSON object per line." });
   const pick = h("select", { id: "watch-focus", onchange: () => { focus = pick.value; show(); showCode(); } });
   const legend = h("div", { class: "row watch-chosen", hidden: true });
   const trouble = h("p", { class: "error", role: "alert", hidden: true });
-  const nothing = h("div", { class: "panel" }, h("h2", {}, "Nothing is chosen"),
-    h("p", {}, "Choose a run on the left, or start one: ", h("code", {}, "trueloop run --lab train.py"), " shows an unmodified script of yours here while it runs, judged by the sanitizer; ",
-      h("code", {}, "trueloop train digits"), " trains a recipe, whose runs the lab shows when it is started with their folder: ", h("code", {}, "trueloop lab runs"), "."));
-  const look = h("p", { class: "look" }, "What to look for: does the held-out loss still follow the training loss? Does the gradient's norm stay within one order of magnitude, in every layer? How much of an update is spent waiting for data?");
+  const nothing = h("div", { class: "panel" }, h("h2", {}, "No run chosen"),
+    h("p", {}, "Choose a run on the left, or start one: ", h("code", {}, "trueloop run --lab train.py"), " shows an unmodified script here while it runs under the sanitizer; ",
+      h("code", {}, "trueloop train digits"), " trains a recipe; the lab shows its runs when started with their folder: ", h("code", {}, "trueloop lab runs"), "."));
+  const look = h("p", { class: "look" }, "What to look for: does the held-out loss still follow the training loss? Does the gradient norm stay within one order of magnitude, in every layer? How much of an update is spent waiting for data?");
   const main = h("div", {}, look, trouble, legend, nothing, shown.head, drawn.element, beside.element, shown.element, code.element);
   fill(root, h("div", { class: "columns" }, h("div", { class: "panel watch-side" }, runs.element), main));
 

@@ -27,7 +27,7 @@ export function boards({ open, announce }) {
         h("thead", {}, h("tr", {}, h("th", { class: "number", scope: "col" }, "#"), h("th", { scope: "col" }, "name"), h("th", { class: "number", scope: "col" }, `${UNITS[by]}, median`), h("th", { scope: "col" }, "over the seeds"),
           others.map((name) => h("th", { class: "number", scope: "col" }, UNITS[name])), h("th", { class: "number", scope: "col" }, "seeds"))),
         h("tbody", {}, rows.map((/** @type {any} */ row) => line(row, most, others))))
-      : h("p", { class: "muted" }, "Nobody has handed in on this track yet. The baseline is judged together with the first entry."));
+      : h("p", { class: "muted" }, "No entries on this track yet. The baseline is judged with the first entry."));
   }
 
   /** @param {any} row @param {number} most @param {string[]} others */
@@ -52,7 +52,7 @@ export function boards({ open, announce }) {
       answer = given;
       if (text !== shown) {
         draw();
-        fill(refused, (given.refused ?? []).length > 0 && h("details", {}, h("summary", {}, h("span", { class: "badge error" }, "✗ refused"), given.refused.length === 1 ? " One row is not as the referee wrote it, and counts for nothing." : ` ${given.refused.length} rows are not as the referee wrote them, and count for nothing.`),
+        fill(refused, (given.refused ?? []).length > 0 && h("details", {}, h("summary", {}, h("span", { class: "badge error" }, "✗ refused"), given.refused.length === 1 ? " One row is damaged and does not count." : ` ${given.refused.length} rows are damaged and do not count.`),
           h("ul", {}, given.refused.map((/** @type {any} */ row) => h("li", {}, row.why)))));
       }
       shown = text;

@@ -30,20 +30,20 @@ export function entryPanel({ take, announce }) {
     hide();
     shown = id;
     element.hidden = false;
-    const code = row.script && codePanel({ title: "The script that was run", file: `entry_${id}.py`, note: "On the first of its seeds; the others differ in the line SEED." });
+    const code = row.script && codePanel({ title: "The script that was run", file: `entry_${id}.py`, note: "With its first seed; the others differ in the line SEED." });
     code?.show(row.script, { hit: row.trials.find((/** @type {any} */ trial) => trial.found)?.found.line });
     const again = h("div", { class: "again", role: "status" });
     const button = h("button", { type: "button", class: "quiet", disabled: row.open || !row.trials.length, onclick: () => replay(id, button, again) }, "↻ Replay");
     fill(element,
       h("div", { class: "row" }, h("h2", {}, `Entry ${id}: ${row.name}`), h("span", { class: "badge" }, row.track),
-        h("button", { type: "button", class: "quiet", onclick: () => take(row.config, row.track) }, "Take these settings"), button,
+        h("button", { type: "button", class: "quiet", onclick: () => take(row.config, row.track) }, "Use these settings"), button,
         h("button", { type: "button", class: "quiet", onclick: hide }, "Close")),
       h("p", {}, verdict(row)),
       h("p", { class: "mono settings" }, settings(row.changes, row.config)),
       h("div", { class: "tiles" }, curves(row), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Seeds" }, seeds(row))),
       again,
       h("p", { class: "muted versions" }, `Handed in ${new Date(1000 * row.submitted).toLocaleString()}; ${Object.entries(row.versions).map(([name, version]) => `${name} ${version}`).join(", ")}.`),
-      code ? code.element : h("p", { class: "muted" }, "The track has changed since: this entry does not count on today's board."));
+      code ? code.element : h("p", { class: "muted" }, "The track has changed since; this entry no longer counts."));
     element.scrollIntoView({ block: "nearest" });
     element.focus({ preventScroll: true });
     announce(`Entry ${id} of ${row.name}`);
@@ -86,7 +86,7 @@ export function entryPanel({ take, announce }) {
 /** @param {any} row */
 function seeds(row) {
   return h("table", {},
-    h("thead", {}, h("tr", {}, ["", "seed", "came to", "updates", "examples", "held out", "time", "weights"].map((name, i) => h("th", { scope: "col", class: i > 2 && i < 7 ? "number" : "" }, name)))),
+    h("thead", {}, h("tr", {}, ["", "seed", "result", "updates", "examples", "held out", "time", "weights"].map((name, i) => h("th", { scope: "col", class: i > 2 && i < 7 ? "number" : "" }, name)))),
     h("tbody", {}, row.trials.map((/** @type {any} */ trial, /** @type {number} */ i) => h("tr", {},
       h("td", { class: "muted" }, i + 1),
       h("td", { class: "mono" }, trial.seed),
@@ -98,14 +98,14 @@ function seeds(row) {
 
 /** @param {any} seed */
 function replayed({ then, now, same }) {
-  return h("li", {}, same ? `✓ seed ${then.seed}: ${then.end} at update ${now.updates} again, the same weights` : `✗ seed ${then.seed}: ${then.end} at update ${then.updates} then, ${now.end} at update ${now.updates} now`);
+  return h("li", {}, same ? `✓ seed ${then.seed}: ${then.end} at update ${now.updates} again, bitwise equal weights` : `✗ seed ${then.seed}: ${then.end} at update ${then.updates} then, ${now.end} at update ${now.updates} now`);
 }
 
 /** @param {any} told */
 function ending({ same, trouble, differing }) {
   if (trouble) return h("p", { class: "error" }, `${trouble.what} ${trouble.fix}`);
-  const others = Object.entries(differing).map(([name, [then, now]]) => ` ${name} was ${then}, and is ${now}.`);
-  return h("p", {}, h("span", { class: same ? "badge good" : "badge error" }, same ? "✓ the same, bit by bit" : "✗ not the same"), others);
+  const others = Object.entries(differing).map(([name, [then, now]]) => ` ${name} was ${then}, now ${now}.`);
+  return h("p", {}, h("span", { class: same ? "badge good" : "badge error" }, same ? "✓ bitwise equal" : "✗ different"), others);
 }
 
 /** @param {[number, number, number][]} points @param {number[]} xs */

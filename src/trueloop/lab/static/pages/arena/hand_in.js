@@ -11,7 +11,7 @@ export function handIn({ asked, judged, announce }) {
   const seeds = h("ol", { class: "seeds", hidden: true });
   const says = h("p", { class: "says", role: "status" });
   const element = h("section", { class: "panel", "aria-label": "Hand in" },
-    h("div", { class: "row" }, h("h2", {}, "Hand in"), h("label", { for: "arena-name" }, "name on the board"), name, button), says, seeds);
+    h("div", { class: "row" }, h("h2", {}, "Hand in"), h("label", { for: "arena-name" }, "name on the leaderboard"), name, button), says, seeds);
 
   async function submit() {
     button.disabled = true;
@@ -45,7 +45,7 @@ export function handIn({ asked, judged, announce }) {
 
   /** @param {any} row */
   function progress({ id, ahead, progress: { seed, of, done = [], update, accuracy, again } }) {
-    const place = of === undefined ? (ahead ? `Entry ${id} is in the queue, ${ahead} ahead of it.` : `Entry ${id}: the referee is getting ready.`) : `Entry ${id}: the referee runs it on seed ${seed + 1} of ${of}.`;
+    const place = of === undefined ? (ahead ? `Entry ${id} is in the queue, ${ahead} ahead.` : `Entry ${id}: the judge is starting.`) : `Entry ${id}: judging seed ${seed + 1} of ${of}.`;
     if (place !== told) says.textContent = place;
     told = place;
     seeds.hidden = of === undefined;
@@ -63,10 +63,10 @@ export function handIn({ asked, judged, announce }) {
 /** What an entry came to, in words with a sign. @param {any} row @returns {any[]} */
 export function verdict({ id, state, why, trials, rank, together }) {
   const reached = trials.filter((/** @type {any} */ trial) => trial.end === "reached").map((/** @type {any} */ trial) => trial.updates);
-  const shared = together > 1 ? ` ${together} entries have this configuration, and their seeds count together.` : "";
-  const place = rank ? ` It is number ${rank} in fewest updates.` : "";
+  const shared = together > 1 ? ` ${together} entries have this configuration; their seeds are pooled.` : "";
+  const place = rank ? ` Rank ${rank} in fewest updates.` : "";
   if (state === "reached") return [h("span", { class: "badge good" }, "✓ reached"), ` Entry ${id} reached the target on all ${reached.length} seeds, after ${reached.join(", ")} updates.${place}${shared}`];
   if (state === "disqualified") return [h("span", { class: "badge error" }, "✗ disqualified"), ` Entry ${id}: the sanitizer found ${why}`];
-  if (state === "not reached") return [h("span", { class: "badge warning" }, "not reached"), ` Entry ${id}: ${why} It is listed, and not ranked.${shared}`];
+  if (state === "not reached") return [h("span", { class: "badge warning" }, "not reached"), ` Entry ${id}: ${why} It is listed but not ranked.${shared}`];
   return [h("span", { class: "badge error" }, state), ` Entry ${id}: ${why}`];
 }

@@ -27,13 +27,13 @@ export function oneStep({ announce, next, lr, onrate }) {
   const batchName = h("h3", {});
   const model = h("table", { class: "model" });
   const plot = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", class: "fit" });
-  const code = codePanel({ title: "Show me the code of this update", file: "one_update.py", note: "The numbers above are what this program computed." });
+  const code = codePanel({ title: "Show the code of this update", file: "one_update.py", note: "The numbers above are what this program computed." });
   const rate = h("input", { id: "step-lr", type: "range", min: 0.02, max: 1.4, step: 0.02, value: lr, oninput: () => { rateShown.textContent = rate.value; onrate(); again(); } });
   const rateShown = h("output", { for: "step-lr" }, rate.value);
   const stages = player({ count: () => made?.stages.length ?? 1, show: draw, label: "One update", perStep_ms: 1500 });
-  const onward = h("button", { type: "button", class: "quiet", onclick: carryOn }, "Keep these weights, next update");
-  const reset = h("button", { type: "button", class: "quiet", onclick: () => { weights = { weight: 0, bias: 0 }; fetchStep(); } }, "Weights back to 0");
-  const waiting = h("p", { class: "muted" }, "Being computed …");
+  const onward = h("button", { type: "button", class: "quiet", onclick: carryOn }, "Keep the weights, next update");
+  const reset = h("button", { type: "button", class: "quiet", onclick: () => { weights = { weight: 0, bias: 0 }; fetchStep(); } }, "Reset the weights to 0");
+  const waiting = h("p", { class: "muted" }, "Computing …");
   const body = h("div", { hidden: true },
     h("div", { class: "row" }, stages.element, onward, reset),
     h("div", { class: "row lr" }, h("label", { for: "step-lr" }, "Learning rate"), rate, rateShown),
@@ -45,7 +45,7 @@ export function oneStep({ announce, next, lr, onrate }) {
     code.element);
   const element = h("section", { class: "panel one-step", "aria-labelledby": "step-title" },
     h("h2", { id: "step-title" }, "One update in slow motion"),
-    h("p", { class: "muted" }, "The window of the timeline above, on a model of two weights. The data are made up, near the line y = 1.5 x − 0.5; the order is that of trueloop's shuffle for a dataset of your size."),
+    h("p", { class: "muted" }, "The window of the timeline above, on a model of two weights. The data are synthetic, near the line y = 1.5 x − 0.5; the order is trueloop's shuffle for your dataset size."),
     refused, waiting, body);
 
   /** @param {any} asked @param {string} tooLarge */
@@ -117,7 +117,7 @@ export function oneStep({ announce, next, lr, onrate }) {
   function drawField(stage, shown) {
     const now = new Set(shown.cells);
     const earlier = new Set(made.micro_batches.slice(0, stage.shown).flatMap((/** @type {any} */ other) => other.cells));
-    const each = made.cell_holds === 1 ? "one example a dot" : `${number(Math.round(made.cell_holds))} examples a dot`;
+    const each = made.cell_holds === 1 ? "one example per dot" : `${number(Math.round(made.cell_holds))} examples per dot`;
     fieldName.textContent = `Dataset: ${each}`;
     field.setAttribute("aria-label", `${shown.count} examples picked from the dataset, in ${shown.cells.length} of ${made.field} dots.`);
     fill(field, ...Array.from({ length: made.field }, (_, cell) => h("i", { class: now.has(cell) ? "dot picked" : earlier.has(cell) ? "dot before" : "dot" })));

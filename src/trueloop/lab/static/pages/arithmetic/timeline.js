@@ -96,7 +96,7 @@ export function timeline({ go, announce }) {
   function bracket(window, line) {
     const when = state(window.place, line.window);
     const closed = when === "done" || (when === "now" && line.closes_window);
-    return h("span", { class: `window ${when} ${window.missing ? "short" : ""}`, title: `Window ${window.name}${window.missing ? `, short: it lacks ${window.lacks}` : ""}` },
+    return h("span", { class: `window ${when} ${window.missing ? "short" : ""}`, title: `Window ${window.name}${window.missing ? `, short: ${window.lacks} missing` : ""}` },
       h("span", { class: "ticks" },
         window.iterations.map((/** @type {any} */ mark) => ("hidden" in mark ? gap(mark.hidden) : tick(mark, line, when))),
         Array.from({ length: window.missing }, () => h("i", { class: "tick missing" }))),
@@ -124,6 +124,6 @@ const state = (place, now) => (place < now ? "done" : place === now ? "now" : "a
 const gap = (text) => h("span", { class: "gap" }, `⋯ ${text} ⋯`);
 
 function legend() {
-  const entries = [["now", "this iteration"], ["held", "its gradient waits in .grad"], ["spent", "spent in an update ✓"], ["ahead", "to come"], ["partial ahead", "partial batch"], ["missing", "lacking in a short window"]];
+  const entries = [["now", "this iteration"], ["held", "its gradient waits in .grad"], ["spent", "used in an update ✓"], ["ahead", "to come"], ["partial ahead", "partial batch"], ["missing", "missing in a short window"]];
   return h("p", { class: "legend timeline-legend" }, entries.map(([kind, text]) => h("span", {}, h("i", { class: `tick ${kind}`, style: { "--share": 0.5 } }), text)));
 }

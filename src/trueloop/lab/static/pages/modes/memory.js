@@ -17,14 +17,14 @@ export function memoryPanel({ announce }) {
   const result = h("div", { hidden: true });
   const error = h("p", { class: "error", role: "alert", hidden: true });
   const measure = h("button", { type: "button", onclick: ask }, "Measure");
-  const code = codePanel({ title: "Show me how it is measured", file: "what_a_forward_keeps.py", note: "The very text that ran." });
+  const code = codePanel({ title: "Show how it is measured", file: "what_a_forward_keeps.py", note: "The program that ran." });
   const curves = chart({ title: "Memory alive after each operation of the forward", x: "operation", y: "MiB", height: 200, tools: false, lines: ["train()", "eval()", "eval(), no_grad", "eval(), inference_mode"].map((label, i) => ({ label, colour: /** @type {string} */ (WAYS[i][0]), dash: /** @type {number[] | undefined} */ (WAYS[i][1]) })) });
   /** @type {Record<string, any>} */
   let values = {};
   fill(result, bars, curves.element, words, code.element);
   const element = h("section", { class: "panel memory", "aria-labelledby": "memory-title", id: "memory" },
     h("h2", { id: "memory-title" }, "With and without a graph"),
-    h("p", {}, "Eval mode does not stop torch from building a graph, and a graph keeps every tensor that backward would need. ", h("code", {}, "no_grad"), " and ", h("code", {}, "inference_mode"), " do. Measured on this machine, now:"),
+    h("p", {}, "Eval mode does not stop PyTorch from building a graph, and a graph keeps every tensor that backward needs. ", h("code", {}, "no_grad"), " and ", h("code", {}, "inference_mode"), " do. Measured on this machine, now:"),
     place, h("div", { class: "row" }, measure), error, result);
   const seen = new IntersectionObserver(([{ isIntersecting }]) => {
     if (!isIntersecting) return;
@@ -64,11 +64,11 @@ export function memoryPanel({ announce }) {
   /** @param {any} told */
   function draw(told) {
     const most = Math.max(...told.ways.map((/** @type {any} */ way) => way.highest_b));
-    fill(bars, h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "unseen" }, "Memory and time of one forward, by the way it is called"), h("thead", {}, h("tr", {}, ["way", "kept after the forward", "", "highest", "saved for backward", "time, median", "backward afterwards"].map((text, i) => h("th", { scope: "col", class: [3, 4, 5].includes(i) ? "number" : "" }, text)))), h("tbody", {}, told.ways.map((/** @type {any} */ way, /** @type {number} */ i) => h("tr", {},
+    fill(bars, h("div", { class: "scroll" }, h("table", {}, h("caption", { class: "unseen" }, "Memory and time of one forward pass by mode"), h("thead", {}, h("tr", {}, ["way", "kept after the forward", "", "highest", "saved for backward", "time, median", "backward afterwards"].map((text, i) => h("th", { scope: "col", class: [3, 4, 5].includes(i) ? "number" : "" }, text)))), h("tbody", {}, told.ways.map((/** @type {any} */ way, /** @type {number} */ i) => h("tr", {},
       h("th", { scope: "row" }, h("code", {}, way.name)),
       h("td", { class: "bar-place" }, h("span", { class: `bar way-${i}`, style: { width: `${(100 * way.kept_b) / most}%` } })),
       h("td", { class: "number" }, way.kept), h("td", { class: "number" }, way.highest), h("td", { class: "number" }, way.for_backward), h("td", { class: "number" }, way.median),
-      h("td", {}, way.refused ? h("details", {}, h("summary", {}, "refused"), h("p", { class: "mono" }, way.refused)) : "can be had")))))));
+      h("td", {}, way.refused ? h("details", {}, h("summary", {}, "refused"), h("p", { class: "mono" }, way.refused)) : "possible")))))));
     const most_ = Math.max(...told.ways.map((/** @type {any} */ way) => way.alive_mib.length));
     curves.set(Array.from({ length: most_ }, (_, i) => i + 1), ...told.ways.map((/** @type {any} */ way) => Array.from({ length: most_ }, (_, i) => way.alive_mib[i] ?? null)));
     curves.describe(told.says);

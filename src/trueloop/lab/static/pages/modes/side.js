@@ -13,7 +13,7 @@ export function side({ name, title, words }) {
   /** @type {ReturnType<typeof chart> | null} */
   let curves = null;
   const body = h("div");
-  const sum = h("p", { class: "sum-small mono", "aria-live": "polite" }, "Point at a number to see how it came about.");
+  const sum = h("p", { class: "sum-small mono", "aria-live": "polite" }, "Point at a number to see how it was computed.");
   const history = h("div");
   const element = h("section", { class: `panel side ${name}`, "aria-labelledby": `side-${name}` },
     h("h2", { id: `side-${name}` }, h("code", {}, title)), h("p", { class: "muted" }, words), sum, body, history);
@@ -35,12 +35,12 @@ export function side({ name, title, words }) {
           units.map((/** @type {any} */ unit, /** @type {number} */ i) => number(unit.running, unit.sum, unit.moved ? "moved" : "", `running ${kind} of unit ${i}`))),
       ];
     });
-    return table("BatchNorm", "what it normalises with, unit by unit", passed.means.length, rows);
+    return table("BatchNorm", "statistics per unit", passed.means.length, rows);
   }
 
   /** @param {any} passed */
   function normalised(passed) {
-    return table("normalised", "what comes out of BatchNorm, example by example", passed.means.length, passed.normalised.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, h("th", { scope: "row" }, `example ${r}`),
+    return table("normalised", "output of BatchNorm per example", passed.means.length, passed.normalised.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, h("th", { scope: "row" }, `example ${r}`),
       row.map((text, c) => number(text, passed.norm_sums[r][c], "", `example ${r}, unit ${c}`)))));
   }
 
@@ -48,13 +48,13 @@ export function side({ name, title, words }) {
   function masked(passed) {
     const dropped = passed.kept.flat().filter((/** @type {boolean} */ kept) => !kept).length;
     const all = passed.kept.flat().length;
-    return table("Dropout", name === "left" ? `${dropped} of ${all} masked (×); what is kept is multiplied by ${told.scale}` : "nothing masked, nothing multiplied", passed.means.length, passed.activations.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, h("th", { scope: "row" }, `example ${r}`),
+    return table("Dropout", name === "left" ? `${dropped} of ${all} masked (×); the others are multiplied by ${told.scale}` : "nothing is masked or scaled", passed.means.length, passed.activations.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, h("th", { scope: "row" }, `example ${r}`),
       row.map((text, c) => number(passed.kept[r][c] ? text : "×", passed.dropout_sums[r][c], passed.kept[r][c] ? (name === "left" && text !== "0" ? "scaled" : "") : "masked", `example ${r}, unit ${c}${passed.kept[r][c] ? "" : ", masked"}`)))));
   }
 
   /** @param {any} passed */
   function outputs(passed) {
-    const verdict = passed.same_as_before === null ? null : passed.same_as_before ? h("span", { class: "badge same" }, "= as before, bit for bit") : h("span", { class: "badge differs" }, `≠ by up to ${passed.farthest}`);
+    const verdict = passed.same_as_before === null ? null : passed.same_as_before ? h("span", { class: "badge same" }, "= bitwise equal to the previous pass") : h("span", { class: "badge differs" }, `≠ by up to ${passed.farthest}`);
     return h("div", { class: "block" }, h("h3", {}, "outputs ", verdict), h("div", { class: "scroll" }, h("table", { class: "cells" }, h("tbody", {}, passed.outputs.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, h("th", { scope: "row" }, `example ${r}`), row.map((text) => h("td", {}, text))))))));
   }
 
@@ -75,8 +75,8 @@ export function side({ name, title, words }) {
     /** @param {number} pass */
     draw(pass) {
       const passed = told[name][pass - 1];
-      if (pass && name === "left" && told.refused) fill(body, h("p", { class: "error" }, told.refused), h("p", {}, "The variance of one example is 0, and dividing by it would make nonsense of every unit: torch refuses. A last batch of one ends a training run this way; drop_last=True, or another batch size, avoids it."));
-      else if (!passed) fill(body, h("p", { class: "muted nothing" }, "Nothing has passed yet."));
+      if (pass && name === "left" && told.refused) fill(body, h("p", { class: "error" }, told.refused), h("p", {}, "The variance of one example is 0, so PyTorch refuses to normalise it. A last batch of one ends a training run this way; drop_last=True or another batch size avoids it."));
+      else if (!passed) fill(body, h("p", { class: "muted nothing" }, "No forward pass yet."));
       else fill(body, statistics(passed), normalised(passed), masked(passed), outputs(passed));
       if (curves) {
         const means = [told.running_means[0].map(() => 0), ...told.running_means];

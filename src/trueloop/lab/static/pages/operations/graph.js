@@ -18,10 +18,10 @@ export function graphPanel({ pick }) {
   const list = h("tbody");
   const element = h("section", { class: "panel graph-panel", "aria-labelledby": "graph-title" },
     h("h2", { id: "graph-title" }, "The graph behind the loss"),
-    h("p", { class: "muted" }, "Read from ", h("code", {}, "grad_fn"), " and ", h("code", {}, "next_functions"), ". Backward walks along the arrows, from the loss to the leaves. A square is a tensor that a node has saved: full ■ while it is kept, empty □ once backward has let go of it."),
+    h("p", { class: "muted" }, "Read from ", h("code", {}, "grad_fn"), " and ", h("code", {}, "next_functions"), ". Backward follows the arrows from the loss to the leaves. A square is a saved tensor: full ■ while it is kept, empty □ once backward has freed it."),
     facts, place, detail,
-    h("h3", {}, "Its life"), h("p", { class: "muted" }, "Bytes it keeps after each step: built by forward, released by backward."), life,
-    h("details", {}, h("summary", {}, "The graph as a table"), h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["node", "of", "saved for backward", "hands its gradient to"].map((text) => h("th", { scope: "col" }, text)))), list))));
+    h("h3", {}, "Saved bytes"), h("p", { class: "muted" }, "Bytes it keeps after each step: built by forward, released by backward."), life,
+    h("details", {}, h("summary", {}, "The graph as a table"), h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["node", "of", "saved for backward", "passes its gradient to"].map((text) => h("th", { scope: "col" }, text)))), list))));
 
   /** @param {any} graph @param {number} alive */
   function facts_(graph, alive) {

@@ -30,7 +30,7 @@ export function lane(rank, { place, several, turn, phase, examples }) {
   const repeated = new Set(rank.repeated);
   const order = rank.order.map((/** @type {number} */ number, /** @type {number} */ i) => {
     const state = take(taken, number) ? "done" : take(now, number) ? "now" : phase < 0 ? "over" : "ahead";
-    return h("span", { class: `chip class-${examples[number].label} ${state} ${repeated.has(i) ? "repeated" : ""}`, title: repeated.has(i) ? "has been drawn in this epoch already" : "" }, `${number}${repeated.has(i) ? "↻" : ""}`);
+    return h("span", { class: `chip class-${examples[number].label} ${state} ${repeated.has(i) ? "repeated" : ""}`, title: repeated.has(i) ? "already drawn in this epoch" : "" }, `${number}${repeated.has(i) ? "↻" : ""}`);
   });
   const idle = h("span", { class: "muted" }, phase < 0 ? "all done" : "nothing yet");
   return h("div", { class: "lane" },

@@ -26,10 +26,10 @@ export function lane({ name, colour, dash, fields, setup, onchange, onleave, hea
   const bug = h("select", { id: `race-bug-${name}`, onchange: () => { self.setup = { ...self.setup, bugs: bug.value ? bug.value.split("-") : [] }; onchange(); } });
   const plane = board({ title: `Runner ${name}` });
   const needs = h("p", { class: "needs muted", hidden: true }), verdict = h("p", { class: "verdict" });
-  const leave = h("button", { type: "button", class: "quiet small", "aria-label": `Take runner ${name} out of the race`, onclick: onleave }, "✕");
+  const leave = h("button", { type: "button", class: "quiet small", "aria-label": `Remove runner ${name}`, onclick: onleave }, "✕");
   const heading = h("h2", { class: "row" }, h("i", { class: "swatch", "aria-hidden": "true", style: { "border-top": `4px ${dash ? "dashed" : "solid"} var(${colour})` } }), `Runner ${name}`, leave);
   const element = h("section", { class: "panel lane", "aria-label": `Runner ${name}` }, heading, plane.element, verdict,
-    main.element, h("div", { class: "field" }, h("label", { for: `race-bug-${name}` }, "what is broken"), bug), needs,
+    main.element, h("div", { class: "field" }, h("label", { for: `race-bug-${name}` }, "failure"), bug), needs,
     h("details", { class: "more" }, h("summary", {}, "More settings"), more.element));
   let known = "", asked_ = "";
 
@@ -47,7 +47,7 @@ export function lane({ name, colour, dash, fields, setup, onchange, onleave, hea
     const graver = run.findings.filter(({ finding }) => finding.severity !== "note");
     verdict.className = `verdict ${graver.length ? "bad" : run.update ? "good" : ""}`;
     fill(verdict, graver.length ? graver.map(({ finding }) => h("a", { href: `#/signatures?code=${finding.code}`, title: finding.message }, `✗ ${finding.code} ${finding.title}`))
-      : run.update ? "✓ nothing found so far" : "watched like any script");
+      : run.update ? "✓ nothing found so far" : "checked by the sanitizer");
   }
   judge();
 
@@ -69,7 +69,7 @@ export function lane({ name, colour, dash, fields, setup, onchange, onleave, hea
         more.refuse(null);
         for (const each of [main, more]) each.set(Object.fromEntries(Object.entries(answer.config).filter(([field, value]) => JSON.stringify(each.values[field]) !== JSON.stringify(value))));
         needs.hidden = !set.length;
-        needs.textContent = set.length ? `That needs ${set.map((each) => `${called(each)} ${answer.config[each]}`).join(", ")}, which is set.` : "";
+        needs.textContent = set.length ? `Also set: ${set.map((each) => `${called(each)} ${answer.config[each]}`).join(", ")}.` : "";
         const state = JSON.stringify([answer.bugs.map((/** @type {any} */ each) => each.code), self.setup.bugs]);
         if (state !== known) {
           fill(bug, h("option", { value: "" }, "nothing"), answer.bugs.map((/** @type {any} */ each) => h("option", { value: each.code }, `${each.code} ${each.title}`)), self.setup.bugs.length > 1 && h("option", { value: self.setup.bugs.join("-") }, self.setup.bugs.join(" and ")));

@@ -30,8 +30,8 @@ export const reached = ({ series }, goal) => series.evaluations.find(([, , accur
 export function standing() {
   const body = h("tbody", {});
   const head = h("th", { scope: "col", class: "number" });
-  const element = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "How they stand" }, h("table", { class: "standing" },
-    h("thead", {}, h("tr", {}, ["#", "runner", "its own"].map((text) => h("th", { scope: "col" }, text)), ["updates", `loss, mean of ${LATEST}`, "held-out loss", "accuracy"].map((text) => h("th", { scope: "col", class: "number" }, text)), head, h("th", { scope: "col" }, "sanitizer"))), body));
+  const element = h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Standings" }, h("table", { class: "standing" },
+    h("thead", {}, h("tr", {}, ["#", "runner", "settings"].map((text) => h("th", { scope: "col" }, text)), ["updates", `loss, mean of ${LATEST}`, "held-out loss", "accuracy"].map((text) => h("th", { scope: "col", class: "number" }, text)), head, h("th", { scope: "col" }, "sanitizer"))), body));
   return {
     element,
     /** @param {any[]} lanes @param {{goal: number, axis: string, own: (lane: any) => string}} how */

@@ -51,6 +51,6 @@ function stretches(xs, low, high) {
 /** How the two are told apart, for the page's key. */
 export function key() {
   const line = (/** @type {string} */ which) => svg("svg", { viewBox: "0 0 30 10", "aria-hidden": "true" }, svg("polyline", { class: `sig-${which}`, points: "0,5 30,5" }));
-  return h("div", { class: "sig-key" }, h("span", {}, line("healthy"), "as it should be"), h("span", {}, line("broken"), "with the failure"),
-    h("span", {}, "shaded: from the least to the greatest of three seeds"), h("span", {}, "× from here on not finite"));
+  return h("div", { class: "sig-key" }, h("span", {}, line("healthy"), "correct"), h("span", {}, line("broken"), "with the failure"),
+    h("span", {}, "shaded: range of three seeds"), h("span", {}, "× non-finite from here on"));
 }

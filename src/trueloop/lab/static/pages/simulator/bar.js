@@ -8,18 +8,18 @@ export function bar(does) {
   let goes = false;
   const play = h("button", { type: "button", class: "play", onclick: () => (goes ? does.onpause() : does.onplay()) }, "▶ Train");
   const step = h("button", { type: "button", class: "quiet", onclick: does.onstep, title: "One update" }, "▶| Step");
-  const reset = h("button", { type: "button", class: "quiet", onclick: does.onreset, title: "The same settings and seed from the beginning" }, "↺ Reset");
-  const data = h("button", { type: "button", class: "quiet", onclick: does.ondata, title: "Other points, weights and order: the next seed" }, "⟳ New data");
+  const reset = h("button", { type: "button", class: "quiet", onclick: does.onreset, title: "Restart with the same settings and seed" }, "↺ Reset");
+  const data = h("button", { type: "button", class: "quiet", onclick: does.ondata, title: "The next seed: other points, weights and order" }, "⟳ New data");
   const speed = h("select", { "aria-label": "Speed", onchange: () => does.onspeed(Number(speed.value)) }, SPEEDS.map(([value, text]) => h("option", { value }, text)));
-  const twin = h("button", { type: "button", class: "quiet", "aria-pressed": "false", onclick: () => does.ontwin(twin.getAttribute("aria-pressed") !== "true"), title: "The same seed with and without what is broken, side by side" }, "Twin run");
-  const race = h("button", { type: "button", class: "quiet to-race", onclick: does.onrace, title: "These settings on the page where up to four runs go side by side" }, "Race");
+  const twin = h("button", { type: "button", class: "quiet", "aria-pressed": "false", onclick: () => does.ontwin(twin.getAttribute("aria-pressed") !== "true"), title: "The same seed with and without the failures, side by side" }, "Twin run");
+  const race = h("button", { type: "button", class: "quiet to-race", onclick: does.onrace, title: "Compare up to four runs side by side, starting from these settings" }, "Race");
   const experiments = h("button", { type: "button", class: "quiet to-experiments", onclick: does.onexperiments }, "Experiments"), said = h("span", { class: "muted", role: "status" });
   const share = h("button", { type: "button", class: "quiet", onclick: async () => {
     try {
       await navigator.clipboard.writeText(does.address());
-      said.textContent = "The address is copied: it has all settings in it.";
+      said.textContent = "The address is copied; it contains all settings.";
     } catch {
-      said.textContent = "The address of this page has all settings in it.";
+      said.textContent = "The address of this page contains all settings.";
     }
     setTimeout(() => { said.textContent = ""; }, 4000);
   } }, "Share");

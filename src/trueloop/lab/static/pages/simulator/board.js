@@ -118,7 +118,7 @@ export function board({ title = "", onadd, onremove, chosen = () => 0 }) {
       }
       putBytes(decision, picture.bytes, picture.plane.width, pixels);
       word.hidden = picture.bytes[0] !== NOT_FINITE || picture.bytes[picture.bytes.length >> 1] !== NOT_FINITE;
-      if (!word.hidden) word.textContent = "The network answers NaN everywhere";
+      if (!word.hidden) word.textContent = "The network outputs NaN everywhere";
       decision.classList.toggle("not-finite", !word.hidden);
     },
     /** @param {string} text */

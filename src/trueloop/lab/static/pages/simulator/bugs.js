@@ -7,9 +7,9 @@ import { called } from "./knobs.js";
 export function bugs({ onchange }) {
   /** @type {string[]} */ let chosen = [];
   let shown = "";
-  const list = h("div", { class: "bugs", tabindex: "0", role: "group", "aria-label": "Failures to put in" });
+  const list = h("div", { class: "bugs", tabindex: "0", role: "group", "aria-label": "Failures to inject" });
   const count = h("span", { class: "muted" });
-  const none = h("button", { type: "button", class: "quiet small", hidden: true, onclick: () => onchange([]) }, "Mend all");
+  const none = h("button", { type: "button", class: "quiet small", hidden: true, onclick: () => onchange([]) }, "Fix all");
   const element = h("section", { class: "bugs-panel" }, h("div", { class: "row" }, h("h2", {}, "Break it"), count, none), list);
 
   /** @param {any} bug */
@@ -22,7 +22,7 @@ export function bugs({ onchange }) {
     });
     return h("div", { class: `bug${against ? " against" : ""}` }, box,
       h("label", { for: id }, h("span", { class: "mono code-of" }, bug.code), ` ${bug.title}`),
-      h("small", { class: "muted", id: `${id}-why` }, against ? `Not with these: ${bug.against}` : bug.symptom, !against && needs && h("em", {}, ` Sets ${needs}.`)));
+      h("small", { class: "muted", id: `${id}-why` }, against ? `Conflict: ${bug.against}` : bug.symptom, !against && needs && h("em", {}, ` Sets ${needs}.`)));
   }
 
   return {
@@ -38,7 +38,7 @@ export function bugs({ onchange }) {
       fill(list, ...families.map((family) => h("div", { role: "group", "aria-label": family }, h("h3", {}, family), all.filter((bug) => bug.family === family).map(row))));
       list.scrollTop = top;
       if (active?.startsWith("bug-")) document.getElementById(active)?.focus({ preventScroll: true });
-      count.textContent = now.length ? `${now.length} put in` : `${all.length} silent failures; none is in`;
+      count.textContent = now.length ? `${now.length} active` : `${all.length} silent failures, none active`;
       none.hidden = !now.length;
     },
   };

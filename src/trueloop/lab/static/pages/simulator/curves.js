@@ -120,7 +120,7 @@ export function curves({ onghosts }) {
     fill(chips, ...ghosts.map(({ label, series }, i) => h("li", {},
       h("i", { class: `swatch ghost-${i}`, "aria-hidden": "true" }), h("span", {}, label),
       h("span", { class: "muted mono" }, ` loss ${number(series.loss[series.last], 3)}`),
-      h("button", { type: "button", class: "quiet small", "aria-label": `Forget the run: ${label}`, onclick: () => { ghosts.splice(i, 1); showGhosts(); } }, "✕"))));
+      h("button", { type: "button", class: "quiet small", "aria-label": `Remove the run: ${label}`, onclick: () => { ghosts.splice(i, 1); showGhosts(); } }, "✕"))));
     chips.hidden = !ghosts.length;
     onghosts?.(ghosts);
   }

@@ -20,7 +20,7 @@ export function findings({ onpick }) {
       line && h("code", { class: "fault" }, excerpt.find((/** @type {any} */ each) => each.number === line)?.text.trim() ?? ""),
       h("p", {}, h("strong", {}, "Fix: "), finding.fix),
       h("p", { class: "muted" }, finding.first_update !== null && `First seen at update ${finding.first_update + 1}. `,
-        h("a", { href: `#/signatures?code=${finding.code}` }, `The signature of ${finding.slug}`)));
+        h("a", { href: `#/signatures?code=${finding.code}` }, `Curves of ${finding.slug}`)));
   }
 
   /** An error of torch's that ended the script. @param {{title: string, meaning: string, fix: string, line: number | null}} explained @param {string} why torch's own words */
@@ -45,7 +45,7 @@ export function findings({ onpick }) {
       head.className = `verdict ${graver ? "bad" : run.update ? "good" : ""}`;
       const text = run.findings.length ? `The sanitizer found ${run.findings.length === 1 ? "this" : run.findings.length}:`
         : run.ended ? `✓ ${run.ended.headline ?? "The sanitizer found nothing."}`
-          : run.update ? "✓ The sanitizer watches, and has found nothing so far." : "The sanitizer will watch this run as it watches any script.";
+          : run.update ? "✓ No findings so far." : "The sanitizer will check this run.";
       if (head.textContent !== text) head.textContent = text;
     },
   };

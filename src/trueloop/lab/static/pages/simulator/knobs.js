@@ -81,6 +81,6 @@ export function difference(of, from) {
   const more = of.bugs.filter((code) => !from.bugs.includes(code)), less = from.bugs.filter((code) => !of.bugs.includes(code));
   if (more.length) parts.push(`with ${more.join(", ")}`);
   if (less.length) parts.push(`without ${less.join(", ")}`);
-  if (JSON.stringify(of.points) !== JSON.stringify(from.points)) parts.push(`${of.points.length || "no"} points by hand`);
-  return parts.join(" · ") || "the same settings, earlier";
+  if (JSON.stringify(of.points) !== JSON.stringify(from.points)) parts.push(`${of.points.length || "no"} points added by hand`);
+  return parts.join(" · ") || "same settings, earlier run";
 }

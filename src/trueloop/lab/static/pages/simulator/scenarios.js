@@ -16,7 +16,7 @@ export function scenarios({ announce, onopen }) {
   /** @type {any[]} */ const charts = [];
   const grid = h("div", { class: "tiles scenarios" });
   const element = h("section", { "aria-labelledby": "experiments" }, h("h2", { id: "experiments" }, "Five classic experiments"),
-    h("p", { class: "muted" }, "What is often told of training, checked: each is really run on the server, from the very settings of this page, and what was measured is said."), grid);
+    h("p", { class: "muted" }, "Common claims about training, measured: each experiment runs on the server."), grid);
 
   /** @param {any} scenario name, title, claim, and its runs: label, config, bugs */
   function card(scenario) {
@@ -44,8 +44,8 @@ export function scenarios({ announce, onopen }) {
           fill(verdict, "Training ...");
         } else if (message.kind === "scenario" && message.state === "done") {
           end(null);
-          fill(verdict, h("strong", { class: message.holds ? "holds" : "fails" }, message.holds ? "✓ It holds. " : "✗ Not as told. "), `Measured: ${message.measured}`);
-          announce(`${scenario.title}: ${message.holds ? "it holds" : "not as told"}. Measured: ${message.measured}`);
+          fill(verdict, h("strong", { class: message.holds ? "holds" : "fails" }, message.holds ? "✓ It holds. " : "✗ It does not hold. "), `Measured: ${message.measured}`);
+          announce(`${scenario.title}: ${message.holds ? "it holds" : "it does not hold"}. Measured: ${message.measured}`);
           curves(scenario.name, message.runs, place);
         }
       },

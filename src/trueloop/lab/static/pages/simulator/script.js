@@ -6,10 +6,10 @@ import { fill, h } from "../../dom.js";
 /** A panel for the script. */
 export function script() {
   const panel = codePanel({
-    title: "Show me the code: the very script that runs", file: "simulation.py",
-    note: "Plain PyTorch, as a person would write it. Copy or save it: it runs anywhere, and trueloop run simulation.py finds what is found here.",
+    title: "Show the code: the script that runs", file: "simulation.py",
+    note: "Plain PyTorch. Copy or save it: trueloop run simulation.py reports the same findings.",
   });
-  const lines = h("ul", { class: "broken-lines", "aria-label": "What is broken" });
+  const lines = h("ul", { class: "broken-lines", "aria-label": "Injected failures" });
   panel.element.insertBefore(lines, panel.element.querySelector(".code-body"));
 
   /** Open the panel at a line. @param {number} line */

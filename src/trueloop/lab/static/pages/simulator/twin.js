@@ -17,10 +17,10 @@ export function parting() {
       for (; at === null && seen < both; seen++) {
         if (a.loss[seen] !== b.loss[seen] || a.norm[seen] !== b.norm[seen] || a.rate[seen] !== b.rate[seen]) at = seen;
       }
-      if (!broken.setup?.bugs.length) return "Both run the same script: put a failure in, and the right one will run without it.";
+      if (!broken.setup?.bugs.length) return "Both run the same script. Inject a failure: the right run will not have it.";
       if (at !== null) return `They differ from update ${a.update[at]} on: ${words(a, b, at)}.`;
-      if (!both) return "The same seed twice: the left one with what is broken, the right one without.";
-      return `Up to update ${both} they are the same to the last bit: so far this failure shows in none of their curves.`;
+      if (!both) return "The same seed twice: left with the failures, right without.";
+      return `Up to update ${both} they are bitwise equal: no curve shows this failure yet.`;
     },
   };
 }

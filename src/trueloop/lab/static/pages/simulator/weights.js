@@ -20,7 +20,7 @@ export function weights({ onedit, enlarge, activation }) {
   const inspector = h("div", { class: "inspector" }, picture, h("div", {}, what, form));
   const which = h("select", { "aria-label": "Which weights", onchange: () => table(true) });
   const body = h("div", { class: "scroll" });
-  const details = h("details", { class: "more", ontoggle: () => table(true) }, h("summary", {}, "All weights as a table"), h("div", { class: "row" }, which, h("span", { class: "muted" }, "A number can be picked, and set above.")), body);
+  const details = h("details", { class: "more", ontoggle: () => table(true) }, h("summary", {}, "All weights as a table"), h("div", { class: "row" }, which, h("span", { class: "muted" }, "Pick a number to change it above.")), body);
 
   /** @param {Picked} at @returns {{parameter: string, index: number[], text: string}} */
   function named(at) {
@@ -48,7 +48,7 @@ export function weights({ onedit, enlarge, activation }) {
     picture.hidden = true;
     if (!at || !layers[at.layer]) {
       fill(what, painted && !values ? "The weights of a network this large are not drawn. Point at a neuron to enlarge its map."
-        : "Point at a neuron to enlarge its map, at a line to read its weight; pick one to change it.");
+        : "Point at a neuron to enlarge its map, or at a line to read its weight; click one to change it.");
       form.hidden = true;
       return;
     }

@@ -5,9 +5,9 @@ import { h } from "../../dom.js";
 /** What to look for. */
 export function looks() {
   return h("section", { class: "panel" }, h("h2", {}, "What to look for"), h("ul", { class: "look" },
-    h("li", {}, "Train, and watch which parts of the plane change hands first. Where hollow points lie on the wrong side while the filled ones do not, the network has learnt its points by heart."),
-    h("li", {}, "Put a failure in. Most train on as if nothing were wrong: compare with the dotted curves of the runs before, or take the twin run. The sanitizer knows the program only, not the switches."),
-    h("li", {}, "Raise the learning rate until the loss is no number any more, then look at the gradient norm: it knew some updates earlier.")));
+    h("li", {}, "Train, and watch the decision regions. Where hollow (held-out) points are misclassified and filled ones are not, the network overfits."),
+    h("li", {}, "Inject a failure. Most runs still train: compare with the dotted curves of earlier runs, or use the twin run. The sanitizer sees only the program, not the switches."),
+    h("li", {}, "Raise the learning rate until the loss is NaN, then look at the gradient norm: it explodes some updates earlier.")));
 }
 
 /** What the points look like. */

@@ -58,7 +58,7 @@ function summary(run) {
     ["update", run.updates ? `${number(run.update)} of ${number(run.updates)}` : number(run.update)],
     ...(run.epochs ? [["epoch", `${number(run.epoch)} of ${number(run.epochs)}`]] : []),
     ["seconds", number(run.seconds, 3)],
-    ["last heard", run.changed ? ago(run.changed) : "–"],
+    ["last update", run.changed ? ago(run.changed) : "–"],
   ];
   return [
     h("div", { class: "row" }, h("h2", {}, run.name), badge(run.state, run.tone), run.what && run.what !== run.name && h("span", { class: "muted" }, run.what), run.behind && h("span", { class: "muted" }, `reading its journal: ${far} %`)),
@@ -87,7 +87,7 @@ function found(run) {
     h("h3", {}, h("span", { class: "badge error" }, run.error.type), " ", run.error.title), h("p", {}, h("code", {}, run.error.message)), h("p", {}, run.error.meaning),
     run.error.excerpts.map(excerpt), run.error.fix && h("p", {}, h("b", {}, "Fix: "), run.error.fix));
   const nothing = run.kind === "trained" && !run.findings.length
-    ? "None. A run of trueloop train is judged where it is started under trueloop run."
+    ? "None: `trueloop train` runs are checked only under `trueloop run`."
     : "None so far.";
   return [h("h2", {}, "Findings"), error, run.findings.length ? run.findings.map(finding) : !error && h("p", { class: "muted" }, nothing)];
 }
@@ -100,7 +100,7 @@ function finding(found) {
     h("p", {}, found.message), found.excerpts.length ? found.excerpts.map(excerpt) : found.path && h("p", {}, h("code", {}, `${found.path}:${found.line}`)),
     since && h("p", { class: "muted" }, since),
     found.fix && h("p", {}, h("b", {}, "Fix: "), found.fix),
-    h("p", {}, h("a", { href: `#/signatures?code=${encodeURIComponent(found.code)}` }, "Its page and its curves")));
+    h("p", {}, h("a", { href: `#/signatures?code=${encodeURIComponent(found.code)}` }, "Page and curves")));
 }
 
 /** @param {any} shown */
@@ -132,6 +132,6 @@ function verdicts(place, run) {
   place.hidden = !run.verdicts.length;
   const counts = new Map();
   for (const { verdict } of run.verdicts) counts.set(verdict, (counts.get(verdict) ?? 0) + 1);
-  fill(place, h("summary", {}, `What was judged: ${[...counts].map(([verdict, count]) => `${count} ${verdict}`).join(", ")}`),
+  fill(place, h("summary", {}, `Verdicts: ${[...counts].map(([verdict, count]) => `${count} ${verdict}`).join(", ")}`),
     h("ul", {}, run.verdicts.filter((/** @type {any} */ each) => each.verdict !== "passed").map((/** @type {any} */ each) => h("li", {}, h("code", {}, each.code), ` ${each.verdict}${each.reason ? `: ${each.reason}` : ""}`))));
 }

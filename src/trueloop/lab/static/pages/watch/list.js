@@ -39,7 +39,7 @@ export function list({ chosen, most, onchoose, onsearch }) {
   function pick(id, box) {
     if (box.checked && ids.length >= most) {
       box.checked = false;
-      note.textContent = `At most ${most} runs at once: leave one out first.`;
+      note.textContent = `At most ${most} runs at once: remove one first.`;
       return;
     }
     ids = box.checked ? [...ids, id] : ids.filter((other) => other !== id);
@@ -57,7 +57,7 @@ export function list({ chosen, most, onchoose, onsearch }) {
       fill(items, ...found.runs.map(item));
       const again = focused && [...items.children].find((each) => each.dataset.id === focused);
       again?.querySelector("input").focus();
-      const none = search.value ? "No run has these words." : `There is no run in ${found.folder} yet, and no script under trueloop run --lab.`;
+      const none = search.value ? "No run matches." : `There is no run in ${found.folder} yet, and no script under trueloop run --lab.`;
       note.textContent = found.runs.length ? (found.more ? `and ${number(found.more)} more; search for them` : "") : none;
     },
     /** @param {string} text */
