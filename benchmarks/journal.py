@@ -29,8 +29,8 @@ UPDATES = 1_000_000
 REPORT_US, SIZE_MB, READ_S = 20.0, 100.0, 5.0
 READ = (
     "import json, resource, sys, time; from pathlib import Path\n"
-    "from trueloop.runs.journal import read\n"
-    "start = time.perf_counter(); history = read(Path(sys.argv[1])); seconds = time.perf_counter() - start\n"
+    "from trueloop.runs.journal import read_journal\n"
+    "start = time.perf_counter(); history = read_journal(Path(sys.argv[1])); seconds = time.perf_counter() - start\n"
     "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
     "print(json.dumps([len(history.updates), seconds, peak]))"
 )

@@ -25,7 +25,7 @@ from trueloop.app.serving.batching import Batcher
 from trueloop.export.artifact import open_artifact
 from trueloop.export.exported_model import Model
 from trueloop.export.formats import open_model
-from trueloop.export.write import Order, export
+from trueloop.export.write import ExportSpec, export
 from trueloop.recipes import registry
 
 RECIPES = ("digits", "tabular", "text")
@@ -55,7 +55,7 @@ def subject(name: str, root: Path, kinds: tuple[str, ...]) -> Subject:
     for kind in kinds:
         folders[kind] = root / f"{name}-{kind}"
         folders[kind].mkdir()
-        export(parts.model, Order(kind=kind, names=names, batches=batches), folders[kind], {})
+        export(parts.model, ExportSpec(kind=kind, names=names, batches=batches), folders[kind], {})
     return Subject(parts.model, batches[0], folders)
 
 

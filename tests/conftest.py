@@ -241,13 +241,12 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 @pytest.fixture
 def made_up_referee(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A referee that knows at once what a job comes to, by its learning rate; returns the jobs it was given."""
-    from trueloop.lab.arena.trial import Job
-    from trueloop.lab.arena.judge_client import Referee
-    from trueloop.lab.arena.trial import Found, Trial
+    from trueloop.lab.arena.judge_client import JudgeClient
+    from trueloop.lab.arena.trial import Found, Job, Trial
 
     jobs: list[Any] = []
 
-    def run(self: Referee, job: Job, tell: Any = lambda points: None, *, began: Any = lambda number: None) -> Trial:
+    def run(self: JudgeClient, job: Job, tell: Any = lambda points: None, *, began: Any = lambda number: None) -> Trial:
         jobs.append(job)
         began(len(jobs))
         updates = round(1000 * job.entry.lr)
@@ -261,6 +260,6 @@ def made_up_referee(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             seed=job.seed, end="reached", updates=updates, examples=32 * updates, accuracy=0.97, time=0.5, digest="ab"
         )  # fmt: skip
 
-    monkeypatch.setattr(Referee, "run", run)
-    monkeypatch.setattr(Referee, "versions", lambda self: {"torch": "2.0"})
+    monkeypatch.setattr(JudgeClient, "run", run)
+    monkeypatch.setattr(JudgeClient, "versions", lambda self: {"torch": "2.0"})
     return jobs

@@ -35,7 +35,7 @@ class Forker:
     """The process that forks; `start` is to it what `subprocess.Popen` is to an interpreter.
 
     Args:
-        also: modules that it imports beside `PRELOADED`.
+        also: modules to import in addition to `PRELOADED`.
     """
 
     def __init__(self, *also: str) -> None:
@@ -58,15 +58,15 @@ class Forker:
         """
         out, err = (Path(self._folder.name) / f"{len(self._started)}.{name}" for name in ("out", "err"))
         for path in (out, err):
-            path.touch()  # a look may come before the child could
+            path.touch()  # a reader may come before the child
         order = {
             "words": [str(word) for word in words], "cwd": str(cwd), "out": str(out), "err": str(err),
             "env": {**(os.environ if env is None else env), "OMP_NUM_THREADS": "1"},
         }  # fmt: skip
-        told, tells = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with tells:
-            socket.send_fds(self._orders, [json.dumps(order).encode()], [tells.fileno()])
-        self._started.append(Forked(told, out, err))
+        parent_socket, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with child_socket:
+            socket.send_fds(self._orders, [json.dumps(order).encode()], [child_socket.fileno()])
+        self._started.append(Forked(parent_socket, out, err))
         return self._started[-1]
 
     def run(self, *words: str | Path, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -83,25 +83,25 @@ class Forker:
         self._orders.close()
         try:
             self._process.wait(30)
-        except subprocess.TimeoutExpired:  # every program has ended; what keeps it is torch's
+        except subprocess.TimeoutExpired:  # every program has ended; PyTorch keeps it open
             self._process.kill()
             self._process.wait()
         self._folder.cleanup()
 
 
 class Forked:
-    """One program that was started, with the manners of `subprocess.Popen`."""
+    """One started program, with the interface of `subprocess.Popen`."""
 
-    def __init__(self, told: socket.socket, out: Path, err: Path) -> None:
-        self._told, self._out, self._err = told, out, err
+    def __init__(self, parent_socket: socket.socket, out: Path, err: Path) -> None:
+        self._socket, self._out, self._err = parent_socket, out, err
         self.returncode: int | None = None
-        self.pid = int(told.recv(64))
+        self.pid = int(parent_socket.recv(64))
 
     def poll(self) -> int | None:
-        """Return the exit code, or None as long as it runs."""
+        """Return the exit code, or None while the program runs."""
         if self.returncode is not None:
             return self.returncode
-        self._told.setblocking(False)
+        self._socket.setblocking(False)
         try:
             return self._end()
         except BlockingIOError:
@@ -111,7 +111,7 @@ class Forked:
         """Wait for the end."""
         if self.returncode is not None:
             return self.returncode
-        self._told.settimeout(timeout)
+        self._socket.settimeout(timeout)
         try:
             return self._end()
         except TimeoutError:
@@ -119,16 +119,16 @@ class Forked:
             raise AssertionError(f"It goes on after {timeout} s: {self.said()}") from None
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Wait for the end, and return what it wrote."""
+        """Wait for the end, and return the output."""
         self.wait(timeout)
         return self.said()
 
     def said(self) -> tuple[str, str]:
-        """What it has written by now to standard output and to standard error."""
+        """The current standard output and standard error."""
         return self._out.read_text(), self._err.read_text()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless it has ended."""
+        """Send a signal unless the program has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -141,13 +141,13 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def _end(self) -> int:
-        self.returncode = int(self._told.recv(64))
-        self._told.close()
+        self.returncode = int(self._socket.recv(64))
+        self._socket.close()
         return self.returncode
 
 
 def draw_nothing() -> None:
-    """Leave pictures out: a file of no bytes for curves, an empty figure for each plot of a report."""
+    """Disable plotting: an empty file for curves, an empty figure for each plot of a report."""
     from trueloop.runs import curves, report
 
     curves.save_panels = lambda shown, title, path_png: path_png.write_bytes(b"")
@@ -158,7 +158,7 @@ def draw_nothing() -> None:
 
 
 def serve(orders: socket.socket) -> list[str] | None:
-    """Fork for every order. Returns the words of a program in each child, and None in the parent, at the end."""
+    """Fork for every order. Return the arguments of a program in each child, and None in the parent at the end."""
     waiting = 0
     while True:
         message, descriptors, _, _ = socket.recv_fds(orders, ORDER_BYTES, 1)
@@ -166,23 +166,23 @@ def serve(orders: socket.socket) -> list[str] | None:
             waiting -= 1
         if not message:
             return None
-        if os.fork() == 0:  # one that waits for the program, and tells
+        if os.fork() == 0:  # a child that waits for the program and reports its end
             orders.close()
-            tells = socket.socket(fileno=descriptors[0])
+            child_socket = socket.socket(fileno=descriptors[0])
             pid = os.fork()
             if pid == 0:
-                tells.close()
+                child_socket.close()
                 return become(**json.loads(message))
-            tells.send(str(pid).encode())
+            child_socket.send(str(pid).encode())
             status = os.waitpid(pid, 0)[1]
-            tells.send(str(os.waitstatus_to_exitcode(status)).encode())
+            child_socket.send(str(os.waitstatus_to_exitcode(status)).encode())
             os._exit(0)
         os.close(descriptors[0])
         waiting += 1
 
 
 def become(words: list[str], cwd: str, out: str, err: str, env: dict[str, str]) -> list[str]:
-    """Give this child what a new process has."""
+    """Set up this child like a new process."""
     os.setsid()
     for descriptor, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), descriptor)
@@ -193,13 +193,13 @@ def become(words: list[str], cwd: str, out: str, err: str, env: dict[str, str]) 
 
 
 def main() -> None:
-    """Import what is dear, then fork; a child leaves by the end of this function, as its program leaves it."""
+    """Import slow modules, then fork; a child returns from this function like its program."""
     import importlib
 
     for name in (*PRELOADED, *sys.argv[2:]):
         importlib.import_module(name)
     draw_nothing()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # where the tests run in the background it is ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored if the tests run in the background
     gc.freeze()  # or every child's first collection copies all pages
     words = serve(socket.socket(fileno=int(sys.argv[1])))
     if words is None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trueloop.export.exported_model import Model
 from trueloop.export.io_description import Answer, Reading
-from trueloop.export.write import Order, export
+from trueloop.export.write import ExportSpec, export
 
 COLUMNS = ("age", "height", "weight")
 
@@ -39,7 +39,7 @@ def text_model() -> nn.Module:
     return Bytes().eval()
 
 
-def table_order(kind="pt2", **changes) -> Order:
+def table_order(kind="pt2", **changes) -> ExportSpec:
     torch.manual_seed(4)
     reading = Reading(kind="table", columns=COLUMNS, words="Raw numbers.")
     order = {
@@ -49,14 +49,14 @@ def table_order(kind="pt2", **changes) -> Order:
         "reading": reading,
         "answer": Answer(kind="class", labels=("no", "yes")),
     }
-    return Order(**{**order, **changes})
+    return ExportSpec(**{**order, **changes})
 
 
-def text_order(kind="pt2") -> Order:
+def text_order(kind="pt2") -> ExportSpec:
     torch.manual_seed(4)
     batches = [(torch.randint(256, (size, length)),) for size, length in ((3, 5), (1, 6), (2, 2))]
     reading = Reading(kind="text", length=6, words="Bytes.")
-    return Order(kind=kind, names=("tokens_BT",), batches=batches, reading=reading, answer=Answer(kind="next_byte"))
+    return ExportSpec(kind=kind, names=("tokens_BT",), batches=batches, reading=reading, answer=Answer(kind="next_byte"))
 
 
 MODELS = {"table": (table_model, table_order), "text": (text_model, text_order)}
@@ -73,7 +73,7 @@ class MadeArtifacts:
         """The model, in eval mode."""
         return MODELS[what][0]()
 
-    def order(self, what: str = "table", **changes) -> Order:
+    def order(self, what: str = "table", **changes) -> ExportSpec:
         """What was asked for."""
         return MODELS[what][1](**changes)
 

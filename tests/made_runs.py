@@ -1,4 +1,4 @@
-"""Makes runs folders by hand: a journal of a few lines, and real, tiny checkpoints where they are asked for."""
+"""Create run folders for tests: short journals and, on request, tiny real checkpoints."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ class MadeRuns:
             accuracies: val/accuracy after each epoch.
             facts: over `FACTS`.
         """
-        told = {**copy.deepcopy(FACTS), "run_id": hashlib.md5(os.fsencode(name)).hexdigest(), **(facts or {})}
+        run_facts = {**copy.deepcopy(FACTS), "run_id": hashlib.md5(os.fsencode(name)).hexdigest(), **(facts or {})}
         total = PER_EPOCH * len(losses)
-        events: list[RunEvent] = [RunStarted(name="digits", epochs=3, updates=total, start_update=0, facts=told)]
+        events: list[RunEvent] = [RunStarted(name="digits", epochs=3, updates=total, start_update=0, facts=run_facts)]
         folder = self.root / name
         for epoch, loss in enumerate(losses, 1):
             update, best = epoch * PER_EPOCH, loss == min(losses[:epoch])
@@ -117,7 +117,7 @@ class MadeRuns:
         return keeper.save(state, update=update, epoch=update // PER_EPOCH, metrics=metrics or {}).path
 
     def hostile(self, name: str = HOSTILE.replace("/", "_")) -> Path:
-        """Write a run whose names are attacks."""
+        """Write a run with hostile names."""
         facts = {"recipe": HOSTILE, "config": {"monitor": {"metric": f"val/{HOSTILE}", "mode": "min"}}}
         return self.write(
             name,
@@ -133,7 +133,7 @@ class MadeRuns:
 
 
 def damage(run_dir: Path, line: int = 2) -> Path:
-    """Spoil one line of a journal, counted from 1."""
+    """Damage one line of a journal, counted from 1."""
     path = run_dir / "journal.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     lines[line - 1] = b'{"event":"upd\x00\xff\n'
@@ -142,5 +142,5 @@ def damage(run_dir: Path, line: int = 2) -> Path:
 
 
 def records(run_dir: Path) -> list[dict[str, Any]]:
-    """Read a journal as it stands."""
+    """Read a journal as raw records."""
     return [json.loads(line) for line in (run_dir / "journal.jsonl").read_text().splitlines()]

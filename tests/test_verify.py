@@ -38,7 +38,7 @@ def test_what_is_broken_fails_an_assertion(batch):
 
 
 def test_a_subject_goes_too(model, batch):
-    subject = trueloop.verify.Subject(model=model, loss=nn.CrossEntropyLoss(), batch=batch)
+    subject = trueloop.verify.ProofTarget(model=model, loss=nn.CrossEntropyLoss(), batch=batch)
     assert trueloop.verify.input_used(subject)
 
 
@@ -48,8 +48,8 @@ def test_all_at_once(model, batch):
         {"model": model, "loss": nn.CrossEntropyLoss(), "batch": batch},
         select=["model"],
         ignore=["input-used"],
-        began=began.append,
-        ended=ended.append,
+        on_start=began.append,
+        on_end=ended.append,
     )
     assert [each.proof for each in found] == [proof.name for proof in began] == [each.proof for each in ended]
     assert "input-used" not in {each.proof for each in found}

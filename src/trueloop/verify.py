@@ -20,9 +20,9 @@ from trueloop.verification.discover import select_proofs, find_proof, all_proofs
 from trueloop.verification.evidence import Evidence, Verdict
 from trueloop.verification.proof import Proof, run_proof
 from trueloop.verification.proof_context import ProofContext
-from trueloop.verification.proof_target import Subject, check_names
+from trueloop.verification.proof_target import ProofTarget, check_field_names
 
-__all__ = ["Evidence", "Subject", "Verdict", "names", "prove"]
+__all__ = ["Evidence", "ProofTarget", "Verdict", "names", "prove"]
 
 
 def names() -> list[str]:
@@ -31,47 +31,47 @@ def names() -> list[str]:
 
 
 def prove(
-    subject: Any,
+    target: Any,
     *,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
-    began: Callable[[Proof], None] | None = None,
-    ended: Callable[[Evidence], None] | None = None,
+    on_start: Callable[[Proof], None] | None = None,
+    on_end: Callable[[Evidence], None] | None = None,
 ) -> list[Evidence]:
     """Prove everything that applies.
 
     Args:
-        subject: a `Subject`, a mapping of its fields, or a bare model.
+        target: a `Subject`, a mapping of its fields, or a bare model.
         select: names or groups ("model", "gradients", "training", "data") of proofs; none = all.
         ignore: likewise, left out.
-        began: told of every proof before it runs.
-        ended: told of every proof after it has run.
+        on_start: told of every proof before it runs.
+        on_end: told of every proof after it has run.
 
     Raises:
         InvalidConfig: there is no such proof or field.
         TrueloopError: the subject does not fit together.
     """
     todo = select_proofs(select, ignore)
-    bench = ProofContext(Subject.of(subject))
+    bench = ProofContext(ProofTarget.from_user(target))
     found: list[Evidence] = []
     for proof in todo:
-        if began is not None:
-            began(proof)
+        if on_start is not None:
+            on_start(proof)
         found.append(run_proof(proof, bench))
-        if ended is not None:
-            ended(found[-1])
+        if on_end is not None:
+            on_end(found[-1])
     return found
 
 
 def _prove_one(
-    proof: Proof, model: nn.Module | Callable[[], nn.Module] | Subject, loss: Any = None, batch: Any = None, **more: Any
+    proof: Proof, model: nn.Module | Callable[[], nn.Module] | ProofTarget, loss: Any = None, batch: Any = None, **more: Any
 ) -> Evidence:
     own = {name: more.pop(name) for name in proof.options if name in more}
-    if isinstance(model, Subject):
-        check_names(more, f"{proof.name} of a subject that is ready", also=proof.options)
+    if isinstance(model, ProofTarget):
+        check_field_names(more, f"{proof.name} of a subject that is ready", also=proof.options)
         return run_proof(proof, ProofContext(model), own)
-    check_names(more, proof.name, also=proof.options)
-    return run_proof(proof, ProofContext(Subject(model=model, loss=loss, batch=batch, **more)), own)
+    check_field_names(more, proof.name, also=proof.options)
+    return run_proof(proof, ProofContext(ProofTarget(model=model, loss=loss, batch=batch, **more)), own)
 
 
 def __getattr__(name: str) -> Callable[..., Evidence]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from trueloop.lab.arena.leaderboard import Board, Submission
+from trueloop.lab.arena.leaderboard import Leaderboard, Submission
 from trueloop.lab.arena.tracks import DEEP
 from trueloop.lab.arena.trial import Trial
 
@@ -22,17 +22,17 @@ PATIENCE_MS = 120_000  # the first run waits for torch
 @pytest.fixture
 def baseline(lab: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Put a made-up baseline on the lab's board, so that only one entry has to be run."""
-    board = Board(tmp_path_factory.getbasetemp() / "lab0" / "data" / "trueloop" / "arena.sqlite3")
-    if board.has_baseline("deep", DEEP.mark):
+    board = Leaderboard(tmp_path_factory.getbasetemp() / "lab0" / "data" / "trueloop" / "arena.sqlite3")
+    if board.has_baseline("deep", DEEP.fingerprint):
         return
     given = Submission(
-        track="deep", mark=DEEP.mark, name="baseline", config=DEEP.baseline.as_json(), seeds=(1, 2), baseline=True
+        track="deep", track_fingerprint=DEEP.fingerprint, name="baseline", config=DEEP.baseline.as_json(), seeds=(1, 2), baseline=True
     )
     number = board.submit(given, time.time())
-    board.begin()
+    board.claim_next()
     trials = [Trial(seed=seed, end="reached", updates=400 * seed, examples=12800 * seed, time=1.0) for seed in (1, 2)]
     curve = [(update, 32 * update, update / 420) for update in range(1, 401)]
-    board.judged(number, trials, {1: curve}, versions={}, now=time.time())
+    board.record_result(number, trials, {1: curve}, versions={}, now=time.time())
 
 
 @pytest.mark.slow(reason="judges a whole entry")

@@ -167,7 +167,7 @@ def test_a_script_under_run_lab_is_shown_while_it_runs_and_after(lab_home, lab, 
 
 def test_what_is_not_there_is_said(open_page, lab_home, lab):
     (lab_home / "secret").mkdir(exist_ok=True)
-    (lab_home / "secret" / "journal.jsonl").write_text(json.dumps({"event": "noted"}))
+    (lab_home / "secret" / "journal.jsonl").write_text(json.dumps({"event": "notice"}))
     page = open_page("watch", params="runs=runs/../secret")
     expect(page.locator(".watch-head")).to_contain_text("There is no run")
     page = open_page("watch", params="runs=%25")  # decoded once it is no code of anything

@@ -11,7 +11,7 @@ import pytest
 from trueloop.cli.app import main
 from trueloop.cli.arena import SUBCOMMANDS
 from trueloop.lab.arena.entry import Entry
-from trueloop.lab.arena.leaderboard import Board, Submission
+from trueloop.lab.arena.leaderboard import Leaderboard, Submission
 from trueloop.lab.arena.tracks import DEEP
 from trueloop.lab.arena.trial import Trial
 
@@ -26,11 +26,11 @@ sys.exit(main())
 
 @pytest.fixture
 def board(tmp_path: Path) -> Path:
-    board = Board(tmp_path / "arena.sqlite3")
+    board = Leaderboard(tmp_path / "arena.sqlite3")
     entry = Entry(lr=0.02).as_json()
-    board.submit(Submission(track="deep", mark=DEEP.mark, name="ada", config=entry, seeds=(1,)), 0.0)
-    board.begin()
-    board.judged(1, [Trial(seed=1, end="reached", updates=12, examples=384)], {}, versions={}, now=1.0)
+    board.submit(Submission(track="deep", track_fingerprint=DEEP.fingerprint, name="ada", config=entry, seeds=(1,)), 0.0)
+    board.claim_next()
+    board.record_result(1, [Trial(seed=1, end="reached", updates=12, examples=384)], {}, versions={}, now=1.0)
     return board.path
 
 

@@ -10,7 +10,7 @@ from trueloop.lab.arena.leaderboard import Row, State
 
 def row(**progress: object) -> Row:
     return Row(
-        id=3, track="digits", mark="m", name="ada", baseline=False, config="{}", seeds=(1, 2), state=State.JUDGING,
+        id=3, track="digits", track_fingerprint="m", name="ada", baseline=False, config="{}", seeds=(1, 2), state=State.JUDGING,
         submitted=0.0, ended=None, progress=progress, trials=(), versions={}, why="",
     )  # fmt: skip
 
@@ -20,7 +20,10 @@ def test_an_entry_is_followed_from_the_queue_to_its_last_seed():
     assert progress_text(row(), 0) == ("the referee is getting ready", 0, None)
     progress = {"seed": 1, "of": 5, "update": 120, "accuracy": 0.931}
     assert progress_text(row(**progress), 0) == ("seed 2 of 5 · update 120: 93.1% held out", 1, 5)
-    assert progress_text(row(**progress, again=True), 0)[0] == "seed 2 of 5 · update 120: run once more, to compare and to time"
+    assert (
+        progress_text(row(**progress, again=True), 0)[0]
+        == "seed 2 of 5 · update 120: run once more, to compare and to time"
+    )
 
 
 def test_without_a_terminal_each_stage_is_one_line():

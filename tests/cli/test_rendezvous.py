@@ -9,7 +9,7 @@ import time
 import pytest
 
 from trueloop.cli import rendezvous
-from trueloop.cli.rendezvous import wait_for_listener, open_store, host_and_port, is_local
+from trueloop.cli.rendezvous import host_and_port, is_local, open_store, wait_for_listener
 from trueloop.core.errors import InvalidConfig, ProcessLost
 
 

@@ -1,6 +1,14 @@
 import math
 
-from trueloop.cli.run_cells import metric_cell, best_cell, labels_of, progress_cell, value_cell, duration_cell, started_cell
+from trueloop.cli.run_cells import (
+    best_cell,
+    duration_cell,
+    labels_of,
+    metric_cell,
+    progress_cell,
+    started_cell,
+    value_cell,
+)
 from trueloop.core.protocols import RunStarted
 from trueloop.runs.queries.overview import Point, read_overview
 
@@ -25,7 +33,8 @@ def test_a_start_that_is_no_time_and_a_run_of_unknown_length(made):
 
 
 def test_numbers_and_texts():
-    assert [metric_cell(None), metric_cell(Point(0.123456, 7, 1)), value_cell(0.5), value_cell(None), value_cell(3)] == [
+    cells = [metric_cell(None), metric_cell(Point(0.123456, 7, 1)), value_cell(0.5), value_cell(None), value_cell(3)]
+    assert cells == [
         "", "0.1235 @ 7", "0.5000", "", "3"
     ]  # fmt: skip
 

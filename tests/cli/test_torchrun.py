@@ -21,8 +21,8 @@ from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 from trueloop.cli.outcomes import Outcome
 from trueloop.cli.torchrun import (
     Launch,
-    launch_from_options,
     check_parallel_config,
+    launch_from_options,
     run_processes,
     threads_each,
     worker_command,

@@ -35,7 +35,9 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Recipe]:
         for trial in trials:
             told(trial)
         left_alone = {"compile": "why"}
-        return TuningResult(trials=trials, chosen={"threads": 2}, before=pace(1000), after=pace(2500), not_tried=left_alone)
+        return TuningResult(
+            trials=trials, chosen={"threads": 2}, before=pace(1000), after=pace(2500), not_tried=left_alone
+        )
 
     monkeypatch.setattr("trueloop.app.training.tuning.tune_recipe", tune)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Places on a page, and round numbers beside them."""
+"""Test axis positions and tick values."""
 
 from trueloop.core.axis_ticks import TARGET_TICKS, Axis, suits_log_scale
 

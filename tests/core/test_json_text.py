@@ -1,4 +1,4 @@
-"""Whatever a text is, it is read or a ValueError."""
+"""Test that any text is parsed or raises ValueError."""
 
 import math
 
@@ -19,7 +19,7 @@ def test_json_written_by_python_is_parsed():
 @pytest.mark.parametrize("read", [parse_json, parse_strict_json])
 @pytest.mark.parametrize("text", ["", b"\xff", "[1", "9" * 5000, "[" * 100_000, '{"a":' * 100_000])
 def test_invalid_json_raises_value_error(read, text):
-    with pytest.raises(ValueError):  # noqa: PT011  # it is this kind that all who read rely on
+    with pytest.raises(ValueError):  # noqa: PT011  # callers rely on this type
         read(text)
 
 

@@ -1,4 +1,4 @@
-"""What lies at a path, asked without an error."""
+"""Test path checks that never raise."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from trueloop.core.suppression import ALL_CODES, matches_code, ignored_codes
+from trueloop.core.suppression import ALL_CODES, ignored_codes, matches_code
 
 
 def read(text: str) -> dict[int, set[str]]:

@@ -1,4 +1,4 @@
-"""What a stranger sends becomes a record, or an error that names the value."""
+"""Test that untrusted input becomes a record, or an error that names the value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Inner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Request:
     name: Annotated[str, Bounds(1, 8)]
     batch: Annotated[int, Bounds(1, 4096), "examples per micro-batch"] = 32
     sampler: Literal["random", "sequential"] = "random"
@@ -31,8 +31,8 @@ class Asked:
 
 
 def test_a_complete_record_is_parsed():
-    asked = parse_record(
-        Asked,
+    request = parse_record(
+        Request,
         {
             "name": "a",
             "batch": 4,
@@ -43,11 +43,11 @@ def test_a_complete_record_is_parsed():
             "inner": {"lr": 1},
         },
     )
-    assert asked == Asked(
+    assert request == Request(
         name="a", batch=4, sampler="sequential", widths=(1, 2), point=(1.0, 2.5), clip=1.0, inner=Inner(lr=1.0)
     )
-    assert isinstance(asked.clip, float)
-    assert parse_record(Asked, {"name": "a", "clip": None}) == Asked(name="a")
+    assert isinstance(request.clip, float)
+    assert parse_record(Request, {"name": "a", "clip": None}) == Request(name="a")
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_a_complete_record_is_parsed():
 )
 def test_an_invalid_value_is_named(given: dict[str, Any], words: str):
     with pytest.raises(InvalidConfig) as refused:
-        parse_record(Asked, given)
+        parse_record(Request, given)
     assert words in str(refused.value)
 
 
 def test_a_value_that_is_not_an_object_is_refused():
     with pytest.raises(InvalidConfig, match="This is \\[1\\]"):
-        parse_record(Asked, [1])  # pyright: ignore[reportArgumentType]
+        parse_record(Request, [1])  # pyright: ignore[reportArgumentType]
 
 
 JSON = st.recursive(
@@ -96,16 +96,16 @@ JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from(["name", "batch", "widths", "point", "clip", "inner", "x"]), JSON))
 def test_any_input_is_parsed_or_refused(given: dict[str, Any]):
     try:
-        asked = parse_record(Asked, given)
+        request = parse_record(Request, given)
     except InvalidConfig as refused:
         assert len(str(refused)) < 600
     else:
-        assert 1 <= asked.batch <= 4096
-        assert len(asked.widths) <= 4
+        assert 1 <= request.batch <= 4096
+        assert len(request.widths) <= 4
 
 
 def test_a_record_is_described_for_its_controls():
-    described = {entry["name"]: entry for entry in describe_fields(Asked)}
+    described = {entry["name"]: entry for entry in describe_fields(Request)}
     assert described["batch"] == {
         "name": "batch",
         "kind": "int",

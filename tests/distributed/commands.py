@@ -149,7 +149,7 @@ class Place:
         return [line for line in lines if line["event"] == event]
 
     def notes(self):
-        return {line["kind"]: line["message"] for line in self.journaled("noted")}
+        return {line["kind"]: line["message"] for line in self.journaled("notice")}
 
     def _command(self, words):
         return ["train", str(RECIPE), "--run-dir", str(self.run_dir), "--log-format", "plain", *self.words, *words]

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from trueloop.core.errors import InvalidModel
-from trueloop.export.call_signature import arguments, results
+from trueloop.export.call_signature import bind_tensors, name_outputs
 
 
 class Two(nn.Module):
@@ -15,8 +15,8 @@ class Two(nn.Module):
 
 def test_arguments_have_the_names_of_parameters():
     a, b = torch.zeros(2), torch.ones(2)
-    assert list(arguments(Two(), (a,), {"mask": b})) == ["image", "mask"]
-    assert list(arguments(Two(), (), {"image": a})) == ["image"]
+    assert list(bind_tensors(Two(), (a,), {"mask": b})) == ["image", "mask"]
+    assert list(bind_tensors(Two(), (), {"image": a})) == ["image"]
 
 
 @pytest.mark.parametrize(
@@ -29,14 +29,14 @@ def test_arguments_have_the_names_of_parameters():
 )
 def test_other_things_than_tensors_are_refused(args, options, named):
     with pytest.raises(InvalidModel, match=named):
-        arguments(Two(), args, options)
+        bind_tensors(Two(), args, options)
 
 
 def test_results_by_name():
     one = torch.zeros(1)
-    assert list(results(one)) == ["output"]
-    assert list(results((one, one))) == ["output_0", "output_1"]
-    assert list(results({"logits": one})) == ["logits"]
+    assert list(name_outputs(one)) == ["output"]
+    assert list(name_outputs((one, one))) == ["output_0", "output_1"]
+    assert list(name_outputs({"logits": one})) == ["logits"]
     for wrong in ("text", (one, None), [], {"a": 1.0}):
         with pytest.raises(InvalidModel, match="The model gives"):
-            results(wrong)
+            name_outputs(wrong)

@@ -8,7 +8,7 @@ from PIL import Image
 
 from trueloop.core.errors import InvalidConfig, InvalidData
 from trueloop.export.artifact import Description
-from trueloop.export.input_files import samples_from, samples_in_text
+from trueloop.export.input_files import read_samples, parse_json_samples
 from trueloop.export.io_description import Array, Extent, Reading
 
 
@@ -27,7 +27,7 @@ def test_pictures_are_read_as_in_training(tmp_path, mode, channels):
     pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.PNG")
     description = describe(Reading(kind="image", mode=mode, divide=255.0), *fixed(channels, 4, 5))
-    ((found,),) = samples_from(description, tmp_path / "a.PNG")
+    ((found,),) = read_samples(description, tmp_path / "a.PNG")
     planes = pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
     np.testing.assert_array_equal(found, (planes / 255).astype("f4"))
 
@@ -43,13 +43,13 @@ def test_pictures_are_read_as_in_training(tmp_path, mode, channels):
 def test_pictures_that_do_not_fit(tmp_path, picture, words):
     picture.save(tmp_path / "a.png")
     with pytest.raises(InvalidData, match=words):
-        samples_from(describe(Reading(kind="image"), *fixed(1, 4, 5)), tmp_path / "a.png")
+        read_samples(describe(Reading(kind="image"), *fixed(1, 4, 5)), tmp_path / "a.png")
 
 
 def test_what_is_no_picture(tmp_path):
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
     with pytest.raises(InvalidData, match="no picture|cannot be read"):
-        samples_from(describe(Reading(kind="image"), *fixed(1, 4, 5)), tmp_path / "a.png")
+        read_samples(describe(Reading(kind="image"), *fixed(1, 4, 5)), tmp_path / "a.png")
 
 
 @pytest.mark.parametrize("kind", ["image", "table", "text"])
@@ -60,10 +60,10 @@ def test_a_file_is_one_input_of_a_shape_that_fits(tmp_path, kind):
     path = tmp_path / {"image": "a.png", "table": "a.csv", "text": "a.txt"}[kind]
     reading = Reading(kind=kind, columns=("a",))
     with pytest.raises(InvalidConfig, match="takes left, right, and this is one input"):
-        samples_from(describe(reading, *fixed(1, 4, 5), names=("left", "right")), path)
+        read_samples(describe(reading, *fixed(1, 4, 5), names=("left", "right")), path)
     if kind == "image":
         with pytest.raises(InvalidConfig, match="which is no picture"):
-            samples_from(describe(reading, *fixed(20)), path)
+            read_samples(describe(reading, *fixed(20)), path)
 
 
 def test_a_picture_that_is_too_large_is_not_read(tmp_path):
@@ -72,7 +72,7 @@ def test_a_picture_that_is_too_large_is_not_read(tmp_path):
     content = path.read_bytes()
     path.write_bytes(content[:18] + struct.pack("<ii", 60_000, 60_000) + content[26:])
     with pytest.raises(InvalidData, match="decompression bomb"):
-        samples_from(describe(Reading(kind="image"), *fixed(1, 4, 5)), path)
+        read_samples(describe(Reading(kind="image"), *fixed(1, 4, 5)), path)
 
 
 TABLE = describe(Reading(kind="table", columns=("a", "b")), *fixed(2))
@@ -83,7 +83,7 @@ TABLE = describe(Reading(kind="table", columns=("a", "b")), *fixed(2))
 )
 def test_tables_with_and_without_names(tmp_path, text):
     (tmp_path / "t.csv").write_bytes(text.encode())
-    found = samples_from(TABLE, tmp_path / "t.csv")
+    found = read_samples(TABLE, tmp_path / "t.csv")
     np.testing.assert_array_equal(np.stack([row for (row,) in found]), [[1, 2], [3, 4]])
 
 
@@ -103,17 +103,17 @@ def test_tables_with_and_without_names(tmp_path, text):
 def test_tables_that_do_not_fit(tmp_path, text, words):
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(InvalidData, match=rf"t\.csv: .*{words}"):
-        samples_from(TABLE, tmp_path / "t.csv")
+        read_samples(TABLE, tmp_path / "t.csv")
 
 
 def test_texts_are_utf8(tmp_path):
     description = describe(Reading(kind="text", length=8), Extent(lowest=1, highest=8), dtype="int64")
     (tmp_path / "t.txt").write_text("né")
-    ((found,),) = samples_from(description, tmp_path / "t.txt")
+    ((found,),) = read_samples(description, tmp_path / "t.txt")
     assert found.tolist() == list("né".encode())
     (tmp_path / "t.txt").write_bytes(b"n\xe9")
     with pytest.raises(InvalidData, match="not UTF-8"):
-        samples_from(description, tmp_path / "t.txt")
+        read_samples(description, tmp_path / "t.txt")
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_a_header_that_promises_more_than_there_is_is_refused(tmp_path, shape, k
     header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}}}".ljust(117).encode() + b"\n"
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(16))
     with pytest.raises(InvalidData, match=words):
-        samples_from(describe(Reading(), *fixed(2)), tmp_path / "a.npy")
+        read_samples(describe(Reading(), *fixed(2)), tmp_path / "a.npy")
 
 
 def test_models_of_several_inputs_take_them_by_name(tmp_path):
     two = describe(Reading(), *fixed(2), names=("left", "right"))
-    (first, second) = samples_in_text(two, '{"inputs": {"left": [[1, 2], [3, 4]], "right": [[5, 6], [7, 8]]}}')
+    (first, second) = parse_json_samples(two, '{"inputs": {"left": [[1, 2], [3, 4]], "right": [[5, 6], [7, 8]]}}')
     assert [each.tolist() for each in first + second] == [[1, 2], [5, 6], [3, 4], [7, 8]]
     for text, words in (
         ('{"inputs": {"left": [1, 2]}}', "left, right"),
@@ -143,8 +143,8 @@ def test_models_of_several_inputs_take_them_by_name(tmp_path):
         ('{"inputs": {"left": [[1, 2]], "right": [[5, 6], [7, 8]]}}', "as many of each"),
     ):
         with pytest.raises((InvalidConfig, InvalidData)) as raised:
-            samples_in_text(two, text)
+            parse_json_samples(two, text)
         assert words in raised.value.fix
     np.save(tmp_path / "a.npy", np.zeros((1, 2)))
     with pytest.raises(InvalidConfig, match="this is one input"):
-        samples_from(two, tmp_path / "a.npy")
+        read_samples(two, tmp_path / "a.npy")

@@ -11,8 +11,8 @@ from trueloop.core.errors import InvalidConfig, InvalidModel, MissingExtra
 from trueloop.export.artifact import open_artifact
 from trueloop.export.exported_model import Model
 from trueloop.export.io_description import Extent
-from trueloop.export.parity import parity
-from trueloop.export.write import Order, export
+from trueloop.export.parity import compare_outputs
+from trueloop.export.write import ExportSpec, export
 
 EVERY = [(what, kind) for what in ("table", "text") for kind in ("pt2", "onnx", "torchscript")]
 
@@ -88,7 +88,7 @@ def test_sizes_that_are_computed_are_proven_too(tmp_path):
             return nn.functional.interpolate(x[:, None], scale_factor=1.5)[:, 0, ::2]
 
     batches = [(torch.randn(size, length),) for size, length in ((3, 8), (2, 10), (1, 12))]
-    done = export(Halved().eval(), Order(kind="pt2", names=("x",), batches=batches), tmp_path, {})
+    done = export(Halved().eval(), ExportSpec(kind="pt2", names=("x",), batches=batches), tmp_path, {})
     assert done.parity.passed
     (sample,) = Model.open(tmp_path).run([(np.ones(20, dtype="f4"),)])
     assert sample[0].shape == (15,)
@@ -108,7 +108,7 @@ class Pooled(nn.Module):
 @pytest.mark.parametrize("kind", ["pt2", "torchscript"])
 def test_several_inputs_whose_sizes_go_together(tmp_path, kind):
     batches = [(torch.randint(10, (size, length)), torch.ones(size, length)) for size, length in ((3, 5), (2, 2))]
-    done = export(Pooled().eval(), Order(kind=kind, names=("ids", "mask"), batches=batches), tmp_path, {})
+    done = export(Pooled().eval(), ExportSpec(kind=kind, names=("ids", "mask"), batches=batches), tmp_path, {})
     ids, mask = done.description.inputs
     assert (ids.name, mask.name, ids.dtype, mask.dtype) == ("ids", "mask", "int64", "float32")
     highest = None if kind == "pt2" else 5
@@ -167,13 +167,13 @@ def test_parity_counts_what_differs():
 
     batch = [(torch.zeros(2, 1),)]
     nan = float("nan")
-    assert parity(give(1.0, 200.0), give(1.0, 200.001), batch).passed, "relative to the largest"
-    assert not parity(give(1.0, 2.0), give(1.0, 2.001), batch).passed
-    assert parity(give(1.0, 2.0), give(1.0, 2.001), batch, tolerance=1e-3).passed
-    assert parity(give(nan, 1.0), give(nan, 1.0), batch).passed
-    assert parity(give(nan, 1.0), give(1.0, 1.0), batch).difference == float("inf")
-    shorter = parity(give(1.0, 1.0), give(1.0), batch)
+    assert compare_outputs(give(1.0, 200.0), give(1.0, 200.001), batch).passed, "relative to the largest"
+    assert not compare_outputs(give(1.0, 2.0), give(1.0, 2.001), batch).passed
+    assert compare_outputs(give(1.0, 2.0), give(1.0, 2.001), batch, tolerance=1e-3).passed
+    assert compare_outputs(give(nan, 1.0), give(nan, 1.0), batch).passed
+    assert compare_outputs(give(nan, 1.0), give(1.0, 1.0), batch).difference == float("inf")
+    shorter = compare_outputs(give(1.0, 1.0), give(1.0), batch)
     assert shorter.difference == float("inf")
     assert "for float32[2, 1] it gives float32[1], the live model float32[2]" in str(shorter)
-    assert parity(give(float("inf")), give(float("inf")), batch).passed
-    assert not parity(give(1), give(1.0), batch).passed, "another type"
+    assert compare_outputs(give(float("inf")), give(float("inf")), batch).passed
+    assert not compare_outputs(give(1), give(1.0), batch).passed, "another type"

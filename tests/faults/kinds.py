@@ -176,7 +176,7 @@ def restore(source: Path, target: Path) -> None:
 
 def passed_over(place: Place, name: str) -> bool:
     records = map(json.loads, (place.run_dir / "journal.jsonl").read_text().splitlines())
-    return any(record["event"] == "noted" and name in record["message"] for record in records)
+    return any(record["event"] == "notice" and name in record["message"] for record in records)
 
 
 class Hostile:

@@ -1,4 +1,4 @@
-"""A made-up run, event by event, that looks like a real one."""
+"""Generate the events of a realistic synthetic run."""
 
 import math
 import random
@@ -94,7 +94,7 @@ def whole_run(epochs=12, per_epoch=PER_EPOCH, skipped=(), facts=FACTS, name="dig
 
 @pytest.fixture(scope="session")
 def synthetic():
-    """The functions above: what a test file cannot import from here."""
+    """This module, which test files cannot import."""
     return sys.modules[__name__]
 
 

@@ -58,7 +58,7 @@ def test_every_event_survives_writing_and_reading(run):
     assert (read_back.metrics["loss"], read_back.best, read_back.seconds) == (0.1, True, 0.25)
     assert read_back.tables == {"confusion": [[3, 1], [0, math.inf]]}
     assert history.checkpoints == [saved]
-    assert history.notes == [noted]  # the detail "nan" is a word there and stays one
+    assert history.notes == [noted]  # the detail "nan" is a string and remains one
     assert history.end == ended
 
 
@@ -163,9 +163,9 @@ def test_a_batch_of_updates_is_one_line_and_one_write(tmp_path, monkeypatch):
 def test_a_torn_last_line_is_ignored_and_truncated_before_appending(run):
     run_dir = run([START, UpdatesDone(rows=[row(1)]), UpdatesDone(rows=[row(2)])])
     path = run_dir / "journal.jsonl"
-    whole = path.read_bytes()
+    complete = path.read_bytes()
     for cut in (1, 2, 40):
-        path.write_bytes(whole[:-cut])
+        path.write_bytes(complete[:-cut])
         assert read_journal(path).updates.update == [1]
     journal = Journal(path)
     journal.report(UpdatesDone(rows=[row(2, 0.75)]))
@@ -194,16 +194,16 @@ def test_a_killed_process_loses_at_most_the_line_it_was_writing(tmp_path):
     )
     path = tmp_path / "journal.jsonl"
     process = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True)
-    told = 0
-    while told < 50:
-        told = int(process.stdout.readline())
+    reported = 0
+    while reported < 50:
+        reported = int(process.stdout.readline())
     process.send_signal(signal.SIGKILL)
-    told = int(([told, *process.stdout.read().split("\n")[:-1]])[-1])
+    reported = int(([reported, *process.stdout.read().split("\n")[:-1]])[-1])
     process.wait()
     process.stdout.close()
     updates = read_journal(path).updates.update
     assert updates == list(range(1, len(updates) + 1))
-    assert len(updates) >= told
+    assert len(updates) >= reported
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_killed_process_loses_at_most_the_line_it_was_writing(tmp_path):
     [b"not json\n", b'{"event":"updates","update":2}\n', b'{"event":"updates","update":1e999}\n',
      b"\x00\x00\n", b"\xff\xfe\n", b"[1]\n", b"{}\n",
      b"[" * 99_999 + b"\n", b'{"event":"unheard"}\n',
-     b'{"event":"noted","update":"x","kind":"a","message":"b","details":{}}\n'],
+     b'{"event":"notice","update":"x","kind":"a","message":"b","details":{}}\n'],
 )  # fmt: skip
 def test_a_corrupt_line_is_named_with_its_number(run, damage):
     path = run([START, UpdatesDone(rows=[row(1)]), UpdatesDone(rows=[row(2)])]) / "journal.jsonl"
@@ -253,7 +253,7 @@ def test_no_folder_no_journal_and_no_run_have_different_errors(tmp_path):
 
 def test_a_resumed_run_reads_as_the_uninterrupted_one(run, synthetic):
     uninterrupted = list(synthetic.whole_run(skipped=(40, 60)))
-    # Killed in the fourth epoch, after the checkpoint of the second (update 46) as the newest whole one.
+    # Killed in the fourth epoch; the newest complete checkpoint is that of the second (update 46).
     killed = [synthetic.started()]
     killed += [event for event in uninterrupted if isinstance(event, Notice)]
     for epoch in (1, 2, 3):
@@ -270,14 +270,14 @@ def test_a_resumed_run_reads_as_the_uninterrupted_one(run, synthetic):
     for event in resumed:
         journal.report(event)
     journal.close()
-    whole, mended = read_journal(run(uninterrupted)), read_journal(run_dir)
-    assert repr(mended.updates) == repr(whole.updates)  # repr, since nan is not equal to itself
-    assert mended.evaluations == whole.evaluations
-    assert mended.checkpoints == whole.checkpoints
-    assert mended.notes == whole.notes
-    assert mended.end == whole.end
-    assert (mended.processes, whole.processes) == (2, 1)
-    assert mended.started_at == 1_700_000_000.0
+    complete, resumed = read_journal(run(uninterrupted)), read_journal(run_dir)
+    assert repr(resumed.updates) == repr(complete.updates)  # repr, since nan is not equal to itself
+    assert resumed.evaluations == complete.evaluations
+    assert resumed.checkpoints == complete.checkpoints
+    assert resumed.notes == complete.notes
+    assert resumed.end == complete.end
+    assert (resumed.processes, complete.processes) == (2, 1)
+    assert resumed.started_at == 1_700_000_000.0
 
 
 def test_a_resume_clears_the_end_of_the_run(run):

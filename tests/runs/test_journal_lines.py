@@ -61,7 +61,7 @@ def test_a_journal_from_before_a_field_was_added_is_read():
     assert parse_event(record) == replace(event, blocked_s=0.0)
 
 
-@pytest.mark.parametrize("record", [{"event": "noted", "update": 1}, {"event": "unheard"}, {}])
+@pytest.mark.parametrize("record", [{"event": "notice", "update": 1}, {"event": "unheard"}, {}])
 def test_a_missing_field_is_a_key_error(record):
     with pytest.raises(KeyError):
         parse_event(record)

@@ -46,7 +46,7 @@ def test_the_train_loss_is_the_example_mean_since_the_last_evaluation():
     progress.observe(rows([4.0, math.nan], examples=20, first=2))
     assert progress.train_loss == pytest.approx(3.0)
     progress.observe(evaluated(3, loss=0.5))
-    assert progress.train_loss == pytest.approx(3.0)  # the second split of the same evaluation sees it too
+    assert progress.train_loss == pytest.approx(3.0)  # unchanged for the second split of the same evaluation
     progress.observe(rows([2.0], first=4))
     assert progress.train_loss == 2.0
     assert progress.skipped == 1

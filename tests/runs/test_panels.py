@@ -51,7 +51,11 @@ def test_long_runs_and_their_marks_are_downsampled(run, synthetic):
 
 def test_groups_with_different_rates_have_separate_curves(run, synthetic):
     rows = [UpdateRow(k, 1, 0.5, 1.0, 0.1, 8, 0.0, 0.5, False, (0.1, 0.01 * k)) for k in range(1, 4)]
-    [panel] = [each for each in build_panels(read_journal(run([synthetic.started(), UpdatesDone(rows=rows)]))) if each.name == "lr"]
+    [panel] = [
+        each
+        for each in build_panels(read_journal(run([synthetic.started(), UpdatesDone(rows=rows)])))
+        if each.name == "lr"
+    ]
     assert [(curve.label, list(curve.y)) for curve in panel.curves] == [
         ("group 0", [0.1, 0.1, 0.1]), ("group 1", [0.01, 0.02, 0.03])
     ]  # fmt: skip

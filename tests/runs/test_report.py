@@ -14,7 +14,7 @@ HOSTILE = "</title><script>alert(1)</script><img src=x onerror=alert(1)>\" onloa
 
 
 class Page(HTMLParser):
-    """Keeps the text and the tags, and sees to it that every element is closed."""
+    """Collects text and tags, and checks that every element is closed."""
 
     def __init__(self, markup):
         super().__init__()
@@ -98,7 +98,7 @@ def test_hostile_names_stay_text(run, synthetic):
     page = Page(raw)
     assert "script" not in page.names
     assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
-    assert "<script>alert(1)</script>" in page.words  # it is there to be read, as text
+    assert "<script>alert(1)</script>" in page.words  # present as text
 
 
 @pytest.mark.parametrize("updates", [0, 1])

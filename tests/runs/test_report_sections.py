@@ -65,7 +65,13 @@ def test_settings_keep_their_nesting(run, synthetic):
 def test_without_facts_there_are_no_sections(run, synthetic, tmp_path):
     history = read_journal(run([synthetic.started(facts={})]))
     assert settings_section(history) == ""
-    assert evaluations_section(history) == notes_section(history) == checkpoints_section(history, tmp_path) == time_section(history) == ""
+    assert (
+        evaluations_section(history)
+        == notes_section(history)
+        == checkpoints_section(history, tmp_path)
+        == time_section(history)
+        == ""
+    )
 
 
 def test_too_many_notes_are_truncated_with_a_remark(run, synthetic):

@@ -30,7 +30,7 @@ def test_an_invalid_id_is_ignored(tmp_path, word):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x\n", "[1]\n", "[" * 99_999 + "\n", "{}\n", '{"event":"noted","facts":{}}\n', json.dumps(LINE)]
+    "text", ["", "x\n", "[1]\n", "[" * 99_999 + "\n", "{}\n", '{"event":"notice","facts":{}}\n', json.dumps(LINE)]
 )
 def test_without_a_started_run_there_is_no_id(tmp_path, text):
     path = tmp_path / "journal.jsonl"

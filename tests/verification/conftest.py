@@ -8,7 +8,7 @@ from trueloop.verification.discover import find_proof
 from trueloop.verification.evidence import Verdict
 from trueloop.verification.proof import run_proof
 from trueloop.verification.proof_context import ProofContext
-from trueloop.verification.proof_target import Subject
+from trueloop.verification.proof_target import ProofTarget
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def prove():
     """`prove(name, model=..., options={...})`: the evidence of one proof."""
 
     def one(name, *, options=None, **subject):
-        return run_proof(find_proof(name), ProofContext(Subject(**subject)), options)
+        return run_proof(find_proof(name), ProofContext(ProofTarget(**subject)), options)
 
     return one
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from trueloop.core.errors import InvalidConfig, InvalidData
 from trueloop.verification.evidence import NotApplicable
 from trueloop.verification.model_call import capture_call, mean_loss
-from trueloop.verification.proof_target import Subject
+from trueloop.verification.proof_target import ProofTarget
 
 
 @pytest.mark.parametrize(
@@ -43,16 +43,16 @@ def test_what_is_no_number_is_refused(net, classes):
 def test_calls_are_caught(net, classes):
     model = net()
     for loss in (nn.CrossEntropyLoss(), lambda model, batch: model(input=batch[0]).sum(), None):
-        subject = Subject(model=model, loss=loss)
+        subject = ProofTarget(model=model, loss=loss)
         call = capture_call(subject, model, classes if loss is not None else classes[0])
         [tensor] = [*call.args, *call.kwargs.values()]
         assert tensor is classes[0]
-    given = Subject(model=model, inputs=lambda batch: {"input": batch[0]})
+    given = ProofTarget(model=model, inputs=lambda batch: {"input": batch[0]})
     assert capture_call(given, model, classes).kwargs["input"] is classes[0]
     assert not model._forward_pre_hooks
 
 
 def test_a_loss_that_goes_around_the_call_is_told(net, classes):
-    subject = Subject(model=net(), loss=lambda model, batch: model.forward(batch[0]).sum())
+    subject = ProofTarget(model=net(), loss=lambda model, batch: model.forward(batch[0]).sum())
     with pytest.raises(NotApplicable, match="does not call the model"):
         capture_call(subject, subject.model, classes)

@@ -6,11 +6,11 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from trueloop.verification.evidence import Bars, Curve, Grid
-from trueloop.verification.plots import drawn
+from trueloop.verification.plots import render_chart
 
 
 def figure(picture):
-    return ET.fromstring(drawn(picture))
+    return ET.fromstring(render_chart(picture))
 
 
 def test_a_curve_has_a_point_per_update_and_its_level():

@@ -8,7 +8,7 @@ from trueloop.core.errors import InvalidData
 from trueloop.verification.discover import find_proof
 from trueloop.verification.proof import run_proof
 from trueloop.verification.proof_context import ProofContext
-from trueloop.verification.proof_target import Subject
+from trueloop.verification.proof_target import ProofTarget
 
 
 def test_an_error_of_the_subject_is_evidence(prove, classes):
@@ -48,13 +48,13 @@ def test_a_subject_that_does_not_fit_is_an_error(prove, net, classes):
 
 def test_time_is_measured_by_the_benchs_clock(net, classes):
     ticks = iter(range(100))
-    evidence = run_proof(find_proof("input-used"), ProofContext(Subject(model=net(), batch=classes[0]), clock=lambda: next(ticks)))
+    evidence = run_proof(find_proof("input-used"), ProofContext(ProofTarget(model=net(), batch=classes[0]), clock=lambda: next(ticks)))
     assert evidence.seconds == 1
     assert evidence.proof == "input-used"
     assert evidence.title == "The input is used"
 
 
 def test_a_proof_works_where_gradients_are_off(net, classes):
-    subject = Subject(model=net(), loss=nn.CrossEntropyLoss(), batch=classes)
+    subject = ProofTarget(model=net(), loss=nn.CrossEntropyLoss(), batch=classes)
     with torch.no_grad():
         assert run_proof(find_proof("every-parameter-moves"), ProofContext(subject))

@@ -13,7 +13,7 @@ from trueloop.verification.discover import all_proofs
 from trueloop.verification.evidence import NotApplicable
 from trueloop.verification.proof import run_proof
 from trueloop.verification.proof_context import ProofContext
-from trueloop.verification.proof_target import Subject
+from trueloop.verification.proof_target import ProofTarget
 
 
 def step(model, optimizer, batches):
@@ -41,7 +41,7 @@ def test_everything_is_afterwards_as_it_was(classes, net):
     torch.manual_seed(7)
     np.random.seed(7)
     random.seed(7)
-    subject = Subject(
+    subject = ProofTarget(
         model=model,
         loss=nn.CrossEntropyLoss(),
         batch=classes,
@@ -66,7 +66,7 @@ def test_everything_is_afterwards_as_it_was(classes, net):
 def test_an_optimizer_is_copied_with_the_model(net, classes):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    work = ProofContext(Subject(model=model, loss=nn.CrossEntropyLoss(), batch=classes, optimizer=optimizer)).training_copy()
+    work = ProofContext(ProofTarget(model=model, loss=nn.CrossEntropyLoss(), batch=classes, optimizer=optimizer)).training_copy()
     assert {id(p) for p in work.optimizer.param_groups[0]["params"]} == {id(p) for p in work.model.parameters()}
     assert work.optimizer.param_groups[0]["momentum"] == 0.9
 
@@ -81,18 +81,18 @@ def test_an_optimizer_is_copied_with_the_model(net, classes):
     ],
 )
 def test_optimizers_are_made_for_the_copy(net, given, kind):
-    work = ProofContext(Subject(model=net, optimizer=given)).training_copy()
+    work = ProofContext(ProofTarget(model=net, optimizer=given)).training_copy()
     assert type(work.optimizer) is kind
     own = {id(parameter) for parameter in work.model.parameters()}
     assert all(id(p) in own for group in work.optimizer.param_groups for p in group["params"])
 
 
 def test_an_optimizer_of_another_model_is_refused(net):
-    bench = ProofContext(Subject(model=net(), optimizer=torch.optim.SGD(net().parameters(), lr=0.1)))
+    bench = ProofContext(ProofTarget(model=net(), optimizer=torch.optim.SGD(net().parameters(), lr=0.1)))
     with pytest.raises(InvalidConfig, match="holds no parameter of the model"):
         bench.training_copy()
     with pytest.raises(InvalidConfig, match="gave int"):
-        ProofContext(Subject(model=net(), optimizer=lambda _: 3)).training_copy()
+        ProofContext(ProofTarget(model=net(), optimizer=lambda _: 3)).training_copy()
 
 
 def test_a_model_that_cannot_be_copied_is_told(classes):
@@ -100,26 +100,26 @@ def test_a_model_that_cannot_be_copied_is_told(classes):
         def __deepcopy__(self, memo):
             raise TypeError("cannot pickle '_thread.lock' object")
 
-    bench = ProofContext(Subject(model=Holding(8, 3), loss=nn.CrossEntropyLoss(), batch=classes))
+    bench = ProofContext(ProofTarget(model=Holding(8, 3), loss=nn.CrossEntropyLoss(), batch=classes))
     with pytest.raises(InvalidModel, match="Give a function that makes the model"):
         bench.training_copy()
-    made = ProofContext(Subject(model=lambda: Holding(8, 3), loss=nn.CrossEntropyLoss(), batch=classes)).training_copy()
+    made = ProofContext(ProofTarget(model=lambda: Holding(8, 3), loss=nn.CrossEntropyLoss(), batch=classes)).training_copy()
     assert isinstance(made.model, Holding)
 
 
 def test_a_function_that_makes_no_model():
     with pytest.raises(InvalidModel, match="returned dict"):
-        ProofContext(Subject(model=dict))
+        ProofContext(ProofTarget(model=dict))
 
 
 def test_a_loader_that_is_empty_is_told(net):
     with pytest.raises(InvalidData, match="no batch"):
-        _ = ProofContext(Subject(model=net(), loader=[])).batch
+        _ = ProofContext(ProofTarget(model=net(), loader=[])).batch
 
 
 def test_without_data_nothing_applies(net):
     with pytest.raises(NotApplicable):
-        _ = ProofContext(Subject(model=net())).batch
+        _ = ProofContext(ProofTarget(model=net())).batch
 
 
 def test_a_loader_is_read_once_for_all_and_its_batches_are_copies(net, classes):
@@ -131,7 +131,7 @@ def test_a_loader_is_read_once_for_all_and_its_batches_are_copies(net, classes):
             return super().__iter__()
 
     loader = Counted([classes, classes])
-    bench = ProofContext(Subject(model=net(), loader=loader))
+    bench = ProofContext(ProofTarget(model=net(), loader=loader))
     bench.batches(1)[0][0].zero_()
     assert torch.equal(bench.batches(1)[0][0], classes[0])
     assert len(bench.batches(5)) == len(bench.batches(9)) == 2
@@ -140,4 +140,4 @@ def test_a_loader_is_read_once_for_all_and_its_batches_are_copies(net, classes):
 
 def test_a_lazy_model_is_told():
     with pytest.raises(InvalidModel, match="weight has no size yet"):
-        ProofContext(Subject(model=nn.LazyLinear(3)))
+        ProofContext(ProofTarget(model=nn.LazyLinear(3)))

@@ -4,16 +4,16 @@ import pytest
 from torch import nn
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.verification.proof_target import Subject
+from trueloop.verification.proof_target import ProofTarget
 
 
 def test_a_subject_is_made_of_what_a_build_function_returns():
     model = nn.Linear(1, 1)
-    ready = Subject(model=model)
-    assert Subject.of(ready) is ready
-    assert Subject.of(model).model is model
-    assert Subject.of({"model": model, "causal": True}).causal
-    assert Subject.of(lambda: model).model() is model
+    ready = ProofTarget(model=model)
+    assert ProofTarget.from_user(ready) is ready
+    assert ProofTarget.from_user(model).model is model
+    assert ProofTarget.from_user({"model": model, "causal": True}).causal
+    assert ProofTarget.from_user(lambda: model).model() is model
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ def test_a_subject_is_made_of_what_a_build_function_returns():
 )
 def test_what_does_not_fit_is_told(given, words):
     with pytest.raises(InvalidConfig, match=words):
-        Subject.of(given)
+        ProofTarget.from_user(given)

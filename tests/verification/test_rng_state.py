@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from trueloop.verification.rng_state import preserved, reset, seed_all
+from trueloop.verification.rng_state import rng_state_preserved, reseed_loaders, seed_all
 
 
 def drawn():
@@ -18,7 +18,7 @@ def test_generators_go_on_as_if_nothing_had_been():
     seed_all(3)
     expected = drawn()
     seed_all(3)
-    with pytest.raises(KeyError), preserved():
+    with pytest.raises(KeyError), rng_state_preserved():
         seed_all(9)
         drawn()
         raise KeyError
@@ -28,9 +28,9 @@ def test_generators_go_on_as_if_nothing_had_been():
 def test_a_loaders_own_generator_is_put_back():
     own = torch.Generator().manual_seed(1)
     loader = DataLoader(range(10), shuffle=True, generator=own)
-    with preserved([loader]):
-        reset([loader], 5)
+    with rng_state_preserved([loader]):
+        reseed_loaders([loader], 5)
         first = [int(batch) for batch in loader]
-        reset([loader], 5)
+        reseed_loaders([loader], 5)
         assert [int(batch) for batch in loader] == first
     assert torch.equal(torch.rand(3, generator=own), torch.rand(3, generator=torch.Generator().manual_seed(1)))

@@ -23,7 +23,7 @@ from trueloop.training.seeding import prepare_generators, seed_process
 from trueloop.training.validate import validate
 from trueloop.verification.evidence import NotApplicable
 from trueloop.verification.proof_context import ProofContext
-from trueloop.verification.proof_target import Subject
+from trueloop.verification.proof_target import ProofTarget
 from trueloop.verification.rng_state import seed_all
 
 
@@ -56,7 +56,7 @@ def graph_of(recipe: Recipe) -> Graph:
     return inspect(loss, model, {"loss": loss, **dict(_named("batch", batch)), **dict(_named("", outputs))})
 
 
-def graph_of_subject(subject: Subject) -> Graph:
+def graph_of_subject(subject: ProofTarget) -> Graph:
     """Return the graph of one batch of what `trueloop verify` takes, on a copy of the model, in train mode.
 
     Raises:
@@ -70,7 +70,7 @@ def graph_of_subject(subject: Subject) -> Graph:
     try:
         batch = bench.batch
         with following(work.model), torch.enable_grad():
-            loss = work.mean(batch)
+            loss = work.mean_loss(batch)
     except NotApplicable as lack:
         raise InvalidConfig(
             f"There is no graph to be shown: {lack}", fix="Give the subject a loss, and a batch or a loader."

@@ -9,7 +9,7 @@ from typing import Any
 
 from trueloop.cli.columns import align_columns, terminal_width
 from trueloop.core.formatting import format_count, format_float
-from trueloop.lab.arena.entry import Entry, entry_of
+from trueloop.lab.arena.entry import Entry, parse_entry
 from trueloop.lab.arena.leaderboard import Row, State
 from trueloop.lab.arena.ranking import BOARDS, By, Spread, Standing
 
@@ -19,7 +19,7 @@ HEADS: Mapping[By, str] = {"updates": "updates", "examples": "examples", "time":
 
 def format_entry_settings(entry: Entry) -> str:
     """Write the settings that differ from the defaults: "adamw lr 0.01 batch 64"."""
-    named = {name: value for name, value in entry.changes().items() if name not in ("optimizer", "lr", "batch")}
+    named = {name: value for name, value in entry.non_default_settings().items() if name not in ("optimizer", "lr", "batch")}
     first = [entry.optimizer, f"lr {entry.lr:g}", f"batch {entry.batch}"]
     return " ".join([*first, *(f"{name} {_value(value)}" for name, value in named.items())])
 
@@ -42,7 +42,7 @@ def ranking_table(rows: Sequence[Standing], by: By) -> str:
             *(format_spread(row.score(each)) for each in order),
             str(row.seeds),
             str(row.ids[0]),
-            f"{_remark(row)}{format_entry_settings(entry_of(json.loads(row.config)))}",
+            f"{_remark(row)}{format_entry_settings(parse_entry(json.loads(row.config)))}",
         ]
         for row in rows
     ]

@@ -12,7 +12,7 @@ from cyclopts import App, CycloptsError, Parameter
 
 from trueloop.app.explain.explain_error import explain_text
 from trueloop.app.option_types import Flag
-from trueloop.cli.explain_page import answer_page, pytorch_error_page, print_parts
+from trueloop.cli.explain_page import answer_page, print_parts, pytorch_error_page
 from trueloop.cli.explain_page import failure_page as page_of
 from trueloop.cli.failures import as_record
 from trueloop.cli.program_output import read_file, read_stream

@@ -43,11 +43,11 @@ def export_command(
         root: Where runs lie that are named without a path.
         json: Print one JSON object and nothing else.
     """
-    from trueloop.app.export.export_run import described, export_run
-    from trueloop.app.export.trained_model import shipped
+    from trueloop.app.export.export_run import describe_input_files, export_run
+    from trueloop.app.export.trained_model import load_trained_model
     from trueloop.export.artifact import MANIFEST
 
-    source = shipped(run, root, recipe=recipe)
+    source = load_trained_model(run, root, recipe=recipe)
     how = wishes or ExportOptions()
     made = export_run(source, to, out, dynamic_batch=how.dynamic_batch, tolerance=how.tolerance)
     exported, description = made.exported, made.exported.description
@@ -58,7 +58,7 @@ def export_command(
     print(f"artifact  {made.folder}  ({to}, weights: {made.weights}; {MANIFEST} holds the rest)")
     print(f"inputs    {', '.join(map(str, description.inputs))}")
     print(f"outputs   {', '.join(map(str, description.outputs))}")
-    print(f"reads     {described(description.reading)}")
+    print(f"reads     {describe_input_files(description.reading)}")
     print(f"parity    {exported.parity}")
     print(f"digest    {exported.digest}")
     for note in made.notes:

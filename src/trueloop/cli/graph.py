@@ -37,8 +37,8 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
         "FILE.py:FUNCTION may also return what `trueloop verify` takes, a Subject with a loss and a batch.",
     ):
         return 0
-    spec, given, words = load_named_recipe(tokens, "graph", registry.made_by)
-    from trueloop.recipes.recipe import Recipe  # imports torch, which `made_by` did
+    spec, given, words = load_named_recipe(tokens, "graph", registry.build_from_spec)
+    from trueloop.recipes.recipe import Recipe  # imports torch, which `build_from_spec` did
 
     recipe = given if isinstance(given, Recipe) else None
 
@@ -46,7 +46,7 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
         from trueloop.app.graph import graph_of, graph_of_subject
         from trueloop.autograd.graph_svg import picture
         from trueloop.cli.configfile import read_config
-        from trueloop.verification.proof_target import Subject
+        from trueloop.verification.proof_target import ProofTarget
 
         svg: Path | None = flags["svg"]
         if svg is not None and check_writable(svg, "picture").suffix != ".svg":
@@ -57,7 +57,7 @@ def graph_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hy
         graph = (
             graph_of(apply_overrides(recipe, {**from_file, **overrides}))
             if recipe
-            else graph_of_subject(Subject.of(given))
+            else graph_of_subject(ProofTarget.from_user(given))
         )
         if svg is not None:
             write_output(svg, picture(graph), "picture")

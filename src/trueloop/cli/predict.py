@@ -32,19 +32,19 @@ def predict_command(
     """
     if not inputs:
         raise InvalidConfig("There is nothing to answer.", fix="Name files: trueloop predict ARTIFACT INPUT...")
-    from trueloop.export.exported_model import Model, answer
-    from trueloop.export.input_files import samples_from, samples_in_text
+    from trueloop.export.exported_model import Model, interpret_outputs
+    from trueloop.export.input_files import parse_json_samples, read_samples
 
     model = Model.open(artifact, expected=digest)
     description = model.description
     found: list[dict[str, Any]] = []
     for word in inputs:
         if word == "-":
-            samples = samples_in_text(description, sys.stdin.buffer.read())
+            samples = parse_json_samples(description, sys.stdin.buffer.read())
         else:
-            samples = samples_from(description, Path(word))
+            samples = read_samples(description, Path(word))
         outputs = model.run(samples)
-        answers = [answer(description, each, raw=raw) for each in outputs]
+        answers = [interpret_outputs(description, each, raw=raw) for each in outputs]
         found += [{"input": word, "sample": place, **each} for place, each in enumerate(answers)]
     if json:
         print(

@@ -31,11 +31,11 @@ def print_profile(profile: Profile, name: str, console: Console | None = None) -
     profiler = profile.profiled_s / profile.update_s
     console.print(
         Text.assemble(
-            (replace_unprintable(name), "bold"), f" on {profile.device}: {format_duration(profile.update_s)} per update, mean of "
-            f"{profile.updates}; the shares below are of {format_duration(profile.profiled_s)} under the profiler "
-            f"({profiler:.1f} times as long).",
+            (replace_unprintable(name), "bold"),
+            f" on {profile.device}: {format_duration(profile.update_s)} per update, mean of {profile.updates}; "
+            f"the shares below are of {format_duration(profile.profiled_s)} under the profiler ({profiler:.1f} times as long).",
         )
-    )  # fmt: skip
+    )
     console.print("", _split(profile), "")
     console.print(_operations(profile, profile.operations, "operation, without those it calls"), "")
     if profile.backward:

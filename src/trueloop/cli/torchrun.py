@@ -90,11 +90,11 @@ def launch_from_options(
 
 
 def _with_place(launch: Launch, nodes: int | None, environment: Mapping[str, str]) -> Launch:
-    """Fill in from SLURM or Kubernetes what was not said, and see that what was said is whole."""
+    """Fill in missing options from SLURM or Kubernetes, and check the given ones."""
     job = read_launch_info(environment) if launch.rendezvous is None and nodes != 1 else None
     if job is not None and job.local_size > 1:
         raise InvalidConfig(
-            f"--processes is {launch.processes}, but {job.launcher} has started {job.local_size} tasks on this machine.",
+            f"--processes is {launch.processes}, but {job.launcher} started {job.local_size} tasks on this machine.",
             why=f"Each of them would start {launch.processes} processes of its own.",
             fix="Start one task per machine (srun --ntasks-per-node=1), or leave out --processes: each task is a "
             "process then.",
@@ -332,7 +332,7 @@ def _failed(outcomes: Sequence[Outcome], first: tuple[int, int], launch: Launch)
 
 
 def _told_to_stop(outcomes: Sequence[Outcome]) -> int:
-    """Return the exit code of processes that all received the stop signal, bypassing torchrun or on another machine; else 0."""
+    """Return the exit code if all processes received the stop signal without torchrun; else 0."""
     codes = {outcome.code for outcome in outcomes} - {0}
     return max(codes) if codes and codes <= {*EXIT_CODES.values()} else 0
 

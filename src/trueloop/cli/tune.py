@@ -48,7 +48,10 @@ def tune_command(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyp
         given = {**from_file, **overrides}
         page = TunePage(quiet=flags["json"])
         tuned = tune_recipe(
-            apply_overrides(recipe, given), seconds=flags["seconds"], compiled=flags["compiled"], on_trial=page.trial_done
+            apply_overrides(recipe, given),
+            seconds=flags["seconds"],
+            compiled=flags["compiled"],
+            on_trial=page.trial_done,
         )
         if path is not None:
             write_output(path, as_toml(given, tuned.chosen), "file of settings")

@@ -65,7 +65,9 @@ def verify_command(spec: str = "", /, *, wishes: VerifyOptions | None = None) ->
     with redirect_stdout(sys.stderr) if wishes.json else nullcontext():  # what the file prints is no JSON
         subject = subject_of(spec)
         subject = replace(subject, causal=True) if wishes.causal else subject
-        found = prove(subject, select=wishes.select, ignore=wishes.ignore, began=page.proof_started, ended=page.proof_finished)
+        found = prove(
+            subject, select=wishes.select, ignore=wishes.ignore, on_start=page.proof_started, on_end=page.proof_finished
+        )
     page.print_summary(found)
     ok = all(each.ok for each in found)
     if html:

@@ -131,7 +131,7 @@ class SourceText:
         return Edit(line_end, line_end, f"{lead}{body}" if lead else f"{body}{self.newline}")
 
     def indent_under(self, statement: ast.stmt, header: str) -> tuple[Edit, ...] | None:
-        """Return the edits that indent a statement under a header such as ``with torch.no_grad():``; None if not possible."""
+        """Return the edits that indent a statement under a header, ``with torch.no_grad():``; None if not possible."""
         indent, last = self.indent(statement), statement.end_lineno or statement.lineno
         strings = [each for each in ast.walk(statement) if isinstance(each, ast.Constant | ast.JoinedStr)]
         long = any(each.lineno != each.end_lineno for each in strings)

@@ -164,8 +164,8 @@ def _without_none(kind: Any) -> Any:
 
 
 def _parse_number(kind: type[int | float], bounds: Bounds, value: Any, path: str) -> int | float:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    fits = whole or (kind is float and isinstance(value, float) and math.isfinite(value))
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    fits = is_int or (kind is float and isinstance(value, float) and math.isfinite(value))
     if not fits or not bounds.lowest <= value <= bounds.highest:
         raise _mismatch_error(path, value, _describe_range(kind, bounds))
     return kind(value)

@@ -1,9 +1,9 @@
-"""An exported model on disk: one file that holds it, and a manifest that says what it is and what its bytes must be.
+"""Stores an exported model: one model file, and a manifest with its description and checksums.
 
     FOLDER/model.pt2        or model.onnx, model.ts
     FOLDER/manifest.json    sealed; inputs, outputs, reading, answer, where it came from, parity, size and SHA-256
 
-Nothing is made of a file before its bytes are those that were written.
+Nothing is loaded from a file before its checksum is verified.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from trueloop.export.io_description import FILES, Answer, Array, Kind, Reading
 
 SCHEMA: Final = 1
 MANIFEST: Final = "manifest.json"
-LARGEST_MANIFEST: Final = 16 << 20  # bytes
+MAX_MANIFEST_BYTES: Final = 16 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a manifest says for machines."""
+    """Machine-readable part of a manifest."""
 
     kind: Kind
     inputs: Annotated[tuple[Array, ...], Bounds(1, 64)]
@@ -39,45 +39,45 @@ class Description:
 
     @property
     def largest_batch(self) -> int | None:
-        """Samples that go through at once; None = as many as there are."""
+        """Largest number of samples per batch; None = unbounded."""
         return self.inputs[0].shape[0].highest if self.inputs[0].shape else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """An exported model whose bytes are those that were written."""
+    """An exported model with verified checksums."""
 
     folder: Path
     description: Description
     about: Mapping[str, Any]
-    """Run, versions, parity and the rest of the manifest, for people."""
+    """Rest of the manifest for people: run, versions, parity."""
     digest: str
-    """SHA-256 of the manifest's bytes, which hold those of everything else: the one word that names this artifact."""
+    """SHA-256 of the manifest, which contains the checksums of all files: it identifies the artifact."""
 
     @property
     def file(self) -> Path:
-        """The model."""
+        """Path of the model file."""
         return self.folder / FILES[self.description.kind]
 
     @property
     def name(self) -> str:
-        """What it is called: by its run, else by its folder."""
+        """Name of the run, or else of the folder."""
         run = self.about.get("run")
         return str((run.get("name") if isinstance(run, Mapping) else "") or self.folder.name)
 
 
 def write_manifest(folder: Path, description: Description, about: Mapping[str, Any]) -> str:
-    """Describe the files that lie in a folder; return the digest of what was written.
+    """Write the manifest of a folder and return its digest.
 
     Args:
-        folder: holds the model's file already, and nothing else.
-        description: for machines.
-        about: JSON-ready, for people.
+        folder: contains the model file and nothing else.
+        description: machine-readable part.
+        about: JSON-ready facts for people.
 
     Raises:
-        OSError: as the system says.
+        OSError: a file cannot be read or written.
     """
-    files = {path.name: _stamp(path) for path in sorted(folder.iterdir())}
+    files = {path.name: _file_stamp(path) for path in sorted(folder.iterdir())}
     described = json.loads(json.dumps(asdict(description)))
     text = seal({"schema": SCHEMA, **described, "about": dict(about), "files": files})
     (folder / MANIFEST).write_bytes(text)
@@ -85,20 +85,20 @@ def write_manifest(folder: Path, description: Description, about: Mapping[str, A
 
 
 def open_artifact(folder: Path, *, expected: str = "") -> Artifact:
-    """Check every byte of an artifact; nothing of it is run or unpickled.
+    """Verify the checksums of an artifact; nothing in it is run or unpickled.
 
     Args:
-        folder: as `trueloop export` made it; its manifest or model file means the same.
-        expected: the digest it must have, or a beginning of 12 digits or more; "" = any.
+        folder: folder made by `trueloop export`, or its manifest or model file.
+        expected: required digest, or its first 12 digits or more; "" = any.
 
     Raises:
-        CheckpointError: it is no artifact, is damaged, or is another one than expected.
+        CheckpointError: it is not an artifact, is damaged, or is not the expected one.
 
     Cost: one read of all files.
     """
     if is_file(folder) and folder.name in (MANIFEST, *FILES.values()):
         folder = folder.parent
-    text = _manifest(folder)
+    text = _read_manifest(folder)
     digest = hashlib.sha256(text).hexdigest()
     _check_digest(folder, digest, expected)
     content = unseal(text)
@@ -109,22 +109,22 @@ def open_artifact(folder: Path, *, expected: str = "") -> Artifact:
             f"{folder} was exported with schema {safe_repr(content.get('schema'))}; this trueloop knows {SCHEMA}.",
             fix="Use the trueloop that exported it, or export the run again.",
         )
-    description, about = _described(folder, content)
+    description, about = _parse_description(folder, content)
     _check_files(folder, description.kind, content.get("files"))
     return Artifact(folder=folder, description=description, about=about, digest=digest)
 
 
-def _manifest(folder: Path) -> bytes:
+def _read_manifest(folder: Path) -> bytes:
     path = folder / MANIFEST
     try:
-        if path.stat().st_size > LARGEST_MANIFEST:
-            raise _damaged(folder, f"{MANIFEST} has more than {LARGEST_MANIFEST} bytes")
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
+            raise _damaged(folder, f"{MANIFEST} has more than {MAX_MANIFEST_BYTES} bytes")
         return path.read_bytes()
     except OSError as error:
         raise CheckpointError(
-            f"{str(folder)!r} is no exported model: {MANIFEST} cannot be read ({error.strerror or error}).",
-            why="Only what its manifest vouches for is run.",
-            fix="Make one: trueloop export RUN --to pt2",
+            f"{str(folder)!r} is not an exported model: {MANIFEST} cannot be read ({error.strerror or error}).",
+            why="Only files with verified checksums are run.",
+            fix="Create one: trueloop export RUN --to pt2",
         ) from error
 
 
@@ -135,18 +135,18 @@ def _check_digest(folder: Path, digest: str, expected: str) -> None:
         raise InvalidConfig(f"The digest {expected!r} is too short.", fix="Give at least 12 of its digits.")
     if not digest.startswith(expected.lower().removeprefix("sha256:")):
         raise CheckpointError(
-            f"{folder} is another artifact than was asked for: its digest begins with {digest[:16]}.",
-            why="Somebody exchanged it, or the wrong folder was named.",
-            fix="Take the folder whose export printed the digest that you expect.",
+            f"{folder} is not the requested artifact: its digest begins with {digest[:16]}.",
+            why="It was exchanged, or the wrong folder was named.",
+            fix="Use the folder whose export printed the expected digest.",
         )
 
 
-def _described(folder: Path, content: Mapping[str, Any]) -> tuple[Description, Mapping[str, Any]]:
+def _parse_description(folder: Path, content: Mapping[str, Any]) -> tuple[Description, Mapping[str, Any]]:
     named = {key: content[key] for key in ("kind", "inputs", "outputs", "reading", "answer") if key in content}
     try:
         description = parse_record(Description, named)
     except InvalidConfig as error:
-        raise _damaged(folder, f"{MANIFEST} makes no sense: {error.what}") from error
+        raise _damaged(folder, f"{MANIFEST} is invalid: {error.what}") from error
     about = content.get("about")
     return description, about if isinstance(about, dict) else {}
 
@@ -158,7 +158,7 @@ def _check_files(folder: Path, kind: Kind, files: Any) -> None:
         path = folder / name
         try:
             plain = stat.S_ISREG(path.lstat().st_mode)
-            found = _stamp(path) if plain else None
+            found = _file_stamp(path) if plain else None
         except OSError as error:
             raise _damaged(folder, f"{name} cannot be read ({error.strerror or error})") from error
         if found is None:
@@ -167,7 +167,7 @@ def _check_files(folder: Path, kind: Kind, files: Any) -> None:
             raise _damaged(folder, f"{name} does not match its checksum")
 
 
-def _stamp(path: Path) -> dict[str, Any]:
+def _file_stamp(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
@@ -175,6 +175,6 @@ def _stamp(path: Path) -> dict[str, Any]:
 def _damaged(folder: Path, reason: str) -> CheckpointError:
     return CheckpointError(
         f"{folder} is damaged: {reason}.",
-        why="Its answers would not be those of the model that was exported.",
-        fix="Copy it again from where it is whole, or export the run again.",
+        why="Its outputs would not be those of the exported model.",
+        fix="Copy it again from an intact source, or export the run again.",
     )

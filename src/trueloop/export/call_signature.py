@@ -1,4 +1,4 @@
-"""How a model is called: its arguments as a plain list of tensors, and its result as another."""
+"""Converts a model's arguments and results to plain lists of tensors."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from trueloop.export.io_description import Dtype
 
 Inputs = tuple[Tensor, ...]
 Run = Callable[[Sequence[Tensor]], list[Tensor]]
-"""Calls a model, or what was made of it."""
+"""Calls a live or an exported model on a list of tensors."""
 DTYPES: Final[Mapping[torch.dtype, str]] = {getattr(torch, name): name for name in get_args(Dtype)}
 
 
-def arguments(model: nn.Module, args: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return what a model was called with, by the names of its parameters, in their order.
+def bind_tensors(model: nn.Module, args: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors that a model was called with, by parameter name and in the order of parameters.
 
     Raises:
-        InvalidModel: something other than tensors was given to it, or it takes any number of them.
+        InvalidModel: an argument is not a tensor, or the model takes a variable number of them.
     """
     signature = inspect.signature(model.forward)
     bound = signature.bind(*args, **options)
@@ -35,21 +35,21 @@ def arguments(model: nn.Module, args: Sequence[Any], options: Mapping[str, Any])
             continue
         positional = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         if not isinstance(value, Tensor) or not positional or skipped or value.dtype not in DTYPES:
-            told = f"{value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__
+            got = f"{value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__
             raise InvalidModel(
-                f"{type(model).__name__} is called with {name} = {told}.",
-                why="An exported model takes tensors of common types, one after the other, and nothing else.",
-                fix="Wrap it in a module whose forward takes just those tensors.",
+                f"{type(model).__name__} is called with {name} = {got}.",
+                why="An exported model takes positional tensors of common types, and nothing else.",
+                fix="Wrap it in a module whose forward takes only those tensors.",
             )
         given[name] = value
     return given
 
 
-def results(value: Any) -> dict[str, Tensor]:
-    """Return what a model gave, by name: "output", or "output_0" ... of several, or its own keys.
+def name_outputs(value: Any) -> dict[str, Tensor]:
+    """Return a model's outputs by name: "output", or "output_0" ... for several, or its own keys.
 
     Raises:
-        InvalidModel: it gave something other than tensors.
+        InvalidModel: an output is not a tensor.
     """
     if isinstance(value, Tensor):
         found: dict[str, Any] = {"output": value}
@@ -63,34 +63,34 @@ def results(value: Any) -> dict[str, Tensor]:
     if wrong or not found:
         name, part = next(iter(wrong.items()), ("nothing", None))
         raise InvalidModel(
-            f"The model gives {name} of type {getattr(part, 'dtype', type(part).__name__)}.",
-            why="What is exported has to give tensors of common types.",
+            f"The model returns {name} of type {getattr(part, 'dtype', type(part).__name__)}.",
+            why="An exported model must return tensors of common types.",
             fix="Wrap it in a module that returns a tensor, or a tuple or dictionary of them.",
         )
     return found
 
 
-def live(model: Callable[..., Any]) -> Run:
-    """Return a model as something that runs on a list of tensors."""
+def as_run(model: Callable[..., Any]) -> Run:
+    """Return a function that calls a model on a list of tensors without gradients."""
 
     def run(inputs: Sequence[Tensor]) -> list[Tensor]:
         with torch.inference_mode():
-            return list(results(model(*inputs)).values())
+            return list(name_outputs(model(*inputs)).values())
 
     return run
 
 
-def refuse_train_mode(model: nn.Module) -> None:
-    """Refuse a model of which any part is in train mode: dropout and batch statistics would be exported with it.
+def check_eval_mode(model: nn.Module) -> None:
+    """Check that every module is in eval mode: dropout and batch statistics would be exported with it.
 
     Raises:
-        InvalidModel: naming the modules.
+        InvalidModel: a module is in train mode; names the modules.
     """
     training = [name or type(model).__name__ for name, module in model.named_modules() if module.training]
     if training:
         more = f" and {len(training) - 3} more" if len(training) > 3 else ""
         raise InvalidModel(
             f"{', '.join(training[:3])}{more} {'is' if len(training) == 1 else 'are'} in train mode.",
-            why="Dropout would be part of the exported model, and one sample's answer would hang on the others.",
+            why="Dropout would be part of the exported model, and a sample's output would depend on the others.",
             fix="Call model.eval() first. See trueloop explain CKP004.",
         )

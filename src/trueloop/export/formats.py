@@ -1,4 +1,4 @@
-"""The three formats: how each is written from a model in eval mode, and how it is opened again."""
+"""Writes a model in eval mode in one of three formats, and opens the file again."""
 
 from __future__ import annotations
 
@@ -16,54 +16,54 @@ import torch
 from torch import Tensor, nn
 
 from trueloop.core.errors import CheckpointError, InvalidModel, MissingExtra
-from trueloop.export.call_signature import Inputs, Run, live
+from trueloop.export.call_signature import Inputs, Run, as_run
 from trueloop.export.io_description import Extent, Kind
 from trueloop.export.pt2_archive import refuse_code
 
-LARGEST_PROTOBUF: Final = 1_900_000_000  # bytes; a protobuf message ends at 2 GiB
-Moving = Sequence[frozenset[int]]
-"""For each input the dimensions that may differ from call to call."""
+MAX_PROTOBUF_BYTES: Final = 1_900_000_000  # bytes; a protobuf message ends at 2 GiB
+DynamicDims = Sequence[frozenset[int]]
+"""For each input the dimensions whose size may differ between calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What writing told."""
+class WriteResult:
+    """Result of writing a model."""
 
     extents: Sequence[Mapping[int, Extent]]
-    """For each input what sizes its moving dimensions may have, where the format says so."""
+    """For each input the allowed sizes of its dynamic dimensions, where the format records them."""
     notes: tuple[str, ...] = ()
     """Warnings of the tracer."""
 
 
-def write(kind: Kind, model: nn.Module, inputs: Inputs, moving: Moving, path: Path) -> Written:
+def write(kind: Kind, model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Path) -> WriteResult:
     """Write a model to a file.
 
     Args:
         kind: the format.
         model: in eval mode.
-        inputs: an example; of what may differ, two or more.
-        moving: for each input the dimensions that may differ.
+        inputs: an example batch; at least 2 in every dynamic dimension.
+        dynamic: for each input the dimensions whose size may differ.
         path: of the file.
 
     Raises:
-        InvalidModel: torch cannot write it, with torch's own words.
-        MissingExtra: what the format needs is not installed.
+        InvalidModel: torch cannot write it; quotes torch's error.
+        MissingExtra: a package that the format needs is not installed.
     """
     writers = {"pt2": _write_pt2, "onnx": _write_onnx, "torchscript": _write_torchscript}
     try:
-        with _quiet() as said:
-            extents = writers[kind](model, inputs, moving, path)
+        with _capture_warnings() as caught:
+            extents = writers[kind](model, inputs, dynamic, path)
     except (MissingExtra, InvalidModel):
         raise
     except Exception as error:  # torch's exporters raise whatever they meet
         raise InvalidModel(
-            f"torch cannot export {type(model).__name__} to {kind}: {_first_words(error)}",
-            why="Python that depends on values, or a size that must stay as it was, cannot be written down.",
+            f"torch cannot export {type(model).__name__} to {kind}: {_first_lines(error)}",
+            why="Python control flow that depends on values, or a fixed size, cannot be exported.",
             fix="See the page of torch.export; --no-dynamic-batch exports one sample at a time.",
         ) from error
-    notes = {str(each.message).partition("\n")[0] for each in said if issubclass(each.category, UserWarning)}
-    notes |= {str(each.message) for each in said if issubclass(each.category, torch.jit.TracerWarning)}
-    return Written(extents=extents, notes=tuple(sorted(note[:300] for note in notes)))
+    notes = {str(each.message).partition("\n")[0] for each in caught if issubclass(each.category, UserWarning)}
+    notes |= {str(each.message) for each in caught if issubclass(each.category, torch.jit.TracerWarning)}
+    return WriteResult(extents=extents, notes=tuple(sorted(note[:300] for note in notes)))
 
 
 def open_model(kind: Kind, path: Path, *, threads: int | None = None) -> Run:
@@ -72,89 +72,89 @@ def open_model(kind: Kind, path: Path, *, threads: int | None = None) -> Run:
     Args:
         kind: the format.
         path: of the file.
-        threads: of onnxruntime; torch's own are set by ``torch.set_num_threads``.
+        threads: threads of onnxruntime; for torch, use ``torch.set_num_threads``.
 
     Raises:
-        CheckpointError: a .pt2 that would have torch unpickle or evaluate something.
+        CheckpointError: a .pt2 file that would make torch unpickle or evaluate code.
         MissingExtra: onnxruntime is not installed.
-        InvalidModel: onnxruntime has no means to run it.
+        InvalidModel: onnxruntime cannot run it.
     """
     if kind == "pt2":
         refuse_code(path)
-        with _quiet():
-            return live(torch.export.load(path).module())
+        with _capture_warnings():
+            return as_run(torch.export.load(path).module())
     if kind == "onnx":
         return _open_onnx(path, threads)
-    with _quiet():
+    with _capture_warnings():
         script: Any = torch.jit.load(str(path), map_location="cpu")
-    return live(script.eval())
+    return as_run(script.eval())
 
 
-def _exported(model: nn.Module, inputs: Inputs, moving: Moving) -> Any:
+def _export_program(model: nn.Module, inputs: Inputs, dynamic: DynamicDims) -> Any:
     automatic: Any = torch.export.Dim.DYNAMIC
-    shapes = tuple(dict.fromkeys(sorted(each), automatic) for each in moving)
+    shapes = tuple(dict.fromkeys(sorted(each), automatic) for each in dynamic)
     with torch.no_grad():
         return torch.export.export(model, inputs, dynamic_shapes=shapes)
 
 
-def _extents(program: Any) -> list[Mapping[int, Extent]]:
-    """Read from an exported program which sizes it was proven for."""
+def _proven_extents(program: Any) -> list[Mapping[int, Extent]]:
+    """Read the sizes for which an exported program was proven."""
     wanted = [node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs]
-    return [{dim: _extent(size, program.range_constraints) for dim, size in _moving(node)} for node in wanted]
+    return [{dim: _to_extent(size, program.range_constraints) for dim, size in _dynamic_dims(node)} for node in wanted]
 
 
-def _moving(node: Any) -> list[tuple[int, Any]]:
+def _dynamic_dims(node: Any) -> list[tuple[int, Any]]:
     shape: Any = getattr(node.meta.get("val"), "shape", ())
     return [(dim, size) for dim, size in enumerate(shape) if not isinstance(size, int)]
 
 
-def _extent(size: Any, ranges: Mapping[Any, Any]) -> Extent:
+def _to_extent(size: Any, ranges: Mapping[Any, Any]) -> Extent:
     found = ranges.get(size.node.expr)
     if found is None:
         return Extent(lowest=1)
     return Extent(lowest=max(1, int(found.lower)), highest=int(found.upper) if found.upper.is_Integer else None)
 
 
-def _write_pt2(model: nn.Module, inputs: Inputs, moving: Moving, path: Path) -> Sequence[Mapping[int, Extent]]:
-    program = _exported(model, inputs, moving)
-    # They are pickled, and are somebody's data; torch 2.6 takes no None by the public name.
+def _write_pt2(model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Path) -> Sequence[Mapping[int, Extent]]:
+    program = _export_program(model, inputs, dynamic)
+    # They are pickled user data; torch 2.6 does not accept None through the public attribute.
     program._example_inputs = None  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     for module in program.graph_module.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
-            node.meta.pop("stack_trace", None)  # lines of code, and the folders of this machine
+            node.meta.pop("stack_trace", None)  # contains source lines and paths of this machine
     torch.export.save(program, path)
     try:
         refuse_code(path)
     except CheckpointError as error:
         raise InvalidModel(
-            f"torch {torch.__version__} writes {type(model).__name__} in a way that can run code: {error.what}",
-            why="It would not be opened again.",
-            fix="Use torch 2.9 or later, leave out what is no plain tensor, or export to onnx.",
+            f"torch {torch.__version__} writes {type(model).__name__} in a form that can run code: {error.what}",
+            why="trueloop would refuse to open it.",
+            fix="Use torch 2.9 or later, remove everything that is not a plain tensor, or export to onnx.",
         ) from error
-    return _extents(program)
+    return _proven_extents(program)
 
 
-def _write_onnx(model: nn.Module, inputs: Inputs, moving: Moving, path: Path) -> Sequence[Mapping[int, Extent]]:
+def _write_onnx(model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Path) -> Sequence[Mapping[int, Extent]]:
     for name in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(name) is None:
             raise MissingExtra(name, "export")
     weights = sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
-    if weights > LARGEST_PROTOBUF:
+    if weights > MAX_PROTOBUF_BYTES:
         raise InvalidModel(
-            f"{type(model).__name__} holds {weights / 2**30:.1f} GiB, and one ONNX file at most 2 GiB.",
+            f"{type(model).__name__} holds {weights / 2**30:.1f} GiB, but an ONNX file is at most 2 GiB.",
             fix="Export it to pt2.",
         )
-    program = _exported(model, inputs, moving)
+    program = _export_program(model, inputs, dynamic)
     made: Any = torch.onnx.export(program, dynamo=True, external_data=False, verbose=False)
     made.save(path, external_data=False)
-    return _extents(program)
+    return _proven_extents(program)
 
 
-def _write_torchscript(model: nn.Module, inputs: Inputs, moving: Moving, path: Path) -> Sequence[Mapping[int, Extent]]:
+def _write_torchscript(model: nn.Module, inputs: Inputs, dynamic: DynamicDims, path: Path) -> Sequence[Mapping[int, Extent]]:
     with torch.no_grad():
-        traced: Any = torch.jit.trace(model, inputs, strict=False, check_trace=False)  # parity is looked at afterwards
+        traced: Any = torch.jit.trace(model, inputs, strict=False, check_trace=False)  # parity is checked afterwards
     traced.save(str(path))
-    return [{} for _ in moving]
+    return [{} for _ in dynamic]
 
 
 def _open_onnx(path: Path, threads: int | None) -> Run:
@@ -163,14 +163,14 @@ def _open_onnx(path: Path, threads: int | None) -> Run:
     except ImportError as error:
         raise MissingExtra("onnxruntime", "export") from error
     options: Any = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what goes wrong is raised as well
+    options.log_severity_level = 4  # errors are also raised
     options.intra_op_num_threads = threads or torch.get_num_threads()
     try:
         session: Any = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # it has a dozen of its own, below RuntimeError
+    except Exception as error:  # a dozen subclasses of RuntimeError
         raise InvalidModel(
-            f"onnxruntime {onnxruntime.__version__} cannot run it: {_first_words(error)}",
-            fix="Export to pt2; or leave out what it has no kernel for on a CPU, such as bfloat16.",
+            f"onnxruntime {onnxruntime.__version__} cannot run it: {_first_lines(error)}",
+            fix="Export to pt2; or avoid what has no CPU kernel there, such as bfloat16.",
         ) from error
     names = [each.name for each in session.get_inputs()]
 
@@ -182,21 +182,21 @@ def _open_onnx(path: Path, threads: int | None) -> Run:
 
 
 @contextlib.contextmanager
-def _quiet() -> Generator[list[warnings.WarningMessage]]:
-    """Keep what torch's exporters say to their own developers from the terminal; tracer's warnings are handed back."""
+def _capture_warnings() -> Generator[list[warnings.WarningMessage]]:
+    """Silence the log messages of torch's exporters, and yield the caught warnings."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(record=True) as said, contextlib.redirect_stdout(io.StringIO()):
+        with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("always")
-            yield said
+            yield caught
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 
 
-def _first_words(error: Exception) -> str:
+def _first_lines(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:3])[:400] or type(error).__name__

@@ -13,22 +13,22 @@ import numpy as np
 from trueloop.core.errors import InvalidConfig, InvalidData, MissingExtra
 from trueloop.core.json_text import parse_strict_json
 from trueloop.export.artifact import Description
-from trueloop.export.request_samples import Numbers, Sample, bytes_of, only_input, row_of, samples_in, samples_of
+from trueloop.export.request_samples import Numbers, Sample, text_sample, require_single_input, row_sample, split_samples, parse_request
 
-PICTURES: Final = (".png", ".jpg", ".jpeg", ".bmp")
-READS: Final[Mapping[str, tuple[str, ...]]] = {
+IMAGE_SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".bmp")
+SUFFIXES: Final[Mapping[str, tuple[str, ...]]] = {
     "array": (".npy", ".json"),
-    "image": (*PICTURES, ".npy", ".json"),
+    "image": (*IMAGE_SUFFIXES, ".npy", ".json"),
     "table": (".csv", ".npy", ".json"),
     "text": (".txt", ".npy", ".json"),
 }
 
 
-def samples_from(description: Description, path: Path) -> list[Sample]:
+def read_samples(description: Description, path: Path) -> list[Sample]:
     """Read the samples in a file; nothing is ever unpickled.
 
     Args:
-        description: of the model.
+        description: description of the model.
         path: its ending says what it is.
 
     Raises:
@@ -36,27 +36,27 @@ def samples_from(description: Description, path: Path) -> list[Sample]:
         InvalidData: it cannot be read, or what is in it does not fit.
         MissingExtra: Pillow, which reads pictures, is not installed.
     """
-    known, ending = READS[description.reading.kind], path.suffix.lower()
+    known, ending = SUFFIXES[description.reading.kind], path.suffix.lower()
     if ending not in known:
         raise InvalidConfig(
             f"{path} is no file that this model reads.", fix=f"It takes {', '.join(known)}: {description.reading.words}"
         )
     readers: dict[str, Callable[[Description, Path], list[Sample]]] = {
-        ".npy": _npy,
-        ".json": _json,
-        ".csv": _csv,
-        ".txt": _txt,
+        ".npy": _read_npy,
+        ".json": _read_json,
+        ".csv": _read_csv,
+        ".txt": _read_txt,
     }
     try:
-        return readers.get(ending, _picture)(description, path)
+        return readers.get(ending, _read_image)(description, path)
     except OSError as error:
         raise InvalidData(f"{path} cannot be read: {error.strerror or error}.") from error
     except InvalidData as error:
         raise InvalidData(f"{path}: {error.what}", why=error.why, fix=error.fix) from error
 
 
-def samples_in_text(description: Description, text: str | bytes) -> list[Sample]:
-    """Make samples of JSON: an object as `samples_of` takes it, or the inputs alone.
+def parse_json_samples(description: Description, text: str | bytes) -> list[Sample]:
+    """Make samples of JSON: an object as `parse_request` takes it, or the inputs alone.
 
     Raises:
         InvalidData: it is not JSON, or does not fit.
@@ -66,42 +66,42 @@ def samples_in_text(description: Description, text: str | bytes) -> list[Sample]
         given = parse_strict_json(text)
     except ValueError as error:
         raise InvalidData(f"This is not JSON: {error}.", fix='Give {"inputs": [...]}.') from None
-    return samples_of(description, cast("dict[str, Any]", given) if isinstance(given, dict) else {"inputs": given})
+    return parse_request(description, cast("dict[str, Any]", given) if isinstance(given, dict) else {"inputs": given})
 
 
-def _npy(description: Description, path: Path) -> list[Sample]:
+def _read_npy(description: Description, path: Path) -> list[Sample]:
     try:
         array = np.load(path, allow_pickle=False)
     except (ValueError, TypeError, EOFError, OverflowError, MemoryError) as error:
         raise InvalidData(f"It is no array that can be read: {error}", fix="Save numbers with numpy.save.") from None
-    only_input(description)
+    require_single_input(description)
     if not isinstance(array, np.ndarray):
         raise InvalidData("It holds several arrays.", fix="Save one with numpy.save.")
     if not array.nbytes:
         raise InvalidData("It holds no number.", fix="Give one row for each sample.")
-    return samples_in(description, [array])
+    return split_samples(description, [array])
 
 
-def _json(description: Description, path: Path) -> list[Sample]:
-    return samples_in_text(description, path.read_bytes())
+def _read_json(description: Description, path: Path) -> list[Sample]:
+    return parse_json_samples(description, path.read_bytes())
 
 
-def _txt(description: Description, path: Path) -> list[Sample]:
+def _read_txt(description: Description, path: Path) -> list[Sample]:
     try:
         text = path.read_bytes().decode()
     except UnicodeDecodeError as error:
         raise InvalidData(f"It is not UTF-8: {error}.", fix="Save it as UTF-8.") from None
-    return [bytes_of(description, text, "The text")]
+    return [text_sample(description, text, "The text")]
 
 
-def _csv(description: Description, path: Path) -> list[Sample]:
+def _read_csv(description: Description, path: Path) -> list[Sample]:
     """Read rows of numbers; a first row that is not all numbers names the columns, in any order."""
     try:
         lines = [row for row in csv.reader(io.StringIO(path.read_bytes().decode("utf-8-sig")), strict=True) if row]
     except (csv.Error, UnicodeDecodeError) as error:
         raise InvalidData(f"It is no CSV: {error}.", fix="Separate numbers by commas.") from None
     columns, known = description.reading.columns, set(description.reading.columns)
-    named = bool(lines) and any(_number(cell) is None for cell in lines[0])
+    named = bool(lines) and any(_parse_number(cell) is None for cell in lines[0])
     names = [cell.strip() for cell in lines[0]] if named else list(columns)
     if len(set(names)) != len(names):
         raise InvalidData("Two columns have one name.", fix="Name each column once.")
@@ -109,29 +109,29 @@ def _csv(description: Description, path: Path) -> list[Sample]:
     for number, row in enumerate(lines[named:], 1 + named):
         if len(row) != len(names):
             raise InvalidData(f"Line {number} has {len(row)} cells.", fix=f"It must have {len(names)}.")
-        cells = {name: _number(cell) for name, cell in zip(names, row, strict=True)}
+        cells = {name: _parse_number(cell) for name, cell in zip(names, row, strict=True)}
         wrong = next((name for name, value in cells.items() if value is None and name in known), None)
         if wrong is not None:
             raise InvalidData(f"Line {number} has no number for {wrong}.", fix="Fill it in, or leave the line out.")
-        samples.append(row_of(description, cells, f"Line {number}"))
+        samples.append(row_sample(description, cells, f"Line {number}"))
     if not samples:
         raise InvalidData("It holds no row.", fix="Give one row for each sample.")
     return samples
 
 
-def _number(cell: str) -> float | None:
+def _parse_number(cell: str) -> float | None:
     try:
         return float(cell)
     except ValueError:
         return None
 
 
-def _picture(description: Description, path: Path) -> list[Sample]:
+def _read_image(description: Description, path: Path) -> list[Sample]:
     try:
         from PIL import Image, UnidentifiedImageError
     except ModuleNotFoundError as error:
         raise MissingExtra("pillow", "demo") from error
-    reading, spec = description.reading, only_input(description)
+    reading, spec = description.reading, require_single_input(description)
     if len(spec.shape) != 4:
         raise InvalidConfig(f"The model takes {spec}, which is no picture.", fix="Give .npy or JSON.")
     _, channels, height, width = spec.shape
@@ -156,4 +156,4 @@ def _picture(description: Description, path: Path) -> list[Sample]:
     planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     if len(planes) != channels.lowest:
         raise InvalidData(f"The picture has {len(planes)} channels.", fix=f"The model takes {channels}.")
-    return samples_in(description, [planes])
+    return split_samples(description, [planes])

@@ -1,6 +1,6 @@
-"""What goes into an exported model and what comes out of it, in words that a manifest can hold.
+"""Describes the inputs and outputs of an exported model as records for its manifest.
 
-Everything here is a record of bounded fields, read back by `ground.asked`: a manifest is input like any other.
+Everything here is a record of bounded fields, parsed by `core.untrusted_input`: a manifest is untrusted input.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Kind = Literal["pt2", "onnx", "torchscript"]
 FILES: Final[dict[Kind, str]] = {"pt2": "model.pt2", "onnx": "model.onnx", "torchscript": "model.ts"}
 
 Dtype = Literal["float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
-"""What both torch and NumPy know."""
+"""Types that both torch and NumPy support."""
 
 Word = Annotated[str, Bounds(0, 200)]
 Size = Annotated[int, Bounds(0, 2**31)]
@@ -22,15 +22,15 @@ Size = Annotated[int, Bounds(0, 2**31)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """One dimension."""
+    """Allowed sizes of one dimension."""
 
     lowest: Size
     highest: Size | None = None
-    """None = as many as there are."""
+    """Largest size; None = unbounded."""
 
     @property
     def fixed(self) -> bool:
-        """It has one size only."""
+        """True where only one size is allowed."""
         return self.lowest == self.highest
 
     def __str__(self) -> str:
@@ -46,39 +46,38 @@ class Array:
     name: Word
     dtype: Dtype
     shape: Annotated[tuple[Extent, ...], Bounds(0, 16)]
-    """The first dimension is the batch."""
+    """Allowed sizes; the first dimension is the batch."""
     lowest: Annotated[float, Bounds(-(2**63), 2**63)] | None = None
-    """Values allowed, where that is known: of tokens, the smallest one."""
-    highest: Annotated[float, Bounds(-(2**63), 2**63)] | None = None
-
+    """Smallest allowed value, where it is known."""
+""""""
     def __str__(self) -> str:
         return f"{self.name} {self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How a file of the user's becomes the model's input; what was done to the data before training is done again."""
+    """How a user's file becomes the model's input: the preprocessing of training is repeated."""
 
     kind: Literal["array", "image", "table", "text"] = "array"
-    """What it is made of. An array may be given for each of them, prepared as in training."""
+    """Kind of file. Instead of any of them an array may be given, prepared as in training."""
     mode: Literal["L", "RGB"] = "L"
-    """Of images: grey, or three colours."""
+    """Color mode of images: grayscale or RGB."""
     divide: Annotated[float, Bounds(1e-30, 1e30)] = 255.0
-    """Of images: pixels are divided by this."""
+    """Number by which pixel values are divided."""
     columns: Annotated[tuple[Word, ...], Bounds(0, 100_000)] = ()
-    """Of tables: the names, in the order of training."""
+    """Names of table columns, in the order of training."""
     length: Annotated[int, Bounds(1, 2**31)] | None = None
-    """Of texts: bytes at most."""
+    """Largest length of a text in bytes."""
     words: Annotated[str, Bounds(0, 2000)] = "Arrays as in training."
-    """The same for people."""
+    """The same as text for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the model's first output means."""
+    """Meaning of the model's first output."""
 
     kind: Literal["array", "class", "value", "next_byte"] = "array"
     labels: Annotated[tuple[Word, ...], Bounds(0, 100_000)] = ()
-    """Of classes, by index."""
+    """Class names by index."""
     softmax: bool = True
-    """Of classes: the output holds logits or log-probabilities, of which softmax makes probabilities."""
+    """True where the output holds logits or log-probabilities, which softmax turns into probabilities."""

@@ -22,14 +22,14 @@ from trueloop.core.errors import CheckpointError
 from trueloop.core.json_text import parse_json
 from trueloop.core.untrusted_input import safe_repr
 
-MOST_JSON: Final = 256 << 20  # bytes of the graph
+MAX_JSON_BYTES: Final = 256 << 20  # bytes of the graph
 _MEMBERS: Final = re.compile(
     r"data/weights/weight_\d+|data/constants/tensor_\d+|data/(weights|constants)/model_(weights|constants)_config\.json"
     r"|models/model\.json|data/sample_inputs/model\.pt|archive_format|archive_version|byteorder"
     r"|\.data/(version|serialization_id)|\.format_version|\.storage_alignment|version|\.data/storage_alignment"
 )
-_TARGETS: Final = re.compile(r"torch\.ops\.\w+(\.\w+){1,2}|torch\.sym_\w+|torch\._check\w*|_operator\.\w+|math\.\w+")
-_UNSAFE_OPERATORS: Final = frozenset(("_operator.attrgetter", "_operator.methodcaller", "_operator.call"))
+_TARGETS: Final = re.compile(r"torch\.ops\.\w+(\.\w+){1,2}|torch\.sym_\w+|torch\._check\w*|_is_allowed_operator\.\w+|math\.\w+")
+_UNSAFE_OPERATORS: Final = frozenset(("_is_allowed_operator.attrgetter", "_is_allowed_operator.methodcaller", "_is_allowed_operator.call"))
 _SYMPY: Final = frozenset((
     "Integer", "Rational", "Float", "Symbol", "Add", "Mul", "Pow", "Abs", "Max", "Min", "Mod", "PythonMod",
     "ModularIndexing", "FloorDiv", "CleanDiv", "CeilDiv", "IntTrueDiv", "FloatTrueDiv", "TruncToInt",
@@ -52,81 +52,81 @@ def refuse_code(path: Path) -> None:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            members = _members(path, archive)
+            members = _read_members(path, archive)
             for name in ("data/weights/model_weights_config.json", "data/constants/model_constants_config.json"):
-                _check_payloads(path, _json(path, archive, members, name))
-            _check_graph(path, _json(path, archive, members, "models/model.json"))
+                _check_payloads(path, _read_json(path, archive, members, name))
+            _check_graph(path, _read_json(path, archive, members, "models/model.json"))
             inputs = members.get("data/sample_inputs/model.pt")
             if inputs is not None and inputs.file_size:
-                raise _refused(path, "example inputs, which are pickled")
+                raise _rejected(path, "example inputs, which are pickled")
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as error:
-        raise _refused(path, f"no readable archive ({error})") from error
+        raise _rejected(path, f"no readable archive ({error})") from error
 
 
-def _members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+def _read_members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     """Return the members by name, without the folder that torch puts around them."""
     named = [(info.filename.partition("/")[2], info) for info in archive.infolist()]
     tops = {info.filename.partition("/")[0] for _, info in named}
     twice = [name for name, count in Counter(name for name, _ in named).items() if count > 1]
     strange = [name for name, _ in named if not _MEMBERS.fullmatch(name)]
     if len(tops) != 1 or twice or strange:
-        raise _refused(path, f"the member {safe_repr((strange or twice or sorted(tops))[0])}")
+        raise _rejected(path, f"the member {safe_repr((strange or twice or sorted(tops))[0])}")
     return dict(named)
 
 
-def _json(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: str) -> Any:
+def _read_json(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], name: str) -> Any:
     info = members.get(name)
-    if info is None or info.file_size > MOST_JSON:
-        raise _refused(path, f"no {name}, or one that is too large")
+    if info is None or info.file_size > MAX_JSON_BYTES:
+        raise _rejected(path, f"no {name}, or one that is too large")
     try:
         return parse_json(archive.read(info))
     except ValueError as error:
-        raise _refused(path, f"a {name} that is not JSON") from error
+        raise _rejected(path, f"a {name} that is not JSON") from error
 
 
 def _check_payloads(path: Path, config: Any) -> None:
-    for payload in _mappings(config):
+    for payload in _walk_mappings(config):
         stored = payload.get("path_name")
         if payload.get("use_pickle") or (stored is not None and not re.fullmatch(r"(weight|tensor)_\d+", str(stored))):
-            raise _refused(path, f"the pickled object {safe_repr(stored)}")
+            raise _rejected(path, f"the pickled object {safe_repr(stored)}")
 
 
 def _check_graph(path: Path, graph: Any) -> None:
-    for part in _mappings(graph):
+    for part in _walk_mappings(graph):
         expression, target = part.get("expr_str"), part.get("target")
-        if expression is not None and not _arithmetic(expression):
-            raise _refused(path, f"the size {safe_repr(expression)}")
-        if "inputs" in part and target is not None and not _operator(target):
-            raise _refused(path, f"the operator {safe_repr(target)}")
+        if expression is not None and not _is_arithmetic(expression):
+            raise _rejected(path, f"the size {safe_repr(expression)}")
+        if "inputs" in part and target is not None and not _is_allowed_operator(target):
+            raise _rejected(path, f"the operator {safe_repr(target)}")
         for value in part.values():
-            if isinstance(value, str) and "children_spec" in value and not _plain_tree(value):
-                raise _refused(path, f"inputs or outputs of another kind: {safe_repr(value)}")
+            if isinstance(value, str) and "children_spec" in value and not _is_plain_tree(value):
+                raise _rejected(path, f"inputs or outputs of another kind: {safe_repr(value)}")
 
 
-def _plain_tree(text: str) -> bool:
+def _is_plain_tree(text: str) -> bool:
     """True for tuples, lists and dictionaries of tensors: other kinds have torch import modules by name."""
     try:
-        nodes = list(_mappings(parse_json(text)))
+        nodes = list(_walk_mappings(parse_json(text)))
     except ValueError:
         return False
     kinds = all(node.get("type") in (None, "builtins.tuple", "builtins.list", "builtins.dict") for node in nodes)
     return kinds and not any("__enum__" in str(node.get("context")) for node in nodes)
 
 
-def _operator(target: Any) -> bool:
+def _is_allowed_operator(target: Any) -> bool:
     return isinstance(target, str) and bool(_TARGETS.fullmatch(target)) and target not in _UNSAFE_OPERATORS
 
 
-def _arithmetic(expression: Any) -> bool:
+def _is_arithmetic(expression: Any) -> bool:
     """True for what sympy may evaluate: sums and products of whole numbers and symbols."""
     try:
         tree = ast.parse(str(expression), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    return all(isinstance(node, _PARTS) and _harmless(node) for node in ast.walk(tree))
+    return all(isinstance(node, _PARTS) and _is_harmless(node) for node in ast.walk(tree))
 
 
-def _harmless(node: ast.AST) -> bool:
+def _is_harmless(node: ast.AST) -> bool:
     if isinstance(node, ast.Name):
         return node.id in _SYMPY or bool(re.fullmatch(r"[a-z]{1,3}\d+", node.id))
     if isinstance(node, ast.Call):
@@ -136,7 +136,7 @@ def _harmless(node: ast.AST) -> bool:
     return True
 
 
-def _mappings(tree: Any) -> Iterator[dict[str, Any]]:
+def _walk_mappings(tree: Any) -> Iterator[dict[str, Any]]:
     """Yield every mapping in a tree of JSON."""
     waiting = [tree]
     while waiting:
@@ -149,7 +149,7 @@ def _mappings(tree: Any) -> Iterator[dict[str, Any]]:
             waiting.extend(cast("list[Any]", part))
 
 
-def _refused(path: Path, what: str) -> CheckpointError:
+def _rejected(path: Path, what: str) -> CheckpointError:
     return CheckpointError(
         f"{path} is not opened: it has {what}.",
         why="torch.export.load would unpickle or evaluate it, which can run any code.",

@@ -23,14 +23,14 @@ Numbers: TypeAlias = "NDArray[Any]"
 Sample = tuple[Numbers, ...]
 
 
-def samples_of(description: Description, given: Mapping[str, Any], *, most: int | None = None) -> list[Sample]:
+def parse_request(description: Description, given: Mapping[str, Any], *, max_samples: int | None = None) -> list[Sample]:
     """Make samples of a JSON object with one of the fields "inputs", "text" or "rows".
 
     Args:
-        description: of the model.
+        description: description of the model.
         given: "inputs" holds nested lists, of one sample or of several, or for a model of several inputs an object of
             those by name; "text" one text or a list; "rows" a list of objects, column by name.
-        most: samples.
+        max_samples: largest number of samples.
 
     Raises:
         InvalidConfig: a field that is unknown or does not fit this model, or too many samples.
@@ -48,14 +48,14 @@ def samples_of(description: Description, given: Mapping[str, Any], *, most: int 
     if len(given) != 1:
         raise InvalidConfig(f"{len(given)} fields were given.", fix=f"Give one: {' or '.join(known)}.")
     ((field, value),) = given.items()
-    makers = {"inputs": _nested, "text": _texts, "rows": _rows}
+    makers = {"inputs": _samples_from_inputs, "text": _samples_from_text, "rows": _samples_from_rows}
     samples = makers[field](description, value)
-    if not samples or (most is not None and len(samples) > most):
-        raise InvalidConfig(f"{len(samples)} samples were given.", fix=f"Give 1 to {most or 'any number'} at a time.")
+    if not samples or (max_samples is not None and len(samples) > max_samples):
+        raise InvalidConfig(f"{len(samples)} samples were given.", fix=f"Give 1 to {max_samples or "any number"} at a time.")
     return samples
 
 
-def samples_in(description: Description, arrays: Sequence[Numbers]) -> list[Sample]:
+def split_samples(description: Description, arrays: Sequence[Numbers]) -> list[Sample]:
     """Make samples of one array for each input, with or without the batch dimension.
 
     Raises:
@@ -65,10 +65,10 @@ def samples_in(description: Description, arrays: Sequence[Numbers]) -> list[Samp
     for spec, array in zip(description.inputs, arrays, strict=True):
         alone = array.ndim == len(spec.shape) - 1
         if not alone and array.ndim != len(spec.shape):
-            raise _refused(spec.name, f"has {array.ndim} dimensions", spec)
+            raise _rejected(spec.name, f"has {array.ndim} dimensions", spec)
         several = cast("list[Numbers]", [array] if alone else list(array))
         whole.append(
-            [checked(spec, each, f"{spec.name}" if alone else f"{spec.name}[{n}]") for n, each in enumerate(several)]
+            [validate_array(spec, each, f"{spec.name}" if alone else f"{spec.name}[{n}]") for n, each in enumerate(several)]
         )
     counts = {len(each) for each in whole}
     if len(counts) > 1:
@@ -76,7 +76,7 @@ def samples_in(description: Description, arrays: Sequence[Numbers]) -> list[Samp
     return list(zip(*whole, strict=True))
 
 
-def checked(spec: Array, array: Numbers, where: str) -> Numbers:
+def validate_array(spec: Array, array: Numbers, where: str) -> Numbers:
     """Return one input of one sample in the model's own type.
 
     Raises:
@@ -88,26 +88,26 @@ def checked(spec: Array, array: Numbers, where: str) -> Numbers:
         for size, extent in zip(array.shape, sizes, strict=True)
     )
     if not fits:
-        raise _refused(where, f"has the shape [{', '.join(map(str, array.shape))}]", spec)
+        raise _rejected(where, f"has the shape [{', '.join(map(str, array.shape))}]", spec)
     wanted = np.dtype(spec.dtype)
     if array.dtype.kind not in "biuf" or (array.dtype.kind == "b") != (wanted.kind == "b"):
-        raise _refused(where, f"is of type {array.dtype}", spec)
+        raise _rejected(where, f"is of type {array.dtype}", spec)
     if array.dtype.kind == "f" and wanted.kind in "iu":
-        raise _refused(where, f"is of type {array.dtype}, and the model takes whole numbers", spec)
-    if not _finite(array):
-        raise _refused(where, "holds NaN or infinity", spec)
+        raise _rejected(where, f"is of type {array.dtype}, and the model takes whole numbers", spec)
+    if not _is_finite(array):
+        raise _rejected(where, "holds NaN or infinity", spec)
     with np.errstate(over="ignore"):
         found: Numbers = array.astype(wanted)
-    if not _finite(found) or (wanted.kind in "iu" and bool((found != array).any())):
-        raise _refused(where, f"holds a number that {spec.dtype} cannot", spec)
+    if not _is_finite(found) or (wanted.kind in "iu" and bool((found != array).any())):
+        raise _rejected(where, f"holds a number that {spec.dtype} cannot", spec)
     if found.size and spec.lowest is not None and found.min() < spec.lowest:
-        raise _refused(where, f"holds {found.min()}", spec)
+        raise _rejected(where, f"holds {found.min()}", spec)
     if found.size and spec.highest is not None and found.max() > spec.highest:
-        raise _refused(where, f"holds {found.max()}", spec)
+        raise _rejected(where, f"holds {found.max()}", spec)
     return found
 
 
-def only_input(description: Description) -> Array:
+def require_single_input(description: Description) -> Array:
     """Return the input of a model that takes one.
 
     Raises:
@@ -119,7 +119,7 @@ def only_input(description: Description) -> Array:
     return description.inputs[0]
 
 
-def bytes_of(description: Description, text: str, where: str) -> Sample:
+def text_sample(description: Description, text: str, where: str) -> Sample:
     """Make a sample of a text.
 
     Raises:
@@ -136,11 +136,11 @@ def bytes_of(description: Description, text: str, where: str) -> Sample:
             why="What is beyond the model's reach would be left out of the answer.",
             fix=f"Give 1 to {most or 'any number of'} bytes.",
         )
-    spec = only_input(description)
-    return (checked(spec, np.frombuffer(content, dtype=np.uint8), where),)
+    spec = require_single_input(description)
+    return (validate_array(spec, np.frombuffer(content, dtype=np.uint8), where),)
 
 
-def row_of(description: Description, row: Mapping[str, Any], where: str) -> Sample:
+def row_sample(description: Description, row: Mapping[str, Any], where: str) -> Sample:
     """Make a sample of numbers by column.
 
     Raises:
@@ -158,44 +158,44 @@ def row_of(description: Description, row: Mapping[str, Any], where: str) -> Samp
             f"{where} lacks {format_count(len(missing), 'column')}: {', '.join(missing[:3])}.",
             fix="Give every column of training.",
         )
-    spec = only_input(description)
-    numbers = _numbers([row[name] for name in columns], where)
-    return (checked(spec, numbers, where),)
+    spec = require_single_input(description)
+    numbers = _to_array([row[name] for name in columns], where)
+    return (validate_array(spec, numbers, where),)
 
 
-def _nested(description: Description, value: Any) -> list[Sample]:
+def _samples_from_inputs(description: Description, value: Any) -> list[Sample]:
     specs = description.inputs
     if len(specs) == 1 and not isinstance(value, dict):
-        return samples_in(description, [_numbers(value, "inputs")])
+        return split_samples(description, [_to_array(value, "inputs")])
     if not isinstance(value, dict) or set(cast("dict[str, Any]", value)) != {spec.name for spec in specs}:
         names = ", ".join(spec.name for spec in specs)
         raise InvalidConfig(f"inputs is {safe_repr(value)}.", fix=f"Give an object of {names}.")
     given = cast("dict[str, Any]", value)
-    return samples_in(description, [_numbers(given[spec.name], spec.name) for spec in specs])
+    return split_samples(description, [_to_array(given[spec.name], spec.name) for spec in specs])
 
 
-def _texts(description: Description, value: Any) -> list[Sample]:
+def _samples_from_text(description: Description, value: Any) -> list[Sample]:
     texts: list[Any] = value if isinstance(value, list) else [value]
     if not all(isinstance(text, str) for text in texts):
         raise InvalidConfig(f"text is {safe_repr(value)}.", fix="Give a text, or a list of texts.")
-    return [bytes_of(description, text, f"text[{place}]") for place, text in enumerate(texts)]
+    return [text_sample(description, text, f"text[{place}]") for place, text in enumerate(texts)]
 
 
-def _rows(description: Description, value: Any) -> list[Sample]:
+def _samples_from_rows(description: Description, value: Any) -> list[Sample]:
     rows: list[Any] = value if isinstance(value, list) else [value]
     if not all(isinstance(row, dict) for row in rows):
         raise InvalidConfig(f"rows is {safe_repr(value)}.", fix="Give a list of objects: column by name.")
-    return [row_of(description, row, f"rows[{place}]") for place, row in enumerate(rows)]
+    return [row_sample(description, row, f"rows[{place}]") for place, row in enumerate(rows)]
 
 
-def _numbers(value: Any, where: str) -> Numbers:
+def _to_array(value: Any, where: str) -> Numbers:
     """Make an array of nested lists of numbers.
 
     Raises:
         InvalidData: something else is in them, they are ragged, or nested too deep.
     """
     flat: list[int | float | bool] = []
-    shape = _walk(value, where, flat, 16)
+    shape = _flatten(value, where, flat, 16)
     kinds = {type(each) for each in flat}
     if bool in kinds and len(kinds) > 1:
         raise InvalidData(f"{where} mixes numbers with true and false.", fix="Give numbers.")
@@ -208,12 +208,12 @@ def _numbers(value: Any, where: str) -> Numbers:
     return array.reshape(shape)
 
 
-def _walk(value: Any, where: str, flat: list[Any], deepest: int) -> tuple[int, ...]:
+def _flatten(value: Any, where: str, flat: list[Any], max_depth: int) -> tuple[int, ...]:
     if isinstance(value, list):
-        if deepest == 0:
+        if max_depth == 0:
             raise InvalidData(f"{where} is nested too deep.", fix="Give lists as deep as the model's input.")
         items = cast("list[Any]", value)
-        shapes = [_walk(item, f"{where}[{place}]", flat, deepest - 1) for place, item in enumerate(items)]
+        shapes = [_flatten(item, f"{where}[{place}]", flat, max_depth - 1) for place, item in enumerate(items)]
         if any(shape != shapes[0] for shape in shapes):
             place = next(place for place, shape in enumerate(shapes) if shape != shapes[0])
             raise InvalidData(f"{where}[{place}] is of another size than {where}[0].", fix="Give lists of one size.")
@@ -224,11 +224,11 @@ def _walk(value: Any, where: str, flat: list[Any], deepest: int) -> tuple[int, .
     return ()
 
 
-def _finite(array: Numbers) -> bool:
+def _is_finite(array: Numbers) -> bool:
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
-def _refused(where: str, what: str, spec: Array) -> InvalidData:
+def _rejected(where: str, what: str, spec: Array) -> InvalidData:
     one = f"{spec.dtype}[{', '.join(map(str, spec.shape[1:]))}]"
     low, high = spec.lowest, spec.highest
     bounds = "" if low is None or high is None else f", values from {low:g} to {high:g}"

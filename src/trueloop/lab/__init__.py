@@ -1,1 +1,1 @@
-"""The lab: a page on this machine that shows a training loop on real PyTorch."""
+"""The lab: a local web page that shows a training loop in real PyTorch."""

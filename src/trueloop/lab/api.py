@@ -1,4 +1,4 @@
-"""Pages that ask and are answered: JSON in, JSON out, nothing kept."""
+"""Answers the JSON requests of the pages, those that need torch in worker processes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from trueloop.lab.views.load import View, views
 from trueloop.lab.visible_runs import VisibleRuns
 from trueloop.lab.workers import WorkerLost, Worker, Workers
 
-MAX_BODY_BYTES: Final = 64 << 10  # bytes of a question
-BODY_TIMEOUT_S: Final = 10.0  # that a question may take to arrive
+MAX_BODY_BYTES: Final = 64 << 10  # of a request body
+BODY_TIMEOUT_S: Final = 10.0  # for a request body to arrive
 ANSWER_TIMEOUT_S: Final = 20.0
 MAX_CALCULATORS: Final = 2
-MAX_WAITING: Final = 64  # questions that wait for a calculator
-SEE_TERMINAL: Final = "The lab's terminal says why."
+MAX_WAITING: Final = 64  # requests that wait for a worker
+SEE_TERMINAL: Final = "See the lab's terminal."
 
 
 class RequestHandler:
-    """Answers every view, those that need torch in workers."""
+    """Answers requests to all views; stateless except for idle workers and open runs."""
 
     def __init__(self, workers: Workers, runs: VisibleRuns, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self._workers, self._runs, self._timeout_s = workers, runs, timeout_s
@@ -38,48 +38,48 @@ class RequestHandler:
         self._waiting = 0
 
     async def describe(self, request: Request) -> Response:
-        """Tell what a page can ask, for its controls."""
+        """Return the fields of a page's query, for its controls."""
         try:
             return _json_response(describe_fields(_find_view(request).query_type))
-        except RequestError as refused:
-            return _json_response(refused.words, refused.status)
+        except RequestError as error:
+            return _json_response(error.body, error.status)
 
     async def answer(self, request: Request) -> Response:
-        """Answer one question, or say in a 4xx why not."""
+        """Answer one request, or return an error status with the reason."""
         try:
             view = _find_view(request)
-            given = decode_object(await read_json_body(request, largest=MAX_BODY_BYTES, slowest_s=BODY_TIMEOUT_S))
-            asked = parse_record(view.query_type, given)  # here, so that what cannot be met costs no worker
+            query_fields = decode_object(await read_json_body(request, max_bytes=MAX_BODY_BYTES, timeout_s=BODY_TIMEOUT_S))
+            query = parse_record(view.query_type, query_fields)  # an invalid query needs no worker
             if view.needs_torch:
                 async with self._slow if view.slow else contextlib.nullcontext():
-                    return await self._compute_in_worker(request.path_params["page"], given)
-            known = (asked, self._runs) if view.needs_runs else (asked,)
-            return _json_response(await run_in_threadpool(view.answer, *known))
+                    return await self._compute_in_worker(request.path_params["page"], query_fields)
+            arguments = (query, self._runs) if view.needs_runs else (query,)
+            return _json_response(await run_in_threadpool(view.answer, *arguments))
         except InvalidConfig as error:
             return _json_response(error_body(error), 400)
-        except RequestError as refused:
-            return _json_response(refused.words, refused.status)
+        except RequestError as error:
+            return _json_response(error.body, error.status)
         except WorkerLost as error:
-            return _json_response({"what": f"The process that computes has ended: {error}.", "why": "", "fix": SEE_TERMINAL}, 500)
+            return _json_response({"what": f"The worker process has ended: {error}.", "why": "", "fix": SEE_TERMINAL}, 500)
 
-    async def _compute_in_worker(self, name: str, given: Mapping[str, Any]) -> Response:
+    async def _compute_in_worker(self, name: str, query_fields: Mapping[str, Any]) -> Response:
         async with self._borrow_worker() as worker:
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    await worker.send(encode_json({"view": name, "asked": given}))
+                    await worker.send(encode_json({"view": name, "query": query_fields}))
                     reply = await worker.receive()
             except TimeoutError:
-                raise RequestError(503, f"This took more than {self._timeout_s:g} s.", "Ask for less.") from None
+                raise RequestError(503, f"The computation took more than {self._timeout_s:g} s.", "Choose smaller settings.") from None
         assert isinstance(reply, str)
         if reply.startswith('{"answer":'):
             return Response(reply[len('{"answer":') : -1], media_type="application/json")
-        return Response(reply[len('{"refused":') : -1], 400, media_type="application/json")
+        return Response(reply[len('{"error":') : -1], 400, media_type="application/json")
 
     @contextlib.asynccontextmanager
     async def _borrow_worker(self) -> AsyncGenerator[Worker]:
-        """Lend a worker; one that failed its borrower is not lent again."""
+        """Lend an idle or a new worker; one that failed is not used again."""
         if self._waiting >= MAX_WAITING:
-            raise RequestError(503, f"{MAX_WAITING} questions wait already.", "Ask again in a while.")
+            raise RequestError(503, f"{MAX_WAITING} requests are waiting already.", "Try again later.")
         self._waiting += 1
         try:
             await self._slots.acquire()
@@ -97,7 +97,7 @@ class RequestHandler:
             self._slots.release()
 
     async def stop(self) -> None:
-        """Give the workers back."""
+        """End the idle workers."""
         for worker in self._free:
             await worker.end()
 

@@ -1,4 +1,4 @@
-"""The worker that answers pages whose numbers PyTorch computes: one question at a time, nothing kept."""
+"""The worker that answers queries of pages with PyTorch, one at a time and without state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trueloop.lab.views.load import views
 
 
 def serve(read_fd: int, write_fd: int) -> None:
-    """Answer ``{"view", "asked"}`` with ``{"answer"}`` or ``{"refused"}``, in order, until the server hangs up."""
+    """Answer ``{"view", "query"}`` with ``{"answer"}`` or ``{"error"}``, in order, until the server disconnects."""
     channel = Channel(read_fd, write_fd)
     while True:
         try:
@@ -26,6 +26,6 @@ def serve(read_fd: int, write_fd: int) -> None:
 def _reply(message: Mapping[str, Any]) -> Mapping[str, Any]:
     view = views()[message["view"]]
     try:
-        return {"answer": view.answer(parse_record(view.query_type, message["asked"]))}
+        return {"answer": view.answer(parse_record(view.query_type, message["query"]))}
     except InvalidConfig as error:
-        return {"refused": error_body(error)}
+        return {"error": error_body(error)}

@@ -1,4 +1,4 @@
-"""A worker's end of its line to the server: JSON lines come in, texts and frames go out."""
+"""A worker's connection to the server: receives JSON lines, sends JSON messages and binary frames."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from trueloop.app.web.wire_format import FRAME, LENGTH, TEXT, decode_object, enc
 from trueloop.core.errors import InvalidConfig
 
 CHUNK_BYTES: Final = 1 << 16
-MAX_LINE_BYTES: Final = 1 << 20  # bytes of one line; the server lets far less through
+MAX_LINE_BYTES: Final = 1 << 20  # the server passes far less on
 
 
 class Channel:
-    """Reads and writes file descriptors; nothing else in the worker may write to them.
+    """The only reader and writer of the worker's file descriptors.
 
     Args:
-        read_fd: lines of JSON, one object each, end with a newline.
-        write_fd: takes messages, each behind its length.
+        read_fd: JSON lines, one object each.
+        write_fd: takes messages, each prefixed with its length.
     """
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
@@ -27,11 +27,11 @@ class Channel:
         self._rest = b""
 
     def receive(self, timeout_s: float | None = 0.0) -> list[Mapping[str, Any]]:
-        """Return the messages that have come, waiting up to ``timeout_s`` for the first; None waits for ever.
+        """Return the received messages, waiting up to ``timeout_s`` for the first; None waits without limit.
 
         Raises:
-            EOFError: the server has hung up.
-            InvalidConfig: a line is not a JSON object; it is the first to be read, and the lines after it are kept.
+            EOFError: the server has disconnected.
+            InvalidConfig: the first line is not a JSON object; the lines after it stay buffered.
         """
         if b"\n" not in self._rest:
             ready, _, _ = select.select([self._read], [], [], timeout_s)
@@ -47,7 +47,7 @@ class Channel:
             try:
                 messages.append(decode_object(line))
             except InvalidConfig:
-                if messages:  # they count, and the line is refused when it is its turn
+                if messages:  # the invalid line is reported by the next call
                     break
                 self._rest = rest
                 raise
@@ -55,11 +55,11 @@ class Channel:
         return messages
 
     def send_json(self, message: Mapping[str, Any]) -> None:
-        """Send a text: JSON for the page."""
+        """Send a JSON message for the page."""
         self._send(TEXT, encode_json(message).encode())
 
     def send_frame(self, data: bytes) -> None:
-        """Send a frame, see `wire.frame`."""
+        """Send a frame, see `wire_format.encode_frame`."""
         self._send(FRAME, data)
 
     def _send(self, kind: int, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Answers that take seconds to compute, kept in the user's cache folder by a name made of all that they follow from."""
+"""Caches slow answers as JSON files in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from typing import Any, Final, cast
 
 from trueloop.core.json_text import parse_json
 
-MAX_BYTES: Final = 2**20  # bytes of one answer
-MAX_ENTRIES: Final = 400  # of them: more than the catalogue has, over a few versions
+MAX_BYTES: Final = 2**20  # of one answer
+MAX_ENTRIES: Final = 400  # more than the catalogue has, over a few versions
 _KEY: Final = re.compile(r"[0-9a-f]{16,64}")
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the user's folder of what can be computed again."""
-    given = environment.get("XDG_CACHE_HOME", "")
-    root = Path(given) if given.startswith("/") else Path.home() / ".cache"
+    """Return the user's cache folder."""
+    configured = environment.get("XDG_CACHE_HOME", "")
+    root = Path(configured) if configured.startswith("/") else Path.home() / ".cache"
     return root / "trueloop"
 
 
 class DiskCache:
-    """Answers by key. What cannot be read or written is computed again; nobody is told.
+    """Answers by key; unreadable entries are misses and write errors are ignored.
 
     Args:
-        folder: made when something is first written.
+        folder: created by the first write.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return an answer, or None."""
+        """Return the cached answer, or None."""
         path = self._path(key)
         try:
             if path.stat().st_size > MAX_BYTES:
                 return None
-            told: Any = parse_json(path.read_bytes())
+            answer: Any = parse_json(path.read_bytes())
         except (OSError, ValueError):
             return None
-        return cast("dict[str, Any]", told) if isinstance(told, dict) else None
+        return cast("dict[str, Any]", answer) if isinstance(answer, dict) else None
 
     def put(self, key: str, answer: Mapping[str, Any]) -> None:
-        """Keep an answer, strict JSON already; the oldest ones go."""
+        """Store an answer of strict JSON values, and delete the oldest entries above the limit."""
         path = self._path(key)
-        beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+        temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            beside.write_text(json.dumps(answer, allow_nan=False), encoding="utf-8")
-            beside.replace(path)
+            temporary.write_text(json.dumps(answer, allow_nan=False), encoding="utf-8")
+            temporary.replace(path)
             self._evict()
         except (OSError, ValueError):
             with contextlib.suppress(OSError):
-                beside.unlink()
+                temporary.unlink()
 
     def _path(self, key: str) -> Path:
         assert _KEY.fullmatch(key)
@@ -65,7 +65,7 @@ class DiskCache:
 
     def _evict(self) -> None:
         with os.scandir(self._folder) as entries:
-            ours = [entry for entry in entries if _KEY.match(entry.name)]
-        if len(ours) > MAX_ENTRIES:
-            for entry in sorted(ours, key=lambda each: each.stat().st_mtime)[:-MAX_ENTRIES]:
-                os.unlink(entry.path)  # noqa: PTH108 - of a scan
+            cached = [entry for entry in entries if _KEY.match(entry.name)]
+        if len(cached) > MAX_ENTRIES:
+            for entry in sorted(cached, key=lambda each: each.stat().st_mtime)[:-MAX_ENTRIES]:
+                os.unlink(entry.path)  # noqa: PTH108 - from scandir

@@ -1,4 +1,4 @@
-"""The frames of one run: when one is due, and what is in it."""
+"""Builds and sends the frames of a run at the pace at which the page paints them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from trueloop.app.web.wire_format import encode_frame
 from trueloop.lab.teaching.decision_planes import Plane, pictures
 from trueloop.lab.teaching.player import Curves, Play
 
-MIN_INTERVAL_S: Final = 1 / 31  # a page that paints 30 times a second gets one for each
-MAX_TIME_SHARE: Final = 0.5  # of the time, at most, that making frames may take from the training
-MAX_UNPAINTED: Final = 2  # frames on their way, at most
-PAINT_TIMEOUT_S: Final = 5.0  # that training goes on for without anything being painted
-LARGE_FRAME_INTERVAL: Final = 3  # one frame in so many has what is large: weights, maps of neurons
-MAX_WEIGHTS: Final = 1200  # of a network whose weights are sent
+MIN_INTERVAL_S: Final = 1 / 31  # a page paints 30 times a second
+MAX_TIME_SHARE: Final = 0.5  # of the time may be spent on frames instead of training
+MAX_UNPAINTED: Final = 2  # frames sent and not yet painted
+PAINT_TIMEOUT_S: Final = 5.0  # training pauses when nothing was painted for so long
+LARGE_FRAME_INTERVAL: Final = 3  # one frame in so many has weights and neuron maps
+MAX_WEIGHTS: Final = 1200  # weights of larger networks are not sent
 
 
 class FrameSender:
-    """Makes frames as long as the page paints them.
+    """Sends frames while the page paints them.
 
     Args:
-        send: sends the bytes of one.
+        send: sends the bytes of a frame.
     """
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
@@ -36,33 +36,33 @@ class FrameSender:
         self.neurons = False
 
     def start_run(self, run: int) -> None:
-        """Begin with another run."""
+        """Reset the pace for a new run."""
         self._run, self._due_s, self._rate = run, 0.0, None
         self._rate_start = (perf_counter(), 0)
         self._last_paint_s = perf_counter()
 
     def acknowledge(self, number: int) -> None:
-        """Take in the newest frame that the page has painted; others than were sent are not believed."""
+        """Record the newest painted frame; numbers of frames never sent are ignored."""
         self._painted = max(self._painted, min(number, self._number))
         self._last_paint_s = perf_counter()
 
     @property
     def page_keeps_up(self) -> bool:
-        """True while the page keeps up."""
+        """True while the page paints what is sent."""
         return self._number - self._painted < MAX_UNPAINTED
 
     @property
     def page_stopped(self) -> bool:
-        """True where the page has painted nothing for a while: it lies in a hidden tab, perhaps."""
+        """True if the page has painted nothing for a while, for example in a hidden tab."""
         return not self.page_keeps_up and perf_counter() - self._last_paint_s > PAINT_TIMEOUT_S
 
     @property
     def is_due(self) -> bool:
-        """True where it is time for another."""
+        """True if the next frame should be sent."""
         return self.page_keeps_up and perf_counter() >= self._due_s
 
     def send(self, play: Play, state: str) -> None:
-        """Make one and send it."""
+        """Build a frame and send it."""
         start_s = perf_counter()
         self._number += 1
         large = state != "running" or self._number % LARGE_FRAME_INTERVAL == 0

@@ -1,4 +1,4 @@
-"""Python text as coloured pieces, so that the page needs no parser."""
+"""Splits Python text into tokens with a kind, which the page colours."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ BUILTINS: Final = frozenset(dir(builtins))
 def highlight(text: str) -> list[list[tuple[str, str]]]:
     """Return the lines of a text as pieces (kind, characters).
 
-    Kinds are "keyword", "builtin", "name", "string", "number", "comment" and "" for the rest. The pieces of all lines,
-    joined, are the text; what is no Python is one piece per line.
+    Kinds are "keyword", "builtin", "name", "string", "number", "comment" and "" for the rest. The joined pieces are the
+    text. Text that is not Python is one piece per line.
     """
     lines = text.split("\n")
     starts = [[(0, "")] for _ in lines]

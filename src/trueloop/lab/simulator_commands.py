@@ -1,4 +1,4 @@
-"""What the simulator's page may say to its worker, one record for each ``do``; read strictly by `ground.asked`."""
+"""Commands of the simulator page to its worker, one record for each ``do``, validated strictly."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Label = Annotated[int, Bounds(0, 9)]
 Code = Annotated[str, Bounds(6, 6)]
 Index = Annotated[int, Bounds(0, 63)]
 Count = Annotated[int, Bounds(0, 10_000_000)]
-MAX_UPDATES: Final = 10_000_000  # updates; no run has as many
+MAX_UPDATES: Final = 10_000_000  # more than any run has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
-    """Write a script, and hold it before its first batch."""
+class Start:
+    """Write a script and start it, paused before its first batch."""
 
     config: Simulation = field(default_factory=Simulation)
     bugs: Annotated[tuple[Code, ...], Bounds(0, 8)] = ()
@@ -30,24 +30,24 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Go on."""
+    """Continue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """Stop before the next batch."""
+    """Pause before the next batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Go on for some updates."""
+    """Run some updates."""
 
     updates: Annotated[int, Bounds(1, 10_000)] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunUntil:
-    """Go on until this many updates are made."""
+    """Run until the given number of updates."""
 
     update: Count = 0
 
@@ -72,7 +72,7 @@ class AddPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovePoint:
-    """Take the nearest one away."""
+    """Remove the nearest training point."""
 
     x: Coordinate
     y: Coordinate
@@ -80,37 +80,46 @@ class RemovePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowNeurons:
-    """Show the maps of the hidden neurons, too, or show them no more."""
+    """Include the maps of the hidden neurons in frames, or stop including them."""
 
     neurons: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunScenario:
-    """Run an experiment, and check its claim."""
+    """Run an experiment and check its claim."""
 
     name: Literal[*SCENARIO_NAMES]  # pyright: ignore[reportInvalidTypeForm]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcknowledgeFrame:
-    """All frames up to this one are painted."""
+    """Acknowledge that all frames up to this one are painted."""
 
     frame: Count
 
 
-Command = Begin | Run | Pause | Step | RunUntil | EditWeight | AddPoint | RemovePoint | ShowNeurons | RunScenario | AcknowledgeFrame
+Command = Start | Run | Pause | Step | RunUntil | EditWeight | AddPoint | RemovePoint | ShowNeurons | RunScenario | AcknowledgeFrame
 KINDS: Final[Mapping[str, type[Any]]] = {
-    "begin": Begin, "run": Run, "pause": Pause, "step": Step, "until": RunUntil, "edit": EditWeight, "point": AddPoint,
-    "unpoint": RemovePoint, "look": ShowNeurons, "scenario": RunScenario, "ack": AcknowledgeFrame,
-}  # fmt: skip
+    "start": Start,
+    "run": Run,
+    "pause": Pause,
+    "step": Step,
+    "run_until": RunUntil,
+    "edit": EditWeight,
+    "add_point": AddPoint,
+    "remove_point": RemovePoint,
+    "show_neurons": ShowNeurons,
+    "scenario": RunScenario,
+    "ack": AcknowledgeFrame,
+}
 
 
 def parse_command(message: Mapping[str, Any]) -> Command:
-    """Read one message.
+    """Parse one message.
 
     Raises:
-        InvalidConfig: it says nothing of the kind.
+        InvalidConfig: it is not a valid command.
     """
     do = message.get("do")
     kind = KINDS.get(do) if isinstance(do, str) else None

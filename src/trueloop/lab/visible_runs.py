@@ -1,7 +1,7 @@
-"""The runs that the lab may show: those of one folder, and the programs that tell how they are. Nothing else is read.
+"""Lists and polls the runs that the lab may show: runs of one folder, and programs under `trueloop run --lab`.
 
-A run is asked for by a word such as "runs/digits-1" or "live/20261121-220301-4711". The part behind the stroke is
-looked for among the names that are there, and is never made into a path by itself.
+A run id is "runs/digits-1" or "live/20260121-220301-4711". The part after the slash must be one of the existing
+names before it becomes part of a path.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from trueloop.runs.live.page_data import feed_page, run_page, run_state
 from trueloop.runs.live.position_file import read_position
 from trueloop.runs.live.run_list import RunListing, list_runs, read_feed_listing
 
-MAX_READERS: Final = 24  # runs that are kept in memory, at a few MB each; the one not asked for longest goes
+MAX_READERS: Final = 24  # open readers, at a few MB each; the least recently used is closed
 POLL_INTERVAL_MS: Final = 1000
-READ_BUDGET_S: Final = 0.15  # of reading for one answer
-CATCH_UP_INTERVAL_MS: Final = 30  # where a long journal is still being read
-MAX_LISTED: Final = 100  # runs of a list: the newest, or those that a search leaves
+READ_BUDGET_S: Final = 0.15  # of reading per answer
+CATCH_UP_INTERVAL_MS: Final = 30  # while a long journal is still being read
+MAX_LISTED: Final = 100  # the newest runs, or those that match a search
 
 Reader = JournalReader | FeedReader
 
 
 class VisibleRuns:
-    """What the watch page can ask for.
+    """The runs visible on the watch page.
 
     Args:
-        runs: a folder of runs, as `trueloop train` writes them, which need not exist yet; or one run's own.
-        live: where watched programs tell how they are.
+        runs: a folder of runs, as `trueloop train` writes them, which need not exist yet; or the folder of one run.
+        live: folder of the feeds of watched programs.
     """
 
     def __init__(self, runs: Path, live: Path) -> None:
@@ -49,18 +49,18 @@ class VisibleRuns:
 
     @property
     def folder(self) -> Path:
-        """The folder of runs."""
+        """Folder of the runs."""
         return self._runs
 
     def command(self, name: str) -> str:
-        """Return what was called, behind `trueloop run`; "" where no watched program has this name."""
+        """Return the command line after `trueloop run`; "" if no watched program has this name."""
         known = live_folder.is_program_name(name) and name in live_folder.program_names(self._live)
         return " ".join(read_feed_listing(self._live / name).what.split()) if known else ""
 
     def list_runs(self, search: str) -> dict[str, Any]:
-        """List what there is, the newest first.
+        """List runs and programs, running ones first, then the newest.
 
-        Cost: 0.2 ms for each run that is shown; 10 us for each other one.
+        Cost: 0.2 ms for each listed run; 10 us for each other one.
         """
         feeds = [read_feed_listing(self._live / name) for name in live_folder.program_names(self._live)]
         found = [each for each in feeds if each.matches(search)]
@@ -71,44 +71,44 @@ class VisibleRuns:
             "folder": str(self._runs),
         }
 
-    def poll(self, words: Sequence[str], marks: Sequence[str]) -> dict[str, Any]:
-        """Return each run as it is now; of one that has not changed since its mark, that it is the same."""
-        marks = [*marks, *[""] * len(words)]
-        told = [self._poll_run(word, mark) for word, mark in zip(words, marks, strict=False)]
-        behind = any(each.get("behind") for each in told)
-        return {"runs": told, "again_ms": CATCH_UP_INTERVAL_MS if behind else POLL_INTERVAL_MS}
+    def poll(self, ids: Sequence[str], versions: Sequence[str]) -> dict[str, Any]:
+        """Return the state of each run, or that it has not changed since its version."""
+        versions = [*versions, *[""] * len(ids)]
+        states = [self._poll_run(run_id, version) for run_id, version in zip(ids, versions, strict=False)]
+        behind = any(each.get("behind") for each in states)
+        return {"runs": states, "poll_interval_ms": CATCH_UP_INTERVAL_MS if behind else POLL_INTERVAL_MS}
 
-    def _poll_run(self, word: str, mark: str) -> dict[str, Any]:
-        found = self._find_reader(word)
+    def _poll_run(self, run_id: str, version: str) -> dict[str, Any]:
+        found = self._find_reader(run_id)
         if found is None:
-            return {"id": word, "mark": "", "missing": f"There is no run {word[:80]!r} here any more."}
-        follower, lock = found
+            return {"id": run_id, "version": "", "missing": f"The run {run_id[:80]!r} no longer exists."}
+        reader, lock = found
         with lock:
             until_s = perf_counter() + READ_BUDGET_S
-            while follower.poll() and follower.has_more and perf_counter() < until_s:
-                continue  # drawing takes as long as reading a piece
-            now = _version(follower)
-            if now == mark:
-                return {"id": word, "mark": now, "same": True, "behind": follower.has_more}
-            shown = run_page(follower) if isinstance(follower, JournalReader) else feed_page(follower)
-        return {"id": word, "mark": now, **shown}
+            while reader.poll() and reader.has_more and perf_counter() < until_s:
+                continue  # drawing takes as long as reading a chunk
+            now = _version(reader)
+            if now == version:
+                return {"id": run_id, "version": now, "same": True, "behind": reader.has_more}
+            shown = run_page(reader) if isinstance(reader, JournalReader) else feed_page(reader)
+        return {"id": run_id, "version": now, **shown}
 
-    def _find_reader(self, word: str) -> tuple[Reader, threading.Lock] | None:
+    def _find_reader(self, run_id: str) -> tuple[Reader, threading.Lock] | None:
         with self._lock:
-            if word in self._readers:
-                self._readers.move_to_end(word)
-                return self._readers[word]
-        made = self._open_reader(word)
-        if made is None:
+            if run_id in self._readers:
+                self._readers.move_to_end(run_id)
+                return self._readers[run_id]
+        reader = self._open_reader(run_id)
+        if reader is None:
             return None
         with self._lock:
-            found = self._readers.setdefault(word, (made, threading.Lock()))
+            found = self._readers.setdefault(run_id, (reader, threading.Lock()))
             while len(self._readers) > MAX_READERS:
                 self._readers.popitem(last=False)
         return found
 
-    def _open_reader(self, word: str) -> Reader | None:
-        kind, _, name = word.partition("/")
+    def _open_reader(self, run_id: str) -> Reader | None:
+        kind, _, name = run_id.partition("/")
         if kind == "live" and live_folder.is_program_name(name) and name in live_folder.program_names(self._live):
             return FeedReader(self._live / name)
         if kind == "runs" and name in _folder_names(self._runs) and self._only in ("", name):
@@ -117,7 +117,7 @@ class VisibleRuns:
 
 
 def _folder_names(root: Path) -> set[str]:
-    """Return the names of real folders in a folder: no link, nothing hidden."""
+    """Return the names of the folders in a folder, without links and hidden ones."""
     try:
         with os.scandir(root) as entries:
             return {e.name for e in entries if not e.name.startswith(".") and e.is_dir(follow_symlinks=False)}
@@ -125,13 +125,13 @@ def _folder_names(root: Path) -> set[str]:
         return set()
 
 
-def _version(follower: Reader) -> str:
-    tail = follower.tail
-    told = f"{tail.offset}.{tail.restarts}.{tail.size}.{len(follower.problem)}"
-    if isinstance(follower, FeedReader):
-        now = read_position(follower.folder)
-        return f"{told}.{now.get('s')}.{follower.status().state}"[:64]
-    return f"{told}.{run_state(follower)}"[:64]
+def _version(reader: Reader) -> str:
+    tail = reader.tail
+    version = f"{tail.offset}.{tail.restarts}.{tail.size}.{len(reader.problem)}"
+    if isinstance(reader, FeedReader):
+        now = read_position(reader.folder)
+        return f"{version}.{now.get('s')}.{reader.status().state}"[:64]
+    return f"{version}.{run_state(reader)}"[:64]
 
 
 def _newest_first(found: Sequence[RunListing]) -> list[RunListing]:

@@ -1,4 +1,4 @@
-"""Live pages: a browser's WebSocket on one side, a worker of its own on the other, and nothing but a relay between."""
+"""Relays live sessions between a browser's WebSocket and a worker of its own."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from trueloop.app.web.wire_format import decode_object, error_body, encode_json
 from trueloop.core.errors import InvalidConfig
 from trueloop.lab.workers import WorkerLost, Worker, Workers
 
-MAX_SESSIONS: Final = 24  # sessions at once, on one machine
-IDLE_TIMEOUT_S: Final = 600.0  # a page that says nothing, not even that it has painted, lies in a hidden tab
-SEND_TIMEOUT_S: Final = 60.0  # a page that takes nothing of what it is sent is frozen, or wants to keep us busy
+MAX_SESSIONS: Final = 24  # open at the same time
+IDLE_TIMEOUT_S: Final = 600.0  # without any message from the page, not even that it has painted
+SEND_TIMEOUT_S: Final = 60.0  # for the page to read a message
 BUSY, IDLE, LOST = 4001, 4002, 4003
-"""Why a connection is closed, as the page hears it."""
-UNREAD_REASON: Final = "Nothing of what was sent was read, so the worker was given back."
+"""Close codes that tell the page why a connection is closed."""
+UNREAD_REASON: Final = "The page did not read its messages, so its worker was stopped."
 
 
 class LiveSessions:
@@ -30,11 +30,11 @@ class LiveSessions:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of open sessions."""
         return self._open
 
     async def serve(self, socket: WebSocket, kind: str) -> None:
-        """Relay until one side is gone."""
+        """Relay messages until one side disconnects."""
         await socket.accept()
         if self._open >= self._max_sessions:
             await socket.close(BUSY, f"{self._max_sessions} sessions run already: close another tab of the lab")
@@ -50,7 +50,7 @@ class LiveSessions:
             code, reason = LOST, f"The process that trains has ended: {error}"[:100]
         finally:
             self._open -= 1
-        with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):  # the browser was first, or is deaf
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):  # the browser has disconnected or does not read
             async with asyncio.timeout(self._send_timeout_s):
                 await socket.close(code, reason)
 
@@ -60,8 +60,8 @@ class LiveSessions:
                 async with asyncio.timeout(self._idle_s):
                     text = await socket.receive_text()
             except TimeoutError:
-                return IDLE, "Nothing was asked for a while, so the worker was given back."
-            except (WebSocketDisconnect, KeyError):  # KeyError: bytes, which no page of ours sends
+                return IDLE, "The page was idle, so its worker was stopped."
+            except (WebSocketDisconnect, KeyError):  # KeyError: bytes, which the page never sends
                 return 1000, ""
             try:
                 decode_object(text)
@@ -77,7 +77,7 @@ class LiveSessions:
         return IDLE, UNREAD_REASON
 
     async def _send(self, socket: WebSocket, message: str | bytes) -> bool:
-        """Send a message; false where the page does not take it."""
+        """Send a message; return false if the page does not read it."""
         try:
             async with asyncio.timeout(self._send_timeout_s):
                 await (socket.send_text(message) if isinstance(message, str) else socket.send_bytes(message))
@@ -87,7 +87,7 @@ class LiveSessions:
 
 
 async def _first_result(*sides: Coroutine[Any, Any, tuple[int, str]]) -> tuple[int, str]:
-    """Wait for the side that ends first, and end the others."""
+    """Return the result of the first coroutine to finish, and cancel the others."""
     tasks = [asyncio.create_task(side) for side in sides]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
-"""The process that has torch imported, and forks a worker for each who asks: warm at once, its memory shared.
+"""The process that has imported torch and forks the workers, which share its memory.
 
-Measured: a worker of its own takes seconds and about 280 MB to import torch; a forked one milliseconds, and only the
-memory that it writes to.
+Measured: a separate process takes seconds and about 280 MB to import torch; a forked one takes milliseconds and only
+the memory that it writes to.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ WORKERS: Final = {
     "simulator": "trueloop.lab.simulator",
 }
 PRELOADED_PACKAGES: Final = ("trueloop.lab.teaching", "trueloop.data")
-"""What pages are answered with: imported before anybody asks."""
-MAX_WORKER_BYTES: Final = 2 << 30  # bytes that a worker may come to hold besides what it starts with
-NICE: Final = 5  # below the server, which has to stay responsive whatever is computed
-OOM_SCORE: Final = 500  # of 1000: how readily the system ends a worker when memory runs out
+"""Packages that workers use, imported before the first fork."""
+MAX_WORKER_BYTES: Final = 2 << 30  # that a worker may allocate above what it starts with
+NICE: Final = 5  # below the server, which must stay responsive
+OOM_SCORE: Final = 500  # of 1000: the kernel kills a worker first when memory runs out
 MAX_COMMAND_BYTES: Final = 4096
 
 
 def main(control_fd: int) -> None:
-    """Obey ``{"fork": kind}``, which has a socket attached, and ``{"kill": pid}``; reply with a line each."""
+    """Execute ``{"fork": kind}``, with a socket attached, and ``{"kill": pid}``; reply with a JSON line each."""
     for name in [*WORKERS.values(), *_module_names()]:
         importlib.import_module(name)
     _warm_up()
     gc.collect()
-    gc.freeze()  # what is there now stays, so that no child's collector writes to the memory it shares
+    gc.freeze()  # the garbage collector of a child must not write to shared memory
     control = socket.socket(fileno=control_fd)
     children: set[int] = set()
     _reply(control, {"ready": os.getpid()})
@@ -47,24 +47,24 @@ def main(control_fd: int) -> None:
         data, fds, _, _ = socket.recv_fds(control, MAX_COMMAND_BYTES, 1)
         if not data:
             os._exit(0)
-        order = json.loads(data)
+        command = json.loads(data)
         _reap(children)
-        if "fork" in order:
+        if "fork" in command:
             try:
-                _reply(control, {"pid": _fork(order["fork"], fds[0], control, children)})
-            except OSError as error:  # it goes on, and can perhaps when some have ended
+                _reply(control, {"pid": _fork(command["fork"], fds[0], control, children)})
+            except OSError as error:  # a later fork may succeed
                 _reply(control, {"failed": str(error)})
         else:
-            alive = order["kill"] in children  # a number that was given away again is not killed
+            alive = command["kill"] in children  # a reused process id is not killed
             if alive:
-                os.kill(order["kill"], signal.SIGKILL)
+                os.kill(command["kill"], signal.SIGKILL)
             _reply(control, {"killed": alive})
 
 
 def _fork(kind: str, line_fd: int, control: socket.socket, children: set[int]) -> int:
     try:
         pid = os.fork()
-    except OSError:  # as many processes, or as much memory, as may be
+    except OSError:  # limit of processes or memory
         os.close(line_fd)
         raise
     if pid:
@@ -87,16 +87,16 @@ def _fork(kind: str, line_fd: int, control: socket.socket, children: set[int]) -
 
 
 def _apply_limits() -> None:
-    """Stay behind the server, and within bounds of memory, where the system can tell how much is held."""
+    """Lower the priority and limit the memory of this process."""
     os.nice(NICE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):  # where memory runs out, we go first, and not what the user works with
+    with contextlib.suppress(OSError):  # the kernel should kill this process before the user's programs
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE), encoding="ascii")
     statm = Path("/proc/self/statm")
     if statm.exists():
-        held = int(statm.read_text().split()[0]) * resource.getpagesize()
+        resident_bytes = int(statm.read_text().split()[0]) * resource.getpagesize()
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (held + MAX_WORKER_BYTES, hard))
+        resource.setrlimit(resource.RLIMIT_AS, (resident_bytes + MAX_WORKER_BYTES, hard))
 
 
 def _reap(children: set[int]) -> None:
@@ -113,7 +113,7 @@ def _module_names() -> Iterator[str]:
 
 
 def _warm_up() -> None:
-    """Import what is imported late otherwise, once for all workers."""
+    """Import once for all workers what is otherwise imported lazily."""
     simulator: Any = sys.modules[WORKERS["simulator"]]
     simulator.warm_up()
     if find_spec("sklearn"):

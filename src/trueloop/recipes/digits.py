@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from trueloop.core.errors import MissingExtra
 from trueloop.data import TensorData
 from trueloop.export.io_description import Reading
-from trueloop.recipes.bounds import at_least, share
+from trueloop.recipes.recipe import require_at_least, require_share
 from trueloop.recipes.recipe import Parts, Recipe
 from trueloop.training.config import OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.training.evaluation.metrics import Accuracy, Confusion
@@ -38,9 +38,9 @@ class DigitsOptions:
     """Which images are held out."""
 
     def __post_init__(self) -> None:
-        at_least(1, width=self.width)
-        at_least(0, split_seed=self.split_seed)
-        share(dropout=self.dropout)
+        require_at_least(1, width=self.width)
+        require_at_least(0, split_seed=self.split_seed)
+        require_share(dropout=self.dropout)
 
 
 def build() -> Recipe:

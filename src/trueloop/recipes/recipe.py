@@ -10,6 +10,29 @@ from torch import nn
 
 from trueloop.export.io_description import Reading
 from trueloop.training.config import TrainConfig
+from trueloop.core.errors import InvalidConfig
+
+
+def require_at_least(least: int, **options: int) -> None:
+    """Refuse options below ``least``.
+
+    Raises:
+        InvalidConfig: naming the option and its value.
+    """
+    for name, value in options.items():
+        if value < least:
+            raise InvalidConfig(f"options.{name} is {value!r}.", fix=f"It must be at least {least}.")
+
+
+def require_share(**options: float) -> None:
+    """Refuse options outside [0, 1).
+
+    Raises:
+        InvalidConfig: naming the option and its value.
+    """
+    for name, value in options.items():
+        if not 0 <= value < 1:
+            raise InvalidConfig(f"options.{name} is {value!r}.", fix="It must be a share: 0 or more, below 1.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,10 +74,10 @@ def load(spec: str) -> Recipe:
 
     Cost: imports torch, and runs the user's file.
     """
-    return _checked(made_by(spec), spec)
+    return _require_recipe(build_from_spec(spec), spec)
 
 
-def made_by(spec: str) -> Any:
+def build_from_spec(spec: str) -> Any:
     """Return what the function that ``spec`` names returned, whatever it is; a `Recipe` for a built-in name.
 
     Args:
@@ -91,8 +91,8 @@ def made_by(spec: str) -> Any:
         raise MissingExtra("torch", "train")
     path, _, function = spec.rpartition(":") if ".py:" in spec else (spec, "", "build")
     if not path.endswith(".py"):
-        return _built_in(spec)
-    module = _run_file(Path(path))
+        return _build_builtin(spec)
+    module = _import_file(Path(path))
     build = getattr(module, function, None)
     if not callable(build):
         functions = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
@@ -113,7 +113,7 @@ def made_by(spec: str) -> Any:
     return build()
 
 
-def _built_in(name: str) -> Recipe:
+def _build_builtin(name: str) -> Recipe:
     names = [listing.name for listing in listings()]
     if name not in names:
         close = difflib.get_close_matches(name, names, n=1)
@@ -124,7 +124,7 @@ def _built_in(name: str) -> Recipe:
     return importlib.import_module(f"{recipes.__name__}.{name}").build()
 
 
-def _run_file(path: Path) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
     """Import a file as ``python path`` would: its folder comes first on ``sys.path``, so its imports work."""
     if not is_file(path):
         raise InvalidConfig(f"There is no recipe file {str(path)!r}.", fix="Give the path of a Python file.")
@@ -143,7 +143,7 @@ def _run_file(path: Path) -> ModuleType:
     return module
 
 
-def _checked(recipe: Any, spec: str) -> Recipe:
+def _require_recipe(recipe: Any, spec: str) -> Recipe:
     from trueloop.recipes.recipe import Recipe
 
     if not isinstance(recipe, Recipe):

@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 from trueloop.core.errors import InvalidConfig
 from trueloop.data import pad_sequences
 from trueloop.export.io_description import Reading
-from trueloop.recipes.bounds import at_least, share
+from trueloop.recipes.recipe import require_at_least, require_share
 from trueloop.recipes.recipe import Parts, Recipe
 from trueloop.training.config import OptimConfig, ScheduleConfig, TrainConfig
 from trueloop.training.objective import Loss
@@ -51,9 +51,9 @@ class TextOptions:
     """Which documents are held out."""
 
     def __post_init__(self) -> None:
-        at_least(1, length=self.length, width=self.width, blocks=self.blocks, heads=self.heads)
-        at_least(0, split_seed=self.split_seed)
-        share(dropout=self.dropout)
+        require_at_least(1, length=self.length, width=self.width, blocks=self.blocks, heads=self.heads)
+        require_at_least(0, split_seed=self.split_seed)
+        require_share(dropout=self.dropout)
         if self.width % self.heads:
             raise InvalidConfig(
                 f"options.width is {self.width} and options.heads is {self.heads}.",

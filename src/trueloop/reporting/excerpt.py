@@ -1,4 +1,4 @@
-"""The lines of source a finding speaks of, with what surrounds them, and its fix as a change of the text."""
+"""Source excerpts of findings with their context lines, and fixes as diffs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 from trueloop.core.findings import ExplainedError, Finding, SourceLocation, SuggestedChange
 from trueloop.core.source_text import SourceText, apply_fixes
 
-CONTEXT_LINES: Final = 2  # lines shown above and below the one at fault
-MAX_DIFF_LINES: Final = 12  # lines of a diff that are shown
-RELATED_CONTEXT_LINES: Final = 1  # and around a related one
+CONTEXT_LINES: Final = 2  # lines nonempty above and below the primary line
+MAX_DIFF_LINES: Final = 12  # longer diffs are not nonempty
+RELATED_CONTEXT_LINES: Final = 1  # lines nonempty above and below a related line
 
 
 class LineNote(NamedTuple):
-    """What is said of a line."""
+    """A message about a line."""
 
     text: str
     is_primary: bool
@@ -28,21 +28,21 @@ class Line(NamedTuple):
 
     number: int
     text: str
-    """Without the indentation that all lines of the excerpt share; "" where the source cannot be read."""
+    """Text without the common indentation of the excerpt; "" if the source cannot be read."""
     notes: Sequence[LineNote] = ()
 
     @property
     def code(self) -> tuple[int, int]:
-        """The columns its code stands in, from the first to behind the last: without indentation and comment."""
+        """Start and end column of the code, without indentation and comment."""
         body = self.text.split("  #")[0].rstrip() or self.text
         return len(self.text) - len(self.text.lstrip()), len(body)
 
 
 class Excerpt(NamedTuple):
-    """Some lines of one file; None stands for lines that are left out."""
+    """Some lines of one file; None marks omitted lines."""
 
     location: SourceLocation
-    """The line at fault, or the first related one, in this file."""
+    """The primary line, or the first related line, in this file."""
     lines: Sequence[Line | None]
 
 
@@ -55,18 +55,21 @@ class DiffLine(NamedTuple):
 
 
 def excerpts(finding: Finding | ExplainedError) -> list[Excerpt]:
-    """Return the lines to show, the file at fault first; none where no line of the user's is known."""
+    """Return the lines to show, the file of the primary line first; empty if no user line is known."""
     files: dict[str, dict[int, list[LineNote]]] = {}
     first: dict[str, SourceLocation] = {}
-    fault = [(finding.location, LineNote("", is_primary=True))] if finding.location else []
-    for site, note in (*fault, *((site, LineNote(words, is_primary=False)) for site, words in finding.related)):
-        files.setdefault(site.path, {}).setdefault(site.line, []).append(note)
-        first.setdefault(site.path, site)
+    primary = [(finding.location, LineNote("", is_primary=True))] if finding.location else []
+    for location, note in (
+        *primary,
+        *((location, LineNote(text, is_primary=False)) for location, text in finding.related),
+    ):
+        files.setdefault(location.path, {}).setdefault(location.line, []).append(note)
+        first.setdefault(location.path, location)
     return [Excerpt(first[path], _lines(path, notes)) for path, notes in files.items()]
 
 
 def diff_lines(change: SuggestedChange) -> list[DiffLine]:
-    """Show a change of the text as lines of a diff, without the indentation they share."""
+    """Return a suggested change as lines of a diff, without their common indentation."""
     line = _read_line(change.location.path, change.location.line)
     indent = line[: len(line) - len(line.lstrip())]
     added = [DiffLine("+", (indent + text).rstrip()) for text in change.text.expandtabs(4).splitlines()]
@@ -78,9 +81,9 @@ def diff_lines(change: SuggestedChange) -> list[DiffLine]:
 
 
 def fix_diff(finding: Finding) -> list[DiffLine]:
-    """Show what a fix in bytes changes, as lines of a diff; none where the file cannot be read, or many change.
+    """Return a fix as lines of a diff; empty if the file cannot be read, or too many lines change.
 
-    A notebook's edits are of its code cells together, which no file holds: they are not shown.
+    Fixes of notebooks are not nonempty: their edits refer to the joined code cells.
     """
     if finding.autofix is None or finding.location is None or finding.cell is not None:
         return []
@@ -88,8 +91,8 @@ def fix_diff(finding: Finding) -> list[DiffLine]:
         before = SourceText(Path(finding.location.path).read_bytes().decode())
     except (OSError, UnicodeDecodeError):
         return []
-    after, done = apply_fixes(before, [finding.autofix])
-    if not done:
+    after, applied = apply_fixes(before, [finding.autofix])
+    if not applied:
         return []
     old, new = (text.source.expandtabs(4).removeprefix("\ufeff").splitlines() for text in (before, after))
     lines = list(difflib.unified_diff(old, new, n=0))[2:]
@@ -99,28 +102,28 @@ def fix_diff(finding: Finding) -> list[DiffLine]:
 
 def _lines(path: str, notes: Mapping[int, Sequence[LineNote]]) -> list[Line | None]:
     wanted: set[int] = set()
-    for number, said in notes.items():
-        around = CONTEXT_LINES if any(note.is_primary for note in said) else RELATED_CONTEXT_LINES
+    for number, line_notes in notes.items():
+        around = CONTEXT_LINES if any(note.is_primary for note in line_notes) else RELATED_CONTEXT_LINES
         wanted |= {number, *range(max(1, number - around), number + around + 1)}
-    wanted |= {number + 1 for number in wanted if number + 2 in wanted}  # one line left out would take a line, too
+    wanted |= {number + 1 for number in wanted if number + 2 in wanted}  # an omission mark would take a line as well
     lines = [Line(number, _read_line(path, number), notes.get(number, ())) for number in sorted(wanted)]
     shared = _common_indent([line.text for line in lines])
     return list(_mark_gaps(_trim([line._replace(text=line.text[shared:]) for line in lines])))
 
 
 def _trim(lines: Sequence[Line]) -> Iterator[Line]:
-    """Drop empty lines at the ends of each stretch, such as those behind the end of the file."""
-    shown = {line.number for line in lines if line.text.strip() or line.notes}
+    """Drop empty lines at both ends of each run of lines, such as those after the end of the file."""
+    nonempty = {line.number for line in lines if line.text.strip() or line.notes}
     present = {line.number for line in lines}
     for line in lines:
-        above = any(n in shown for n in _consecutive(line.number, -1, present))
-        below = any(n in shown for n in _consecutive(line.number, 1, present))
+        above = any(n in nonempty for n in _consecutive(line.number, -1, present))
+        below = any(n in nonempty for n in _consecutive(line.number, 1, present))
         if above and below:
             yield line
 
 
 def _consecutive(start: int, step: int, present: set[int]) -> Iterator[int]:
-    """Yield the numbers from one on, as long as they follow each other."""
+    """Yield consecutive numbers from a start, as long as they are present."""
     while start in present:
         yield start
         start += step

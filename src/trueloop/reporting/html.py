@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs no network and no script, for a screen, a phone or paper."""
+"""Renders a report as one HTML page without network access or scripts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trueloop.reporting.summary import (
     repeat_notes,
 )
 
-# Nothing is loaded and nothing runs, whatever a hostile file name or message says.
+# Nothing is loaded or run, even if a file name or message contains HTML.
 CONTENT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 TITLES: Final = {"loss": "Loss", "grad_norm": "Gradient norm", "lr": "Learning rate", "live_graphs": "Graphs alive"}
 LOG_SCALED: Final = ("loss", "grad_norm")
@@ -31,11 +31,11 @@ DIFF_CLASSES: Final = {"+": "added", "-": "removed", " ": "kept"}
 
 
 def to_html(report: Report, *, base: Path | None = None) -> str:
-    """Lay the whole page out.
+    """Return the page of a report.
 
     Args:
-        report: of a run, or of a tree of sources.
-        base: paths below it are told relative to it.
+        report: report of a run or of the linter.
+        base: folder that paths below it are relative to.
     """
     style = files("trueloop.reporting").joinpath("page.css").read_text(encoding="utf-8")
     head = element(
@@ -73,27 +73,31 @@ def _header(report: Report) -> Markup:
 
 
 def _cards(report: Report) -> Markup:
-    shown_cards: list[tuple[str, str, str]] = []
+    card_texts: list[tuple[str, str, str]] = []
     if report.seconds > 0:
-        shown_cards += [
+        card_texts += [
             ("updates", format_number(report.updates), f"in {format_duration(report.seconds)}"),
-            ("watched in full", format_number(report.updates_traced), "the others for what is cheap to see"),
-            ("cost of watching", f"≥ {format_percent(overhead_share(report))}", f"{format_duration(report.overhead_s)}, timed from within"),
+            ("fully traced", format_number(report.updates_traced), "the other updates with cheap checks only"),
+            (
+                "tracing overhead",
+                f"≥ {format_percent(overhead_share(report))}",
+                f"{format_duration(report.overhead_s)}, timed inside the hooks",
+            ),
         ]
     if report.timing:
-        shown_cards.append(("an update", format_duration(report.timing.update_s), "as a rule"))
+        card_texts.append(("an update", format_duration(report.timing.update_s), "typically"))
     if report.suppressed:
-        shown_cards.append(("silenced", format_number(report.suppressed), "by comments or the settings"))
+        card_texts.append(("suppressed", format_number(report.suppressed), "by comments or settings"))
     cards = (
         element("div", element("dt", name), element("dd", value), element("dd", unit, class_="unit"))
-        for name, value, unit in shown_cards
+        for name, value, unit in card_texts
     )
-    return element("dl", *cards, class_="cards") if shown_cards else Markup()
+    return element("dl", *cards, class_="cards") if card_texts else Markup()
 
 
 def _error_section(error: ExplainedError, base: Path | None) -> Markup:
     return section(
-        "What ended the run",
+        "Error that ended the run",
         element(
             "article",
             element("h3", element("span", error.type, class_="pill error"), " ", to_single_line(error.title)),
@@ -130,18 +134,18 @@ def _finding(finding: Finding, base: Path | None) -> Markup:
 
 
 def _excerpt(excerpt: Excerpt, base: Path | None) -> Iterator[Markup]:
-    site = excerpt.location
-    function = f" in {site.function}" if site.function else ""
-    yield element("p", element("code", f"{format_path(site.path, base)}:{site.line}"), function, class_="where")
+    location = excerpt.location
+    function = f" in {location.function}" if location.function else ""
+    yield element("p", element("code", f"{format_path(location.path, base)}:{location.line}"), function, class_="where")
     yield element("pre", *(_line(line) for line in excerpt.lines))
 
 
 def _line(line: Line | None) -> Markup:
     if line is None:
         return element("span", element("i", "…"))
-    fault = any(note.is_primary for note in line.notes)
+    primary = any(note.is_primary for note in line.notes)
     words = (element("b", to_single_line(note.text)) for note in line.notes if note.text)
-    kind = "fault" if fault else "related" if line.notes else "around"
+    kind = "fault" if primary else "related" if line.notes else "around"
     return element("span", element("i", line.number), line.text, *words, class_=kind)
 
 
@@ -156,8 +160,8 @@ def _curve_section(report: Report) -> Markup:
         for name, title in TITLES.items()
         if name in report.series and report.series[name].values
     ]
-    told = element("p", "Dashed: the update something was first found at.", class_="soft") if marks else ""
-    return section("Curves", element("div", *drawn, class_="curves"), told) if drawn else Markup()
+    note = element("p", "Dashed: the update at which a failure was first found.", class_="soft") if marks else ""
+    return section("Curves", element("div", *drawn, class_="curves"), note) if drawn else Markup()
 
 
 def _timing_section(rate: UpdateTiming) -> Markup:
@@ -171,7 +175,7 @@ def _timing_section(rate: UpdateTiming) -> Markup:
         for name, share in shares.items()
     )
     return section(
-        "Where the time of an update goes",
+        "Time per update",
         element("div", element("div", *bar, class_="bar"), element("ul", *legend, class_="legend"), class_="block"),
     )
 
@@ -183,7 +187,7 @@ def _verdict_section(report: Report) -> Markup:
     rows += [(", ".join(codes), reason) for reason, codes in reasons_not_judged(report).items()]
     listed = element("table", *(element("tr", element("td", a), element("td", to_single_line(b))) for a, b in rows))
     return section(
-        "What was judged",
+        "Verdicts",
         element("div", element("p", format_counts(report), "."), *([listed] if rows else []), class_="block"),
     )
 
@@ -191,6 +195,6 @@ def _verdict_section(report: Report) -> Markup:
 def _problem_section(report: Report) -> Markup:
     if not report.problems:
         return Markup()
-    told = element("p", "These broke inside trueloop. The program itself was not touched, and went on.")
+    note = element("p", "These are internal errors of trueloop. They did not affect the program.")
     listed = element("ul", *(element("li", to_single_line(problem)) for problem in report.problems))
-    return section("Problems in the watching", element("div", told, listed, class_="block"))
+    return section("Internal errors", element("div", note, listed, class_="block"))

@@ -1,4 +1,4 @@
-"""The reports of several processes of one run made one."""
+"""Merges the reports of the ranks of one run."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ FindingKey = tuple[str, SourceLocation | None, int]
 
 
 def merge_reports(reports: Mapping[int, Report], *, missing: Sequence[int] = ()) -> Report:
-    """Make one report of the ranks'. Rate and curves are those of the lowest rank, which has the same batches' worth.
+    """Merge the reports of several ranks into one. Timing and curves are those of the lowest rank.
 
     Args:
-        reports: by rank; at least one.
+        reports: reports by rank; at least one.
         missing: ranks that ended without a report.
 
     Returns:
-        Equal findings, of one code at one line, once; one that not every rank has says which ranks have it.
+        The report. Equal findings, of one code at one line, are listed once, with the ranks unless all have it.
     """
     every = [reports[rank] for rank in sorted(reports)]
     several = len(reports) + len(missing) > 1
@@ -42,7 +42,7 @@ def merge_reports(reports: Mapping[int, Report], *, missing: Sequence[int] = ())
 
 
 def _first_error(reports: Mapping[int, Report], *, several: bool) -> ExplainedError | None:
-    """Return what ended the lowest rank that was ended by something: the others mostly follow it."""
+    """Return the error of the lowest rank that has one: errors of other ranks mostly follow from it."""
     for rank in sorted(reports):
         error = reports[rank].error
         if error is not None:
@@ -61,7 +61,7 @@ def _merge_findings(reports: Mapping[int, Report], *, of: int) -> tuple[Finding,
 
 
 def _number_findings(findings: Iterable[Finding]) -> Iterable[tuple[FindingKey, Finding]]:
-    """Number the findings of one code at one line, which are about different things, in their order."""
+    """Number the findings with the same code and line, in their order: they are about different objects."""
     seen: dict[tuple[str, SourceLocation | None], int] = {}
     for finding in findings:
         place = (finding.code, finding.location)

@@ -1,4 +1,4 @@
-"""Findings one per line: for the eye that scans, and for GitHub's annotations."""
+"""Formats findings one per line, also as GitHub annotations."""
 
 from __future__ import annotations
 
@@ -15,32 +15,36 @@ GITHUB_COMMANDS: Final = {Severity.ERROR: "error", Severity.WARNING: "warning", 
 
 
 def format_concise(finding: Finding, *, base: Path) -> str:
-    """Say a finding as compilers do: "train.py:41:5: GRD001 error [*] The step ..."; ``[*]`` = --fix does."""
+    """Format a finding like a compiler error: "train.py:41:5: GRD001 error [*] ..."; ``[*]`` = safe fix."""
     mark = " [*]" if finding.autofix and finding.autofix.safe else ""
-    return f"{_format_location(finding, base)}: {finding.code} {finding.severity}{mark} {to_single_line(finding.message)}"
+    return (
+        f"{_format_location(finding, base)}: {finding.code} {finding.severity}{mark} {to_single_line(finding.message)}"
+    )
 
 
 def _format_location(finding: Finding, base: Path) -> str:
     if finding.location is None:
         return "?"
-    return f"{format_path(finding.location.path, base)}:{finding.location.line}" + (f":{finding.column}" if finding.column else "")
+    return f"{format_path(finding.location.path, base)}:{finding.location.line}" + (
+        f":{finding.column}" if finding.column else ""
+    )
 
 
 def format_annotation(finding: Finding, *, base: Path) -> str:
-    """Say a finding as a workflow command of GitHub's, which it shows beside the line."""
-    site = finding.location
+    """Format a finding as a GitHub workflow command, which annotates the line."""
+    location = finding.location
     parts = {"title": f"{finding.code} {finding.title}"}
-    if site is not None:
-        path, _, cell = format_path(site.path, base).partition(":cell ")
-        parts = {"file": path, "line": str(site.line), **parts}
+    if location is not None:
+        path, _, cell = format_path(location.path, base).partition(":cell ")
+        parts = {"file": path, "line": str(location.line), **parts}
         if cell:
-            parts.pop("line")  # that of a cell is not one of the file
-            parts["title"] += f" (cell {cell}, line {site.line})"
+            parts.pop("line")  # a line of a cell is not a line of the file
+            parts["title"] += f" (cell {cell}, line {location.line})"
         elif finding.column and finding.end:
             parts |= {"col": str(finding.column), "endLine": str(finding.end[0]), "endColumn": str(finding.end[1])}
-    named = ",".join(f"{name}={_escape(value, in_name=True)}" for name, value in parts.items())
-    words = _escape(f"{to_single_line(finding.message)} {finding.fix}".strip(), in_name=False)
-    return f"::{GITHUB_COMMANDS[finding.severity]} {named}::{words}"
+    properties = ",".join(f"{name}={_escape(value, in_name=True)}" for name, value in parts.items())
+    message = _escape(f"{to_single_line(finding.message)} {finding.fix}".strip(), in_name=False)
+    return f"::{GITHUB_COMMANDS[finding.severity]} {properties}::{message}"
 
 
 def _escape(text: str, *, in_name: bool) -> str:
@@ -50,7 +54,7 @@ def _escape(text: str, *, in_name: bool) -> str:
 
 
 def format_statistics(findings: Iterable[Finding]) -> Iterator[str]:
-    """Yield how often each failure was found, the most frequent one first: "  12  GRD001  [*]  never-cleared"."""
+    """Yield the number of findings per failure, most frequent first: "  12  GRD001  [*]  never-cleared"."""
     findings = list(findings)
     counts = Counter(finding.code for finding in findings)
     width = len(str(max(counts.values(), default=0)))

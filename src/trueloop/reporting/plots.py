@@ -1,4 +1,4 @@
-"""The curves of a run as SVG within a page: no library, no script, colours by CSS classes."""
+"""Renders the curves of a run as inline SVG without scripts; colours come from CSS classes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from trueloop.core.html import Markup, element
 
 WIDTH, HEIGHT = 560, 260
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 24
-MAX_POINTS: Final = 500  # more points than this in a plot this wide are not seen; the extremes of each column are
+MAX_POINTS: Final = 500  # a plot of this width shows no more points; the extremes of each column are drawn
 
-MAX_DRAWN: Final = 1e300  # is not finite in any type that is trained in; the range between two such is not a number
+MAX_DRAWN: Final = 1e300  # larger values overflow every training dtype; the difference of two of them is not finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,20 +25,20 @@ class Plot:
     """One series to draw."""
 
     name: str
-    """Also the CSS class of its line."""
+    """Name of the series and CSS class of its line."""
     title: str
     series: Series
     marks: Sequence[tuple[int, str]] = ()
-    """Updates at which something was found, each with its code."""
+    """Updates at which failures were found, each with its code."""
     log: bool = False
-    """Logarithmic, where the values allow and deserve it."""
+    """Whether to use a logarithmic scale if it suits the values."""
 
 
 def render_figure(plot: Plot) -> Markup:
-    """Draw one plot with its title, and a sentence of what it shows."""
+    """Return the figure of one plot with its title and caption."""
     points = _finite_points(plot.series)
-    lost = len(plot.series.values) - len(points)
-    caption = _caption([value for _, value in points], lost)
+    nonfinite = len(plot.series.values) - len(points)
+    caption = _caption([value for _, value in points], nonfinite)
     title = element("h3", plot.title)
     if not points:
         return element("figure", title, element("figcaption", caption))
@@ -73,7 +73,9 @@ def _grid(x: Axis, y: Axis) -> Iterator[Markup]:
         yield element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_="grid")
         yield element("text", f"{tick:.6g}", x=LEFT - 8, y=at + 4, text_anchor="end")
     for tick in x.ticks(integers=True):
-        yield element("text", format_number(round(tick)), x=x.position(tick), y=HEIGHT - BOTTOM + 18, text_anchor="middle")
+        yield element(
+            "text", format_number(round(tick)), x=x.position(tick), y=HEIGHT - BOTTOM + 18, text_anchor="middle"
+        )
     yield element("text", "update", x=LEFT - 14, y=HEIGHT - BOTTOM + 18, text_anchor="end")
 
 
@@ -81,8 +83,8 @@ def _marks(marks: Iterable[tuple[int, str]], x: Axis) -> Iterator[Markup]:
     for update, code in marks:
         if x.low <= update <= x.high:
             at = x.position(update)
-            told = element("title", f"{code}, update {update}")
-            yield element("line", told, x1=at, x2=at, y1=TOP, y2=HEIGHT - BOTTOM, class_="mark")
+            title = element("title", f"{code}, update {update}")
+            yield element("line", title, x1=at, x2=at, y1=TOP, y2=HEIGHT - BOTTOM, class_="mark")
 
 
 def _finite_points(series: Series) -> list[tuple[int, float]]:
@@ -91,24 +93,24 @@ def _finite_points(series: Series) -> list[tuple[int, float]]:
 
 
 def _downsample(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Keep the least and the greatest value of each column of the page."""
+    """Keep the minimum and maximum of each column of pixels."""
     if len(points) <= MAX_POINTS:
         return list(points)
     half = MAX_POINTS // 2
     edges = [len(points) * k // half for k in range(half + 1)]
-    kept: list[tuple[int, float]] = []
+    extremes: list[tuple[int, float]] = []
     for start, stop in pairwise(edges):
         values = [points[index][1] for index in range(start, stop)]
         ends = {start + values.index(min(values)), start + values.index(max(values))}
-        kept += [points[index] for index in sorted(ends)]
-    return kept
+        extremes += [points[index] for index in sorted(ends)]
+    return extremes
 
 
-def _caption(values: Sequence[float], lost: int) -> str:
-    lost_words = f"; {format_number(lost)} not finite" if lost else ""
+def _caption(values: Sequence[float], nonfinite: int) -> str:
+    suffix = f"; {format_number(nonfinite)} not finite" if nonfinite else ""
     if not values:
-        return f"No value was finite ({format_number(lost)} were not)."
+        return f"No value was finite ({format_number(nonfinite)} were not)."
     if min(values) == max(values):
-        return f"{format_float(values[0])} throughout{lost_words}."
+        return f"{format_float(values[0])} throughout{suffix}."
     ends = f"From {format_float(values[0])} to {format_float(values[-1])}"
-    return f"{ends}, between {format_float(min(values))} and {format_float(max(values))}{lost_words}."
+    return f"{ends}, between {format_float(min(values))} and {format_float(max(values))}{suffix}."

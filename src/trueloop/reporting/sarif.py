@@ -1,4 +1,4 @@
-"""A report as SARIF 2.1.0, for editors, code hosts and CI."""
+"""Converts a report to SARIF 2.1.0 for editors, code hosts and CI."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from trueloop.version import __version__
 
 SCHEMA: Final = "https://json.schemastore.org/sarif-2.1.0.json"
 FINGERPRINT: Final = "primaryLocationLineHash"
-"""The name code hosts look for."""
+"""Name of the fingerprint that code hosts expect."""
 
 
 def to_sarif(report: Report, *, base: Path | None = None) -> dict[str, Any]:
-    """Return a log of one run of the tool.
+    """Return a SARIF log with one run of the tool.
 
     Args:
-        report: of a run, or of a tree of sources.
-        base: paths below it are told relative to it, as code hosts want them to the repository.
+        report: report of a run or of the linter.
+        base: folder that paths below it are relative to; for code hosts the root of the repository.
     """
     findings = [*([_error_as_finding(report.error)] if report.error else []), *report.findings]
     rules = list({finding.code: _rule(finding) for finding in findings}.values())
-    index = {rule["id"]: place for place, rule in enumerate(rules)}
+    index = {rule["id"]: number for number, rule in enumerate(rules)}
     driver = {
         "name": "trueloop",
         "semanticVersion": _semantic(__version__),
@@ -67,8 +67,8 @@ def _results(findings: Iterable[Finding], index: Mapping[str, int], base: Path |
             result["fixes"] = [_fix(finding.autofix, finding.location, base)]
         if finding.related:
             result["relatedLocations"] = [
-                {"id": number, **_location(site, base), "message": {"text": words}}
-                for number, (site, words) in enumerate(finding.related)
+                {"id": number, **_location(location, base), "message": {"text": words}}
+                for number, (location, words) in enumerate(finding.related)
             ]
         if finding.first_update is not None:
             result["properties"] = {"firstUpdate": finding.first_update}
@@ -76,27 +76,37 @@ def _results(findings: Iterable[Finding], index: Mapping[str, int], base: Path |
 
 
 def _error_as_finding(error: ExplainedError) -> Finding:
-    """Tell the error that ended a run as a result like any other."""
+    """Convert the error that ended a run to a finding."""
     return Finding(
-        code=f"raised/{error.kind}", slug=error.kind, title=error.title, severity=Severity.ERROR,
-        message=f"{error.type}: {error.message} {error.meaning}", location=error.location, related=error.related,
-        first_update=error.update, fix=error.fix,
-    )  # fmt: skip
+        code=f"raised/{error.kind}",
+        slug=error.kind,
+        title=error.title,
+        severity=Severity.ERROR,
+        message=f"{error.type}: {error.message} {error.meaning}",
+        location=error.location,
+        related=error.related,
+        first_update=error.update,
+        fix=error.fix,
+    )
 
 
 def _fingerprint(finding: Finding, base: Path | None) -> str:
-    """Return what stays the same while lines move, on every machine: the code, the file, the words of the line."""
-    site = finding.location
-    path, line = (_artifact(site.path, base)["uri"], linecache.getline(site.path, site.line)) if site else ("", "")
+    """Return a hash of the code, the file and the text of the line, which is stable when lines move."""
+    location = finding.location
+    path, line = (
+        (_artifact(location.path, base)["uri"], linecache.getline(location.path, location.line))
+        if location
+        else ("", "")
+    )
     words = "\0".join((finding.code, path, line.strip()))
     return hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _rule(finding: Finding) -> dict[str, Any]:
-    """Describe a failure by its page; one that is not in the catalogue here, by what the finding says."""
+    """Return the SARIF rule of a failure: from its page or, if not in the catalogue, from the finding."""
     entry = catalogue().get(finding.code)
     fix = entry.failure.fix if entry else finding.fix
-    page = f" The whole page: trueloop explain {finding.code}" if entry else ""
+    page = f" Full page: trueloop explain {finding.code}" if entry else ""
     rule: dict[str, Any] = {
         "id": finding.code,
         "name": "".join(word.capitalize() for word in finding.slug.split("-")),
@@ -114,36 +124,36 @@ def _rule(finding: Finding) -> dict[str, Any]:
     return rule
 
 
-def _fix(repair: Fix, site: SourceLocation, base: Path | None) -> dict[str, Any]:
+def _fix(fix: Fix, location: SourceLocation, base: Path | None) -> dict[str, Any]:
     replacements = [
         {
             "deletedRegion": {"byteOffset": edit.start, "byteLength": edit.end - edit.start},
             "insertedContent": {"text": edit.text},
         }
-        for edit in repair.edits
+        for edit in fix.edits
     ]
-    change = {"artifactLocation": _artifact(site.path, base), "replacements": replacements}
-    return {"description": {"text": f"{repair.description}."}, "artifactChanges": [change]}
+    change = {"artifactLocation": _artifact(location.path, base), "replacements": replacements}
+    return {"description": {"text": f"{fix.description}."}, "artifactChanges": [change]}
 
 
-def _location(site: SourceLocation, base: Path | None, finding: Finding | None = None) -> dict[str, Any]:
-    file, _, cell = site.path.partition(":cell ")
-    if cell:  # of a notebook: a line of a cell is none of the file
+def _location(location: SourceLocation, base: Path | None, finding: Finding | None = None) -> dict[str, Any]:
+    file, _, cell = location.path.partition(":cell ")
+    if cell:  # a notebook: a line of a cell is not a line of the file
         return {
             "physicalLocation": {"artifactLocation": _artifact(file, base)},
-            "message": {"text": f"Cell {cell}, line {site.line}."},
+            "message": {"text": f"Cell {cell}, line {location.line}."},
         }
-    region = {"startLine": max(1, site.line)}
+    region = {"startLine": max(1, location.line)}
     if finding is not None and finding.column and finding.end:
         region |= {"startColumn": finding.column, "endLine": finding.end[0], "endColumn": finding.end[1]}
-    physical = {"artifactLocation": _artifact(site.path, base), "region": region}
-    logical = {"logicalLocations": [{"name": site.function, "kind": "function"}]} if site.function else {}
+    physical = {"artifactLocation": _artifact(location.path, base), "region": region}
+    logical = {"logicalLocations": [{"name": location.function, "kind": "function"}]} if location.function else {}
     return {"physicalLocation": physical, **logical}
 
 
 def _artifact(path: str, base: Path | None) -> dict[str, str]:
     if base is not None:
-        known = Path(os.path.normpath(base / path))  # Python keeps "a/../b.py" as it was typed
+        known = Path(os.path.normpath(base / path))  # Python keeps "a/../b.py" unchanged
         for root in (base, base.resolve()):
             if known.is_relative_to(root):
                 return {"uri": _quote(known.relative_to(root).as_posix()), "uriBaseId": "SRCROOT"}
@@ -157,7 +167,7 @@ def _quote(path: str) -> str:
 
 
 def _semantic(version: str) -> str:
-    """Write a version of Python's as SARIF wants it: "1.2.3-dev4" for 1.2.3.dev4."""
+    """Convert a Python version to a semantic version: "1.2.3-dev4" for 1.2.3.dev4."""
     parts = version.split(".")
     return ".".join(parts[:3]) + "".join(f"-{part}" for part in parts[3:])
 

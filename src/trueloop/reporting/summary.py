@@ -1,4 +1,4 @@
-"""What a report comes to, in a word, a line and a few numbers; every form of it says the same."""
+"""Summaries of a report that all output formats share: outcome, headline, counts."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ ERROR_HEADLINE = "this run is not training what you think"
 
 
 class Outcome(StrEnum):
-    """What a report comes to."""
+    """The overall result of a report."""
 
     CLEAN = "clean"
     FINDINGS = "findings"
     NOT_JUDGED = "not judged"
-    """There was nothing to judge: no optimizer stepped."""
+    """Nothing could be judged: no optimizer made a step."""
 
 
 def outcome(report: Report) -> Outcome:
-    """Say what a report comes to. Notes count as findings here, and fail nothing."""
+    """Return the overall result. Notes count as findings, but do not fail a run."""
     if report.findings:
         return Outcome.FINDINGS
     return Outcome.NOT_JUDGED if has_no_updates(report) else Outcome.CLEAN
 
 
 def has_no_updates(report: Report) -> bool:
-    """Say whether it is of a run in which no optimizer stepped: silence about its updates means nothing."""
+    """Return True for a run in which no optimizer made a step: then missing findings mean nothing."""
     return report.updates == 0 and not report.files
 
 
 def headline(report: Report) -> str:
-    """Say so in one line, after what ended the run, where that is explained."""
+    """Return the result in one line, after the explained error that ended the run, if any."""
     error = report.error
     return f"{error.type}, explained below. {_headline(report)}" if error else _headline(report)
 
@@ -54,12 +54,12 @@ def _headline(report: Report) -> str:
 
 
 def verdicts_of(report: Report, verdict: Verdict) -> Sequence[FailureVerdict]:
-    """Return what was decided this way."""
+    """Return the failures with a verdict."""
     return [judged for judged in report.verdicts if judged.verdict is verdict]
 
 
 def format_counts(report: Report) -> str:
-    """Say how many of the known failures were judged, and how: "41 judged (39 passed, 2 fired), 7 not"."""
+    """Return how many failures were judged, and how: "41 of 48 failures judged: 39 passed, 2 fired"."""
     numbers = {verdict: len(verdicts_of(report, verdict)) for verdict in Verdict}
     judged = numbers[Verdict.FIRED] + numbers[Verdict.PASSED]
     words = [f"{numbers[verdict]} {verdict}" for verdict in Verdict if numbers[verdict]]
@@ -67,7 +67,7 @@ def format_counts(report: Report) -> str:
 
 
 def reasons_not_judged(report: Report) -> dict[str, list[str]]:
-    """Return why failures were not judged: reason -> codes, the most frequent one first."""
+    """Return the codes of failures that were not judged, by reason, most frequent first."""
     found: dict[str, list[str]] = {}
     for each in verdicts_of(report, Verdict.NOT_JUDGED):
         found.setdefault(each.reason or "no reason is known", []).append(each.code)
@@ -75,24 +75,26 @@ def reasons_not_judged(report: Report) -> dict[str, list[str]]:
 
 
 def repeat_notes(report: Report) -> dict[str, str]:
-    """Return what is told of findings beyond those that are listed: code -> words."""
+    """Return remarks on findings that are not listed, by code."""
     return {each.code: each.reason for each in verdicts_of(report, Verdict.FIRED) if each.reason}
 
 
 def overhead_share(report: Report) -> float:
-    """Return the share of the run's time that watching took."""
+    """Return the share of the run time spent on tracing."""
     return report.overhead_s / report.seconds if report.seconds > 0 else 0.0
 
 
 def format_path(path: str, base: Path | None) -> str:
-    """Write a path as people open it: relative to the folder they are in, where it lies there."""
-    known = Path(path)
-    return replace_unprintable(str(known.relative_to(base) if base and known.is_relative_to(base) else known))
+    """Return a path relative to a folder, if it is below it."""
+    absolute = Path(path)
+    return replace_unprintable(str(absolute.relative_to(base) if base and absolute.is_relative_to(base) else absolute))
 
 
 def format_occurrences(finding: Finding) -> str:
-    """Say since when, and how often: "since update 1, 1199 times"; "" where the text alone was read."""
+    """Return since when and how often a finding occurred: "since update 1, 1199 times"; "" for the linter."""
     if finding.first_update is None:
         return f"{format_number(finding.count)} times" if finding.count > 1 else ""
     update = format_number(finding.first_update)
-    return f"since update {update}, {format_number(finding.count)} times" if finding.count > 1 else f"at update {update}"
+    return (
+        f"since update {update}, {format_number(finding.count)} times" if finding.count > 1 else f"at update {update}"
+    )

@@ -1,4 +1,4 @@
-"""A report on the terminal, for somebody at two in the morning: the verdict, each finding with its proof, the rest."""
+"""Prints a report on the terminal: the headline, each finding with its evidence, and a summary."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
 
 COLOURS: Final = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.NOTE: "bold cyan"}
 SIGNS: Final = {"+": "green", "-": "red", " ": "dim"}
-MAX_PROSE_WIDTH: Final = 100  # columns of prose; a longer line is hard to find the next one from
+MAX_PROSE_WIDTH: Final = 100  # columns; longer lines are hard to read
 LABEL_WIDTH: Final = 12
 UNIT_SPACE: Final = re.compile(r"(?<=\d) (?=(?:%|[µm]?s|min|h|d)(?!\w))")
 StyledText = tuple[str, str]
-"""Words and their style."""
+"""Text and its style."""
 
 
 class _Layout(NamedTuple):
@@ -61,15 +61,15 @@ def print_report(report: Report, console: Console, *, base: Path) -> None:
     """Print a report.
 
     Args:
-        report: of a run, or of a tree of sources.
-        console: decides about colours and the width.
-        base: paths are told relative to it.
+        report: report of a run or of the linter.
+        console: determines colours and width.
+        base: folder that paths are relative to.
     """
     _print(console, base, lambda layout: _report_lines(report, layout))
 
 
 def print_findings(findings: Iterable[Finding], console: Console, *, base: Path) -> None:
-    """Print findings in texts, each with an empty line behind it."""
+    """Print findings of the linter, each followed by an empty line."""
     _print(console, base, lambda layout: (parts for each in findings for parts in (*_finding_lines(each, layout), ())))
 
 
@@ -88,13 +88,13 @@ def _report_lines(report: Report, layout: _Layout) -> Iterator[Sequence[StyledTe
     if report.error:
         yield []
         yield from _error_lines(report.error, layout)
-    beyond = repeat_notes(report)
+    notes = repeat_notes(report)
     for index, finding in enumerate(report.findings):
         yield []
         yield from _finding_lines(finding, layout)
         last = all(finding.code != other.code for other in report.findings[index + 1 :])
-        if last and finding.code in beyond:
-            yield from _prose(f"{finding.code} was {beyond[finding.code]}.", layout, style="dim")
+        if last and finding.code in notes:
+            yield from _prose(f"{finding.code} was {notes[finding.code]}.", layout, style="dim")
     yield []
     yield from _footer(report, layout)
 
@@ -106,7 +106,7 @@ def _tone(report: Report) -> str:
     return "bold yellow" if has_no_updates(report) else "bold green"
 
 
-# One finding, and what ended the run ------------------------------------------------------------------------------
+# One finding, and the error of the run -----------------------------------------------------------------------------
 
 
 def _error_lines(error: ExplainedError, layout: _Layout) -> Iterator[Sequence[StyledText]]:
@@ -138,38 +138,38 @@ def _finding_lines(finding: Finding, layout: _Layout) -> Iterator[Sequence[Style
 
 
 def _excerpt_lines(excerpt: Excerpt, layout: _Layout) -> Iterator[Sequence[StyledText]]:
-    site = excerpt.location
-    function = f" in {replace_unprintable(site.function)}" if site.function else ""
-    yield [("  ", ""), (f"{format_path(site.path, layout.base)}:{site.line}", "cyan"), (function, "dim")]
+    location = excerpt.location
+    function = f" in {replace_unprintable(location.function)}" if location.function else ""
+    yield [("  ", ""), (f"{format_path(location.path, layout.base)}:{location.line}", "cyan"), (function, "dim")]
     digits = max(len(str(line.number)) for line in excerpt.lines if line)
     for line in excerpt.lines:
         if line is None:
             yield [(f"  {layout.ellipsis:>{digits}}", "dim")]
         elif line.text or not line.notes:
             yield from _source_lines(line, digits, layout)
-        else:  # the source is not there: its place is all there is to say
+        else:  # the source is not available: show only the location
             for note in line.notes:
                 yield [(f"  {line.number:>{digits}} {layout.bar} ", "dim"), (to_single_line(note.text), "")]
 
 
 def _source_lines(line: Line, digits: int, layout: _Layout) -> Iterator[Sequence[StyledText]]:
-    fault = any(note.is_primary for note in line.notes)
-    code = _crop(replace_unprintable(line.text), layout, taken=digits + 5)
-    yield [(f"  {line.number:>{digits}} {layout.bar} ", "dim"), (code, "bold" if fault else "")]
+    primary = any(note.is_primary for note in line.notes)
+    code = _crop(replace_unprintable(line.text), layout, indent=digits + 5)
+    yield [(f"  {line.number:>{digits}} {layout.bar} ", "dim"), (code, "bold" if primary else "")]
     start, end = line.code
     room = layout.width - digits - 5 - start
     for note in line.notes:
         style = "bold red" if note.is_primary else "cyan"
         mark = ("^" if note.is_primary else "-") * max(1, min(end - start, room))
         words = to_single_line(note.text)
-        beside = len(mark) + 1 + len(words) <= room
+        fits = len(mark) + 1 + len(words) <= room
         gutter = (f"  {'':>{digits}} {layout.bar} {' ' * start}", "dim")
-        yield [gutter, (f"{mark} {words}".rstrip() if beside else mark, style)]
-        for wrapped in [] if beside else textwrap.wrap(words, max(24, room)):
+        yield [gutter, (f"{mark} {words}".rstrip() if fits else mark, style)]
+        for wrapped in [] if fits else textwrap.wrap(words, max(24, room)):
             yield [gutter, (wrapped, style)]
 
 
-# What is said once -----------------------------------------------------------------------------------------------
+# Summary of the report ------------------------------------------------------------------------------------------
 
 
 def _footer(report: Report, layout: _Layout) -> Iterator[Sequence[StyledText]]:
@@ -178,42 +178,53 @@ def _footer(report: Report, layout: _Layout) -> Iterator[Sequence[StyledText]]:
     for index, words in enumerate(_not_judged(report)):
         yield from _labelled("not judged" if index == 0 else "", words, layout)
     if report.suppressed:
-        yield from _labelled("silenced", f"{format_count(report.suppressed, 'finding')}, by comments or the settings", layout)
+        yield from _labelled(
+            "suppressed", f"{format_count(report.suppressed, 'finding')} by comments or settings", layout
+        )
     if report.seconds > 0:
-        yield from _labelled("watched", _format_overhead(report), layout)
+        yield from _labelled("traced", _format_overhead(report), layout)
     if report.timing:
         yield from _labelled("update", format_timing(report.timing), layout)
-    if told := format_values(report.series):
-        yield from _labelled("values", told, layout)
+    if text := format_values(report.series):
+        yield from _labelled("values", text, layout)
     for problem in report.problems:
         yield from _labelled("problem", to_single_line(problem), layout, style="yellow")
     if report.problems:
-        yield from _labelled("", "These broke inside trueloop; the program itself was not touched.", layout)
+        yield from _labelled("", "These are internal errors of trueloop; they did not affect the program.", layout)
 
 
 def _not_judged(report: Report) -> Iterator[str]:
-    why = reasons_not_judged(report)
-    unproven = why.pop(UNPROVABLE_AT_RUN_TIME, [])
-    yield from (f"{', '.join(codes)}: {to_single_line(reason)}" for reason, codes in why.items())
-    if unproven:  # the same in every run
-        yield f"{len(unproven)} that a run cannot prove: trueloop lint and trueloop doctor can"
+    codes_by_reason = reasons_not_judged(report)
+    unproven = codes_by_reason.pop(UNPROVABLE_AT_RUN_TIME, [])
+    yield from (f"{', '.join(codes)}: {to_single_line(reason)}" for reason, codes in codes_by_reason.items())
+    if unproven:  # the same codes in every run
+        yield f"{len(unproven)} that a run cannot prove; trueloop lint and trueloop doctor can"
 
 
 def _format_overhead(report: Report) -> str:
-    seen = f"{format_count(report.updates, 'update')} in {format_duration(report.seconds)}, {format_number(report.updates_traced)} in full detail"
-    return f"{seen}; watching took at least {format_percent(overhead_share(report))} of the time ({format_duration(report.overhead_s)})"
+    seen = f"{format_count(report.updates, 'update')} in {format_duration(report.seconds)}, {format_number(report.updates_traced)} fully"
+    return f"{seen}; tracing took at least {format_percent(overhead_share(report))} of the time ({format_duration(report.overhead_s)})"
 
 
 def format_timing(rate: UpdateTiming) -> str:
-    """Say how long an update takes, and on what."""
-    parts = {"data": rate.data_share, "forward": rate.forward_share, "backward": rate.backward_share, "optimizer": rate.optimizer_share}
+    """Return the duration of an update and how it divides."""
+    parts = {
+        "data": rate.data_share,
+        "forward": rate.forward_share,
+        "backward": rate.backward_share,
+        "optimizer": rate.optimizer_share,
+    }
     shares = {**parts, "the rest": max(0.0, 1 - sum(parts.values()))}
     split = ", ".join(f"{name} {format_percent(share)}" for name, share in shares.items())
-    return f"{format_duration(rate.update_s)} each: {split}" if any(parts.values()) else f"{format_duration(rate.update_s)} each"
+    return (
+        f"{format_duration(rate.update_s)} each: {split}"
+        if any(parts.values())
+        else f"{format_duration(rate.update_s)} each"
+    )
 
 
 def format_values(series: dict[str, Series]) -> str:
-    """Say where the loss, the gradient norm and the learning rate began and ended."""
+    """Return the first and last value of the loss, the gradient norm and the learning rate."""
     names = {"loss": "loss", "grad_norm": "gradient norm", "lr": "learning rate"}
     known = [(words, series[name].values) for name, words in names.items() if name in series and series[name].values]
     return ", ".join(f"{words} {_from_to(format_float(each[0]), format_float(each[-1]))}" for words, each in known)
@@ -227,25 +238,25 @@ def _from_to(first: str, last: str) -> str:
 
 
 def _prose(text: str, layout: _Layout, *, label: str = "", style: str = "") -> Iterator[Sequence[StyledText]]:
-    lines = _wrap(to_single_line(text), layout, taken=2 + len(label)) or [""]
+    lines = _wrap(to_single_line(text), layout, indent=2 + len(label)) or [""]
     for index, line in enumerate(lines):
         yield [("  ", ""), (label if index == 0 else " " * len(label), "dim"), (line, style)]
 
 
 def _labelled(label: str, text: str, layout: _Layout, *, style: str = "") -> Iterator[Sequence[StyledText]]:
-    for index, line in enumerate(_wrap(text, layout, taken=LABEL_WIDTH)):
+    for index, line in enumerate(_wrap(text, layout, indent=LABEL_WIDTH)):
         yield [(f"{label if index == 0 else '':<{LABEL_WIDTH}}", "dim"), (line, style)]
 
 
-def _wrap(text: str, layout: _Layout, *, taken: int) -> list[str]:
-    room = max(24, min(layout.width, MAX_PROSE_WIDTH) - taken)
-    whole = UNIT_SPACE.sub("\N{NO-BREAK SPACE}", text)  # a number stays with its unit, and a path in one piece
-    lines = textwrap.wrap(whole, room, break_long_words=False, break_on_hyphens=False)
+def _wrap(text: str, layout: _Layout, *, indent: int) -> list[str]:
+    room = max(24, min(layout.width, MAX_PROSE_WIDTH) - indent)
+    text = UNIT_SPACE.sub("\N{NO-BREAK SPACE}", text)  # keeps a number with its unit; paths are not broken
+    lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
-def _crop(text: str, layout: _Layout, *, taken: int = 0) -> str:
-    room = max(24, layout.width - taken)
+def _crop(text: str, layout: _Layout, *, indent: int = 0) -> str:
+    room = max(24, layout.width - indent)
     return text if len(text) <= room else text[: room - len(layout.ellipsis)] + layout.ellipsis
 
 

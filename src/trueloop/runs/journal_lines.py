@@ -31,7 +31,7 @@ _CLASSES: Mapping[str, type[SingleEvent]] = {
     "run_started": RunStarted,
     "evaluated": Evaluated,
     "checkpoint_saved": CheckpointSaved,
-    "noted": Notice,
+    "notice": Notice,
     "run_ended": RunEnded,
 }
 _NAMES = {event_class: name for name, event_class in _CLASSES.items()}

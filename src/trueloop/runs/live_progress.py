@@ -55,7 +55,7 @@ class Progress:
 
     @property
     def update(self) -> int:
-        """Updates done in the whole run."""
+        """Updates done in the run, over all its processes."""
         if self.last:
             return self.last.update
         return self.started.start_update if self.started else 0

@@ -1,4 +1,4 @@
-"""Generators of random numbers that a dataset holds and draws from for every sample, as its code tells."""
+"""Finds the random generators that a dataset uses for every sample, by its code."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 _GENERATORS: Final = ("Generator", "RandomState")
-_APART: Final = frozenset({"get_worker_info", "manual_seed", "seed", "setstate", "set_state", "spawn", "jumped"})
+_WORKER_AWARE: Final = frozenset({"get_worker_info", "manual_seed", "seed", "setstate", "set_state", "spawn", "jumped"})
 
 
 def find_generators(dataset: Any) -> Iterator[tuple[str, str, CodeType]]:
-    """Yield each generator that a dataset, or a transform in it, holds and uses for every sample.
+    """Yield each generator that a dataset, or a transform in it, owns and uses for every sample.
 
-    Left out is whatever asks ``get_worker_info``, or seeds, or makes its generator anew: it tells its workers, or its
-    samples, apart itself.
+    Code that calls ``get_worker_info``, seeds, or creates its generator again is left out: it distinguishes its workers
+    or samples itself.
 
     Yields:
-        its path, its class, and the function that uses it.
+        Path, class name, and the code that uses the generator.
     """
-    holders = [("dataset", dataset, "__iter__" if isinstance(dataset, IterableDataset) else "__getitem__")]
+    owners = [("dataset", dataset, "__iter__" if isinstance(dataset, IterableDataset) else "__getitem__")]
     for name, value in list(getattr(dataset, "__dict__", {}).items()):
         if not isinstance(value, Tensor) and "__call__" in dir(type(value)) and hasattr(value, "__dict__"):
-            holders.append((f"dataset.{name}", value, "__call__"))
-    for path, holder, entry in holders:
-        codes = list(_reached(type(holder), entry))
-        if any(_APART.intersection(code.co_names) for code in codes):
+            owners.append((f"dataset.{name}", value, "__call__"))
+    for path, owner, entry in owners:
+        codes = list(_reachable_code(type(owner), entry))
+        if any(_WORKER_AWARE.intersection(code.co_names) for code in codes):
             return
-        for name, value in list(getattr(holder, "__dict__", {}).items()):
+        for name, value in list(getattr(owner, "__dict__", {}).items()):
             if _is_generator(value) and not any(_assigns(code, name) for code in codes):
                 user = next((code for code in codes if name in code.co_names), None)
                 if user is not None:
@@ -50,11 +50,11 @@ def _is_generator(value: Any) -> bool:
     return from_numpy or isinstance(value, torch.Generator) or kind is random.Random
 
 
-def _reached(kind: type, entry: str) -> Iterator[CodeType]:
-    """Yield the code of a method, and of the methods of the same class that it names."""
-    waiting, seen = [entry], {entry}
-    while waiting:
-        function = getattr(kind, waiting.pop(), None)
+def _reachable_code(kind: type, entry: str) -> Iterator[CodeType]:
+    """Yield the code of a method and of the methods of the same class that it refers to."""
+    pending, seen = [entry], {entry}
+    while pending:
+        function = getattr(kind, pending.pop(), None)
         code = getattr(function, "__code__", None)
         if code is None:
             continue
@@ -62,4 +62,4 @@ def _reached(kind: type, entry: str) -> Iterator[CodeType]:
         for name in code.co_names:
             if name not in seen and hasattr(getattr(kind, name, None), "__code__"):
                 seen.add(name)
-                waiting.append(name)
+                pending.append(name)

@@ -1,4 +1,4 @@
-"""Which module's ``forward`` a frame of the program runs."""
+"""Finds the module whose ``forward`` a frame runs."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import nn
 from trueloop.tracing.frame_variables import variables
 
 _PLAIN: Final = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
-_LASTING: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_RESUMABLE: Final = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def owner_of(frame: FrameType) -> nn.Module | None:
-    """Return the module a frame is the ``forward`` of; None where it is something else.
+    """Return the module whose ``forward`` a frame runs; None for other frames.
 
-    Cost: 3 us, so this is for calls that something may be amiss with.
+    Cost: 3 us, so this is for suspicious calls only.
     """
     code = frame.f_code
     if code.co_name != "forward" or not code.co_argcount:
         return None
-    if code.co_flags & _PLAIN != _PLAIN or code.co_flags & _LASTING:
+    if code.co_flags & _PLAIN != _PLAIN or code.co_flags & _RESUMABLE:
         return None
     owner = variables(frame).get(code.co_varnames[0])
     if not isinstance(owner, nn.Module):
@@ -33,19 +33,19 @@ def owner_of(frame: FrameType) -> nn.Module | None:
 
 
 def runs_method_of(owner: nn.Module, frame: FrameType) -> bool:
-    """True for the code of a method of a module's class, and of what is defined within one."""
+    """Return True for the code of a method of a module's class, or of a function within one."""
     code = frame.f_code
     for kind in type(owner).__mro__:
         if kind is not nn.Module and kind is not object:
             for member in vars(kind).values():
-                if any(_holds(each, code) for each in codes_of(getattr(member, "__func__", member))):
+                if any(_contains(each, code) for each in codes_of(getattr(member, "__func__", member))):
                     return True
     return False
 
 
 def codes_of(function: Any) -> Iterator[CodeType]:
-    """Yield the code of a function, and of those that decorators have wrapped."""
-    for _ in range(8):  # decorators upon each other; one that claims to wrap itself has an end, too
+    """Yield the code of a function and of the functions that its decorators wrap."""
+    for _ in range(8):  # nested decorators; bounded, in case one claims to wrap itself
         code = getattr(function, "__code__", None)
         if isinstance(code, CodeType):
             yield code
@@ -54,5 +54,5 @@ def codes_of(function: Any) -> Iterator[CodeType]:
             return
 
 
-def _holds(outer: CodeType, code: CodeType) -> bool:
-    return outer is code or any(isinstance(inner, CodeType) and _holds(inner, code) for inner in outer.co_consts)
+def _contains(outer: CodeType, code: CodeType) -> bool:
+    return outer is code or any(isinstance(inner, CodeType) and _contains(inner, code) for inner in outer.co_consts)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
-MOST_MODULES: Final = 4096  # of which it is not asked for each whether it was there before
+MAX_MODULES: Final = 4096  # of which it is not asked for each whether it was there before
 _MODAL: Final = (_DropoutNd, _BatchNorm)
 
 
@@ -65,6 +65,6 @@ def _modules(model: nn.Module) -> Iterable[nn.Module | None]:
     for module in modules:
         if module is not None and (within := module._modules):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             modules += within.values()
-            if len(modules) > MOST_MODULES:  # or one is within itself
+            if len(modules) > MAX_MODULES:  # or one is within itself
                 return model.modules()
     return modules

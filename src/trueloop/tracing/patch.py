@@ -1,7 +1,7 @@
-"""Replaces functions of torch, and puts them back.
+"""Replaces functions of PyTorch, and restores them.
 
-A replacement is a plain function that passes everything on. It stays on classes and modules of torch, never on an
-object of the user's: those can still be pickled, copied and exported.
+A replacement is a plain function that passes everything on. It is set on classes and modules of PyTorch, never on user
+objects, which can still be pickled, copied and exported.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from typing import Any, Final, NamedTuple, cast
 MISSING: Any = object()
 REPLACEMENT: Final = "the replacement"
 HIDDEN_FILE: Final = "<trueloop, unseen by warnings as importlib._bootstrap is>"
-"""The file that replacements say they come from. Where Python counts the frames of a warning's ``stacklevel``, it
-leaves out those whose file has "importlib" and "_bootstrap" in its name: torch's warnings name the program's lines."""
+"""File name of replacements. Python does not count frames with "importlib" and "_bootstrap" in their file name for the
+``stacklevel`` of a warning, so PyTorch's warnings still name the program's lines."""
 
 
 class Patches:
-    """Some replaced attributes, to be put back together."""
+    """A set of replaced attributes that are restored together."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
-        """What puts each of them back, if it is still there; noted before anything is replaced."""
+        """Functions that restore each attribute if it is still replaced; added before the replacement."""
         self._swaps: dict[FunctionType, _Swap] = {}
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
-        """Put ``make(original)`` in the place of an attribute.
+        """Replace an attribute by ``make(original)``.
 
         Args:
             owner: a class or module.
-            name: of a function in it, own or inherited.
-            make: gets the original, returns the function to put there; it must look for itself whether anybody still
-                listens, since it stays in use where somebody else has wrapped it meanwhile.
+            name: name of a function in it, own or inherited.
+            make: gets the original, returns the replacement, which must check that tracing is active, since it
+                remains in use if other code has wrapped it meanwhile.
 
         Raises:
-            TypeError: what the program has put there is not called as a method is, such as a mock: it stays as it is.
+            TypeError: the program has replaced it by something that is no method, such as a mock; it is unchanged.
         """
         if isinstance(owner, type) and not hasattr(type(inspect.getattr_static(owner, name)), "__get__"):
-            raise TypeError(f"the program has put something in the place of {owner.__name__}.{name}")
+            raise TypeError(f"the program has replaced {owner.__name__}.{name} by an object that is no function")
         own = vars(owner).get(name, MISSING)
         original = getattr(owner, name)
         replacement = functools.wraps(original)(make(original))
@@ -60,15 +60,15 @@ class Patches:
         setattr(owner, name, replacement)
 
     def swap_code(self, function: FunctionType, make: Callable[[Any], Callable[..., Any]]) -> None:
-        """Put ``make(original)`` in the place of a function wherever it has been imported to by name.
+        """Replace the code of a function by ``make(original)``, also where it was imported by name.
 
-        The function stays the same object and keeps its signature and source, so that TorchScript still compiles it and
-        nothing that compares functions sees a difference.
+        The function remains the same object with the same signature and source, so TorchScript still compiles it, and
+        comparisons of functions give the same result.
 
         Args:
             function: a plain function of a module, without a closure or keyword-only parameters.
-            make: as for `replace`; gets a function that does what this one did. Asked once: what is put in place again
-                and again is the same each time, since dynamo compiles anew whatever it has not seen before.
+            make: as for `replace`; gets a copy of the function. Called once: repeated replacements use the same code,
+                since dynamo recompiles whatever is new.
         """
         swap = self._swaps.get(function)
         if swap is None or swap.code is not function.__code__:
@@ -84,9 +84,9 @@ class Patches:
         function.__dict__["__wrapped__"] = swap.original  # whose source TorchScript reads
 
     def replace_inner(self, decorated: Callable[..., Any], make: Callable[[Any], Callable[..., Any]]) -> None:
-        """Put ``make(original)`` in the place of the function that a decorator of torch's has wrapped.
+        """Replace the function within a PyTorch decorator by ``make(original)``.
 
-        The decorated function stays the same object, so this reaches whoever has imported it by name.
+        The decorated function remains the same object, so this works where it was imported by name.
 
         Args:
             decorated: holds the original in its closure.
@@ -97,25 +97,25 @@ class Patches:
             if isinstance(original, FunctionType) and original.__name__ == decorated.__name__:
                 replacement = functools.wraps(original)(make(original))
                 _hide(replacement, original)
-                self._undo.append(functools.partial(_put_back, cell, original, replacement))
+                self._undo.append(functools.partial(_restore_cell, cell, original, replacement))
                 cell.cell_contents = replacement
 
     def add_handle(self, handle: Any) -> None:
-        """Take off a hook of torch's own together with the rest."""
+        """Remove a PyTorch hook together with the other patches."""
         self._undo.append(handle.remove)
 
     def restore(self) -> None:
-        """Put back everything that is still as it was put there; called again, go on where Ctrl-C has interrupted."""
+        """Restore everything that is still replaced; a second call continues after an interruption by Ctrl-C."""
         while self._undo:
             self._undo[-1]()
             self._undo.pop()
 
 
 class _Swap(NamedTuple):
-    """What is put in the place of a function's code.
+    """The replaced code of a function.
 
-    It holds the replacement as a constant of its own: a thread that is within it runs to its end while another one
-    puts the code back.
+    The new code holds the replacement as a constant, so a thread within it can finish while another thread restores the
+    function.
     """
 
     code: CodeType
@@ -139,37 +139,37 @@ class _Swap(NamedTuple):
         return cls(code, through, original)
 
 
-def _put_back(cell: Any, original: Any, replacement: Any) -> None:
+def _restore_cell(cell: Any, original: Any, replacement: Any) -> None:
     if cell.cell_contents is replacement:
         cell.cell_contents = original
 
 
 def _through() -> Any:
-    """The code of a swapped function, but for its parameters and what it calls: Python refuses to call a bare text."""
+    """Provide the code of swapped functions, except parameters and callee: Python rejects calling a string literal."""
     return (locals and "the replacement")(*locals().values())  # pyright: ignore[reportCallIssue]
 
 
 def _hide(replacement: Callable[..., Any], original: Any) -> None:
-    """Keep a replacement out of what torch compiles and of what warnings count."""
+    """Hide a replacement from torch.compile and from the stack level of warnings."""
     if isinstance(replacement, FunctionType):
         file = replacement.__code__.co_filename
-        beside = [cell.cell_contents for cell in replacement.__closure__ or ()]
-        for each in (replacement, *beside):
+        closure = [cell.cell_contents for cell in replacement.__closure__ or ()]
+        for each in (replacement, *closure):
             if isinstance(each, FunctionType) and each is not original and each.__code__.co_filename == file:
-                each.__code__ = _unseen(each.__code__)
+                each.__code__ = _with_hidden_file(each.__code__)
     hide_from_compiler(replacement)
 
 
 @functools.cache
-def _unseen(code: CodeType) -> CodeType:
+def _with_hidden_file(code: CodeType) -> CodeType:
     return code.replace(co_filename=HIDDEN_FILE)
 
 
 def hide_from_compiler(function: Callable[..., Any]) -> None:
-    """Let torch.compile run a function of ours as it is, wherever it meets it.
+    """Exclude an internal function from torch.compile.
 
-    Asking ``is_compiling()`` is not enough: after a graph break dynamo compiles the frames of a wrapper themselves, in
-    which that is a constant True, and what the wrapper should tell is never told.
+    Checking ``is_compiling()`` is not enough: after a graph break dynamo compiles the frames of a wrapper themselves,
+    in which it is a constant True, and the wrapper would emit nothing.
     """
     if isinstance(function, FunctionType):
         for code in _codes(function.__code__):
@@ -178,7 +178,7 @@ def hide_from_compiler(function: Callable[..., Any]) -> None:
 
 @functools.cache
 def hide_package(package: str) -> None:
-    """Do so with every function and method of a package that is loaded by now."""
+    """Exclude every function and method of a package that is loaded so far from torch.compile."""
     for name, module in list(sys.modules.items()):
         if name == package or name.startswith(package + "."):
             for value in list(vars(module).values()):
@@ -215,5 +215,5 @@ def _choose_compiler() -> Callable[[Any], Any]:
 
 _skip = _choose_skip()
 set_compiler = _choose_compiler()
-"""Says what compiles the frames that run on this thread, None for nothing, and returns what did so far. While a program
-runs compiled, torch's own functions that we call would be compiled too."""
+"""Sets the frame compiler of this thread, None for none, and returns the previous one. While a compiled program runs,
+PyTorch functions that hooks call would be compiled, too."""

@@ -1,4 +1,4 @@
-"""Refs for objects of the program, without keeping any of them alive."""
+"""Registers references to objects of the program, without keeping them alive."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ MAX_SETS: Final = 256
 
 
 class Registry:
-    """One `Ref` for each object, as long as it lives; a new object in the same place of memory gets a new one."""
+    """One `Ref` for each existing object; a new object at the same memory address gets a new one."""
 
     def __init__(self) -> None:
         self._refs: dict[int, tuple[weakref.ref[Any], Ref]] = {}
         self._sets: dict[tuple[int, ...], tuple[tuple[Ref, ...], Refs]] = {}
-        """Of objects by id, in one order or another: their refs in this order, and as a set."""
+        """Ids of objects, in order -> their refs in this order, and as a set."""
         self._in_sets: set[int] = set()
         self._counts: dict[str, int] = {}
 
     def reset(self) -> None:
-        """Number new objects from one again."""
+        """Restart the numbering of names."""
         self._counts.clear()
 
-    def ref(self, thing: Any, name: str = "") -> Ref:
-        """Return the ref of an object, which is named at first sight.
+    def ref(self, value: Any, name: str = "") -> Ref:
+        """Return the ref of an object, which gets its name at the first call.
 
         Args:
-            thing: anything that can be referred to weakly.
-            name: for people; "" = its class, with a number from the second one on.
+            value: any object that can be weakly referenced.
+            name: name for messages; "" = its class, with a number from the second one on.
         """
-        known = self._refs.get(id(thing))
-        if known is not None and known[0]() is thing:
+        known = self._refs.get(id(value))
+        if known is not None and known[0]() is value:
             return known[1]
-        key, refs = id(thing), self._refs
+        key, refs = id(value), self._refs
 
         def forget(dead: weakref.ref[Any]) -> None:
             if key in refs and refs[key][0] is dead:
@@ -47,54 +47,54 @@ class Registry:
                     self._in_sets.clear()
                     self._sets.clear()
 
-        ref = Ref(type(thing).__name__, name or self._numbered(type(thing).__name__))
-        refs[key] = (weakref.ref(thing, forget), ref)
+        ref = Ref(type(value).__name__, name or self._numbered(type(value).__name__))
+        refs[key] = (weakref.ref(value, forget), ref)
         return ref
 
-    def refs(self, things: Iterable[Any]) -> Refs:
-        """Return the refs of some objects; the same set for the same objects, so that it is made once.
+    def refs(self, values: Iterable[Any]) -> Refs:
+        """Return the refs of some objects; the same set object for the same objects.
 
         Cost: 0.3 us, and 0.05 us for each object; the first time, 1 us for each.
         """
-        return self.ordered_refs(things)[1]
+        return self.ordered_refs(values)[1]
 
-    def ordered_refs(self, things: Iterable[Any]) -> tuple[tuple[Ref, ...], Refs]:
-        """Return the refs of some objects one by one, and those that `refs` returns. Cost: as there."""
-        things = things if type(things) is list else list(things)
-        if not things:
+    def ordered_refs(self, values: Iterable[Any]) -> tuple[tuple[Ref, ...], Refs]:
+        """Return the refs of some objects in order, and as the set that `refs` returns. Cost: as `refs`."""
+        values = values if type(values) is list else list(values)
+        if not values:
             return (), NO_REFS
-        key = tuple(map(id, things))
-        known = self._sets.get(key)  # forgotten as soon as one of them is gone
+        key = tuple(map(id, values))
+        known = self._sets.get(key)  # dropped as soon as one of them is freed
         if known is None:
-            if len(self._sets) >= MAX_SETS:  # a router of experts makes another subset in every update
+            if len(self._sets) >= MAX_SETS:  # a mixture of experts has another subset at every update
                 self._sets.clear()
                 self._in_sets.clear()
-            refs = tuple(map(self.ref, things))
+            refs = tuple(map(self.ref, values))
             known = self._sets[key] = refs, frozenset(refs)
             self._in_sets.update(key)
         return known
 
-    def uncached_refs(self, things: Iterable[Any]) -> Refs:
-        """Return the refs of objects that may never come together again: of such a set nothing is remembered.
+    def uncached_refs(self, values: Iterable[Any]) -> Refs:
+        """Return the refs of objects whose set is not cached, as it hardly ever repeats.
 
-        Which parameters had no gradient, or one of zeros, can be another set at every update.
+        The parameters without a gradient, or with one of zeros, can be another set at every update.
 
         Cost: 0.3 us for each object.
         """
-        return frozenset(map(self.ref, things))
+        return frozenset(map(self.ref, values))
 
     def name_parameters(self, model: nn.Module) -> None:
-        """Call the parameters of a model by their names in it, or in a larger one that the program has in its hands."""
-        held = {id(parameter) for parameter in model.parameters()}
-        for whole in (model, *enclosing_modules(model)):
-            for name, parameter in whole.named_parameters(remove_duplicate=False):
-                if id(parameter) in held:
+        """Name the parameters of a model by their names in it, or in an enclosing model among the program's variables."""
+        own_ids = {id(parameter) for parameter in model.parameters()}
+        for module in (model, *enclosing_modules(model)):
+            for name, parameter in module.named_parameters(remove_duplicate=False):
+                if id(parameter) in own_ids:
                     own = self.ref(parameter, name)
                     if own.name.count(".") < name.count(".") or own.name.startswith(own.kind):
                         own.name = name
 
     def parameter_ref(self, tensor: Tensor) -> Ref:
-        """Return the ref of a parameter that may not have a name yet: "Parameter 10x4"."""
+        """Return the ref of a parameter, named "Parameter 10x4" if it has no name yet."""
         return self.ref(tensor, f"{type(tensor).__name__} {'x'.join(map(str, tensor.shape)) or 'scalar'}")
 
     def _numbered(self, kind: str) -> str:

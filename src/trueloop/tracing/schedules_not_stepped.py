@@ -9,12 +9,18 @@ from typing import Any, Final
 from trueloop.core.findings import CodePosition
 from trueloop.tracing.events import Ref, SchedulerNeverStepped
 from trueloop.tracing.program_state import OptimizerState, ProgramState
-from trueloop.tracing.program_text.program_files import user_files, in_notebook, is_library_frame, program_stack, parse_program
+from trueloop.tracing.program_text.program_files import (
+    in_notebook,
+    is_library_frame,
+    parse_program,
+    program_stack,
+    user_files,
+)
 from trueloop.tracing.program_text.schedule_calls import may_step_schedule, sets_rates
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import is_user_code, user_location
 
-MOST: Final = 128  # optimizers that are followed; a sweep makes more
+MAX_OPTIMIZERS: Final = 128  # optimizers that are followed; a sweep makes more
 
 
 @dataclass(slots=True)
@@ -56,26 +62,26 @@ class UnsteppedSchedules:
     def __init__(self, stream: EventStream, program: ProgramState) -> None:
         self._stream, self._program = stream, program
         self._over: dict[int, _Over] = {}
-        self.waiting = 0
+        self.pending = 0
         """Optimizers of which no schedule was advanced yet."""
         self._look = stream.isolated("schedules that are not advanced", self._looked)
         stream.on_detach.append(stream.isolated("schedules that are not advanced", self._tell))
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Forget what was made before."""
         self._over.clear()
-        self.waiting = 0
+        self.pending = 0
         self._rest()
 
-    def made(self, schedule: Any) -> None:
+    def on_created(self, schedule: Any) -> None:
         """Take note of a schedule at the end of its constructor."""
         known = self._program.optimizers.get(schedule.optimizer)
-        if known is None or len(self._over) >= MOST or self._program.is_other_thread():
+        if known is None or len(self._over) >= MAX_OPTIMIZERS or self._program.is_other_thread():
             return
         over = self._over.get(id(known))
         if over is None:
             over = self._over[id(known)] = _Over(known)
-            self.waiting += 1
+            self.pending += 1
         parts = getattr(schedule, "_schedulers", ())
         over.made = [each for each in over.made if all(each.schedule() is not part for part in parts)]
         stack = program_stack()
@@ -89,7 +95,7 @@ class UnsteppedSchedules:
         if self._look not in self._stream.periodic_checks:
             self._stream.periodic_checks = [*self._stream.periodic_checks, self._look]
 
-    def advanced(self, schedule: Any) -> None:
+    def on_stepped(self, schedule: Any) -> None:
         """Take note that one was advanced, by the program or by another schedule."""
         optimizer: Any = getattr(schedule, "optimizer", None)
         known = self._program.optimizers.get(optimizer)
@@ -97,7 +103,7 @@ class UnsteppedSchedules:
         if over is not None and not over.advanced:
             over.advanced = True
             over.made.clear()
-            self.waiting -= 1
+            self.pending -= 1
 
     def _looked(self) -> None:
         """See who has called the step that is just being made, once for each schedule."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from trueloop.core.errors import InvalidConfig, InvalidData
 from trueloop.verification.batch_tree import describe_batch, tensors
 from trueloop.verification.evidence import NotApplicable
-from trueloop.verification.proof_target import Subject
+from trueloop.verification.proof_target import ProofTarget
 from trueloop.verification.rng_state import seed_all
 
 
@@ -83,7 +83,7 @@ def _as_call(inputs: Any) -> ModelCall:
     return ModelCall(args=(inputs,), kwargs={})
 
 
-def capture_call(subject: Subject, model: nn.Module, batch: Any) -> ModelCall:
+def capture_call(subject: ProofTarget, model: nn.Module, batch: Any) -> ModelCall:
     """Return what the model is called with for this batch, the first time.
 
     Raises:

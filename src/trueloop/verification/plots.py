@@ -14,11 +14,11 @@ WIDTH, HEIGHT = 560, 240
 LEFT, RIGHT, TOP, BOTTOM = 64, 14, 12, 26
 CELL, LABEL = 26, 58
 BAR = 30
-MOST = 400
+MAX_POINTS = 400
 """Points of a line; more are not seen."""
 
 
-def drawn(picture: Chart) -> Markup:
+def render_chart(picture: Chart) -> Markup:
     """Draw one picture as a figure with its title and a sentence."""
     if isinstance(picture, Curve):
         body, told = _curve(picture)
@@ -56,7 +56,7 @@ def _curve(curve: Curve) -> tuple[Markup, str]:
         at = y.position(curve.level)
         parts.append(element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at, class_="mark"))
     for line in curve.lines.values():
-        stride = max(1, len(line) // MOST)
+        stride = max(1, len(line) // MAX_POINTS)
         points = " ".join(
             f"{x.position(number)},{y.position(value)}"
             for number, value in enumerate(line)

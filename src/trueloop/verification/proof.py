@@ -17,7 +17,7 @@ from trueloop.core.errors import TrueloopError
 from trueloop.verification.evidence import Evidence, NotApplicable, NotJudged, Verdict
 from trueloop.verification.model_snapshot import ModelSnapshot
 from trueloop.verification.proof_context import ProofContext
-from trueloop.verification.rng_state import preserved, seed_all
+from trueloop.verification.rng_state import rng_state_preserved, seed_all
 
 _INTERNAL_PATHS = (Path(__file__).parents[1], Path(torch.__file__).parent)
 
@@ -65,7 +65,7 @@ def run_proof(proof: Proof, context: ProofContext, options: Mapping[str, Any] | 
     kept = ModelSnapshot(context.original)
     started = context.clock()
     try:
-        with preserved(context.loaders), torch.enable_grad(), nullcontext() if proof.timed else _eager_mode():
+        with rng_state_preserved(context.loaders), torch.enable_grad(), nullcontext() if proof.timed else _eager_mode():
             seed_all(context.target.seed)
             evidence = _prove_safely(proof, context, options or {})
     finally:

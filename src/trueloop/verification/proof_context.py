@@ -17,10 +17,10 @@ from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel
 from trueloop.verification.batch_tree import clone_batch, describe_batch, move_batch, batch_size, select_samples, tensors
 from trueloop.verification.evidence import NotApplicable
 from trueloop.verification.model_call import ModelCall, capture_call, mean_loss
-from trueloop.verification.proof_target import Subject
+from trueloop.verification.proof_target import ProofTarget
 from trueloop.verification.rng_state import seed_all
 
-RATE = 1e-3
+DEFAULT_LR = 1e-3
 """Of the Adam that is taken where no optimizer is given: its own default."""
 
 
@@ -28,29 +28,29 @@ RATE = 1e-3
 class TrainingCopy:
     """One copy of the subject, to be trained and spoilt."""
 
-    subject: Subject
+    target: ProofTarget
     model: nn.Module
     loss: Any
     optimizer: torch.optim.Optimizer
 
-    def mean(self, batch: Any) -> Tensor:
+    def mean_loss(self, batch: Any) -> Tensor:
         """Return the loss over a batch, 0-d, with its graph."""
         return mean_loss(self.loss, self.model, batch)
 
-    def measured(self, batch: Any) -> float:
+    def measure_loss(self, batch: Any) -> float:
         """Return the loss over a batch, as a number and without a graph; the same seed, the same dropout."""
-        seed_all(self.subject.seed)
+        seed_all(self.target.seed)
         with torch.no_grad():
-            return float(self.mean(batch))
+            return float(self.mean_loss(batch))
 
     def update(self, batches: list[Any]) -> None:
         """Make one update: by the user's own step where there is one."""
-        if self.subject.step is not None:
-            self.subject.step(self.model, self.optimizer, batches)
+        if self.target.step is not None:
+            self.target.step(self.model, self.optimizer, batches)
             return
         self.optimizer.zero_grad()
         for batch in batches:
-            (self.mean(batch) / len(batches)).backward()
+            (self.mean_loss(batch) / len(batches)).backward()
         self.optimizer.step()
 
 
@@ -65,11 +65,11 @@ class ProofContext:
         InvalidModel: the function gives no module.
     """
 
-    def __init__(self, subject: Subject, *, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, subject: ProofTarget, *, clock: Callable[[], float] = perf_counter) -> None:
         self.target = subject
         self.clock = clock
         self.original = subject.model if isinstance(subject.model, nn.Module) else self.make_model()
-        _check_whole(self.original)
+        _check_initialized(self.original)
         first = next(self.original.parameters(), None)
         self.device = first.device if first is not None else torch.device("cpu")
         self._cached_batches: list[Any] = []  # once for all proofs: a loader with workers starts them every time it is read
@@ -103,15 +103,15 @@ class ProofContext:
         if not model.training:
             model.train()
         return TrainingCopy(
-            subject=self.target,
+            target=self.target,
             model=model,
             loss=self.target.loss if loss is None else loss,
-            optimizer=made or _optimizer(asked, model),
+            optimizer=made or _make_optimizer(asked, model),
         )
 
     def _copy_objects(self, loss: Any, optimizer: Any) -> tuple[nn.Module, Any, Any]:
         if optimizer is not None:
-            _check_over(self.original, optimizer)
+            _check_optimizer_matches(self.original, optimizer)
         try:
             copied = copy.deepcopy(
                 (self.original, loss, optimizer)
@@ -211,7 +211,7 @@ class ProofContext:
         return capture_call(self.target, model, batch)
 
 
-def _check_whole(model: nn.Module) -> None:
+def _check_initialized(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise InvalidModel(
@@ -221,7 +221,7 @@ def _check_whole(model: nn.Module) -> None:
             )
 
 
-def _check_over(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def _check_optimizer_matches(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     own = {id(parameter) for parameter in model.parameters()}
     if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
         raise InvalidConfig(
@@ -231,12 +231,12 @@ def _check_over(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         )
 
 
-def _optimizer(given: Any, model: nn.Module) -> torch.optim.Optimizer:
+def _make_optimizer(given: Any, model: nn.Module) -> torch.optim.Optimizer:
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if given is None:
         if not trainable:
             return torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # nothing to train: proofs of the model do
-        return torch.optim.Adam(trainable, lr=RATE)
+        return torch.optim.Adam(trainable, lr=DEFAULT_LR)
     kind = given.func if isinstance(given, functools.partial) else given
     made: Any = given(trainable) if isinstance(kind, type) else given(model)
     if not isinstance(made, torch.optim.Optimizer):

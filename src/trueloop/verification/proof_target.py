@@ -13,7 +13,7 @@ from trueloop.core.errors import InvalidConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class ProofTarget:
     """A model and its loop. Only the model is needed; a proof that wants more than is there does not apply."""
 
     model: nn.Module | Callable[[], nn.Module]
@@ -69,13 +69,13 @@ class Subject:
                 )
 
     @classmethod
-    def of(cls, given: Any) -> Subject:
+    def from_user(cls, given: Any) -> ProofTarget:
         """Return a subject from what a user's ``build()`` gave: a subject, a mapping of its fields, or a bare model.
 
         Raises:
             InvalidConfig: it is none of these, or names a field that there is not.
         """
-        if isinstance(given, Subject):
+        if isinstance(given, ProofTarget):
             return given
         if isinstance(given, nn.Module) or (callable(given) and not isinstance(given, type)):
             return cls(model=cast("Any", given))
@@ -85,7 +85,7 @@ class Subject:
                 fix="Return trueloop.verify.Subject(model=..., loss=..., batch=...), or a dict of these.",
             )
         words = cast("Mapping[str, Any]", given)
-        check_names(words, "A subject")
+        check_field_names(words, "A subject")
         if "model" not in words:
             raise InvalidConfig("The subject has no model.", fix="Add model=..., a module or a function.")
         return cls(**words)
@@ -93,10 +93,10 @@ class Subject:
 
 def field_names() -> tuple[str, ...]:
     """Return what a subject consists of."""
-    return tuple(field.name for field in fields(Subject))
+    return tuple(field.name for field in fields(ProofTarget))
 
 
-def check_names(words: Mapping[str, Any], who: str, also: tuple[str, ...] = ()) -> None:
+def check_field_names(words: Mapping[str, Any], who: str, also: tuple[str, ...] = ()) -> None:
     """Refuse words that are no field of a subject.
 
     Args:

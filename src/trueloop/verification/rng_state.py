@@ -18,15 +18,15 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def captured() -> tuple[Any, ...]:
+def capture_rng_state() -> tuple[Any, ...]:
     """Return the state of every global generator."""
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     mps = torch.mps.get_rng_state() if torch.backends.mps.is_available() else None
     return random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state(), cuda, mps
 
 
-def restore(state: tuple[Any, ...]) -> None:
-    """Put every global generator back to where `captured` found it."""
+def restore_rng_state(state: tuple[Any, ...]) -> None:
+    """Put every global generator back to where `capture_rng_state` found it."""
     python, numpy, cpu, cuda, mps = state
     random.setstate(python)
     np.random.set_state(numpy)
@@ -38,30 +38,30 @@ def restore(state: tuple[Any, ...]) -> None:
 
 
 @contextmanager
-def preserved(loaders: Iterable[Any] = ()) -> Generator[None]:
+def rng_state_preserved(loaders: Iterable[Any] = ()) -> Generator[None]:
     """Whatever is drawn or seeded inside, every generator is afterwards as it was.
 
     Args:
         loaders: whose own generators are put back, too.
     """
-    state = captured()
-    own = [(generator, generator.get_state()) for loader in loaders for generator in _own(loader)]
+    state = capture_rng_state()
+    own = [(generator, generator.get_state()) for loader in loaders for generator in _loader_generators(loader)]
     try:
         yield
     finally:
-        restore(state)
+        restore_rng_state(state)
         for generator, before in own:
             generator.set_state(before)
 
 
-def reset(loaders: Iterable[Any], seed: int) -> None:
+def reseed_loaders(loaders: Iterable[Any], seed: int) -> None:
     """Seed the loaders' own generators, as a new process would."""
     for loader in loaders:
-        for generator in _own(loader):
+        for generator in _loader_generators(loader):
             generator.manual_seed(seed)
 
 
-def _own(loader: Any) -> list[torch.Generator]:
+def _loader_generators(loader: Any) -> list[torch.Generator]:
     sampler = getattr(loader, "sampler", None)
     found = [getattr(loader, "generator", None), getattr(sampler, "generator", None)]
     return list({id(each): each for each in found if isinstance(each, torch.Generator)}.values())

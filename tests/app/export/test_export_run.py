@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from trueloop.app.export.export_run import answer_of, batches, samples
-from trueloop.app.export.trained_model import shipped
+from trueloop.app.export.export_run import infer_answer, batches, capture_samples
+from trueloop.app.export.trained_model import load_trained_model
 from trueloop.cli.app import main
 from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel, RunFolderError
 from trueloop.export.exported_model import Model
@@ -37,7 +37,7 @@ def artifact(runs):
 
 
 def test_the_run_is_exported_with_its_options_and_says_where_it_is_from(runs, artifact, capsys):
-    source = shipped("one", runs)
+    source = load_trained_model("one", runs)
     told = json.loads((artifact / "manifest.json").read_text())
     assert told["about"]["run"]["id"] == source.run_id
     assert told["about"]["run"]["weights"] == "final"
@@ -59,7 +59,7 @@ def test_a_checkpoint_is_exported_by_its_folder_and_its_average_counts(runs, tmp
     (checkpoint,) = (runs / "one" / "checkpoints").glob("update-*")
     assert main(["export", str(checkpoint), "--to", "pt2", "--out", str(tmp_path / "out"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["artifact"] == str(tmp_path / "out")
-    last, final = shipped(str(checkpoint), runs), shipped("one", runs)
+    last, final = load_trained_model(str(checkpoint), runs), load_trained_model("one", runs)
     assert last.weights.source == checkpoint.name
     for name, value in final.weights.tensors.items():
         torch.testing.assert_close(last.weights.tensors[name], value, rtol=0, atol=0)
@@ -76,7 +76,7 @@ def test_a_folder_that_is_taken_and_a_run_without_recipe_are_refused(runs, artif
 
 def test_weights_that_do_not_fit_are_named(runs):
     with pytest.raises(InvalidModel, match="do not fit"):
-        shipped("one", runs, recipe=str(other(runs)))
+        load_trained_model("one", runs, recipe=str(other(runs)))
 
 
 def other(runs):
@@ -92,7 +92,7 @@ def other(runs):
 
 
 def test_files_are_answered(runs, artifact, tmp_path, capsys):
-    source = shipped("one", runs)
+    source = load_trained_model("one", runs)
     rows = np.stack([source.parts.test[place][0].numpy() for place in range(3)])
     with torch.no_grad():
         chances = source.parts.model.eval()(torch.from_numpy(rows)).softmax(1)
@@ -150,21 +150,21 @@ def test_batches_of_several_sizes_are_drawn_of_held_out_data_first():
 def test_the_model_must_be_called_and_the_answer_is_what_the_labels_say():
     parts = parts_of(objective=lambda model, batch: torch.zeros(()))
     with pytest.raises(InvalidModel, match="never calls the model"):
-        samples(parts)
-    names, inputs, given = samples(parts_of())
+        capture_samples(parts)
+    names, inputs, given = capture_samples(parts_of())
     assert (names, inputs[0][0].shape) == (("input",), (8, 30))
-    assert answer_of(parts_of(), given).kind == "class"
-    assert answer_of(parts_of(class_names=()), given).kind == "array"
-    assert answer_of(parts_of(class_names=()), [torch.zeros(8, 1)]).kind == "value"
+    assert infer_answer(parts_of(), given).kind == "class"
+    assert infer_answer(parts_of(class_names=()), given).kind == "array"
+    assert infer_answer(parts_of(class_names=()), [torch.zeros(8, 1)]).kind == "value"
     loss = parts_of(objective=torch.nn.MultiMarginLoss())
-    assert not answer_of(loss, given).softmax, "margins are no probabilities"
+    assert not infer_answer(loss, given).softmax, "margins are no probabilities"
 
 
 def test_the_errors_are_those_that_are_told(runs):
     with pytest.raises(RunFolderError, match="no run"):
-        shipped("none", runs)
+        load_trained_model("none", runs)
     with pytest.raises(InvalidConfig, match="option 'data'"):
-        shipped("one", runs, recipe=str(plain(runs)))
+        load_trained_model("one", runs, recipe=str(plain(runs)))
 
 
 def plain(runs):

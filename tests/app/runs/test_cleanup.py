@@ -1,4 +1,4 @@
-"""What goes from a runs folder, and above all what stays."""
+"""Test what cleanup removes and, above all, what it keeps."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_run_that_starts_between_plan_and_removal_is_skipped(made, monkeypatch
 def test_a_run_of_unknown_state_is_skipped(made, monkeypatch):
     made.run("a", losses=(0.5, 0.3, 0.4), checkpoints=(2, 4, 6))
     monkeypatch.setattr(cleanup, "is_training", lambda _: None)
-    assert gone(made, BEST) == ([], {"a": "whether a process trains in it cannot be told here"})
+    assert gone(made, BEST) == ([], {"a": "whether a process is training in it is unknown"})
 
 
 def test_a_damaged_journal_or_a_newer_checkpoint_is_skipped(made, made_runs_module):
@@ -172,7 +172,7 @@ def test_checkpoints_behind_a_link_are_skipped(made):
     outside = made.root.parent / "outside"
     (path / "checkpoints").rename(outside)
     (path / "checkpoints").symlink_to(outside)
-    assert gone(made, BEST) == ([], {"a": "its checkpoints lie elsewhere, behind a link"})
+    assert gone(made, BEST) == ([], {"a": "its checkpoints folder is a link"})
     assert len(list(outside.iterdir())) == 3
 
 
@@ -197,7 +197,7 @@ def test_leftovers_of_killed_saves_are_removed(made):
 @pytest.mark.parametrize(
     ("wishes", "message"),
     [
-        (CleanupOptions(), "Nothing was asked"),
+        (CleanupOptions(), "Nothing is selected"),
         (CleanupOptions(keep_best=0), "--keep-best is 0"),
         (CleanupOptions(keep_best=-1), "--keep-best is -1"),
         (CleanupOptions(unfinished=True, older_than_days=-1), "--older-than is -1"),
@@ -211,19 +211,19 @@ def test_invalid_options_are_refused(wishes, message):
 
 @pytest.mark.parametrize("after", range(1, 6))
 def test_an_interrupted_removal_leaves_a_smaller_run(made, after):
-    """A child is killed after so many removals: the run is whole with its best; the next time does the rest."""
+    """A child is killed after a number of removals: the run keeps its best; the next cleanup removes the rest."""
     path = made.run("a", losses=(0.5, 0.3, 0.4, 0.35, 0.6), checkpoints=(2, 4, 6, 8, 10))
     code = (
         "import os, shutil, sys; from pathlib import Path\n"
-        "from trueloop.runs.queries.index import overviews; from trueloop.app.runs.cleanup import Wishes, remove\n"
+        "from trueloop.runs.queries.index import load_overviews; from trueloop.app.runs.cleanup import CleanupOptions, clean_up\n"
         "real, left = os.unlink, [int(sys.argv[2])]\n"
         "def dying(*args, **kwargs):\n"
         "    left[0] -= 1\n"
         "    if left[0] < 0: os._exit(9)\n"
         "    return real(*args, **kwargs)\n"
-        "root = Path(sys.argv[1]); runs = overviews(root)\n"
+        "root = Path(sys.argv[1]); runs = load_overviews(root)\n"
         "os.unlink = dying\n"
-        "remove(runs, root, Wishes(keep_best=1))"
+        "clean_up(runs, root, CleanupOptions(keep_best=1))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(made.root), str(after)], check=False)
     assert done.returncode == 9

@@ -1,4 +1,4 @@
-"""Rolling back: what the new run holds, what the old one keeps; and one real run, trained on to the same bits."""
+"""Test rollbacks: the new run, the unchanged source, and bitwise equality after resuming."""
 
 from __future__ import annotations
 
@@ -161,9 +161,9 @@ def test_a_checkpoint_removed_during_the_copy_is_replaced_by_the_next(made, monk
     assert sorted(path.name for path in (rolled.run_dir / "checkpoints").iterdir()) == ["update-000000002"]
 
 
-@pytest.mark.parametrize("step", ["_copied", "_write_journal", "_settle"])
+@pytest.mark.parametrize("step", ["_copy_checkpoints", "_write_journal", "_publish"])
 def test_an_interrupted_rollback_leaves_no_run(made, step, forker):
-    """A child is killed at each step: what remains is hidden, is no run, and is swept."""
+    """A child is killed at each step: what remains is hidden, is not a run, and is cleaned up."""
     from trueloop.app.runs.cleanup import CleanupOptions, clean_up
     from trueloop.runs.queries.index import run_names
 
@@ -172,7 +172,7 @@ def test_an_interrupted_rollback_leaves_no_run(made, step, forker):
         "import os, sys; from pathlib import Path; from trueloop.app.runs import rollback\n"
         f"real = rollback.{step}\n"
         "def dying(*args, **kwargs):\n"
-        f"    if {step!r} != '_settle': real(*args, **kwargs)\n"
+        f"    if {step!r} != '_publish': real(*args, **kwargs)\n"
         "    os._exit(9)\n"
         f"rollback.{step} = dying\n"
         f"rollback.roll_back(Path({str(source)!r}), '2')"
@@ -223,7 +223,7 @@ def test_a_hostile_run_is_rolled_back_in_its_own_folder(made):
     assert rolled.run_dir.parent == made.root
 
 
-# The real thing
+# End to end
 
 RECIPE = """
 from dataclasses import dataclass
@@ -258,7 +258,7 @@ def weights(run_dir: Path) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module", params=["best", "last"])
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the undisturbed run, made by a new interpreter, as a user does."""
+    """A folder with an uninterrupted run, trained in a new interpreter."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "recipe.py").write_text(RECIPE)
     words = ("--run-dir", "runs/whole", "--options.width", "6", "--checkpoint.final", request.param, "--json")
@@ -279,12 +279,12 @@ def test_a_rolled_back_run_ends_with_the_weights_of_the_original(whole: Path, fo
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    told = json.loads(trueloop("runs", "rollback", "whole", "--to", to, "--run-dir", again, "--json"))
-    assert (told["run_dir"], told["source"], told["notes"]) == (again, "runs/whole", [])
-    command = shlex.split(told["command"])
+    result = json.loads(trueloop("runs", "rollback", "whole", "--to", to, "--run-dir", again, "--json"))
+    assert (result["run_dir"], result["source"], result["notes"]) == (again, "runs/whole", [])
+    command = shlex.split(result["command"])
     assert command[:2] == ["trueloop", "train"]
     out = json.loads(trueloop(*command[1:], "--json"))
-    assert (out["resumed_from"], out["reason"], out["update"]) == (told["update"], "finished", 48)
+    assert (out["resumed_from"], out["reason"], out["update"]) == (result["update"], "finished", 48)
     expected, found = weights(whole / "runs" / "whole"), weights(whole / again)
     assert expected.keys() == found.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)

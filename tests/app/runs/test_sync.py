@@ -1,4 +1,4 @@
-"""Which runs are copied, and what becomes of one that cannot be."""
+"""Test which runs are synced, and how failures are reported."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def root(tmp_path, monkeypatch):
 
 @pytest.fixture
 def copied(monkeypatch):
-    """The runs that are copied; what copying answers or raises, by name."""
+    """The synced runs; results or errors by name."""
     seen, answers = [], {}
 
     def copy(run_dir, target, *, again):

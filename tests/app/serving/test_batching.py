@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from trueloop.app.serving.batching import Batcher, Full, Stopped
+from trueloop.app.serving.batching import Batcher, QueueFull, BatcherStopped
 from trueloop.core.errors import InvalidModel
 
 
@@ -46,7 +46,7 @@ def test_those_that_wait_go_together_up_to_the_most_and_in_order(model, held):
     given = [[1], [2, 3], [4, 5], [6], [7, 8, 9, 10]]
     asked = [held.submit(samples) for samples in given]
     assert held.waiting == 10
-    with pytest.raises(Full):
+    with pytest.raises(QueueFull):
         held.submit([11])
     model.gate.set()
     assert [each.result(10) for each in asked] == [[2 * each for each in samples] for samples in given]
@@ -85,7 +85,7 @@ def test_a_fault_of_ours_reaches_everybody_and_the_thread_goes_on():
         batcher.submit([1]).result(10)
     assert batcher.submit([2]).result(10) == [2]
     batcher.stop()
-    with pytest.raises(Stopped):
+    with pytest.raises(BatcherStopped):
         batcher.submit([3])
 
 

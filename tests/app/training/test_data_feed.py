@@ -1,4 +1,4 @@
-"""What people call data, from outside: shards, streams and loaders that know their position."""
+"""Test data sources end to end: shards, streams and stateful loaders."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Killed(Exception):
 
 
 def train_and_kill(ours: Trainer, data, at: int, **options) -> None:
-    """Break off in the forward pass after ``at`` of them."""
+    """Raise in forward pass number ``at``."""
     seen = 0
 
     def count(*_):
@@ -147,7 +147,7 @@ def test_shards_are_shuffled_or_sequential():
 
 
 class Walk(IterableDataset):
-    """Batches from a random walk over the data: nothing but its state finds the place again."""
+    """Batches from a random walk over the data, which only its state can restore."""
 
     def __init__(self, extra=None):
         self.at, self.state, self.resumes, self.extra = 0, 1, False, extra
@@ -168,7 +168,7 @@ class Walk(IterableDataset):
 
 
 class Batches:
-    """The same without being a torch dataset."""
+    """The same, but not a PyTorch dataset."""
 
     def __init__(self):
         self.walk = Walk()
@@ -219,11 +219,11 @@ READY = [(X[:10], Y[:10])]
 @pytest.mark.parametrize(
     ("data", "given", "words"),
     [
-        (READY, {"sampler": "weighted", "labels": Y}, "sampler and labels cannot be used: a list gives ready batches"),
+        (READY, {"sampler": "weighted", "labels": Y}, "sampler and labels cannot be used: a list yields ready batches"),
         (READY, {"collate": list}, "collate cannot be used"),
         (DataLoader(TensorDataset(X, Y)), {"sampler": "sequential"}, "sampler cannot be used: a DataLoader"),
         (TensorDataset(X, Y), {"sampler": "wieghted"}, "sampler is 'wieghted'"),
-        (TensorDataset(X, Y), {"labels": Y}, "labels are given, but the sampler is 'random'"),
+        (TensorDataset(X, Y), {"labels": Y}, "labels are given, but the sampler 'random' does not use them"),
     ],
 )
 def test_options_that_would_be_ignored_are_refused(data, given, words):
@@ -251,7 +251,7 @@ def test_without_seeding_the_generators_are_not_changed():
 
 def test_a_one_pass_iterator_is_refused_at_the_start():
     once = iter(READY)
-    with pytest.raises(InvalidData, match="(?s)The train data is a list_iterator.*the function that makes"):
+    with pytest.raises(InvalidData, match="(?s)The train data is a list_iterator.*the function that creates"):
         trainer().fit(once)
     with pytest.raises(InvalidData, match="The val data is a list_iterator"):
         trainer().fit(READY, val=once)

@@ -1,4 +1,4 @@
-"""The settings tree as flags: defaults are the recipe's, overriding touches nothing else, and flags read back."""
+"""Test settings as flags: recipe defaults, overrides, and parsing of formatted flags."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SETTINGS = collect_settings(RECIPE)
 
 
 def typed(words: list[str]) -> dict[str, Any]:
-    """Parse words as `trueloop train mine WORDS` does and return the settings that were given."""
+    """Parse words as `trueloop train mine WORDS` does and return the typed settings."""
     lines: list[RecipeCommandLine] = []
 
     def act(line: RecipeCommandLine) -> int:
@@ -198,7 +198,7 @@ def test_values_are_formatted_for_the_command_line(value: Any, text: str):
     assert format_value(value) == text
 
 
-# A word that starts with a dash would be taken for a flag.
+# A value that starts with a dash would be parsed as a flag.
 words = st.text(st.characters(categories=("L", "N"), include_characters=".*_"), min_size=1)
 numbers = st.floats(allow_nan=False)
 KINDS: dict[Any, st.SearchStrategy[Any]] = {

@@ -1,4 +1,4 @@
-"""What a run asks for, read from settings, a recipe, or a run."""
+"""Test the resource needs of settings, recipes and runs."""
 
 from __future__ import annotations
 

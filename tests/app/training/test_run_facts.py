@@ -1,4 +1,4 @@
-"""Which code a run was: the commit, whether it had changes, and the text of its recipe."""
+"""Test the code facts of a run: commit, changes and recipe source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process at a time trains in a run folder, and what it left behind never stands in the way."""
+"""Test the lock of a run folder and the removal of an earlier run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ with RunFolder(sys.argv[1]).lock():
 
 
 def holder(path: Path, mode: str = "alone") -> tuple[subprocess.Popen[str], int]:
-    """A process that holds the folder, and the one that said so: itself, or a child it has forked since."""
+    """A process that holds the lock, and the process that reported it: itself or a forked child."""
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(path), mode], stdout=subprocess.PIPE, text=True)
     assert process.stdout
     return process, int(process.stdout.readline())
@@ -69,7 +69,7 @@ def test_a_killed_holder_leaves_no_lock_even_in_its_children(tmp_path: Path, mod
 def test_a_lock_check_does_not_prevent_a_run_from_starting(tmp_path: Path):
     (tmp_path / ".lock").touch()
     looking = os.open(tmp_path / ".lock", os.O_RDONLY)
-    fcntl.flock(looking, fcntl.LOCK_SH)  # as `runs list` does, for microseconds
+    fcntl.flock(looking, fcntl.LOCK_SH)  # like `runs list`, for microseconds
     looked = threading.Timer(0.02, os.close, [looking])
     looked.start()
     with RunFolder(tmp_path).lock():
@@ -81,7 +81,7 @@ def test_the_lock_excludes_within_one_process(tmp_path: Path):
         with pytest.raises(RunFolderError, match=f"process {os.getpid()} on"), RunFolder(tmp_path).lock():
             pass
         with pytest.raises(RunFolderError, match="Another process"), RunFolder(tmp_path).lock():
-            pass  # the first refusal has not let go of the lock
+            pass  # the failed attempt must not release the lock
     with RunFolder(tmp_path).lock():
         pass
 

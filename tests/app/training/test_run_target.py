@@ -1,4 +1,4 @@
-"""Where a run without a folder goes: a real process is killed, and the same command ends in the same bits."""
+"""Test the choice of a run folder, and that a killed and resumed run is bitwise equal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IDENTITY = {"seed": 3, "options.width": 4}
 
 
 def past(name: str, reason: str = "", identity: dict | None = None, update: int = 7) -> Path:
-    """Lay out the folder of an earlier run below runs/; without a reason it was killed."""
+    """Create the folder of an earlier run below runs/; without a reason it was killed."""
     folder = RunFolder(Path("runs") / name)
     state = {"identity": IDENTITY if identity is None else identity}
     CheckpointFolder(folder.checkpoints).save(state, update=update, epoch=0, metrics={})
@@ -51,12 +51,12 @@ def test_the_first_run_gets_a_new_folder(said: list[str]):
 
 @pytest.mark.parametrize(
     ("reason", "words"),
-    [("", "killed"), ("interrupted", "interrupted"), ("preempted", "preempted"), ("failed", "broken off")],
+    [("", "was killed"), ("interrupted", "was interrupted"), ("preempted", "was preempted"), ("failed", "failed")],
 )
 def test_an_interrupted_run_is_resumed(said: list[str], reason: str, words: str):
     path = past("mine-20260101-000000", reason)
     assert choose(said) == path
-    assert said == [f"Continues {path}, which was {words}, after update 7 (--fresh: a new run)."]
+    assert said == [f"Resuming {path}, which {words}, after update 7 (--fresh: a new run)."]
 
 
 def test_a_torn_last_line_means_a_killed_run(said: list[str]):
@@ -78,7 +78,7 @@ def test_a_finished_run_is_not_resumed(said: list[str], reason: str):
     path = past("mine-20260101-000000", reason)
     new = choose(said)
     assert new != path
-    assert said == [f"New run in {new}; {path} has finished the same run."]
+    assert said == [f"New run in {new}; the same run has finished in {path}."]
 
 
 def test_the_newest_one_of_the_same_run_decides(said: list[str]):
@@ -110,7 +110,7 @@ def test_a_folder_with_a_training_process_is_not_used(said: list[str]):
     path = past("mine-20260101-000000")
     with RunFolder(path).lock():
         new = choose(said)
-    assert said == [f"New run in {new}; another process is training the same in {path}."]
+    assert said == [f"New run in {new}; another process is training the same run in {path}."]
 
 
 def test_folders_without_a_checkpoint_are_skipped(said: list[str]):
@@ -126,7 +126,7 @@ def test_a_new_folder_never_exists_before(said: list[str]):
     assert all(path.parent == Path("runs") and path.is_dir() for path in paths)
 
 
-# The real thing
+# End to end
 
 RECIPE = """
 import os, signal, time
@@ -177,7 +177,7 @@ class Commands:
         return process.returncode, out
 
     def run_anew(self) -> tuple[int, str]:
-        """Run it in a new interpreter, as a user does."""
+        """Run the command in a new interpreter."""
         command = [sys.executable, "-m", "trueloop", "train", "recipe.py"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
@@ -186,7 +186,7 @@ class Commands:
         return done.returncode, done.stdout + done.stderr
 
     def wait_for(self, process: Any, checkpoint: str) -> None:
-        """Wait until a checkpoint is there."""
+        """Wait until a checkpoint exists."""
         while not list(self.folder.glob(f"runs/*/checkpoints/{checkpoint}/manifest.json")):
             assert process.poll() is None, process.communicate()
             time.sleep(0.01)
@@ -236,7 +236,7 @@ def test_a_preempted_run_is_saved_and_resumed(
     commands = Commands(tmp_path / "project", forker, workers)
     process = commands.start()
     commands.wait_for(process, "update-000000020")
-    if whole_group:  # as SLURM does it: the loader processes hear it too
+    if whole_group:  # like SLURM, which also signals the loader processes
         os.killpg(process.pid, signal.SIGTERM)
     else:
         process.terminate()
@@ -247,7 +247,7 @@ def test_a_preempted_run_is_saved_and_resumed(
     (journal,) = commands.folder.glob("runs/*/journal.jsonl")
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     assert lines[-1]["reason"] == "preempted"
-    stopped = [line for line in lines if line["event"] == "noted" and line["kind"] == "preempted"]
+    stopped = [line for line in lines if line["event"] == "notice" and line["kind"] == "preempted"]
     assert [line["update"] for line in stopped] == [lines[-1]["update"]]
     code, out = commands.run()
     assert code == 0, out

@@ -1,4 +1,4 @@
-"""The look around at a run's start: in the journal, on the terminal, and a CPU that nobody asked for."""
+"""Test the machine check at the start of a run, and the refusal of an unintended CPU."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ def fit(folder: Path | None, **settings: object) -> None:
     Trainer(model=nn.Linear(3, 1), objective=nn.MSELoss(), config=config, run_dir=folder).fit(data)
 
 
-def looked(folder: Path) -> dict[str, object]:
+def inspected(folder: Path) -> dict[str, object]:
     first = json.loads((folder / "journal.jsonl").read_text().splitlines()[0])
     return first["facts"]["doctor"]
 
 
 def test_the_journal_records_the_machine(tmp_path: Path):
     fit(tmp_path / "run", device="cpu")
-    told = looked(tmp_path / "run")
-    assert str(told["line"]).startswith(f"torch {torch.__version__} (")
-    assert isinstance(told["found"], list)
+    facts = inspected(tmp_path / "run")
+    assert str(facts["line"]).startswith(f"torch {torch.__version__} (")
+    assert isinstance(facts["found"], list)
 
 
 def test_problems_are_journaled_with_their_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
     fit(tmp_path / "run", device="cpu")
-    told = looked(tmp_path / "run")
-    assert "PYTORCH_NO_CUDA_MEMORY_CACHING=1: every update takes longer." in str(told["found"])
-    assert "unset PYTORCH_NO_CUDA_MEMORY_CACHING" in str(told["found"])
+    facts = inspected(tmp_path / "run")
+    assert "PYTORCH_NO_CUDA_MEMORY_CACHING=1: every update takes longer." in str(facts["found"])
+    assert "unset PYTORCH_NO_CUDA_MEMORY_CACHING" in str(facts["found"])
 
 
 def test_the_disk_is_not_checked_if_nothing_is_written(monkeypatch: pytest.MonkeyPatch):
@@ -87,4 +87,4 @@ def test_a_fallback_is_refused_before_anything_is_built(tmp_path: Path, monkeypa
     assert "--device cpu" in caught.value.fix
     assert not (tmp_path / "run").exists()
     fit(tmp_path / "run", device="cpu")
-    assert looked(tmp_path / "run")
+    assert inspected(tmp_path / "run")

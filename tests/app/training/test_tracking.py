@@ -1,4 +1,4 @@
-"""A run and its follower: who is told what, and when."""
+"""Test the reporters of a run with a sync process."""
 
 import pytest
 
@@ -17,19 +17,19 @@ def note(kind):
     return Notice(update=3, kind=kind, message=kind, details={})
 
 
-class Ears:
+class Observer:
     def __init__(self):
-        self.heard = []
+        self.events = []
 
     def report(self, event):
-        self.heard.append(event)
+        self.events.append(event)
 
     def close(self):
         pass
 
 
 class FakeFollower:
-    """Stands for the process; `lacking` is what the store lacks at the end."""
+    """A fake sync client; `lacking` is its notice at the end."""
 
     lacking = None
 
@@ -57,37 +57,37 @@ def journal(tmp_path, monkeypatch):
 
 
 def test_without_a_store_there_is_no_sync_process(journal):
-    ears = Ears()
-    with reporters_with_sync(journal, None, observers=[ears]) as reporters:
-        assert reporters == [ears, journal]
-    with reporters_with_sync(None, TARGET, observers=[ears]) as reporters:
-        assert reporters == [ears]
+    observer = Observer()
+    with reporters_with_sync(journal, None, observers=[observer]) as reporters:
+        assert reporters == [observer, journal]
+    with reporters_with_sync(None, TARGET, observers=[observer]) as reporters:
+        assert reporters == [observer]
     assert FakeFollower.made is None
 
 
 def test_the_sync_client_is_last_and_reports_an_unavailable_store(journal, tmp_path):
-    ears = Ears()
-    with reporters_with_sync(journal, TARGET, observers=[ears]) as reporters:
-        assert reporters == [ears, journal, FakeFollower.made]
+    observer = Observer()
+    with reporters_with_sync(journal, TARGET, observers=[observer]) as reporters:
+        assert reporters == [observer, journal, FakeFollower.made]
         for reporter in reporters:
             reporter.report(STARTED)
-    assert ears.heard == [STARTED, note("store_down")]
+    assert observer.events == [STARTED, note("store_down")]
     lines = (tmp_path / "run" / "journal.jsonl").read_text().splitlines()
     assert ['"run_started"' in lines[0], '"store_down"' in lines[1], len(lines)] == [True, True, 2]
 
 
 @pytest.mark.parametrize("failing", [False, True])
 def test_an_incomplete_sync_is_reported_but_not_journaled(journal, tmp_path, failing):
-    ears, FakeFollower.lacking = Ears(), note("store_behind")
+    observer, FakeFollower.lacking = Observer(), note("store_behind")
     before = (tmp_path / "run" / "journal.jsonl").read_bytes()
     try:
-        with reporters_with_sync(journal, TARGET, observers=[ears]):
+        with reporters_with_sync(journal, TARGET, observers=[observer]):
             journal.close()
             if failing:
                 raise KeyError("training failed")
     except KeyError:
         assert failing
-    assert ears.heard == [note("store_behind")]
+    assert observer.events == [note("store_behind")]
     assert (tmp_path / "run" / "journal.jsonl").read_bytes() == before
 
 

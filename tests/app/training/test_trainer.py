@@ -1,4 +1,4 @@
-"""The Trainer from outside: data in, a run folder and trained weights out."""
+"""Test the Trainer end to end: data in, a run folder and trained weights out."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_an_allowed_change_is_recorded(tmp_path):
     assert {line.partition(":")[0] for line in note.details["changed"]} == {
         "effective_batch", "optim.lr", "data.train"
     }  # fmt: skip
-    again = trainer(run_dir=tmp_path, config=changed).fit(OTHER, val=VAL)  # now this is the run
+    again = trainer(run_dir=tmp_path, config=changed).fit(OTHER, val=VAL)  # the changed run is now the recorded one
     assert again.resumed_from == 15
 
 
@@ -336,7 +336,7 @@ def test_a_folder_with_a_training_run_is_refused_and_unchanged(tmp_path):
 
 
 class Noisy(TensorDataset):
-    """Draws from torch's own generator whenever a sample is read."""
+    """Draws from the global PyTorch generator whenever a sample is read."""
 
     def __getitem__(self, index):
         x, y = super().__getitem__(index)
@@ -347,7 +347,7 @@ class Noisy(TensorDataset):
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("draws", [3, 9, 16, 21])
 def test_a_shuffling_loader_resumes_in_the_same_order(tmp_path, draws, workers, own):
-    """Also with a generator of its own, and with random samples: bitwise the weights of the undisturbed run."""
+    """Also with a separate generator, and with random samples: bitwise the weights of an uninterrupted run."""
 
     class Stop(Exception):
         pass

@@ -1,4 +1,4 @@
-"""Which settings are tried, which are kept, and which are left alone."""
+"""Test which settings are tried, chosen and skipped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rate = Callable[[TrainConfig], float]
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, rate: Rate, waiting: Rate = lambda config: 0.5) -> list[TrainConfig]:
-    """Let functions say how fast settings are and what share is spent waiting; return what was measured."""
+    """Fake the throughput and waiting share of settings; return what was measured."""
     asked: list[TrainConfig] = []
 
     def pace(trainer: Any, train: Any, *, seconds: float, **data: Any) -> Throughput:
@@ -40,14 +40,14 @@ def test_each_setting_is_tried_with_the_best_so_far(monkeypatch: pytest.MonkeyPa
         return 100 * (2 if config.threads == 2 else 1) * (3 if config.micro_batch == 16 else 1)
 
     asked = measured(monkeypatch, rate)
-    told: list[Trial] = []
+    trials: list[Trial] = []
     recipe = registry.load("tabular")
-    tuned = tune_recipe(recipe, seconds=1.0, compiled=True, on_trial=told.append)
+    tuned = tune_recipe(recipe, seconds=1.0, compiled=True, on_trial=trials.append)
     assert tuned.chosen == {"threads": 2, "micro_batch": 16}
     assert (tuned.before.examples_per_s, tuned.after.examples_per_s) == (100, 600)
     assert {each.value for each in tuned.trials if each.setting == "threads"} == {1, 2, 4} - {recipe.train.threads}
     assert {each.value for each in tuned.trials if each.setting == "workers"} == {0, 1, 2, 3} - {recipe.train.workers}
-    assert told == list(tuned.trials)
+    assert trials == list(tuned.trials)
     assert tuned.trials[-1].setting == "compile"
     assert all(config.threads == 2 for config in asked if config.micro_batch == 16)
     assert {config.effective_batch for config in asked} == {recipe.train.effective_batch}

@@ -1,7 +1,7 @@
 import sqlite3
 
 from trueloop.lab.arena.entry import Entry
-from trueloop.lab.arena.judging import hand_in
+from trueloop.lab.arena.judging import submit_entry
 from trueloop.lab.arena.tracks import DIGITS
 
 
@@ -50,9 +50,9 @@ def test_names_cannot_steer_the_terminal(ask, board_path, config):
 
 
 def test_what_waits_is_told(ask, board_path):
-    from trueloop.lab.arena.leaderboard import Board
+    from trueloop.lab.arena.leaderboard import Leaderboard
 
-    hand_in(Board(board_path), DIGITS, Entry(), "ada")
+    submit_entry(Leaderboard(board_path), DIGITS, Entry(), "ada")
     assert ask("board")[1].splitlines()[-1].endswith(": 2 not judged yet")
 
 

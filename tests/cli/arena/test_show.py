@@ -2,7 +2,7 @@ import ast
 
 import pytest
 
-from trueloop.lab.arena.leaderboard import Board
+from trueloop.lab.arena.leaderboard import Leaderboard
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def test_everything_about_one_entry(ask, board_path, entry):
     assert (code, err) == (0, "")
     told = {" ".join(line.split()) for line in out.splitlines()}
     assert {"track digits", "name ada", "settings sgd lr 0.02 batch 64", "versions torch 2.0"} <= told
-    row = Board(board_path).entry(2)
+    row = Leaderboard(board_path).entry(2)
     assert all(f"{seed} reached 20 640 97.0% 0.500 ab" in told for seed in row.seeds)
 
 
@@ -24,7 +24,7 @@ def test_its_script_is_written_out_alone(ask, board_path, entry):
     code, out, err = ask("show", entry, "--script")
     assert (code, err) == (0, "")
     ast.parse(out)
-    assert f"SEED = {Board(board_path).entry(2).seeds[0]}\n" in out
+    assert f"SEED = {Leaderboard(board_path).entry(2).seeds[0]}\n" in out
     assert "batch_size=64" in out
 
 

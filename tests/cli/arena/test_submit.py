@@ -1,6 +1,6 @@
 import pytest
 
-from trueloop.lab.arena.leaderboard import Board
+from trueloop.lab.arena.leaderboard import Leaderboard
 
 GOOD = 'track = "digits"\nname = "ada"\noptimizer = "adamw"\nlr = 0.02\nbatch = 64\n'
 
@@ -54,7 +54,7 @@ def test_what_cannot_be_is_refused_and_nothing_is_run(ask, config, board_path, m
     assert says in err
     assert "fix: " in err
     assert made_up_referee == []
-    assert not board_path.exists() or Board(board_path).waiting() == 0
+    assert not board_path.exists() or Leaderboard(board_path).count_waiting() == 0
 
 
 def test_a_file_that_is_not_there(ask, tmp_path):

@@ -63,7 +63,7 @@ def test_all_runs_and_a_second_time_none(runs, capsys):
         "2 runs in sqlite:///runs/mlflow.db.",
     ]
     assert main(["runs", "sync", "digits-2", "--store", "sqlite"]) == 0
-    assert capsys.readouterr().out == "runs/digits-2  was whole, finished\n"
+    assert capsys.readouterr().out == "runs/digits-2  was complete, finished\n"
     assert main(["runs", "sync", "digits-2", "--store", "sqlite", "--again"]) == 0
     assert capsys.readouterr().out == "runs/digits-2  rewritten, 4 lines, finished\n"
 

@@ -9,15 +9,15 @@ import pytest
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import describe_fields
-from trueloop.lab.arena.entry import Entry, entry_of
+from trueloop.lab.arena.entry import Entry, parse_entry
 
 
 def test_numbers_that_differ_in_the_fourth_digit_are_one_entry():
-    first, second = entry_of({"lr": 0.012344}), entry_of({"lr": 0.012336})
+    first, second = parse_entry({"lr": 0.012344}), parse_entry({"lr": 0.012336})
     assert first == second
     assert first.lr == 0.0123
     assert first.as_json() == second.as_json()
-    assert entry_of({"lr": 0.0124}) != first
+    assert parse_entry({"lr": 0.0124}) != first
 
 
 @pytest.mark.parametrize(
@@ -31,23 +31,23 @@ def test_numbers_that_differ_in_the_fourth_digit_are_one_entry():
     ],
 )
 def test_what_the_optimizer_does_not_read_makes_no_other_entry(optimizer, unread):
-    entry = entry_of({"optimizer": optimizer, **unread})
-    assert entry == entry_of({"optimizer": optimizer})
-    assert entry_of({"optimizer": "adam", "beta1": 0.5}) != entry_of({"optimizer": "adam"})
+    entry = parse_entry({"optimizer": optimizer, **unread})
+    assert entry == parse_entry({"optimizer": optimizer})
+    assert parse_entry({"optimizer": "adam", "beta1": 0.5}) != parse_entry({"optimizer": "adam"})
 
 
 def test_nesterov_without_momentum_is_sgd():
-    assert entry_of({"optimizer": "nesterov"}) == entry_of({"optimizer": "sgd"})
-    assert entry_of({"optimizer": "nesterov", "momentum": 0.5}).optimizer == "nesterov"
+    assert parse_entry({"optimizer": "nesterov"}) == parse_entry({"optimizer": "sgd"})
+    assert parse_entry({"optimizer": "nesterov", "momentum": 0.5}).optimizer == "nesterov"
 
 
 def test_an_entry_is_read_back_as_it_was_written():
     entry = Entry(optimizer="adamw", lr=0.003, batch=64, schedule="cosine", warmup=10, clip=1.0)
-    assert entry_of(json.loads(entry.as_json())) == entry
+    assert parse_entry(json.loads(entry.as_json())) == entry
 
 
 def test_a_whole_number_of_toml_is_a_number():
-    entry = entry_of({"lr": 1, "clip": 5})
+    entry = parse_entry({"lr": 1, "clip": 5})
     assert (type(entry.lr), type(entry.clip)) == (float, float)
     assert entry.as_json() == Entry(lr=1.0, clip=5.0).as_json()
 
@@ -67,12 +67,12 @@ def test_a_whole_number_of_toml_is_a_number():
 )
 def test_what_cannot_be_is_refused_by_name(given, named):
     with pytest.raises(InvalidConfig, match=named):
-        entry_of(given)
+        parse_entry(given)
 
 
 def test_changes_are_what_differs_from_the_defaults():
-    assert Entry(lr=0.2, batch=32).changes() == {"lr": 0.2}
-    assert Entry().changes() == {}
+    assert Entry(lr=0.2, batch=32).non_default_settings() == {"lr": 0.2}
+    assert Entry().non_default_settings() == {}
 
 
 def test_every_setting_can_be_described_to_a_page():

@@ -15,8 +15,8 @@ import pytest
 
 from trueloop.core.errors import BoardError
 from trueloop.lab.arena.entry import Entry
-from trueloop.lab.arena.judge_client import Referee
-from trueloop.lab.arena.script import script
+from trueloop.lab.arena.judge_client import JudgeClient
+from trueloop.lab.arena.script import write_script
 from trueloop.lab.arena.tracks import DEEP
 from trueloop.lab.arena.trial import End, Job, Point, Trial
 
@@ -25,12 +25,12 @@ JOB = Job(id=0, track="deep", entry=QUICK, seed=5)
 
 
 @pytest.fixture(scope="module")
-def referee() -> Iterator[Referee]:
-    with Referee() as referee:
+def referee() -> Iterator[JudgeClient]:
+    with JudgeClient() as referee:
         yield referee
 
 
-def test_a_job_comes_to_its_target_and_to_the_same_again(referee: Referee):
+def test_a_job_comes_to_its_target_and_to_the_same_again(referee: JudgeClient):
     curve: list[Point] = []
     trial = referee.run(JOB, curve.extend)
     assert (trial.end, trial.seed) == (End.REACHED, 5)
@@ -44,20 +44,20 @@ def test_a_job_comes_to_its_target_and_to_the_same_again(referee: Referee):
     assert referee.run(replace(JOB, seed=6)).digest != trial.digest
 
 
-def test_it_is_the_script_that_anybody_can_run_that_counts(referee: Referee, capsys: pytest.CaptureFixture[str]):
+def test_it_is_the_script_that_anybody_can_run_that_counts(referee: JudgeClient, capsys: pytest.CaptureFixture[str]):
     trial = referee.run(replace(JOB, practice=True, once=True))
-    exec(compile(script(DEEP, QUICK, 5, practice=True), "entry.py", "exec"), {})
+    exec(compile(write_script(DEEP, QUICK, 5, practice=True), "entry.py", "exec"), {})
     said = capsys.readouterr().out
     assert said.startswith(f"reached 95% after {trial.updates} updates and {trial.examples} examples")
 
 
-def test_practice_is_neither_repeated_nor_timed(referee: Referee):
+def test_practice_is_neither_repeated_nor_timed(referee: JudgeClient):
     trial = referee.run(replace(JOB, practice=True, once=True))
     assert (trial.end, trial.time) == (End.REACHED, None)
     assert trial.updates <= referee.run(JOB).updates  # a split less to reach
 
 
-def test_a_run_that_blows_up_is_found_out_by_the_sanitizer(referee: Referee):
+def test_a_run_that_blows_up_is_found_out_by_the_sanitizer(referee: JudgeClient):
     trial = referee.run(Job(id=0, track="digits", entry=Entry(lr=10.0, momentum=0.99, input_noise=1.0), seed=1))
     assert trial.end == End.FOUND, trial
     assert trial.found is not None
@@ -65,12 +65,12 @@ def test_a_run_that_blows_up_is_found_out_by_the_sanitizer(referee: Referee):
     assert trial.found.message
 
 
-def test_a_slow_one_does_not_reach_its_target(referee: Referee):
+def test_a_slow_one_does_not_reach_its_target(referee: JudgeClient):
     trial = referee.run(replace(JOB, entry=Entry(lr=1e-5, updates=20)))
     assert (trial.end, trial.updates, trial.time) == (End.NOT_REACHED, 20, None)
 
 
-def test_several_threads_get_their_own_answers(referee: Referee):
+def test_several_threads_get_their_own_answers(referee: JudgeClient):
     alone = {seed: referee.run(replace(JOB, seed=seed, practice=True, once=True)) for seed in (1, 2, 3)}
     together: dict[int, Trial] = {}
 
@@ -85,7 +85,7 @@ def test_several_threads_get_their_own_answers(referee: Referee):
     assert together == alone
 
 
-def test_the_versions_that_decide_the_bits_are_known(referee: Referee):
+def test_the_versions_that_decide_the_bits_are_known(referee: JudgeClient):
     referee.run(replace(JOB, entry=Entry(updates=10), practice=True, once=True))
     assert referee.versions().keys() == {"trueloop", "torch", "python", "machine", "cpu"}
 
@@ -128,13 +128,13 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Referees whose process runs `MADE_UP`."""
     popen, started = subprocess.Popen, []
 
-    def build(*words: str) -> Referee:
+    def build(*words: str) -> JudgeClient:
         def start(command: list[str], **given: Any) -> subprocess.Popen[bytes]:
             assert command[1:] == ["-P", "-m", "trueloop.lab.arena.judge_process"]
             return popen([sys.executable, "-c", MADE_UP, *words], **given)
 
         monkeypatch.setattr("trueloop.lab.arena.judge_client.subprocess.Popen", start)
-        started.append(Referee())
+        started.append(JudgeClient())
         return started[-1]
 
     yield build
@@ -149,14 +149,14 @@ def job(seed: int) -> Job:
 def test_a_job_has_a_process_of_its_own_with_bounds(made_up):
     import json
 
-    from trueloop.lab.arena.trial import CPU_S, ROOM_MIB
+    from trueloop.lab.arena.trial import MAX_CPU_S, MAX_EXTRA_MIB
 
     referee = made_up()
     curve: list[Point] = []
     first, second = (json.loads(referee.run(job(5), curve.extend).why) for _ in range(2))
     assert first[0] != second[0] != os.getpid()
-    assert first[1] == CPU_S
-    assert 0 < first[2] < (ROOM_MIB + 4096) << 20
+    assert first[1] == MAX_CPU_S
+    assert 0 < first[2] < (MAX_EXTRA_MIB + 4096) << 20
     assert curve == [(1, 2, 0.5), (1, 2, 0.5)]
 
 

@@ -10,147 +10,147 @@ import pytest
 
 from trueloop.core.errors import BoardError
 from trueloop.lab.arena.entry import Entry
-from trueloop.lab.arena.leaderboard import ATTEMPTS, WAITING, Board, State, Submission, board_at, usual_board, verdict
+from trueloop.lab.arena.leaderboard import MAX_ATTEMPTS, MAX_WAITING, Leaderboard, State, Submission, open_leaderboard, default_leaderboard_path, verdict
 from trueloop.lab.arena.ranking import standings
 from trueloop.lab.arena.trial import Found, Trial
 
 
 def test_each_system_has_its_folder():
-    assert usual_board({"XDG_DATA_HOME": "/data"}, platform="linux") == Path("/data/trueloop/arena.sqlite3")
-    assert usual_board({}, platform="linux") == Path.home() / ".local/share/trueloop/arena.sqlite3"
-    assert usual_board({}, platform="darwin").parts[-5:-2] == (Path.home().name, "Library", "Application Support")
-    assert usual_board({"LOCALAPPDATA": "/local"}, platform="win32") == Path("/local/trueloop/arena.sqlite3")
+    assert default_leaderboard_path({"XDG_DATA_HOME": "/data"}, platform="linux") == Path("/data/trueloop/arena.sqlite3")
+    assert default_leaderboard_path({}, platform="linux") == Path.home() / ".local/share/trueloop/arena.sqlite3"
+    assert default_leaderboard_path({}, platform="darwin").parts[-5:-2] == (Path.home().name, "Library", "Application Support")
+    assert default_leaderboard_path({"LOCALAPPDATA": "/local"}, platform="win32") == Path("/local/trueloop/arena.sqlite3")
 
 
 def test_a_named_board_that_is_not_there_is_not_made(tmp_path: Path):
     with pytest.raises(BoardError, match="There is no board"):
-        board_at(tmp_path / "typo.sqlite3")
+        open_leaderboard(tmp_path / "typo.sqlite3")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_users_own_is_made_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("trueloop.lab.arena.leaderboard.usual_board", lambda: tmp_path / "a" / "arena.sqlite3")
-    assert board_at(None).waiting() == 0
+    assert open_leaderboard(None).count_waiting() == 0
 
 
 FOUND = Found(code="GRD007", title="t", severity="error", message="the loss is nan")
 
 
 @pytest.fixture
-def board(tmp_path: Path) -> Board:
-    return Board(tmp_path / "arena.sqlite3")
+def board(tmp_path: Path) -> Leaderboard:
+    return Leaderboard(tmp_path / "arena.sqlite3")
 
 
 def given(name: str = "ada", *, baseline: bool = False, config: str = "{}") -> Submission:
-    return Submission(track="digits", mark="m", name=name, config=config, seeds=(3, 4), baseline=baseline)
+    return Submission(track="digits", track_fingerprint="m", name=name, config=config, seeds=(3, 4), baseline=baseline)
 
 
 def reached(seed: int, updates: int = 10) -> Trial:
     return Trial(seed=seed, end="reached", updates=updates, examples=32 * updates, accuracy=0.97, time=1.0, digest="d")
 
 
-def test_an_entry_goes_from_the_queue_to_the_board(board: Board):
+def test_an_entry_goes_from_the_queue_to_the_board(board: Leaderboard):
     number = board.submit(given(), 100.0)
-    assert (board.entry(number).state, board.entry(number).seeds, board.waiting()) == (State.QUEUED, (3, 4), 1)
-    begun = board.begin()
+    assert (board.entry(number).state, board.entry(number).seeds, board.count_waiting()) == (State.QUEUED, (3, 4), 1)
+    begun = board.claim_next()
     assert begun is not None
     assert begun.id == number
-    board.tell(number, {"seed": 1, "of": 2})
+    board.set_progress(number, {"seed": 1, "of": 2})
     assert (board.entry(number).state, board.entry(number).progress) == (State.JUDGING, {"seed": 1, "of": 2})
-    assert board.judged_on("digits", "m") == []
+    assert board.judged_entries("digits", "m") == []
     curve = [(1, 32, 0.5), (2, 64, 0.97)]
-    state = board.judged(number, [reached(3), reached(4, 20)], {3: curve}, versions={"torch": "2"}, now=101.0)
+    state = board.record_result(number, [reached(3), reached(4, 20)], {3: curve}, versions={"torch": "2"}, now=101.0)
     row = board.entry(number)
     assert state == row.state == State.REACHED
-    assert (row.open, row.ended, row.progress, row.versions) == (False, 101.0, {}, {"torch": "2"})
+    assert (row.is_open, row.ended, row.progress, row.versions) == (False, 101.0, {}, {"torch": "2"})
     assert row.trials == (reached(3), reached(4, 20))
     assert board.curves(number) == {3: curve}
-    assert [each.id for each in board.judged_on("digits", "m")] == [number]
-    assert (board.waiting(), board.begin()) == (0, None)
+    assert [each.id for each in board.judged_entries("digits", "m")] == [number]
+    assert (board.count_waiting(), board.claim_next()) == (0, None)
 
 
-def test_entries_wait_in_their_order_and_a_baseline_goes_first(board: Board):
+def test_entries_wait_in_their_order_and_a_baseline_goes_first(board: Leaderboard):
     first, second = board.submit(given("a"), 1.0), board.submit(given("b"), 2.0)
-    assert (board.ahead(first), board.ahead(second)) == (0, 1)
+    assert (board.count_ahead(first), board.count_ahead(second)) == (0, 1)
     base = board.submit(given("baseline", baseline=True), 3.0)
-    assert (board.ahead(first), board.ahead(second), board.ahead(base)) == (1, 2, 0)
-    begun = board.begin()
+    assert (board.count_ahead(first), board.count_ahead(second), board.count_ahead(base)) == (1, 2, 0)
+    begun = board.claim_next()
     assert begun is not None
     assert begun.id == base
     assert [row.name for row in board.open_entries()] == ["baseline", "a", "b"]
 
 
-def test_what_an_ended_judge_left_behind_is_begun_anew_but_not_for_ever(board: Board):
+def test_what_an_ended_judge_left_behind_is_begun_anew_but_not_for_ever(board: Leaderboard):
     number = board.submit(given(), 1.0)
-    begun = [board.begin() for _ in range(ATTEMPTS)]
-    assert [row and row.id for row in begun] == [number] * ATTEMPTS
-    assert board.begin() is None
+    begun = [board.claim_next() for _ in range(MAX_ATTEMPTS)]
+    assert [row and row.id for row in begun] == [number] * MAX_ATTEMPTS
+    assert board.claim_next() is None
     row = board.entry(number)
-    assert (row.state, str(ATTEMPTS) in row.why) == (State.FAILED, True)
+    assert (row.state, str(MAX_ATTEMPTS) in row.why) == (State.FAILED, True)
 
 
-def test_a_judging_ended_on_purpose_is_no_attempt(board: Board):
+def test_a_judging_ended_on_purpose_is_no_attempt(board: Leaderboard):
     number = board.submit(given(), 1.0)
-    for _ in range(3 * ATTEMPTS):
-        assert board.begin() is not None
-        board.spare(number)
+    for _ in range(3 * MAX_ATTEMPTS):
+        assert board.claim_next() is not None
+        board.uncount_attempt(number)
     assert board.entry(number).state == State.JUDGING
 
 
-def test_an_entry_that_failed_counts_among_the_tries_where_anything_was_seen_of_it(board: Board):
+def test_an_entry_that_failed_counts_among_the_tries_where_anything_was_seen_of_it(board: Leaderboard):
     lost = Trial(seed=3, end="failed", why="It raised.")
     for runs in ([reached(3), reached(4)], [lost]):
-        board.judged(board.submit(given(), 1.0), runs, {}, versions={}, now=2.0)
-    (row,) = standings(board.judged_on("digits", "m"), "updates")
+        board.record_result(board.submit(given(), 1.0), runs, {}, versions={}, now=2.0)
+    (row,) = standings(board.judged_entries("digits", "m"), "updates")
     assert (row.seeds, row.missed, row.rank, row.ids) == (3, 1, None, (1, 2))
     for update in (0, 7):  # killed, again and again: before anything was seen, and when it went badly
         number = board.submit(given(), 3.0)
-        for _ in range(ATTEMPTS):
-            board.begin()
-            board.tell(number, {"seed": 0, "of": 2, "done": [], "update": update})
-        board.begin()
-    (row,) = standings(board.judged_on("digits", "m"), "updates")
+        for _ in range(MAX_ATTEMPTS):
+            board.claim_next()
+            board.set_progress(number, {"seed": 0, "of": 2, "done": [], "update": update})
+        board.claim_next()
+    (row,) = standings(board.judged_entries("digits", "m"), "updates")
     assert (row.seeds, row.missed, row.ids) == (5, 3, (1, 2, 4))
 
 
-def test_a_baseline_that_failed_is_no_try(board: Board):
+def test_a_baseline_that_failed_is_no_try(board: Leaderboard):
     lost = Trial(seed=3, end="failed", why="The data could not be read.")
-    board.judged(board.submit(given("baseline", baseline=True), 1.0), [lost], {}, versions={}, now=2.0)
-    assert board.judged_on("digits", "m") == []
+    board.record_result(board.submit(given("baseline", baseline=True), 1.0), [lost], {}, versions={}, now=2.0)
+    assert board.judged_entries("digits", "m") == []
     assert not board.has_baseline("digits", "m")
 
 
-def test_the_queue_is_bounded_and_says_so(board: Board):
-    for _ in range(WAITING):
+def test_the_queue_is_bounded_and_says_so(board: Leaderboard):
+    for _ in range(MAX_WAITING):
         board.submit(given(), 1.0)
-    with pytest.raises(BoardError, match=f"{WAITING} entries are waiting"):
+    with pytest.raises(BoardError, match=f"{MAX_WAITING} entries are waiting"):
         board.submit(given(), 1.0)
 
 
-def test_an_entry_taken_back_before_it_is_judged_is_gone(board: Board):
+def test_an_entry_taken_back_before_it_is_judged_is_gone(board: Leaderboard):
     number = board.submit(given(), 1.0)
     assert board.withdraw(number)
-    assert board.begin() is None
+    assert board.claim_next() is None
     with pytest.raises(BoardError, match=f"no entry {number}"):
         board.entry(number)
     assert not board.withdraw(number)
 
 
 @pytest.mark.parametrize("entry", [7, -1, 2**63, -(2**70)])
-def test_a_number_of_no_entry_is_said(board: Board, entry: int):
+def test_a_number_of_no_entry_is_said(board: Leaderboard, entry: int):
     with pytest.raises(BoardError, match=f"There is no entry {entry}"):
         board.entry(entry)
 
 
-def test_an_entry_whose_judging_has_begun_cannot_be_taken_back(board: Board):
+def test_an_entry_whose_judging_has_begun_cannot_be_taken_back(board: Leaderboard):
     number = board.submit(given(), 1.0)
-    board.begin()
+    board.claim_next()
     assert not board.withdraw(number)
-    board.judged(number, [reached(3)], {}, versions={}, now=2.0)
+    board.record_result(number, [reached(3)], {}, versions={}, now=2.0)
     assert not board.withdraw(number)
 
 
-def test_another_version_of_a_track_has_a_board_of_its_own(board: Board):
+def test_another_version_of_a_track_has_a_board_of_its_own(board: Leaderboard):
     board.submit(given(baseline=True), 1.0)
     assert board.has_baseline("digits", "m")
     assert not board.has_baseline("digits", "other")
@@ -172,7 +172,7 @@ def test_runs_come_to_a_verdict(trials, state, word):
     assert word in verdict(trials)[1]
 
 
-def test_many_threads_hand_in_at_once_and_none_is_lost(board: Board):
+def test_many_threads_hand_in_at_once_and_none_is_lost(board: Leaderboard):
     threads = [threading.Thread(target=board.submit, args=(given(f"n{k}"), 1.0)) for k in range(12)]
     for thread in threads:
         thread.start()
@@ -181,7 +181,7 @@ def test_many_threads_hand_in_at_once_and_none_is_lost(board: Board):
     assert sorted(row.name for row in board.open_entries()) == sorted(f"n{k}" for k in range(12))
 
 
-def test_a_name_is_a_text_whatever_is_in_it(board: Board):
+def test_a_name_is_a_text_whatever_is_in_it(board: Leaderboard):
     name = "'; DROP TABLE entries; --"
     assert board.entry(board.submit(given(name), 1.0)).name == name
 
@@ -190,11 +190,11 @@ def test_a_file_that_is_no_board_is_refused_and_left_alone(tmp_path: Path):
     path = tmp_path / "notes.txt"
     path.write_text("not a database at all, but long enough to look at" * 10)
     with pytest.raises(BoardError, match=r"notes\.txt"):
-        Board(path)
+        Leaderboard(path)
     assert path.read_text().startswith("not a database")
 
 
-def test_a_row_that_somebody_wrote_by_hand_is_named(board: Board):
+def test_a_row_that_somebody_wrote_by_hand_is_named(board: Leaderboard):
     number = board.submit(given(), 1.0)
     with sqlite3.connect(board.path) as base:
         base.execute('UPDATE entries SET trials = \'[{"seed": 1, "end": "won"}]\'')
@@ -221,7 +221,7 @@ def test_a_row_that_somebody_wrote_by_hand_is_named(board: Board):
         ("why", "x" * (2 << 20)),
     ],
 )
-def test_a_row_that_a_stranger_wrote_is_refused_in_words(board: Board, column: str, value: object):
+def test_a_row_that_a_stranger_wrote_is_refused_in_words(board: Leaderboard, column: str, value: object):
     number = board.submit(given(), 100.0)
     with sqlite3.connect(board.path) as base:
         base.execute(f"UPDATE entries SET {column} = ?", (value,))
@@ -231,13 +231,13 @@ def test_a_row_that_a_stranger_wrote_is_refused_in_words(board: Board, column: s
     assert len(str(refused.value)) < 400
 
 
-def test_an_entry_is_the_same_one_however_it_lies_in_the_file(board: Board):
+def test_an_entry_is_the_same_one_however_it_lies_in_the_file(board: Leaderboard):
     numbers = [board.submit(given(config=config), 100.0) for config in ('{"lr":0.2}', '{ "lr": 2e-1, "batch": 32}')]
     first, second = (board.entry(number).config for number in numbers)
     assert first == second == Entry(lr=0.2).as_json()
 
 
-def test_a_curve_that_a_stranger_wrote_is_refused_in_words(board: Board):
+def test_a_curve_that_a_stranger_wrote_is_refused_in_words(board: Leaderboard):
     number = board.submit(given(), 100.0)
     with sqlite3.connect(board.path) as base:
         base.execute("INSERT INTO curves VALUES (?, 3, '[[1, 1e400, 0.5]]')", (number,))
@@ -246,23 +246,23 @@ def test_a_curve_that_a_stranger_wrote_is_refused_in_words(board: Board):
         board.curves(number)
 
 
-def test_a_row_that_is_refused_is_passed_over_and_named_and_the_others_count(board: Board):
+def test_a_row_that_is_refused_is_passed_over_and_named_and_the_others_count(board: Leaderboard):
     numbers = [board.submit(given(name), 100.0) for name in ("ada", "eve", "grace")]
     for number in numbers:
-        board.begin()
-        board.judged(number, [reached(3), reached(4)], {}, versions={}, now=101.0)
+        board.claim_next()
+        board.record_result(number, [reached(3), reached(4)], {}, versions={}, now=101.0)
     waiting, next_one = board.submit(given("mallory"), 102.0), board.submit(given("dan"), 103.0)
     with sqlite3.connect(board.path) as base:
         base.execute("UPDATE entries SET config = '{\"lr\": 1e400}' WHERE id IN (?, ?)", (numbers[1], waiting))
     base.close()
-    assert [row.name for row in board.judged_on("digits", "m")] == ["ada", "grace"]
+    assert [row.name for row in board.judged_entries("digits", "m")] == ["ada", "grace"]
     assert [row.name for row in board.open_entries()] == ["dan"]
-    assert [(each.id, "not as it was written: lr is inf" in each.why) for each in board.refused("digits")] == [
+    assert [(each.id, "not as it was written: lr is inf" in each.why) for each in board.damaged_rows("digits")] == [
         (numbers[1], True), (waiting, True),
     ]  # fmt: skip
-    assert board.refused("another") == []
-    begun = board.begin()
+    assert board.damaged_rows("another") == []
+    begun = board.claim_next()
     assert begun is not None
     assert begun.id == next_one  # the queue goes on
-    assert board.waiting() == 1
-    assert len(board.refused("digits")) == 2
+    assert board.count_waiting() == 1
+    assert len(board.damaged_rows("digits")) == 2

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from trueloop.lab.arena.entry import Entry
-from trueloop.lab.arena.script import REFERENCE, reference, script
+from trueloop.lab.arena.script import REFERENCE_UPDATES, write_reference_script, write_script
 from trueloop.lab.arena.tracks import DEEP, DIGITS, SPIRAL, TRACKS
 
 QUICK = Entry(
@@ -30,7 +30,7 @@ def run(text: str) -> dict[str, Any]:
 
 
 def test_it_ends_at_the_first_update_that_reaches_the_target_on_both_splits(capsys: pytest.CaptureFixture[str]):
-    ran = run(script(DEEP, QUICK, 5))
+    ran = run(write_script(DEEP, QUICK, 5))
     assert ran["reached"] == ran["update"] == len(ran["curve"]) < QUICK.updates
     assert ran["accuracy"](*ran["held_out"]) >= DEEP.target
     assert ran["accuracy"](*ran["second"]) >= DEEP.target
@@ -38,13 +38,13 @@ def test_it_ends_at_the_first_update_that_reaches_the_target_on_both_splits(caps
 
 
 def test_practice_has_no_second_split_to_look_at():
-    ran = run(script(DEEP, QUICK, 5, practice=True))
+    ran = run(write_script(DEEP, QUICK, 5, practice=True))
     assert "second" not in ran
     assert ran["curve"][-1][-1] >= DEEP.target
 
 
 def test_the_same_seed_comes_to_the_same_weights_and_another_one_to_others():
-    first, second, third = (run(script(DEEP, EVERYTHING, seed))["model"].state_dict() for seed in (1, 1, 2))
+    first, second, third = (run(write_script(DEEP, EVERYTHING, seed))["model"].state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert any(not torch.equal(first[name], third[name]) for name in first)
 
@@ -53,7 +53,7 @@ def test_the_same_seed_comes_to_the_same_weights_and_another_one_to_others():
 def test_accumulated_batches_are_one_batch(updates: int):
     whole = Entry(lr=0.1, batch=96, updates=10)
     cut = replace(whole, batch=32, accumulation=3)
-    one, several = (script(DIGITS, entry, 3).replace("UPDATES = 10", f"UPDATES = {updates}") for entry in (whole, cut))
+    one, several = (write_script(DIGITS, entry, 3).replace("UPDATES = 10", f"UPDATES = {updates}") for entry in (whole, cut))
     one, several = run(one), run(several)
     assert [point[:2] for point in one["curve"]] == [point[:2] for point in several["curve"]]
     for ours, theirs in zip(one["model"].parameters(), several["model"].parameters(), strict=True):
@@ -61,7 +61,7 @@ def test_accumulated_batches_are_one_batch(updates: int):
 
 
 def test_the_rate_climbs_and_then_falls_and_is_never_zero():
-    ran = run(script(DEEP, EVERYTHING, 1))
+    ran = run(write_script(DEEP, EVERYTHING, 1))
     share = [ran["share"](update) for update in range(12)]
     assert share[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert all(0 < following < before for before, following in pairwise(share[4:]))
@@ -69,13 +69,13 @@ def test_the_rate_climbs_and_then_falls_and_is_never_zero():
 
 def test_the_budget_of_examples_ends_a_run():
     short = replace(DIGITS, examples=500)
-    ran = run(script(short, Entry(lr=1e-5, batch=200), 1))
+    ran = run(write_script(short, Entry(lr=1e-5, batch=200), 1))
     assert (ran["reached"], ran["update"], ran["examples"]) == (None, 3, 600)
 
 
 def test_the_reference_runs_to_its_end_whatever_it_reaches():
-    ran = run(reference(SPIRAL, 1))
-    assert (ran["reached"], ran["update"]) == (None, REFERENCE)
+    ran = run(write_reference_script(SPIRAL, 1))
+    assert (ran["reached"], ran["update"]) == (None, REFERENCE_UPDATES)
     assert ran["train_s"] > 0
 
 
@@ -95,19 +95,19 @@ def test_every_choice_of_words_makes_a_program():
             optimizer=optimizer, schedule=schedule, initialisation=initialisation, warmup=place % 2,
             accumulation=1 + place % 3, momentum=0.5, input_noise=0.1 * (place % 2), clip=place % 2, lr=0.01,
         )  # fmt: skip
-        text = script(track, entry, place)
+        text = write_script(track, entry, place)
         ast.parse(text)
         assert text.count("torch.optim.lr_scheduler") == (schedule != "constant" or place % 2)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "nesterov", "adam", "adamw", "rmsprop", "adagrad"])
 def test_every_optimizer_trains(optimizer):
-    ran = run(script(DEEP, replace(EVERYTHING, optimizer=optimizer, lr=0.01), 1))
+    ran = run(write_script(DEEP, replace(EVERYTHING, optimizer=optimizer, lr=0.01), 1))
     assert ran["update"] == 12
     assert ran["examples"] > 0
 
 
 def test_what_is_not_set_is_not_in_the_text():
-    text = script(DIGITS, Entry(), 1)
+    text = write_script(DIGITS, Entry(), 1)
     for word in ("clip_grad_norm_", "scheduler", "randn_like", "ACCUMULATION", "init.", "label_smoothing", "momentum"):
         assert word not in text, word

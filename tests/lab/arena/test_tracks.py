@@ -7,30 +7,30 @@ from dataclasses import replace
 import pytest
 
 from trueloop.core.errors import InvalidConfig
-from trueloop.lab.arena.tracks import DIGITS, TRACKS, track_named
+from trueloop.lab.arena.tracks import DIGITS, TRACKS, find_track
 
 
 def test_no_two_tracks_share_a_mark():
-    assert len({track.mark for track in TRACKS.values()}) == len(TRACKS)
+    assert len({track.fingerprint for track in TRACKS.values()}) == len(TRACKS)
 
 
 @pytest.mark.parametrize(
     "changed", [{"target": 0.9}, {"model": "model = None\n"}, {"data": "train = None\n"}, {"examples": 1}]
 )
 def test_a_track_that_differs_in_what_is_asked_has_another_mark(changed):
-    assert replace(DIGITS, **changed).mark != DIGITS.mark
+    assert replace(DIGITS, **changed).fingerprint != DIGITS.fingerprint
 
 
 def test_another_way_of_writing_the_loop_makes_another_track(monkeypatch: pytest.MonkeyPatch):
-    before = DIGITS.mark
+    before = DIGITS.fingerprint
     monkeypatch.setattr("trueloop.lab.arena.script._END", "")
-    assert DIGITS.mark != before
+    assert DIGITS.fingerprint != before
 
 
 def test_words_about_a_track_are_no_part_of_it():
-    assert replace(DIGITS, told="Easy.", title="Digits").mark == DIGITS.mark
+    assert replace(DIGITS, description="Easy.", title="Digits").fingerprint == DIGITS.fingerprint
 
 
 def test_an_unknown_track_is_refused_with_those_there_are():
     with pytest.raises(InvalidConfig, match="digits, spiral, deep"):
-        track_named("imagenet")
+        find_track("imagenet")

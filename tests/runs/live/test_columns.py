@@ -1,4 +1,4 @@
-"""Norms by layer read back: shades by the logarithm, and never too many rows or columns."""
+"""Test the heat map of norms: log-scale shades, bounded rows and columns."""
 
 from __future__ import annotations
 

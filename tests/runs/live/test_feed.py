@@ -1,4 +1,4 @@
-"""What is written of a watched program is what is read; what is hostile is words."""
+"""Test that a feed is read as written, and that hostile feeds become messages."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ from trueloop.runs.live.writer import LiveWriter
 
 @dataclass
 class Run:
-    """A watch, as the writer sees it."""
+    """A fake status provider for the writer."""
 
     updates: int = 0
     layers: tuple[int, list[str], list[float | None]] | None = None
 
     def timing(self):
-        return UpdateTiming(update_s=0.01, data_share=0.1, forward_share=0.2, backward_share=0.3, optimizer_share=0.1) if self.updates else None
+        return (
+            UpdateTiming(update_s=0.01, data_share=0.1, forward_share=0.2, backward_share=0.3, optimizer_share=0.1)
+            if self.updates
+            else None
+        )
 
     def newest_layer_norms(self):
         return self.layers
@@ -61,7 +65,13 @@ def test_numbers_are_read_as_written(writer, tmp_path):
     assert layers["norms"] == [[0.1235] * 5, [2.0, *[None] * 4]]
     now = follower.status()
     assert (now.updates, now.state, now.code) == (5, "running", None)
-    assert now.timing == {"update_s": 0.01, "data_share": 0.1, "forward_share": 0.2, "backward_share": 0.3, "optimizer_share": 0.1}
+    assert now.timing == {
+        "update_s": 0.01,
+        "data_share": 0.1,
+        "forward_share": 0.2,
+        "backward_share": 0.3,
+        "optimizer_share": 0.1,
+    }
 
 
 def test_a_partially_written_line_is_truncated(writer, tmp_path, monkeypatch):
@@ -153,8 +163,8 @@ def test_a_long_series_is_written_ever_more_rarely(writer, tmp_path):
         writer.add_value("loss", update, 1.0)
         if update % 500 == 0:
             writer.write_if_due(run)
-    told = (tmp_path / "live" / writer.name / FEED_NAME).read_bytes()
-    assert told.count(b"1.0") < 9000
+    content = (tmp_path / "live" / writer.name / FEED_NAME).read_bytes()
+    assert content.count(b"1.0") < 9000
     assert len(followed(writer, tmp_path).series["loss"].values) <= 4096
 
 

@@ -1,4 +1,4 @@
-"""The folder of feeds: this user's alone, and nothing but feeds in it."""
+"""Test the live folder: private to its user, and only with feeds."""
 
 from __future__ import annotations
 

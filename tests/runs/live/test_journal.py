@@ -1,4 +1,4 @@
-"""A journal that is followed tells what one that is read back does; a hostile one costs little and runs nothing."""
+"""Test that incremental reading agrees with a full read, and that hostile journals are bounded and harmless."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_many_updates_in_few_bytes_are_read_in_chunks(tmp_path, monkeypatch):
 def test_names_and_lists_are_bounded(tmp_path):
     evaluated = {"event": "evaluated", "time": 1.0, "update": 1, "epoch": 1, "split": "val", "tables": {"x": [1]}}
     evaluated |= {"seconds": 0.0, "best": False, "metrics": {f"m{k}": 1.0 for k in range(500)}}
-    noted = {"event": "noted", "time": 1.0, "update": 1, "kind": "k", "message": "m", "details": {}}
+    noted = {"event": "notice", "time": 1.0, "update": 1, "kind": "k", "message": "m", "details": {}}
     follower = follow(written(tmp_path / "r", UPDATES, *[evaluated] * 3, *[noted] * 700))
     assert follower.problem == ""
     assert len(follower.evaluations[0].metrics) == module.MAX_METRICS

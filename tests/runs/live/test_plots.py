@@ -1,4 +1,4 @@
-"""The plots of a followed run are those of one that is read back; of a long one no extreme is lost."""
+"""Test that live panels equal those of the report, and that long runs lose no extreme."""
 
 from __future__ import annotations
 

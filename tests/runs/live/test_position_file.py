@@ -1,4 +1,4 @@
-"""Where a program is: whole or not at all, however it is read while it is written."""
+"""Test that a position is read completely or not at all during writes."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def test_the_last_written_position_is_read(tmp_path):
     assert (tmp_path / POSITION_NAME).stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("told", [{}, {"pid": "1"}, {"pid": 2**70}, {"pid": -1}, {"pid": True}, {"ended": 0}])
-def test_an_invalid_position_counts_as_not_running(told):
-    assert not is_running(told)
+@pytest.mark.parametrize("position", [{}, {"pid": "1"}, {"pid": 2**70}, {"pid": -1}, {"pid": True}, {"ended": 0}])
+def test_an_invalid_position_counts_as_not_running(position):
+    assert not is_running(position)
 
 
 def test_a_program_runs_until_its_end_is_recorded():
-    told = {"pid": os.getpid(), "start_ticks": process_start_ticks(os.getpid())}
-    assert is_running(told)
-    assert not is_running({**told, "ended": 0})
+    position = {"pid": os.getpid(), "start_ticks": process_start_ticks(os.getpid())}
+    assert is_running(position)
+    assert not is_running({**position, "ended": 0})
 
 
 def test_a_partial_write_is_not_read():

@@ -1,4 +1,4 @@
-"""A process is told from another one with its number."""
+"""Test that a process is distinguished from another one with the same id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merging neighbours loses no sum and no extreme."""
+"""Test that merging rows preserves sums and extremes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line about each run comes from the ends of its journal, however long that is or whoever wrote it."""
+"""Test that runs are listed from the ends of their journals, even if these are long or hostile."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_resumed_run_has_not_ended(made):
     folder = made.run("a", end="early_stop")
     with (folder / "journal.jsonl").open("ab") as file:
         file.write(b'{"event":"run_started","time":1,"name":"a","start_update":4}\n')
-    assert one(made.root).state == "killed", "the newest process has not told an end, and nobody trains"
+    assert one(made.root).state == "killed", "the newest process recorded no end, and no process is training"
 
 
 def test_the_newest_come_first_and_the_rest_is_counted(made):

@@ -1,4 +1,4 @@
-"""Reading on in a file that somebody else writes: whole lines, in pieces, from the start where it is another file."""
+"""Test incremental reads of a growing file: complete lines, in chunks, from the start if it was replaced."""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ def test_identical_runs_have_no_differences(made):
 
 def test_true_differs_from_one_and_three_runs_are_compared(made):
     runs = [
-        read_journal(made.run(name, facts={"options": {"x": value}})) for name, value in zip("abc", (1, 1, True), strict=True)
+        read_journal(made.run(name, facts={"options": {"x": value}}))
+        for name, value in zip("abc", (1, 1, True), strict=True)
     ]
     (found,) = [each for each in find_differences(runs) if each.name == "options.x"]
     assert list(found.values) == [1, 1, True]

@@ -50,21 +50,21 @@ def test_an_evaluation_without_a_row_gets_one(made):
 def test_nonfinite_values_are_written_as_in_the_journal(made):
     path = made.run("a", losses=(math.nan, -math.inf))
     assert [row["val/loss"] for row in table(path)] == ["", "nan", "", "-inf"]
-    told = json.loads(as_text(path), parse_constant=lambda word: 1 / 0)
-    assert [each["metrics"]["loss"] for each in told["evaluations"]] == ["nan", "-inf"]
+    record = json.loads(as_text(path), parse_constant=lambda word: 1 / 0)
+    assert [each["metrics"]["loss"] for each in record["evaluations"]] == ["nan", "-inf"]
 
 
 def test_json_contains_everything(made):
     path = made.run("a", losses=(0.5, 0.25))
     text = as_text(path)
-    told = json.loads(text)
+    record = json.loads(text)
     assert text.count("\n") == 1
-    assert told["run"]["name"] == "a"
-    assert told["updates"][3]["loss"] == 0.25
-    assert len(told["updates"]) == 4
-    assert [each["update"] for each in told["checkpoints"]] == [2, 4]
-    assert told["started"]["facts"]["recipe"] == "digits"
-    assert told["end"]["reason"] == "finished"
+    assert record["run"]["name"] == "a"
+    assert record["updates"][3]["loss"] == 0.25
+    assert len(record["updates"]) == 4
+    assert [each["update"] for each in record["checkpoints"]] == [2, 4]
+    assert record["started"]["facts"]["recipe"] == "digits"
+    assert record["end"]["reason"] == "finished"
 
 
 def test_a_run_without_updates_has_only_a_header(made):

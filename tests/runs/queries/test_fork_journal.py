@@ -24,15 +24,15 @@ def test_history_up_to_the_update_and_its_source_are_copied(made, made_runs_modu
     source = made.run("a")
     before = (source / "journal.jsonl").read_bytes()
     target = branched(source, tmp_path, 4)
-    told = read_journal(target)
-    assert told.updates.update == [1, 2, 3, 4]
-    assert metric_points(told.evaluations)["val/loss"] == [Point(0.5, 2, 1), Point(0.3, 4, 2)]
-    assert [each.path for each in told.checkpoints] == [
+    forked = read_journal(target)
+    assert forked.updates.update == [1, 2, 3, 4]
+    assert metric_points(forked.evaluations)["val/loss"] == [Point(0.5, 2, 1), Point(0.3, 4, 2)]
+    assert [each.path for each in forked.checkpoints] == [
         "runs/new/checkpoints/update-000000002",
         "runs/new/checkpoints/update-000000004",
     ]
-    assert (told.end, told.facts["run_id"], told.started_at) == (None, NEW_ID, 1_700_000_000.0)
-    (note,) = told.notes
+    assert (forked.end, forked.facts["run_id"], forked.started_at) == (None, NEW_ID, 1_700_000_000.0)
+    (note,) = forked.notes
     assert (note.kind, note.update) == ("rolled_back", 4)
     assert note.details == {"run_id": "a" * 32, "path": str(source), "update": 4}
     assert (source / "journal.jsonl").read_bytes() == before
@@ -54,29 +54,29 @@ def test_a_line_of_many_updates_is_truncated(made, made_runs_module, tmp_path, u
     ]
     start = RunStarted(name="x", epochs=3, updates=6, start_update=0, facts={})
     source = made.write("a", [start, UpdatesDone(rows=rows, memory_mib=5.0)])
-    whole, told = read_journal(source), read_journal(branched(source, tmp_path, update))
-    for field in fields(whole.updates):
+    complete, forked = read_journal(source), read_journal(branched(source, tmp_path, update))
+    for field in fields(complete.updates):
         if field.name != "rates":
-            assert getattr(told.updates, field.name) == getattr(whole.updates, field.name)[:update]
-    assert told.updates.rates == [column[:update] for column in whole.updates.rates]
-    assert told.memory == ([(6, 5.0)] if update == 6 else [])
+            assert getattr(forked.updates, field.name) == getattr(complete.updates, field.name)[:update]
+    assert forked.updates.rates == [column[:update] for column in complete.updates.rates]
+    assert forked.memory == ([(6, 5.0)] if update == 6 else [])
 
 
 def test_superseded_lines_remain_superseded(made, made_runs_module, tmp_path):
     source = made.run("a", losses=(0.5, 0.3, 0.4), end="")
     again = RunStarted(name="digits", epochs=3, updates=6, start_update=2, facts={"recipe": "digits"})
     made.write("a", [again, UpdatesDone(rows=[made_runs_module.row(k, 9.0) for k in (3, 4, 5)])])
-    told = read_journal(branched(source, tmp_path, 4))
-    assert told.updates.loss == [0.6, 0.5, 9.0, 9.0]
-    assert told.processes == 2
-    assert [each.update for each in told.evaluations] == [2]
+    forked = read_journal(branched(source, tmp_path, 4))
+    assert forked.updates.loss == [0.6, 0.5, 9.0, 9.0]
+    assert forked.processes == 2
+    assert [each.update for each in forked.evaluations] == [2]
 
 
 def test_a_later_process_is_not_copied(made, made_runs_module, tmp_path):
     source = made.run("a", end="")
     made.write("a", [RunStarted(name="digits", epochs=3, updates=6, start_update=4, facts={})])
-    told = read_journal(branched(source, tmp_path, 2))
-    assert (told.processes, told.last_update, told.facts["recipe"]) == (1, 2, "digits")
+    forked = read_journal(branched(source, tmp_path, 2))
+    assert (forked.processes, forked.last_update, forked.facts["recipe"]) == (1, 2, "digits")
 
 
 def test_a_line_that_is_being_written_is_not_copied(made, tmp_path):
@@ -87,8 +87,8 @@ def test_a_line_that_is_being_written_is_not_copied(made, tmp_path):
 
 
 def test_only_the_name_of_a_recorded_path_is_used(made, tmp_path):
-    told = read_journal(branched(made.hostile(), tmp_path, 2))
-    assert [each.path for each in told.checkpoints] == ["runs/new/checkpoints/etc"]
+    forked = read_journal(branched(made.hostile(), tmp_path, 2))
+    assert [each.path for each in forked.checkpoints] == ["runs/new/checkpoints/etc"]
 
 
 def test_an_unreadable_source_raises_a_clear_error(made, tmp_path):

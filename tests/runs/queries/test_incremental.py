@@ -14,15 +14,15 @@ from trueloop.runs.queries.overview import read_record
 
 
 def as_kept(run_dir):
-    """The record as the index has it."""
+    """The record with its position, as in the index."""
     read_to = journal_position(run_dir)
     return json.loads(encode_line({**read_record(run_dir)[0], "read": read_to}))
 
 
-def assert_same(grown, anew):
-    grown, anew = dict(grown), json.loads(encode_line(anew))
-    assert grown.pop("duration_s") == pytest.approx(anew.pop("duration_s"))
-    assert json.loads(encode_line({key: grown[key] for key in grown if key != "read"})) == anew
+def assert_same(extended, expected):
+    extended, expected = dict(extended), json.loads(encode_line(expected))
+    assert extended.pop("duration_s") == pytest.approx(expected.pop("duration_s"))
+    assert json.loads(encode_line({key: extended[key] for key in extended if key != "read"})) == expected
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -39,7 +39,7 @@ def test_any_number_of_new_lines_gives_the_result_of_a_full_read(made, losses, c
     first = data.index(b"\n") + 1
     path = made.root / "part" / "journal.jsonl"
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes(data[: first + int(cut * (len(data) - first))])  # in the middle of a line, as a kill leaves it
+    path.write_bytes(data[: first + int(cut * (len(data) - first))])  # ends within a line, as after a kill
     before = as_kept(path.parent)
     path.write_bytes(data)
     assert_same(extend_record(path.parent, before), read_record(path.parent)[0])
@@ -67,7 +67,7 @@ def rolled_back(made, made_runs_module):
     made.write("a", [Notice(update=6, kind="rolled_back", message="", details={})])
 
 
-def anew(made, made_runs_module):
+def rewritten(made, made_runs_module):
     (made.root / "a" / "journal.jsonl").unlink()
     made.run("a", losses=(0.9, 0.8, 0.7, 0.6, 0.5), end="")
 
@@ -82,7 +82,7 @@ def garbage(made, made_runs_module):
         file.write(b"{}\n")
 
 
-@pytest.mark.parametrize("change", [again, rolled_back, anew, shorter, garbage])
+@pytest.mark.parametrize("change", [again, rolled_back, rewritten, shorter, garbage])
 def test_lines_that_change_earlier_ones_need_a_full_read(made, made_runs_module, change):
     path = made.run("a", end="")
     before = as_kept(path)

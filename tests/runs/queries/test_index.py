@@ -15,14 +15,14 @@ from trueloop.runs.queries.index import INDEX_NAME, load_overviews, run_names
 
 @pytest.fixture
 def read_journals(monkeypatch):
-    """The names of the runs whose journals are really read."""
+    """The names of the runs whose journals are read."""
     seen = []
     real = index.read_record
     monkeypatch.setattr(index, "read_record", lambda path: seen.append(path.name) or real(path))
     return seen
 
 
-def told(runs):
+def contents(runs):
     return [run.as_json() for run in runs]
 
 
@@ -33,7 +33,7 @@ def test_a_second_query_reads_no_journal(made, read_journals):
     assert [run.name for run in first] == read_journals == ["a", "b"]
     second = load_overviews(made.root, facts=True)
     assert read_journals == ["a", "b"]
-    assert told(first) == told(second)
+    assert contents(first) == contents(second)
     assert second[0].facts["config.optim.lr"] == 0.001
     assert load_overviews(made.root)[0].facts == {}
 
@@ -62,9 +62,9 @@ def test_whether_it_is_training_is_never_cached(made):
 
 def test_the_index_can_be_deleted_at_any_time(made):
     made.run("a")
-    first = told(load_overviews(made.root))
+    first = contents(load_overviews(made.root))
     (made.root / INDEX_NAME).unlink()
-    assert told(load_overviews(made.root)) == first
+    assert contents(load_overviews(made.root)) == first
     assert (made.root / INDEX_NAME).is_file()
 
 
@@ -117,12 +117,12 @@ def other_table(path):
 def test_an_unusable_index_is_silently_rebuilt(made, read_journals, capfd, spoil):
     made.run("a")
     made.run("b")
-    first = told(load_overviews(made.root))
+    first = contents(load_overviews(made.root))
     spoil(made.root / INDEX_NAME)
-    assert told(load_overviews(made.root)) == first
+    assert contents(load_overviews(made.root)) == first
     read_journals.clear()
-    assert told(load_overviews(made.root)) == first
-    assert read_journals == [], "it was made anew, and is used"
+    assert contents(load_overviews(made.root)) == first
+    assert read_journals == [], "the index was rebuilt and is used"
     assert capfd.readouterr() == ("", "")
     assert sorted(path.name for path in made.root.iterdir()) == [INDEX_NAME, "a", "b"]
 

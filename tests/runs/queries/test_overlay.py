@@ -5,7 +5,10 @@ from trueloop.runs.queries.overlay import overlay_panels
 
 
 def test_one_panel_per_metric_and_a_curve_per_run(made):
-    histories = {"one": read_journal(made.run("a")), "two": read_journal(made.run("b", losses=(0.9, 0.2), accuracies=(0.1, 0.2)))}
+    histories = {
+        "one": read_journal(made.run("a")),
+        "two": read_journal(made.run("b", losses=(0.9, 0.2), accuracies=(0.1, 0.2))),
+    }
     panels = {panel.name: panel for panel in overlay_panels(histories)}
     assert list(panels) == ["train_loss", "metric_val/loss", "metric_val/accuracy", "lr", "grad_norm", "throughput"]
     loss = panels["metric_val/loss"]

@@ -19,28 +19,28 @@ from trueloop.runs.queries.overview import (
 
 
 def test_a_finished_run_in_numbers(made):
-    seen = read_overview(made.run("a", accuracies=(0.7, 0.8, 0.9)))
-    assert (seen.name, seen.recipe, seen.state, seen.problem) == ("a", "digits", "finished", "")
-    assert (seen.record["update"], seen.record["updates"], seen.record["epoch"], seen.record["epochs"]) == (6, 6, 3, 3)
-    assert (seen.started_at, seen.record["duration_s"]) == (1_700_000_000.0, 1.5)
-    assert seen.monitor == ("val/loss", "min")
-    assert seen.metrics == ["val/loss", "val/accuracy"]
-    assert seen.best("val/loss", "min") == Point(0.3, 4, 2)
-    assert seen.best("val/loss", "max") == Point(0.5, 2, 1)
-    assert seen.last("val/loss") == Point(0.4, 6, 3)
-    assert seen.best("val/nothing", "min") is None
-    assert seen.record["best_checkpoint"] == "checkpoints/update-000000004"
-    assert seen.record["last_checkpoint"] == "checkpoints/update-000000006"
+    run = read_overview(made.run("a", accuracies=(0.7, 0.8, 0.9)))
+    assert (run.name, run.recipe, run.state, run.problem) == ("a", "digits", "finished", "")
+    assert (run.record["update"], run.record["updates"], run.record["epoch"], run.record["epochs"]) == (6, 6, 3, 3)
+    assert (run.started_at, run.record["duration_s"]) == (1_700_000_000.0, 1.5)
+    assert run.monitor == ("val/loss", "min")
+    assert run.metrics == ["val/loss", "val/accuracy"]
+    assert run.best("val/loss", "min") == Point(0.3, 4, 2)
+    assert run.best("val/loss", "max") == Point(0.5, 2, 1)
+    assert run.last("val/loss") == Point(0.4, 6, 3)
+    assert run.best("val/nothing", "min") is None
+    assert run.record["best_checkpoint"] == "checkpoints/update-000000004"
+    assert run.record["last_checkpoint"] == "checkpoints/update-000000006"
 
 
 def test_its_json_is_strict_and_complete(made):
-    seen = read_overview(made.run("a", losses=(0.5, math.nan)))
-    told = json.loads(json.dumps(seen.as_json(), default=str).replace("NaN", '"nan"'))
-    assert told["best"] == {"metric": "val/loss", "value": 0.5, "update": 2, "epoch": 1}
-    assert told["last"]["val/loss"]["update"] == 4
-    assert told["monitor"] == {"metric": "val/loss", "mode": "min"}
-    assert told["path"] == str(made.root / "a")
-    assert not {"lowest", "highest", "end"} & told.keys()
+    run = read_overview(made.run("a", losses=(0.5, math.nan)))
+    record = json.loads(json.dumps(run.as_json(), default=str).replace("NaN", '"nan"'))
+    assert record["best"] == {"metric": "val/loss", "value": 0.5, "update": 2, "epoch": 1}
+    assert record["last"]["val/loss"]["update"] == 4
+    assert record["monitor"] == {"metric": "val/loss", "mode": "min"}
+    assert record["path"] == str(made.root / "a")
+    assert not {"lowest", "highest", "end"} & record.keys()
 
 
 def test_the_id_of_an_older_journal_is_the_stable_hash_of_its_first_line(made):
@@ -70,9 +70,9 @@ def test_without_an_end_the_lock_decides_between_running_and_killed(made):
 def test_superseded_updates_are_not_counted(made):
     path = made.run("a", losses=(0.5, 0.3, 0.1), end="")
     made.write("a", [RunStarted(name="digits", epochs=3, updates=6, start_update=4, facts={})])
-    seen = read_overview(path)
-    assert seen.best("val/loss", "min") == Point(0.3, 4, 2)
-    assert (seen.record["update"], seen.record["processes"]) == (4, 2)
+    run = read_overview(path)
+    assert run.best("val/loss", "min") == Point(0.3, 4, 2)
+    assert (run.record["update"], run.record["processes"]) == (4, 2)
 
 
 def test_a_rolled_back_run_is_pending_until_it_is_resumed(made, made_runs_module):
@@ -90,12 +90,12 @@ def test_a_rolled_back_run_is_pending_until_it_is_resumed(made, made_runs_module
 
 
 def test_a_damaged_journal_is_reported_and_never_raised(made, made_runs_module):
-    seen = read_overview(made_runs_module.damage(made.run("a"), 3))
-    assert (seen.state, seen.name, seen.metrics, seen.run_id) == ("damaged", "a", [], "")
-    assert "Line 3 of" in seen.problem
+    run = read_overview(made_runs_module.damage(made.run("a"), 3))
+    assert (run.state, run.name, run.metrics, run.run_id) == ("damaged", "a", [], "")
+    assert "Line 3 of" in run.problem
     with pytest.raises(InvalidData, match="Line 3 of"):
-        require_readable(seen)
-    assert seen.as_json()["problem"] == seen.problem
+        require_readable(run)
+    assert run.as_json()["problem"] == run.problem
 
 
 @pytest.mark.parametrize(
@@ -125,15 +125,15 @@ def test_journals_without_a_run_or_of_a_newer_schema_are_reported(made):
     with RunFolder(path).lock():
         assert read_overview(path).state == "running"
     (path / "journal.jsonl").write_text('{"event":"run_started","schema":99}\n')
-    seen = read_overview(path)
-    assert "schema 99" in seen.problem
+    run = read_overview(path)
+    assert "schema 99" in run.problem
     with pytest.raises(RunFolderError, match="schema 99"):
-        require_readable(seen)
+        require_readable(run)
 
 
 def test_nonfinite_values_are_never_best(made):
-    seen = read_overview(made.run("a", losses=(math.nan, math.inf, 0.7)))
-    assert seen.best("val/loss", "max") == Point(0.7, 6, 3)
+    run = read_overview(made.run("a", losses=(math.nan, math.inf, 0.7)))
+    assert run.best("val/loss", "max") == Point(0.7, 6, 3)
     only = read_overview(made.run("b", losses=(math.nan,)))
     assert only.best("val/loss", "min") is None
     assert math.isnan(only.last("val/loss").value)
@@ -147,8 +147,8 @@ def test_every_metric_that_was_ever_monitored_is_known(made):
 
 
 def test_settings_are_dotted(made):
-    told = flat_settings(read_journal(made.run("a")))
-    assert (told["config.optim.lr"], told["options.width"]) == (0.001, 8)
+    record = flat_settings(read_journal(made.run("a")))
+    assert (record["config.optim.lr"], record["options.width"]) == (0.001, 8)
     assert flatten({"a": {"b": {}, "c": 1}, "d": []}) == {"a.c": 1, "d": []}
 
 

@@ -38,11 +38,14 @@ def test_one_run_has_the_plots_of_its_report(made):
 
 
 def test_a_page_lists_the_differences(made, tmp_path):
-    one, other = read_journal(made.run("a")), read_journal(made.run("b", losses=(0.9, 0.2), facts={"options": {"width": 64}}))
+    one, other = (
+        read_journal(made.run("a")),
+        read_journal(made.run("b", losses=(0.9, 0.2), facts={"options": {"width": 64}})),
+    )
     path = tmp_path / "page.html"
     histories = {"a": one, "b": other}
-    told = compare_metrics([one, other], metric_modes([one, other]))
-    save_html(histories, path, differences=find_differences([one, other]), measured=told)
+    metrics = compare_metrics([one, other], metric_modes([one, other]))
+    save_html(histories, path, differences=find_differences([one, other]), measured=metrics)
     page = Tags(path.read_text())
     assert [tag for tag, _ in page.seen].count("svg") == len(run_panels(histories)) == 5
     assert "2 runs side by side" in page.text

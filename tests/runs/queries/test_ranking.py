@@ -9,7 +9,7 @@ from trueloop.runs.queries.ranking import metric_mode, rank_points, rank_runs, r
 
 
 def test_every_evaluation_of_every_run_counts(made):
-    # The monitored metric is another one, so that no evaluation with the best accuracy was ever marked.
+    # Another metric is monitored, so no evaluation is marked best by accuracy.
     made.run("a", losses=(0.1, 0.2), accuracies=(0.5, 0.99))
     made.run("b", losses=(0.3, 0.2), accuracies=(0.7, 0.98))
     found = rank_runs(load_overviews(made.root), "val/accuracy", "max")

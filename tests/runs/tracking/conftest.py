@@ -1,4 +1,4 @@
-"""Journals that were killed and resumed, a store in memory, databases: what the tests of tracking share."""
+"""Fixtures of the tracking tests: killed and resumed journals, an in-memory store, databases."""
 
 import contextlib
 import math
@@ -79,16 +79,16 @@ WHOLE = [
 """A run from its start to its end."""
 
 KILLED = [started(), *epoch(4, 0.9), rows(5, 8), evaluated(8, 0.7), noted(8, "slow", "It was slow."), rows(9, 10)]
-"""One that was killed after update 10; its newest checkpoint is of update 4."""
+"""A run that was killed after update 10; its newest checkpoint is of update 4."""
 
 RESUMED = [*KILLED, started(4), noted(4, "resumed", "Continues."), *epoch(8, 0.6), *epoch(12, 0.5), ended(12)]
 
 TESTED_TWICE = [*WHOLE, started(12), evaluated(12, 0.46, split="test", best=False), ended(12)]
-"""One that had finished and was started again: its test set is measured anew."""
+"""A finished run that was started again, which repeats the test evaluation."""
 
 
 class Run:
-    """A run folder whose journal grows, by a clock that the journal alone knows."""
+    """A run folder with a growing journal and a fake clock."""
 
     def __init__(self, path, events=()):
         self.path = path
@@ -119,7 +119,7 @@ def new_run(tmp_path):
 
 
 def points_of(run_dir):
-    """What a store must hold of a run, told from its history: {(metric, update): value}, as MLflow keeps numbers."""
+    """The expected content of a store from the history: {(metric, update): value}, with MLflow's numbers."""
     history = read_journal(run_dir)
     u = history.updates
     points = {}
@@ -157,7 +157,7 @@ def plain(point):
 
 
 class Memory:
-    """A store in memory, strict: whatever it is handed twice is there twice, unless it says that it is_idempotent."""
+    """A strict in-memory store: records written twice are stored twice, unless it is idempotent."""
 
     def __init__(self, *, is_idempotent=True, can_append=True):
         self.is_idempotent, self.can_append = is_idempotent, can_append
@@ -174,7 +174,7 @@ class Memory:
         self.calls.append(name)
         self.fail_after -= 1
         if self.fail_after < 0:
-            raise StoreUnavailable("The store is away.")
+            raise StoreUnavailable("The store is unreachable.")
 
     def find_cursor(self, run):
         self._call("find_cursor")
@@ -184,7 +184,9 @@ class Memory:
     def open_run(self, run):
         self._call("open_run")
         assert run.run_id not in self.runs or self.can_append or not self.runs[run.run_id]["closed"]
-        kept = self.runs.setdefault(run.run_id, {"points": [], "checkpoints": [], "notes": [], "cursor": None, "params": {}})
+        kept = self.runs.setdefault(
+            run.run_id, {"points": [], "checkpoints": [], "notes": [], "cursor": None, "params": {}}
+        )
         assert kept["params"] in ({}, run.params), "params cannot be changed"
         kept |= {"params": run.params, "run": run, "closed": False, "state": "running"}
         self.run_id = run.run_id
@@ -212,7 +214,7 @@ class Memory:
         pass
 
     def points(self, run_id=RUN_ID):
-        """{(metric, step): value}, after seeing that each is there once, and at times that go forward."""
+        """{(metric, step): value}, after checking that each exists once."""
         found = {}
         for point in self.runs[run_id]["points"]:
             for name, value in point.values.items():
@@ -227,7 +229,7 @@ def memory():
 
 
 class Postgres:
-    """A PostgreSQL of its own, on a socket only it knows, run as a user it accepts."""
+    """A private PostgreSQL server on a socket, run as a user it accepts."""
 
     def __init__(self, bin_dir, folder):
         self.bin, self.folder = bin_dir, folder
@@ -250,7 +252,7 @@ class Postgres:
             time.sleep(0.05)
 
     def kill(self):
-        """SIGKILL to every one of its processes, as a power cut would."""
+        """Kill all processes of the server, like a power cut."""
         for stat in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
                 parent = stat.read_text().rpartition(")")[2].split()[1]
@@ -286,12 +288,12 @@ def _free_port():
 
 @pytest.fixture(scope="session")
 def postgres():
-    """A real PostgreSQL, for the whole session; a test that kills it starts it again."""
+    """A PostgreSQL server for the session; a test that kills it restarts it."""
     pytest.importorskip("mlflow")
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres")) or [Path(shutil.which("postgres") or "none")]
     if not found[-1].is_file():
         pytest.skip("no PostgreSQL is installed: apt-get install postgresql")
-    folder = Path(tempfile.mkdtemp(prefix="trueloop-pg-"))  # its user may not look into pytest's own folder
+    folder = Path(tempfile.mkdtemp(prefix="trueloop-pg-"))  # its user cannot read pytest's folder
     if os.getuid() == 0:
         shutil.chown(folder, "postgres", "postgres")
     server = Postgres(found[-1].parent, folder)
@@ -302,7 +304,7 @@ def postgres():
 
 @pytest.fixture(scope="session")
 def laid_out(tmp_path_factory):
-    """An empty SQLite database with MLflow's tables: to lay them out takes seconds, to copy them none."""
+    """An empty SQLite database with MLflow's tables, which take seconds to create but not to copy."""
     pytest.importorskip("mlflow")
     from trueloop.runs.tracking.mlflow_sink import MlflowSink
     from trueloop.runs.tracking.target import parse_target
@@ -314,7 +316,7 @@ def laid_out(tmp_path_factory):
 
 @pytest.fixture
 def sqlite_store(laid_out, tmp_path):
-    """The address of a database of this test's own."""
+    """The address of a separate database for this test."""
     path = tmp_path / "store" / "mlflow.db"
     path.parent.mkdir()
     shutil.copy(laid_out, path)
@@ -334,7 +336,7 @@ server.serve_forever()
 
 @pytest.fixture(scope="session")
 def mlflow_server(laid_out, tmp_path_factory):
-    """MLflow's own REST service over a database file; by Flask's server: `mlflow server` needs all of MLflow."""
+    """MLflow's REST service on Flask's server, because `mlflow server` needs the full MLflow package."""
     for module in ("flask", "flask_cors", "graphene", "werkzeug"):
         pytest.importorskip(module)
     folder = tmp_path_factory.mktemp("server")
@@ -355,7 +357,7 @@ def mlflow_server(laid_out, tmp_path_factory):
 
 
 def eventually(true, seconds=60.0):
-    """Wait for something that another process does."""
+    """Wait until a condition on another process is true."""
     deadline = time.monotonic() + seconds
     while not (found := true()):
         assert time.monotonic() < deadline
@@ -364,7 +366,7 @@ def eventually(true, seconds=60.0):
 
 
 def followers(run_dir):
-    """The processes that follow a run, by number."""
+    """The ids of the sync processes of a run."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -375,7 +377,7 @@ def followers(run_dir):
 
 
 def in_mlflow(url, run_id=RUN_ID):
-    """Read a run back out of MLflow: the one run with this id, its points, and its logged models by name."""
+    """Read a run from MLflow: the only run with this id, its points, and its logged models by name."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # SQLAlchemy's, about MLflow
         return _in_mlflow(url, run_id)
@@ -399,5 +401,5 @@ def _in_mlflow(url, run_id):
 
 @pytest.fixture(scope="session")
 def tracked():
-    """The functions above: what a test file cannot import from here."""
+    """This module, which test files cannot import."""
     return sys.modules[__name__]

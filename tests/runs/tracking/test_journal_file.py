@@ -1,4 +1,4 @@
-"""Whole lines of a file that grows, is cut off and grows again; and who may copy it."""
+"""Test complete lines of a file that grows and is truncated, and its lock."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Runs in MLflow: SQLite, a real PostgreSQL, its own server; locked, away, of another schema, written by two."""
+"""Test MLflow stores: SQLite, PostgreSQL, a server; locked, unreachable, of another schema, with two writers."""
 
 import sqlite3
 from pathlib import Path
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # SQLAlch
 
 @pytest.fixture(params=["sqlite", "postgresql", "server"])
 def store(request, tmp_path):
-    """The address of a store of either kind, without a run of this test's."""
+    """The address of a store of each kind, without runs."""
     if request.param == "sqlite":
         return request.getfixturevalue("sqlite_store")
     if request.param == "server":
@@ -32,7 +32,7 @@ def store(request, tmp_path):
 
 
 def clear(url):
-    """Delete every run and model of a store that tests share."""
+    """Delete every run and model of a shared store."""
     client = MlflowClient(tracking_uri=url)
     experiments = [each.experiment_id for each in client.search_experiments()]
     for run in client.search_runs(experiments):
@@ -75,7 +75,7 @@ def test_a_second_sync_changes_nothing(tracked, new_run, store):
     run = new_run(tracked.RESUMED)
     sync(run, store)
     before = tracked.in_mlflow(store)
-    assert sync(run, store).outcome == "whole"
+    assert sync(run, store).outcome == "complete"
     after = tracked.in_mlflow(store)
     assert (after[0].info.run_id, after[0].data.tags, after[1]) == (
         before[0].info.run_id,
@@ -129,7 +129,7 @@ def test_a_writer_killed_between_a_batch_and_its_cursor_is_repaired(tracked, new
 
 
 def test_two_writers_of_one_run_create_it_once(tracked, new_run, store):
-    # As two machines would on a file system without locks: the lock on the journal is not asked.
+    # Like two machines on a file system without locks: the lock on the journal is not taken.
     run = new_run(tracked.WHOLE[:4])
     target = parse_target(store, run.path.parent)
     with (run.path / "journal.jsonl").open("rb", buffering=0) as file:
@@ -144,7 +144,7 @@ def test_two_writers_of_one_run_create_it_once(tracked, new_run, store):
         second.sync_new_lines()
         second.finish(alive=False)
         first.finish(alive=False)
-    assert sync(run, store).outcome == "whole"
+    assert sync(run, store).outcome == "complete"
     _, points, models = tracked.in_mlflow(store)
     assert points == tracked.points_of(run.path)
     assert sorted(models) == ["update-000000004", "update-000000008", "update-000000012"]

@@ -1,4 +1,4 @@
-"""Who a run is: what becomes a param, what a tag, and what names it."""
+"""Test the metadata of a run: params, tags and id."""
 
 import hashlib
 import json

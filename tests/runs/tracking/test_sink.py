@@ -1,4 +1,4 @@
-"""The mark that a store keeps beside a run: written, read back, refused."""
+"""Test encoding and parsing of the sync cursor."""
 
 import json
 
@@ -6,7 +6,9 @@ import pytest
 
 from trueloop.runs.tracking.sink import StoreError, StoreUnavailable, SyncCursor
 
-CURSOR = SyncCursor(journal_bytes=7, checksum="abc", fingerprint="def", state="", translator_state={"clock_s": 1.25, "notes": 3})
+CURSOR = SyncCursor(
+    journal_bytes=7, checksum="abc", fingerprint="def", state="", translator_state={"clock_s": 1.25, "notes": 3}
+)
 
 
 def test_a_cursor_survives_encoding_and_parsing():

@@ -1,4 +1,4 @@
-"""A run in training and the process that follows it: nothing that happens to a store happens to the run."""
+"""Test a training run with its sync process: problems of the store never affect the run."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ CONFIG = TrainConfig(epochs=6, effective_batch=20, optim=OptimConfig(lr=0.02), w
 
 
 class Watcher:
-    """A reporter that remembers notes, and acts after evaluations."""
+    """A reporter that records notices and calls a function after evaluations."""
 
     def __init__(self, after=lambda epoch: None):
         self.after, self.notes, self.ended = after, [], None
@@ -59,7 +59,7 @@ def train(run_dir, store, after=lambda epoch: None, **settings):
 
 
 def seen(tracked, url, run_dir):
-    """The points of a run in MLflow by now, else None."""
+    """The current points of a run in MLflow, or None."""
     try:
         return tracked.in_mlflow(url, read_run_id(run_dir / "journal.jsonl"))[1] or None
     except (AssertionError, TypeError):
@@ -98,7 +98,7 @@ def test_a_run_is_in_the_store_when_training_is_over(tracked, sqlite_store, tmp_
 
 
 def expected(tracked, run_dir):
-    """As `points_of`, of a run whose groups all have one rate."""
+    """Like `points_of`, for a run whose groups have equal learning rates."""
     return {key: value for key, value in tracked.points_of(run_dir).items() if "lr_group" not in key[0]}
 
 
@@ -125,20 +125,20 @@ def test_the_store_changes_nothing_about_the_run(sqlite_store, tmp_path):
 
 def test_postgres_killed_in_the_middle_leaves_the_run_unharmed(tracked, postgres, tmp_path):
     url, run_dir = postgres.database("killed"), tmp_path / "run"
-    heard = []
+    received = []
 
     def after(epoch):
         if epoch == 2:
             tracked.eventually(lambda: seen(tracked, url, run_dir))
             postgres.kill()
-        elif epoch == 3:  # until the follower has met it
+        elif epoch == 3:  # until the sync process has noticed it
             journal = run_dir / "journal.jsonl"
             deadline = time.monotonic() + 60
-            while not (heard or trainer_has_heard(run_dir)):
+            while not (received or trainer_has_received(run_dir)):
                 assert time.monotonic() < deadline, journal.read_text()[-500:]
                 time.sleep(0.05)
 
-    def trainer_has_heard(run_dir):
+    def trainer_has_received(run_dir):
         return any(each._problem for each in FOLLOWERS if each._run_dir == run_dir)
 
     try:
@@ -168,13 +168,13 @@ FOLLOWERS = []
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """A follower has the lowest priority: where the machine is busy, it is waited for longer than a user would."""
+    """Wait longer than by default: the sync process has the lowest priority on a busy machine."""
     monkeypatch.setattr(SyncClient.wait, "__defaults__", (200.0,))
 
 
 @pytest.fixture(autouse=True)
 def remembered(monkeypatch):
-    """Every follower that a test starts."""
+    """Every sync client that a test starts."""
     FOLLOWERS.clear()
     real = SyncClient.__init__
 
@@ -227,7 +227,7 @@ def test_a_killed_trainer_leaves_everything_in_the_store(forker, tracked, sqlite
     assert (kept.info.status, kept.data.tags["trueloop.state"]) == ("KILLED", "killed")
     assert points == expected(tracked, run_dir)
     assert max(step for _, step in points) >= 16
-    # and when the run goes on, it is one run, without what was superseded
+    # after a resume it is one run, without superseded records
     if config == "CONFIG":
         train(run_dir, sqlite_store)
         gone(tracked, run_dir)
@@ -311,13 +311,13 @@ def test_a_missing_extra_is_refused_before_anything_is_written(tmp_path, monkeyp
 
 def test_a_forked_child_does_not_keep_the_sync_process_alive(tracked, new_run, sqlite_store):
     run = new_run(tracked.WHOLE)
-    ours = SyncClient(run.path, parse_target(sqlite_store, run.path.parent), lambda noted: None)
+    client = SyncClient(run.path, parse_target(sqlite_store, run.path.parent), lambda noted: None)
     script_end, child = os.pipe(), os.fork()
     if child == 0:
         os.read(script_end[0], 1)
         os._exit(0)
     try:
-        assert ours.wait(60) is None
+        assert client.wait(60) is None
     finally:
         os.write(script_end[1], b"x")
         os.waitpid(child, 0)
@@ -331,10 +331,10 @@ def test_a_process_that_cannot_be_started_is_reported(tracked, new_run, tmp_path
         raise OSError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(sync_client.subprocess, "Popen", refuse)
-    told = []
-    ours = SyncClient(new_run(tracked.WHOLE).path, parse_target("sqlite", tmp_path), told.append)
-    ours.report(tracked.rows(1, 4))
-    ours.report(tracked.rows(5, 8))
-    assert [(note.kind, note.update) for note in told] == [("store_down", 4)]
-    assert "no process can be started" in told[0].message
-    assert ours.wait() is None
+    notes = []
+    client = SyncClient(new_run(tracked.WHOLE).path, parse_target("sqlite", tmp_path), notes.append)
+    client.report(tracked.rows(1, 4))
+    client.report(tracked.rows(5, 8))
+    assert [(note.kind, note.update) for note in notes] == [("store_down", 4)]
+    assert "no process can be started" in notes[0].message
+    assert client.wait() is None

@@ -1,4 +1,4 @@
-"""A journal in a store: everything that counts once, nothing that does not, whatever happened on the way."""
+"""Test that a store contains every current record of a journal once, after any sequence of events."""
 
 import json
 import math
@@ -38,7 +38,9 @@ def test_a_checkpoint_is_stored_at_its_own_point(tracked, new_run, memory):
     kept = memory.runs[tracked.RUN_ID]
     times = {(name, p.step): p.time_ms for p in kept["points"] for name in p.values}
     assert kept["checkpoints"]
-    assert {(s.step, s.time_ms) for s in kept["checkpoints"]} == {(s.step, times["val/loss", s.step]) for s in kept["checkpoints"]}
+    assert {(s.step, s.time_ms) for s in kept["checkpoints"]} == {
+        (s.step, times["val/loss", s.step]) for s in kept["checkpoints"]
+    }
 
 
 def test_times_go_forward_and_come_from_the_journal(tracked, new_run, memory):
@@ -72,7 +74,7 @@ def test_a_second_sync_writes_nothing(tracked, new_run, memory):
     copied(run, memory)
     memory.calls.clear()
     again = copied(run, memory)
-    assert (again.outcome, again.lines, again.state) == ("whole", 0, "finished")
+    assert (again.outcome, again.lines, again.state) == ("complete", 0, "finished")
     assert memory.calls == ["find_cursor"]
 
 
@@ -106,7 +108,7 @@ def test_superseded_records_are_removed(tracked, new_run, memory):
 
 def test_records_superseded_before_their_cursor_are_removed(tracked, new_run, memory):
     run = new_run(tracked.KILLED)
-    memory.fail_after = 3  # find, erase, begin, and then between the first batch and its mark
+    memory.fail_after = 3  # find_cursor, delete_run, open_run, then between the first batch and its cursor
     with pytest.raises(StoreUnavailable):
         copied(run, memory)
     assert ("train/loss", 10) in memory.points()
@@ -203,12 +205,12 @@ def test_a_missing_journal_is_refused(tmp_path, memory):
     [
         b"{}\n",
         b"null\n",
-        b'{"event":"noted"}\n',
+        b'{"event":"notice"}\n',
         b"\xff\n",
         b'{"event":"update","update":3}\n',
         b"[" * 99_999 + b"\n",
         b'{"event":"evaluated","time":1e999,"update":4,"epoch":1,"split":"val","metrics":{},"tables":{},"seconds":1,"best":true}\n',
-        b'{"event":"noted","time":1e999,"update":4,"kind":"odd","message":"","details":{}}\n',
+        b'{"event":"notice","time":1e999,"update":4,"kind":"odd","message":"","details":{}}\n',
     ],
 )
 def test_a_damaged_journal_is_refused_with_its_offset(tracked, new_run, memory, line):
@@ -242,7 +244,7 @@ def test_a_store_of_a_later_trueloop_is_not_modified(tracked, new_run, memory):
 
 
 def alive(tracked, new_run, sink, pieces, failing=()):
-    """Copy a journal as it grows, piece by piece; the store fails after so many calls, and the copier begins anew."""
+    """Sync a journal as it grows; the store fails after a number of calls, and the sync starts over."""
     run = new_run()
     (run.path / "journal.jsonl").touch()
     with (run.path / "journal.jsonl").open("rb", buffering=0) as file:
@@ -253,7 +255,7 @@ def alive(tracked, new_run, sink, pieces, failing=()):
             try:
                 copying = copying or JournalSync(file, run.path.name, sink)
                 copying.sync_new_lines()
-            except StoreUnavailable:  # and another one goes on from there, when the journal has grown
+            except StoreUnavailable:  # another sync continues when the journal has grown
                 copying = None
         sink.fail_after = math.inf
         copying = copying or JournalSync(file, run.path.name, sink)
@@ -276,12 +278,12 @@ def test_syncing_live_and_afterwards_give_the_same_store(tracked, new_run, kind,
     for name in ("points", "checkpoints", "notes", "state", "end_ms", "params"):
         assert live.runs[tracked.RUN_ID][name] == after.runs[tracked.RUN_ID][name], name
     live.calls.clear()
-    assert copied(run, live).outcome == "whole"
+    assert copied(run, live).outcome == "complete"
 
 
 @st.composite
 def lives(draw):
-    """A run over several processes, each killed where it may be, cut into pieces as a follower might see them."""
+    """A run of several killed processes, split into parts that a sync process might see."""
     events, done = [], 0
     for _ in range(draw(st.integers(1, 4))):
         events.append(("started", done))
@@ -289,12 +291,12 @@ def lives(draw):
         for stretch in draw(st.lists(st.integers(1, 5), max_size=4)):
             events.append(("rows", (last + 1, last + stretch)))
             last += stretch
-            events += [(kind, last) for kind in ("evaluated", "noted") if draw(st.booleans())]
+            events += [(kind, last) for kind in ("evaluated", "notice") if draw(st.booleans())]
             saving.append((last, 1 / last if ("evaluated", last) in events[-2:] else None))
-            if draw(st.booleans()):  # they become whole behind the loop
+            if draw(st.booleans()):  # complete only after the loop
                 events += [("saved", each) for each in saving]
                 saving = []
-        done = draw(st.integers(0, last))  # between what was told together, too
+        done = draw(st.integers(0, last))  # also within a line of updates
     cuts = sorted(draw(st.lists(st.integers(0, len(events)), max_size=4)))
     failures = draw(st.lists(st.one_of(st.none(), st.integers(0, 5)), max_size=5))
     return [events[a:b] for a, b in zip([0, *cuts], [*cuts, len(events)], strict=True)], failures
@@ -311,7 +313,7 @@ def test_after_any_events_the_store_matches_the_journal(tracked, tmp_path_factor
         "rows": lambda span: tracked.rows(*span),
         "evaluated": lambda u: tracked.evaluated(u, 1 / u),
         "saved": lambda about: tracked.saved(*about),
-        "noted": tracked.noted,
+        "notice": tracked.noted,
     }
     events = [[made[kind](about) for kind, about in piece] for piece in pieces]
     from trueloop.runs.tracking import sync_journal

@@ -1,4 +1,4 @@
-"""The process that follows a journal while it grows, until its trainer is gone; stores come and go meanwhile."""
+"""Test the process that syncs a growing journal until its trainer ends, with unreliable stores."""
 
 import json
 import subprocess
@@ -24,11 +24,13 @@ def quick(monkeypatch):
 
 
 class Process:
-    """A `Following` on a thread of its own, as its process would run it."""
+    """A `SyncLoop` on a separate thread."""
 
     def __init__(self, run_dir, sink, open_sink=None):
-        self.gone, self.said = threading.Event(), []
-        following = SyncLoop(run_dir, TARGET, trainer_ended=self.gone, send=self.said.append, open_sink=open_sink or sink)
+        self.gone, self.messages = threading.Event(), []
+        following = SyncLoop(
+            run_dir, TARGET, trainer_ended=self.gone, send=self.messages.append, open_sink=open_sink or sink
+        )
         self.code = None
         self.thread = threading.Thread(target=lambda: setattr(self, "code", following.run()))
         self.thread.start()
@@ -50,7 +52,7 @@ def test_it_syncs_while_the_journal_grows(tracked, new_run, memory):
         )
     assert memory.runs[tracked.RUN_ID]["state"] == "running"
     assert process.end() == 0
-    assert process.said == [{"event": "done", "state": "finished"}]
+    assert process.messages == [{"event": "done", "state": "finished"}]
     assert memory.points() == tracked.points_of(run.path)
 
 
@@ -58,7 +60,7 @@ def test_a_killed_trainer_leaves_a_complete_copy(tracked, new_run, memory):
     run = new_run(tracked.KILLED).tear()
     process = Process(run.path, memory)
     assert process.end() == 0
-    assert process.said == [{"event": "done", "state": "killed"}]
+    assert process.messages == [{"event": "done", "state": "killed"}]
     assert memory.points() == tracked.points_of(run.path)
 
 
@@ -76,7 +78,7 @@ def test_lines_of_another_trainer_after_the_end_are_not_awaited(tracked, new_run
 def test_without_a_journal_it_ends(tmp_path, memory):
     process = Process(tmp_path, memory)
     assert process.end() == 0
-    assert (process.said, memory.calls) == ([], [])
+    assert (process.messages, memory.calls) == ([], [])
 
 
 def test_an_intermittent_store_causes_one_warning(tracked, new_run, memory):
@@ -91,7 +93,10 @@ def test_an_intermittent_store_causes_one_warning(tracked, new_run, memory):
     run.add(tracked.WHOLE[6:])
     tracked.eventually(lambda: memory.points() == tracked.points_of(run.path))
     assert process.end() == 0
-    assert process.said == [{"event": "down", "message": "The store is away."}, {"event": "done", "state": "finished"}]
+    assert process.messages == [
+        {"event": "down", "message": "The store is unreachable."},
+        {"event": "done", "state": "finished"},
+    ]
     assert memory.points() == tracked.points_of(run.path)
 
 
@@ -100,7 +105,7 @@ def test_an_unreachable_store_times_out_after_training(tracked, new_run, memory)
     memory.fail_after = 0
     process = Process(run.path, memory)
     assert process.end() == 3
-    assert [each["event"] for each in process.said] == ["down"]
+    assert [each["event"] for each in process.messages] == ["down"]
 
 
 def test_a_slow_store_is_reported_once(tracked, new_run, memory, monkeypatch):
@@ -110,11 +115,11 @@ def test_a_slow_store_is_reported_once(tracked, new_run, memory, monkeypatch):
     real = memory.find_cursor
     memory.find_cursor = lambda run: (slow.wait(10), real(run))[1]
     process = Process(run.path, memory)
-    tracked.eventually(lambda: process.said)
-    assert "The store the store is slow" in process.said[0]["message"]
+    tracked.eventually(lambda: process.messages)
+    assert "The store the store is slow" in process.messages[0]["message"]
     slow.set()
     assert process.end() == 0
-    assert [each["event"] for each in process.said] == ["down", "done"]
+    assert [each["event"] for each in process.messages] == ["down", "done"]
 
 
 def test_a_store_error_ends_the_process(tracked, new_run, memory):
@@ -124,7 +129,7 @@ def test_a_store_error_ends_the_process(tracked, new_run, memory):
     process = Process(new_run(tracked.WHOLE).path, memory, refuse)
     process.thread.join(30)
     assert process.code == 1
-    assert process.said == [{"event": "failed", "message": "Another schema. Upgrade it."}]
+    assert process.messages == [{"event": "failed", "message": "Another schema. Upgrade it."}]
 
 
 def test_a_damaged_journal_ends_the_process(tracked, new_run, memory):
@@ -134,7 +139,7 @@ def test_a_damaged_journal_ends_the_process(tracked, new_run, memory):
     process = Process(run.path, memory)
     process.thread.join(30)
     assert process.code == 1
-    assert "is not a journal line" in process.said[0]["message"]
+    assert "is not a journal line" in process.messages[0]["message"]
 
 
 def test_it_waits_for_another_sync_process(tracked, new_run, memory):
@@ -150,7 +155,7 @@ def test_it_waits_for_another_sync_process(tracked, new_run, memory):
 
 
 def test_a_fresh_run_leaves_the_old_journal_to_the_old_process(tracked, new_run, memory):
-    # `--fresh` removes the journal; a process that still copies it must not read on in the new one.
+    # `--fresh` removes the journal; a process that still syncs it must not continue in the new one.
     run = new_run(tracked.WHOLE)
     expected = tracked.points_of(run.path)
 
@@ -173,9 +178,9 @@ def start(run_dir, url, **how):
     return process
 
 
-def told(said):
-    """What a process has said, but for the word that its store is slow: a machine that is busy makes it so."""
-    lines = [json.loads(line) for line in said.splitlines()]
+def without_slow_warnings(messages):
+    """The messages of a process, without warnings about a slow store, which a busy machine causes."""
+    lines = [json.loads(line) for line in messages.splitlines()]
     return [line for line in lines if not (line["event"] == "down" and " is slow" in line["message"])]
 
 
@@ -185,9 +190,9 @@ def test_the_process_syncs_and_ends_with_its_trainer(tracked, new_run, sqlite_st
     tracked.eventually(lambda: _seen(tracked, sqlite_store))
     assert sync_run(run.path, parse_target(sqlite_store, run.path.parent)).outcome == "busy"
     run.add(tracked.RESUMED[len(tracked.KILLED) :])
-    said, errors = process.communicate(timeout=60)
+    messages, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, b"")
-    assert told(said) == [{"event": "done", "state": "finished"}]
+    assert without_slow_warnings(messages) == [{"event": "done", "state": "finished"}]
     assert tracked.in_mlflow(sqlite_store)[1] == tracked.points_of(run.path)
 
 
@@ -230,9 +235,9 @@ def test_ctrl_c_reaches_only_the_trainer(tracked, new_run, sqlite_store):
     process = start(run.path, sqlite_store)
     tracked.eventually(lambda: _seen(tracked, sqlite_store))
     process.send_signal(signal.SIGINT)
-    said, errors = process.communicate(timeout=60)
+    messages, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, b"")
-    assert told(said) == [{"event": "done", "state": "finished"}]
+    assert without_slow_warnings(messages) == [{"event": "done", "state": "finished"}]
 
 
 def test_a_terminated_process_waits_for_its_trainer(tracked, new_run, sqlite_store):
@@ -241,11 +246,11 @@ def test_a_terminated_process_waits_for_its_trainer(tracked, new_run, sqlite_sto
     run = new_run(tracked.WHOLE[:8])
     process = start(run.path, sqlite_store)
     tracked.eventually(lambda: _seen(tracked, sqlite_store))
-    process.send_signal(signal.SIGTERM)  # as a scheduler sends it to every process of a job
+    process.send_signal(signal.SIGTERM)  # like a scheduler, which signals every process of a job
     run.add(tracked.WHOLE[8:])
-    said, errors = process.communicate(timeout=60)
+    messages, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, b"")
-    assert told(said) == [{"event": "done", "state": "finished"}]
+    assert without_slow_warnings(messages) == [{"event": "done", "state": "finished"}]
     assert tracked.in_mlflow(sqlite_store)[1] == tracked.points_of(run.path)
 
 
@@ -263,6 +268,6 @@ def test_a_password_is_in_no_command_line_and_no_message(tracked, new_run):
 
 
 def test_an_invalid_address_is_reported(tmp_path):
-    said, _ = start(tmp_path, "nonsense").communicate(timeout=60)
-    assert json.loads(said)["event"] == "failed"
-    assert "of no known kind" in json.loads(said)["message"]
+    messages, _ = start(tmp_path, "nonsense").communicate(timeout=60)
+    assert json.loads(messages)["event"] == "failed"
+    assert "of no known kind" in json.loads(messages)["message"]

@@ -1,4 +1,4 @@
-"""Which store an address means, and what of it may be seen."""
+"""Test parsing of store addresses and hiding of their secrets."""
 
 from importlib import util
 from pathlib import Path
@@ -103,7 +103,13 @@ def test_a_password_is_never_displayed(url):
         assert "s3c" not in str(error)
         assert "s3c" not in repr(error.__cause__)
         return
-    for text in (target.display, repr(target), str(target), target.hide(f"no route to {url}: s3cret"), mask_secrets(url)):
+    for text in (
+        target.display,
+        repr(target),
+        str(target),
+        target.hide(f"no route to {url}: s3cret"),
+        mask_secrets(url),
+    ):
         assert "s3c" not in text, text
 
 

@@ -1,4 +1,4 @@
-"""Runs as TensorBoard's event files, read back by TensorBoard's own reader."""
+"""Test TensorBoard event files with TensorBoard's reader."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def events(folder):
 
 
 def scalars(folder):
-    """{(tag, step): value}, after seeing that each is there once."""
+    """{(tag, step): value}, after checking that each exists once."""
     found, accumulator = {}, events(folder)
     for tag in accumulator.Tags()["scalars"]:
         for event in accumulator.Scalars(tag):
@@ -44,7 +44,7 @@ def texts(folder, tag):
 
 
 def same(found, expected):
-    """Event files hold numbers of 32 bits, and infinity as it is."""
+    """Event files store 32-bit floats, and infinity unchanged."""
     assert found.keys() == expected.keys()
     for key, value in expected.items():
         if value == "nan":
@@ -70,15 +70,20 @@ def test_event_files_contain_the_content_of_the_journal(tracked, new_run, tmp_pa
 def test_points_have_the_time_of_the_journal(tracked, new_run, tmp_path):
     run = new_run(tracked.WHOLE)
     sync(run, tmp_path / "tb")
-    told = events(tmp_path / "tb" / run.path.name).Scalars("train/loss")
-    assert [round(e.wall_time, 2) for e in told[:4]] == [1700000000.26, 1700000000.27, 1700000000.28, 1700000000.29]
+    scalar_events = events(tmp_path / "tb" / run.path.name).Scalars("train/loss")
+    assert [round(e.wall_time, 2) for e in scalar_events[:4]] == [
+        1700000000.26,
+        1700000000.27,
+        1700000000.28,
+        1700000000.29,
+    ]
 
 
 def test_a_second_sync_writes_nothing(tracked, new_run, tmp_path):
     run = new_run(tracked.WHOLE)
     sync(run, tmp_path / "tb")
     before = {path: path.read_bytes() for path in (tmp_path / "tb").rglob("*") if path.is_file()}
-    assert sync(run, tmp_path / "tb").outcome == "whole"
+    assert sync(run, tmp_path / "tb").outcome == "complete"
     assert {path: path.read_bytes() for path in (tmp_path / "tb").rglob("*") if path.is_file()} == before
 
 
@@ -138,7 +143,7 @@ def test_a_moved_run_is_recognised(tracked, new_run, tmp_path):
     sync(run, tmp_path / "tb")
     name = run.path.name
     run.path = run.path.rename(tmp_path / "elsewhere")
-    assert sync(run, tmp_path / "tb").outcome == "whole"
+    assert sync(run, tmp_path / "tb").outcome == "complete"
     assert [path.name for path in (tmp_path / "tb").iterdir()] == [name]
 
 
@@ -180,10 +185,10 @@ def test_settings_are_numbers_or_texts(tracked, new_run, tmp_path):
 
     run = new_run([tracked.started(facts={**tracked.FACTS, "options": {"data": "1_2"}}), tracked.ended(0)])
     sync(run, tmp_path / "tb")
-    told = events(tmp_path / "tb" / run.path.name).SummaryMetadata("_hparams_/session_start_info")
-    kept = HParamsPluginData.FromString(told.plugin_data.content).session_start_info.hparams
-    assert kept["optim.lr"].number_value == 0.001
-    assert kept["options.data"].string_value == "1_2"
+    metadata = events(tmp_path / "tb" / run.path.name).SummaryMetadata("_hparams_/session_start_info")
+    hparams = HParamsPluginData.FromString(metadata.plugin_data.content).session_start_info.hparams
+    assert hparams["optim.lr"].number_value == 0.001
+    assert hparams["options.data"].string_value == "1_2"
 
 
 def test_a_folder_that_cannot_be_created_is_named(tracked, new_run, tmp_path):

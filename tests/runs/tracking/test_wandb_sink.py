@@ -1,4 +1,4 @@
-"""Runs of W&B, offline: the folders are there, and what its own reader finds in them."""
+"""Test offline W&B runs: their folders, and their records in W&B's log format."""
 
 import json
 import math
@@ -14,7 +14,10 @@ from trueloop.runs.tracking.sync_journal import sync_run
 from trueloop.runs.tracking.target import parse_target
 from trueloop.runs.tracking.wandb_sink import WandbSink
 
-pytestmark = [pytest.mark.slow(reason="each W&B run starts a process of its own"), pytest.mark.filterwarnings("ignore")]  # each run of W&B starts a process of its own
+pytestmark = [
+    pytest.mark.slow(reason="each W&B run starts a process of its own"),
+    pytest.mark.filterwarnings("ignore"),
+]  # each run of W&B starts a process of its own
 
 
 def sync(run, folder, **how):
@@ -31,23 +34,23 @@ def records(folder):
 
     [run] = offline(folder)
     [path] = run.glob("run-*.wandb")
-    data, place, whole = path.read_bytes(), 7, b""
-    while place + 7 <= len(data):
-        if 32768 - place % 32768 < 7:
-            place += 32768 - place % 32768
+    data, offset, payload = path.read_bytes(), 7, b""
+    while offset + 7 <= len(data):
+        if 32768 - offset % 32768 < 7:
+            offset += 32768 - offset % 32768
             continue
-        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
-        whole += data[place + 7 : place + 7 + length]
-        place += 7 + length
+        length, kind = int.from_bytes(data[offset + 4 : offset + 6], "little"), data[offset + 6]
+        payload += data[offset + 7 : offset + 7 + length]
+        offset += 7 + length
         if kind in (1, 4):
             record = Record()
-            record.ParseFromString(whole)
+            record.ParseFromString(payload)
             yield record
-            whole = b""
+            payload = b""
 
 
 def history(folder):
-    """{(name, step): value}, after seeing that each is there once."""
+    """{(name, step): value}, after checking that each exists once."""
     found = {}
     for record in records(folder):
         if record.WhichOneof("record_type") == "history":
@@ -72,13 +75,13 @@ def summary(folder):
 def same(found, expected):
     assert found.keys() == expected.keys()
     for key, value in expected.items():
-        told = float(found[key])
+        stored = float(found[key])
         if value == "nan":
-            assert math.isnan(told), key
+            assert math.isnan(stored), key
         elif abs(value) > 1e300:
-            assert math.isinf(told), key
+            assert math.isinf(stored), key
         else:
-            assert told == pytest.approx(value, rel=1e-12), key
+            assert stored == pytest.approx(value, rel=1e-12), key
 
 
 @pytest.mark.parametrize("kind", ["WHOLE", "RESUMED"])
@@ -86,10 +89,10 @@ def test_an_offline_run_contains_the_content_of_the_journal(tracked, new_run, tm
     run = new_run(getattr(tracked, kind))
     sync(run, tmp_path / "wb")
     same(history(tmp_path / "wb"), tracked.points_of(run.path))
-    told = summary(tmp_path / "wb")
-    assert told["trueloop.state"] == "finished"
+    run_summary = summary(tmp_path / "wb")
+    assert run_summary["trueloop.state"] == "finished"
     for checkpoint in read_journal(run.path).checkpoints:
-        assert told[f"checkpoints/update-{checkpoint.update:09d}"]["path"] == checkpoint.path
+        assert run_summary[f"checkpoints/update-{checkpoint.update:09d}"]["path"] == checkpoint.path
     [made] = [r.run for r in records(tmp_path / "wb") if r.WhichOneof("record_type") == "run"][:1]
     assert (made.run_id, made.display_name, made.project) == (tracked.RUN_ID, run.path.name, "digits")
     assert "optim.lr" in {item.key or item.nested_key[0] for item in made.config.update}
@@ -99,7 +102,7 @@ def test_a_second_sync_writes_nothing_and_a_resumed_run_is_one_run(tracked, new_
     run = new_run(tracked.WHOLE[:4])
     assert sync(run, tmp_path / "wb").state == "killed"
     before = offline(tmp_path / "wb")
-    assert sync(run, tmp_path / "wb").outcome == "whole"
+    assert sync(run, tmp_path / "wb").outcome == "complete"
     assert offline(tmp_path / "wb") == before
     run.add(tracked.WHOLE[4:])
     assert sync(run, tmp_path / "wb").outcome == "rewritten"

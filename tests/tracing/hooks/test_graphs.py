@@ -101,10 +101,10 @@ def test_without_graphs_nothing_is_marked(everything):
 
 def test_marks_of_graphs_that_are_gone_are_forgotten(everything, monkeypatch):
     attachment, _ = everything
-    monkeypatch.setattr(graphs, "MOST", 8)
+    monkeypatch.setattr(graphs, "MAX_MARKERS", 8)
     (source,) = (each for each in attachment._hooks if isinstance(each, graphs.Graphs))
     marked = source._outputs
-    marked._most = 8
+    marked._limit = 8
     model = nn.Linear(2, 1)
     kept = [model(torch.ones(1, 2)) for _ in range(4)]
     for _ in range(200):

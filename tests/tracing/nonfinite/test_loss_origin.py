@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trueloop.tracing.nonfinite.loss_origin import loss_origin
+from trueloop.tracing.nonfinite.loss_origin import find_loss_origin
 
 INF = float("inf")
 
@@ -31,7 +31,7 @@ def zeros(*values):
 def test_the_operation_and_what_it_was_given(loss, operation, inputs):
     root = loss()
     assert not root.isfinite()
-    origin = loss_origin(root)
+    origin = find_loss_origin(root)
     assert origin is not None
     assert origin.operation == operation
     assert inputs in origin.inputs
@@ -52,16 +52,16 @@ def test_the_operation_and_what_it_was_given(loss, operation, inputs):
     ],
 )
 def test_nothing_is_said_that_is_not_certain(loss):
-    assert loss_origin(loss()) is None
+    assert find_loss_origin(loss()) is None
 
 
 def test_a_graph_that_was_freed_tells_nothing():
     loss = -zeros(0.0, 0.5).log().mean()
     loss.backward()
-    assert loss_origin(loss) is None
+    assert find_loss_origin(loss) is None
 
 
 def test_no_hook_of_the_programs_is_called():
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: pytest.fail("it was unpacked")):
         loss = -zeros(0.0, 0.5).log().mean()
-    assert loss_origin(loss) is None
+    assert find_loss_origin(loss) is None

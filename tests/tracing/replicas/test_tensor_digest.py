@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trueloop.tracing.replicas.tensor_digest import MOST, apart, comparable, epsilon_of, tensor_digest
+from trueloop.tracing.replicas.tensor_digest import MAX_VALUES, find_differences, is_comparable, epsilon_of, tensor_digest
 
 EPSILON = torch.finfo(torch.float32).eps
 
@@ -28,7 +28,7 @@ def test_what_is_further_apart_than_rounding_is_told_with_about_its_size(seed: i
     one = torch.randn(40, 30, generator=generator)
     way = torch.randn(40, 30, generator=generator)
     other = one + share * way * (one.norm() / way.norm())
-    found = apart(numbers(one, way), numbers(other, way), [EPSILON, EPSILON], steps=1)
+    found = find_differences(numbers(one, way), numbers(other, way), [EPSILON, EPSILON], steps=1)
     assert [index for index, _ in found] == [0]
     assert 0 < found[0][1] < 6 * share
 
@@ -39,24 +39,24 @@ def test_rounding_is_not_told(seed: int, steps: int):
     one = torch.randn(1000, generator=generator)
     ulps = torch.randn(1000, generator=generator) * math.sqrt(steps)
     other = one + one * ulps * EPSILON
-    assert apart(numbers(one), numbers(other), [EPSILON], steps) == []
+    assert find_differences(numbers(one), numbers(other), [EPSILON], steps) == []
 
 
 def test_order_and_sign_matter():
     one = torch.randn(500, generator=torch.Generator().manual_seed(0))
     for other in (one.flip(0), -one, one.roll(1)):
-        assert apart(numbers(one), numbers(other), [EPSILON], 1)
+        assert find_differences(numbers(one), numbers(other), [EPSILON], 1)
 
 
 def test_a_parameter_near_zero_is_measured_by_the_others():
     large, nothing, hardly = torch.ones(100), torch.zeros(4), torch.full((4,), 1e-12)
-    assert apart(numbers(large, nothing), numbers(large, hardly), [EPSILON, EPSILON], 1) == []
+    assert find_differences(numbers(large, nothing), numbers(large, hardly), [EPSILON, EPSILON], 1) == []
 
 
 def test_what_is_not_finite_on_both_is_not_told_and_on_one_it_is():
     fine, broken = torch.ones(3), torch.tensor([1.0, math.nan, math.inf])
-    assert apart(numbers(broken), numbers(broken), [EPSILON], 1) == []
-    assert apart(numbers(broken), numbers(fine), [EPSILON], 1) == [(0, math.inf)]
+    assert find_differences(numbers(broken), numbers(broken), [EPSILON], 1) == []
+    assert find_differences(numbers(broken), numbers(fine), [EPSILON], 1) == [(0, math.inf)]
 
 
 def test_all_types_and_layouts():
@@ -69,19 +69,19 @@ def test_all_types_and_layouts():
 
 
 def test_a_large_parameter_is_sampled():
-    large = torch.ones(3 * MOST + 17)
-    assert MOST / 2 < numbers(large)[0][0] <= MOST
+    large = torch.ones(3 * MAX_VALUES + 17)
+    assert MAX_VALUES / 2 < numbers(large)[0][0] <= MAX_VALUES
 
 
 def test_shards_are_not_comparable():
-    assert comparable(nn.Parameter(torch.ones(2)))
-    assert not comparable(torch.ones(2, device="meta"))
-    assert not comparable(torch.eye(2).to_sparse())
+    assert is_comparable(nn.Parameter(torch.ones(2)))
+    assert not is_comparable(torch.ones(2, device="meta"))
+    assert not is_comparable(torch.eye(2).to_sparse())
 
     class Shard(torch.Tensor):
         pass
 
-    assert not comparable(torch.ones(2).as_subclass(Shard))
+    assert not is_comparable(torch.ones(2).as_subclass(Shard))
 
 
 def test_no_number_is_read_and_no_generator_touched():

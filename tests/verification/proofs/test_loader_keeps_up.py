@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 from trueloop.verification.discover import find_proof
 from trueloop.verification.proof import run_proof
 from trueloop.verification.proof_context import ProofContext
-from trueloop.verification.proof_target import Subject
+from trueloop.verification.proof_target import ProofTarget
 
 
 class Clock:
@@ -42,7 +42,7 @@ def timed():
             optimizer.step()
 
         loader = DataLoader(Timed(clock, sample_s), batch_size=size)
-        subject = Subject(model=nn.Linear(4, 2), loss=nn.CrossEntropyLoss(), loader=loader, step=step)
+        subject = ProofTarget(model=nn.Linear(4, 2), loss=nn.CrossEntropyLoss(), loader=loader, step=step)
         return run_proof(find_proof("loader-keeps-up"), ProofContext(subject, clock=clock))
 
     return prove

@@ -1,1 +1,1 @@
-"""From an error as it was printed to what is known of it."""
+"""`trueloop explain` without its command line: from a printed error to its explanation."""

@@ -1,4 +1,4 @@
-"""An error as it was printed, to what is known of it: the catalogue's pages, without the program that raised it."""
+"""Explains printed errors with the catalogue, without the program that raised them."""
 
 from __future__ import annotations
 
@@ -14,110 +14,123 @@ from trueloop.failures.pytorch_error import KnownError, RaisedError, RecentEvent
 from trueloop.failures.warning_search import find_failures_in_warnings
 
 ROLE_ORDER: Final = ("raised", "worker", "cause", "context")
-"""What ended the program comes first, what was only being handled when that came last."""
-MIN_WORD_OVERLAP: Final = 0.5  # of a known message's words
-MAX_NEAREST: Final = 3  # near ones that are named
-MAX_LINES_WITHOUT_ERROR: Final = 100  # lines of a text without any error that are looked at for what is near
+"""Order of errors: the one that ended the program first, one that was being handled at the time last."""
+MIN_WORD_OVERLAP: Final = 0.5  # share of the words of a known message
+MAX_NEAREST: Final = 3  # nearest errors listed
+MAX_LINES_WITHOUT_ERROR: Final = 100  # lines of a text without errors that are compared with known messages
 MAX_MESSAGE_LENGTH: Final = 2000  # characters of a message
 _CODE: Final = re.compile(r"\b[A-Z]{3}\d{3}\b")
-_RERAISED: Final = re.compile(r"Caught \w+ in ")  # by torch, from a worker or a replica
+_RERAISED: Final = re.compile(r"Caught \w+ in ")  # by PyTorch, from a worker or a replica
 _TRUELOOP_ERRORS: Final = "trueloop.core.errors"
 _TORCH_PATH: Final = re.compile(r"(?:^|/)torch/(.+\.py)$")
-_LIBRARY_PATH: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|/trueloop/(?:engines|faces)/|^<")
-_NO_EVENTS: Final = RecentEvents(update=-1)  # how many updates went by before does not stand in a traceback
+_LIBRARY_PATH: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|/src/trueloop/|^<")
+_NO_EVENTS: Final = RecentEvents(update=-1)  # a traceback does not contain the number of updates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchedError:
-    """One error of torch's that is known."""
+    """A printed PyTorch error that the catalogue explains."""
 
     kind: str
     entry: KnownError
     error: ErrorText
     location: SourceLocation | None
-    """The innermost line of the user's."""
+    """Innermost user line."""
     meaning: str
-    """"" = a traceback says too little; the page says what it can be."""
+    """Meaning of the error; "" = the traceback says too little, and the page lists the possibilities."""
     fix: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return it JSON-ready."""
+        """Return the error ready for JSON."""
         return {
-            "kind": self.kind, "title": self.entry.title, "type": self.error.type, "message": self.error.message,
-            "how": self.error.role, "ranks": list(self.error.ranks), "site": self.location and self.location._asdict(),
-            "meaning": self.meaning, "fix": self.fix, "page": error_page(self.kind),
-        }  # fmt: skip
+            "kind": self.kind,
+            "title": self.entry.title,
+            "type": self.error.type,
+            "message": self.error.message,
+            "role": self.error.role,
+            "ranks": list(self.error.ranks),
+            "location": self.location and self.location._asdict(),
+            "meaning": self.meaning,
+            "fix": self.fix,
+            "page": error_page(self.kind),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What a text is about."""
+    """The errors and failures that a text mentions."""
 
     errors: Sequence[MatchedError]
     failures: Sequence[Entry]
-    """Silent failures that it names by their code, or that torch warned of."""
+    """Silent failures named by code, or behind a PyTorch warning."""
     trueloop_errors: Sequence[ErrorText]
-    """Errors of trueloop's own, which say themselves what to do."""
+    """Errors raised by trueloop, whose messages say what to do."""
     unknown: Sequence[ErrorText]
     nearest: Sequence[str]
-    """Kinds of errors whose words are like those of the unknown ones."""
+    """Kinds of known errors whose messages resemble the unknown ones."""
 
     @property
     def has_known_errors(self) -> bool:
-        """Something in it is known."""
+        """Whether the text contains anything known."""
         return bool(self.errors or self.failures or self.trueloop_errors)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it JSON-ready; a line that names no type of error is not listed among what is unknown."""
+        """Return the explanation ready for JSON; unknown lines without an error type are omitted."""
         return {
-            "errors": [match_.to_json() for match_ in self.errors],
+            "errors": [matched.to_json() for matched in self.errors],
             "failures": [{"code": each.code, "slug": each.slug, "fix": each.failure.fix} for each in self.failures],
-            "ours": [{"type": each.type, "message": each.message} for each in self.trueloop_errors],
+            "trueloop_errors": [{"type": each.type, "message": each.message} for each in self.trueloop_errors],
             "unknown": [{"type": each.type, "message": each.message} for each in self.unknown if each.type],
             "nearest": list(self.nearest),
         }
 
 
 def explain_text(text: str) -> Explanation:
-    """Look up everything a text speaks of.
+    """Explain the errors and failures that a text mentions.
 
     Args:
-        text: a traceback, a log that holds one, or an error's message alone.
+        text: a traceback, a log that contains one, or only the message of an error.
     """
-    bare = strip_terminal_codes(text)
-    seen = parse_errors(text)
-    errors = list(_match_errors(seen, seen)) or list(_match_errors(_messages_in(bare), seen))
-    explained = [match_.error for match_ in errors]
-    ours = [error for error in seen if error.module == _TRUELOOP_ERRORS]
-    rest = [error for error in seen if error not in explained and error not in ours]
-    failures = {entry.code: entry for entry in (*map(find_failure, _CODE.findall(bare)), *find_failures_in_warnings(bare)) if entry}
+    plain_text = strip_terminal_codes(text)
+    printed = parse_errors(text)
+    errors = list(_match_errors(printed, printed)) or list(_match_errors(_messages_in(plain_text), printed))
+    explained = [matched.error for matched in errors]
+    trueloop_errors = [error for error in printed if error.module == _TRUELOOP_ERRORS]
+    rest = [error for error in printed if error not in explained and error not in trueloop_errors]
+    failures = {
+        entry.code: entry
+        for entry in (*map(find_failure, _CODE.findall(plain_text)), *find_failures_in_warnings(plain_text))
+        if entry
+    }
     return Explanation(
         errors=errors,
         failures=list(failures.values()),
-        trueloop_errors=ours,
+        trueloop_errors=trueloop_errors,
         unknown=[each for each in rest if each.role in ("raised", "worker") and not _RERAISED.match(each.message)],
         nearest=[]
-        if errors or failures or ours
-        else _nearest([error.message for error in rest] or bare.splitlines()[-MAX_LINES_WITHOUT_ERROR:]),
+        if errors or failures or trueloop_errors
+        else _nearest([error.message for error in rest] or plain_text.splitlines()[-MAX_LINES_WITHOUT_ERROR:]),
     )
 
 
 def _match_errors(errors: Iterable[ErrorText], chain: Sequence[ErrorText]) -> Iterator[MatchedError]:
     kinds: set[tuple[str, str]] = set()
     for error in sorted(errors, key=lambda each: ROLE_ORDER.index(each.role)):
-        match_ = _match_error(error, chain)
-        key = (match_.kind, error.message if error.type else "") if match_ else None
-        if match_ is not None and key is not None and key not in kinds:
+        matched = _match_error(error, chain)
+        key = (matched.kind, error.message if error.type else "") if matched else None
+        if matched is not None and key is not None and key not in kinds:
             kinds.add(key)
-            yield match_
+            yield matched
 
 
 def _match_error(error: ErrorText, chain: Sequence[ErrorText]) -> MatchedError | None:
-    site = _user_location(error) or next((site for each in chain if each.role == "raised" and (site := _user_location(each))), None)
+    location = _user_location(error) or next(
+        (location for each in chain if each.role == "raised" and (location := _user_location(each))), None
+    )
     raised = RaisedError(
         type=error.type,
         message=error.message,
-        location=site,
+        location=location,
         causes=(*(each.message for each in chain if each.role == "cause"), error.message),
         pytorch_files=tuple(found[1] for each in error.frames if (found := _TORCH_PATH.search(each.path))),
         recent=_NO_EVENTS,
@@ -126,38 +139,42 @@ def _match_error(error: ErrorText, chain: Sequence[ErrorText]) -> MatchedError |
         match = entry.match(error.message) if not error.type or error.type in entry.exception_types else None
         if match is None:
             continue
-        words = entry.explain(raised, match)
-        if words is not None:
-            return MatchedError(kind=kind, entry=entry, error=error, location=site, meaning=words.meaning, fix=words.fix)
-        if not error.frames:  # what the explanation looks for may be in the traceback that was not given
-            return MatchedError(kind=kind, entry=entry, error=error, location=site, meaning="", fix="")
+        explanation = entry.explain(raised, match)
+        if explanation is not None:
+            return MatchedError(
+                kind=kind, entry=entry, error=error, location=location, meaning=explanation.meaning, fix=explanation.fix
+            )
+        if not error.frames:  # the missing traceback may contain what the explanation needs
+            return MatchedError(kind=kind, entry=entry, error=error, location=location, meaning="", fix="")
     return None
 
 
 def _user_location(error: ErrorText) -> SourceLocation | None:
-    """Return the innermost line of the user's; in a worker, or in a thread, there may be none."""
-    return next((site for site in reversed(error.frames) if not _LIBRARY_PATH.search(site.path)), None)
+    """Return the innermost user line; a worker or thread may have none."""
+    return next((location for location in reversed(error.frames) if not _LIBRARY_PATH.search(location.path)), None)
 
 
 def _messages_in(text: str) -> Iterator[ErrorText]:
-    """Yield known messages that stand anywhere: in a logger's line, or said by torch's own code before it aborts."""
+    """Yield known messages anywhere in the text: in a log line, or printed by PyTorch before it aborts."""
     for entry in known_errors().values():
-        for words in entry.message_patterns:
-            for found in re.finditer(words, text):
+        for pattern in entry.message_patterns:
+            for found in re.finditer(pattern, text):
                 rest = text[found.start() :].partition("\n\n")[0]
                 yield ErrorText(type="", message=rest[:MAX_MESSAGE_LENGTH].strip())
 
 
 def _nearest(messages: Sequence[str]) -> list[str]:
-    weighed: Mapping[str, float] = {
-        kind: max((_word_overlap(text, message) for text in entry.message_patterns for message in messages), default=0.0)
+    overlaps: Mapping[str, float] = {
+        kind: max(
+            (_word_overlap(text, message) for text in entry.message_patterns for message in messages), default=0.0
+        )
         for kind, entry in known_errors().items()
     }
-    ranked = sorted(weighed, key=lambda kind: -weighed[kind])
-    return [kind for kind in ranked if weighed[kind] >= MIN_WORD_OVERLAP][:MAX_NEAREST]
+    ranked = sorted(overlaps, key=lambda kind: -overlaps[kind])
+    return [kind for kind in ranked if overlaps[kind] >= MIN_WORD_OVERLAP][:MAX_NEAREST]
 
 
 def _word_overlap(pattern: str, message: str) -> float:
-    """Return the share of a known text's words that stand in a message; 0 for texts of few words."""
+    """Return the share of the words of a pattern that a message contains; 0 for patterns of few words."""
     words = set(re.findall(r"[a-z]{3,}", re.sub(r"\\.|\(\?P?<?\w*>?|\[[^\]]*\]", " ", pattern).lower()))
     return len(words & set(re.findall(r"[a-z]{3,}", message.lower()))) / len(words) if len(words) > 2 else 0.0

@@ -1,4 +1,4 @@
-"""Reads errors out of what a program printed: tracebacks of Python, notebooks, pytest and rich, of one rank or many."""
+"""Parses errors printed by Python, notebooks, pytest and rich, from one or many ranks, out of the output of a program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIME: Final = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d
 _RANK: Final = re.compile(r"^\[(?:rank|default)(\d+)\]:\s?")
 _TASK: Final = re.compile(r"^ *(\d+): ")  # srun --label
 _SERVICE: Final = re.compile(r"^[\w.-]+ +\| ")  # docker compose
-_GROUP_PREFIX: Final = re.compile(r"^\s*[|+](?:[-+]+ ?\d* ?-*| )?")  # of an exception group
+_GROUP_PREFIX: Final = re.compile(r"^\s*[|+](?:[-+]+ ?\d* ?-*| )?")  # exception group
 _TRACEBACK_START: Final = re.compile(
     r"^\s*(?:[A-Za-z_][\w.]* {2,}|Exception Group |(?P<worker>Original )|╭─+ )?Traceback \(most recent call last\)"
 )
@@ -32,7 +32,7 @@ _FRAME_PATTERNS: Final = (
 _BOXED: Final = re.compile(r"^\s*│ (?P<inner>[^│]*) │\s*$")
 _IN_BOX: Final = re.compile(r"(?P<path>[/~.\w].*\.py):(?P<line>\d+) ?in ?(?P<name>[\w.<>]+)")
 _LAST_LINE: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*)|:)?$")
-_SINGLE_LINE: Final = re.compile(  # without a traceback above it; pytest begins it with E
+_SINGLE_LINE: Final = re.compile(  # an error without a traceback; pytest marks it with E
     r"^(?:E +)?(?P<type>(?:\w+\.)*[A-Z]\w*(?:Error|Exception)|(?:trueloop\.[\w.]+)[A-Z]\w+): (?P<message>.*)$"
 )
 _PYTEST_LOCATION: Final = re.compile(r"^(?P<path>\S+\.py):(?P<line>\d+): *(?P<type>\w*)$")  # pytest
@@ -40,24 +40,24 @@ _PYTEST_LOCATION: Final = re.compile(r"^(?P<path>\S+\.py):(?P<line>\d+): *(?P<ty
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorText:
-    """One error, as it was printed."""
+    """A printed error."""
 
     type: str
-    """Without its module: "RuntimeError"; "" = only a message was given."""
+    """Type of the error without its module: "RuntimeError"; "" = only a message."""
     module: str = ""
-    """Of the type: "torch"; "" for Python's own."""
+    """Module of the type: "torch"; "" for builtins."""
     message: str
     frames: tuple[SourceLocation, ...] = ()
-    """Outermost first."""
+    """Frames of the traceback, outermost first."""
     role: ErrorRole = "raised"
-    """It ended the program, or a loader's worker; or the next one came from it, or came while it was being handled."""
+    """Ended the program or a loader worker, caused the next error, or was being handled when the next was raised."""
     ranks: tuple[int, ...] = ()
-    """Processes that printed it, where the lines say so."""
+    """Ranks that printed it, if the lines name them."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Block:
-    """An error that is being read."""
+    """An error that is being parsed."""
 
     indent: int
     worker: bool
@@ -68,10 +68,10 @@ class _Block:
 
 
 def parse_errors(text: str) -> list[ErrorText]:
-    """Return the errors a text holds, in the order they were printed; equal ones of several processes once.
+    """Return the errors in a text in the order they were printed; equal errors of several ranks once.
 
     Args:
-        text: all that a program printed, or one traceback, or the last line of one.
+        text: the output of a program, a traceback, or its last line.
     """
     found: dict[tuple[str, str, ErrorRole], ErrorText] = {}
     for rank, lines in _split_by_rank(strip_terminal_codes(text).splitlines()).items():
@@ -79,9 +79,9 @@ def parse_errors(text: str) -> list[ErrorText]:
             module, _, name = block.type.rpartition(".")
             message = "\n".join(block.message).strip()
             key = (name, message, block.role)
-            before = found.get(key)
-            ranks = (*(before.ranks if before else ()), *(() if rank is None else (rank,)))
-            frames = tuple(block.frames) or (before.frames if before else ())
+            earlier = found.get(key)
+            ranks = (*(earlier.ranks if earlier else ()), *(() if rank is None else (rank,)))
+            frames = tuple(block.frames) or (earlier.frames if earlier else ())
             found[key] = ErrorText(
                 type=name,
                 module=module,
@@ -94,62 +94,64 @@ def parse_errors(text: str) -> list[ErrorText]:
 
 
 def strip_terminal_codes(text: str) -> str:
-    """Take away what only a terminal or a log collector wants: colours, lines that were overwritten, times."""
+    """Remove colours, overwritten lines and the time stamps of log collectors."""
     bare = _CONTROL.sub("", text).replace("\r\n", "\n")
     return "\n".join(_TIME.sub("", line.rstrip("\r").rpartition("\r")[2]) for line in bare.split("\n"))
 
 
 def _split_by_rank(lines: Sequence[str]) -> dict[int | None, list[str]]:
-    """Take the lines of each process together, which come mixed."""
+    """Group mixed lines by rank."""
     tasks = any(_TASK.match(line) and _TRACEBACK_START.match(_TASK.sub("", line)) for line in lines)
     services = any(_SERVICE.match(line) and _TRACEBACK_START.match(_SERVICE.sub("", line)) for line in lines)
     sorted_: dict[int | None, list[str]] = {}
     for line in lines:
         bare = _SERVICE.sub("", line) if services else line
-        mark = _RANK.match(bare) or (_TASK.match(bare) if tasks else None)
-        rank = int(mark[1]) if mark else None
-        sorted_.setdefault(rank, []).append(bare[mark.end() :] if mark else bare)
+        prefix = _RANK.match(bare) or (_TASK.match(bare) if tasks else None)
+        rank = int(prefix[1]) if prefix else None
+        sorted_.setdefault(rank, []).append(bare[prefix.end() :] if prefix else bare)
     return sorted_
 
 
 def _parse_blocks(lines: Sequence[str]) -> Iterator[_Block]:
-    """Cut lines into errors. The link between two stands between them, and belongs to the first."""
-    waiting: list[_Block] = []
+    """Split lines into errors. The line that links two errors belongs to the first."""
+    blocks: list[_Block] = []
     outer: list[SourceLocation] = []
     current: _Block | None = None
     for line in _join_wrapped_lines(lines):
         bare = _GROUP_PREFIX.sub("", line) if line.lstrip()[:1] in ("|", "+") else line
-        begun = _TRACEBACK_START.match(bare)
-        if begun:
-            current = _Block(indent=_indent(bare), worker=bool(begun["worker"]))
-            waiting.append(current)
+        start = _TRACEBACK_START.match(bare)
+        if start:
+            current = _Block(indent=_indent(bare), worker=bool(start["worker"]))
+            blocks.append(current)
         elif _CAUSE in bare or _CONTEXT in bare:
-            if waiting:
-                waiting[-1].role = "cause" if _CAUSE in bare else "context"
+            if blocks:
+                blocks[-1].role = "cause" if _CAUSE in bare else "context"
             current = None
         elif current is not None:
             current = _parse_line(current, bare)
-        elif ended := _SINGLE_LINE.match(bare):
-            current = _Block(indent=0, worker=False, frames=outer, type=ended["type"], message=[ended["message"]])
+        elif last_line := _SINGLE_LINE.match(bare):
+            current = _Block(
+                indent=0, worker=False, frames=outer, type=last_line["type"], message=[last_line["message"]]
+            )
             outer = []
-            waiting.append(current)
+            blocks.append(current)
         elif place := _PYTEST_LOCATION.match(bare):
-            of = waiting[-1].frames if place["type"] and waiting else outer
-            of.append(SourceLocation(place["path"], int(place["line"])))
-    for block in waiting:
+            frames = blocks[-1].frames if place["type"] and blocks else outer
+            frames.append(SourceLocation(place["path"], int(place["line"])))
+    for block in blocks:
         if block.type:
             block.role = "worker" if block.worker else block.role
             yield block
 
 
 def _join_wrapped_lines(lines: Sequence[str]) -> Iterator[str]:
-    """Put together what rich breaks into lines where its box is too narrow: the place of a frame."""
+    """Join the frame locations that rich wraps in a narrow box."""
     part: list[str] = []
     for line in (*lines, ""):
         if (boxed := _BOXED.match(line)) and boxed["inner"].strip():
             part.append(line)
             continue
-        # It ends a line where a space was, but for words longer than a line, which fill lines of their own.
+        # rich wraps at spaces; only words longer than a line fill lines of their own.
         inner = [_BOXED.sub(r"\g<inner>", each) for each in part]
         text = "".join(f"{each.rstrip()} " if " " in each else each for each in inner).strip()
         place = _IN_BOX.fullmatch(text)
@@ -159,7 +161,7 @@ def _join_wrapped_lines(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _parse_line(block: _Block, line: str) -> _Block | None:
-    """Take one more line into an error; None where it is over."""
+    """Add a line to an error; return None if the error is complete."""
     if block.type:
         if not line.strip():
             return None
@@ -170,9 +172,9 @@ def _parse_line(block: _Block, line: str) -> _Block | None:
             name = frame.groupdict().get("name") or ""
             block.frames.append(SourceLocation(frame["path"], int(frame["line"]), name.strip()))
             return block
-    ended = _LAST_LINE.match(line[block.indent :] if not line[: block.indent].strip() else line)
-    if ended:
-        block.type, block.message = ended["type"], [ended["message"] or ""]
+    last_line = _LAST_LINE.match(line[block.indent :] if not line[: block.indent].strip() else line)
+    if last_line:
+        block.type, block.message = last_line["type"], [last_line["message"] or ""]
     return block
 
 

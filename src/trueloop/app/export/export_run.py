@@ -1,4 +1,4 @@
-"""Exports the model of a run: proven on real samples of its recipe, in a folder that is whole or absent."""
+"""Exports the model of a run: proven on real capture_samples of its recipe, in a folder that is whole or absent."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from trueloop.app.export.trained_model import Shipped
+from trueloop.app.export.trained_model import TrainedModel
 from trueloop.app.training.run_folder import numbered_names
 from trueloop.core.errors import InvalidData, InvalidModel, RunFolderError
 from trueloop.export.artifact import open_artifact
-from trueloop.export.call_signature import Inputs, arguments, results
+from trueloop.export.call_signature import Inputs, bind_tensors, name_outputs
 from trueloop.export.io_description import Answer, Kind, Reading
-from trueloop.export.write import Exported, Order, export
+from trueloop.export.write import ExportResult, ExportSpec, export
 from trueloop.training.checkpoint.durable_files import sync
 from trueloop.training.evaluation.evaluate import eval_mode
 from trueloop.training.objective import as_objective
@@ -31,28 +31,28 @@ if TYPE_CHECKING:
 
 SIZES: Final = (8, 5, 3, *[1] * 16)
 """Of the batches that are compared: several sizes, and enough of one sample to see whose length differs."""
-BESIDE: Final = ".exporting-"
+TEMPORARY_PREFIX: Final = ".exporting-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class ExportedRun:
     """An artifact that was written and read back."""
 
     folder: Path
-    exported: Exported
+    exported: ExportResult
     weights: str
     """Which were taken: "final", or a checkpoint."""
     notes: tuple[str, ...]
 
 
-def export_run(source: Shipped, kind: Kind, out: Path | None, *, dynamic_batch: bool, tolerance: float) -> Made:
+def export_run(source: TrainedModel, kind: Kind, out: Path | None, *, dynamic_batch: bool, tolerance: float) -> ExportedRun:
     """Export what a run ships, proven on its own held-out data.
 
     Args:
         source: its model may be in any mode, which is put back.
         kind: the format.
         out: a folder that is absent or empty; None = RUN/export/KIND, numbered where there is one.
-        dynamic_batch: any number of samples at once; False = one.
+        dynamic_batch: any number of capture_samples at once; False = one.
         tolerance: see `engines.export.parity`.
 
     Raises:
@@ -60,19 +60,19 @@ def export_run(source: Shipped, kind: Kind, out: Path | None, *, dynamic_batch: 
         RunFolderError: the folder is taken, or cannot be written.
     """
     model = source.parts.model
-    place = _place(source.weights.run, kind, out)
+    place = _choose_folder(source.weights.run, kind, out)
     with eval_mode(model), preserve_generators():
-        names, batches, outputs = samples(source.parts)
-        order = Order(
+        names, batches, outputs = capture_samples(source.parts)
+        order = ExportSpec(
             kind=kind,
             names=names,
             batches=batches,
             dynamic_batch=dynamic_batch,
             tolerance=tolerance,
             reading=source.parts.reading,
-            answer=answer_of(source.parts, outputs),
+            answer=infer_answer(source.parts, outputs),
         )
-        hidden = place.with_name(f"{BESIDE}{place.name}-{secrets.token_hex(4)}")
+        hidden = place.with_name(f"{TEMPORARY_PREFIX}{place.name}-{secrets.token_hex(4)}")
         try:
             hidden.mkdir(parents=True)
             exported = export(model, order, hidden, _about(source))
@@ -90,10 +90,10 @@ def export_run(source: Shipped, kind: Kind, out: Path | None, *, dynamic_batch: 
             shutil.rmtree(hidden, ignore_errors=True)
     open_artifact(place, expected=exported.digest)
     notes = (*source.notes, *exported.notes)
-    return Made(folder=place, exported=exported, weights=source.weights.source, notes=notes)
+    return ExportedRun(folder=place, exported=exported, weights=source.weights.source, notes=notes)
 
 
-def _place(run: Path, kind: Kind, out: Path | None) -> Path:
+def _choose_folder(run: Path, kind: Kind, out: Path | None) -> Path:
     if out is None:
         return next(path for path in numbered_names(run / "export" / kind) if not path.exists())
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
@@ -101,8 +101,8 @@ def _place(run: Path, kind: Kind, out: Path | None) -> Path:
     return out
 
 
-def samples(parts: Parts) -> tuple[tuple[str, ...], list[Inputs], list[Tensor]]:
-    """Return what the objective gives the model on held-out samples, batch by batch, and what the model gives.
+def capture_samples(parts: Parts) -> tuple[tuple[str, ...], list[Inputs], list[Tensor]]:
+    """Return what the objective gives the model on held-out capture_samples, batch by batch, and what the model gives.
 
     Args:
         parts: the model in eval mode.
@@ -119,11 +119,11 @@ def samples(parts: Parts) -> tuple[tuple[str, ...], list[Inputs], list[Tensor]]:
     objective, model = as_objective(parts.objective), parts.model
     calls: list[tuple[dict[str, Tensor], Any]] = []
 
-    def heard(module: nn.Module, args: Any, options: Any, output: Any) -> None:
-        calls.append((arguments(module, args, options), output))
+    def record(module: nn.Module, args: Any, options: Any, output: Any) -> None:
+        calls.append((bind_tensors(module, args, options), output))
 
     found: list[tuple[dict[str, Tensor], Any]] = []
-    handle = model.register_forward_hook(heard, with_kwargs=True)
+    handle = model.register_forward_hook(record, with_kwargs=True)
     try:
         with torch.no_grad():
             for batch in batches(parts):
@@ -138,11 +138,11 @@ def samples(parts: Parts) -> tuple[tuple[str, ...], list[Inputs], list[Tensor]]:
         )
     names = tuple(found[0][0])
     inputs = [tuple(given[name].detach().clone() for name in names) for given, _ in found]
-    return names, inputs, [next(iter(results(output).values())) for _, output in found]
+    return names, inputs, [next(iter(name_outputs(output).values())) for _, output in found]
 
 
 def batches(parts: Parts) -> list[Any]:
-    """Return batches of real samples, of the first held-out data there are; of ready batches, some as they are.
+    """Return batches of real capture_samples, of the first held-out data there are; of ready batches, some as they are.
 
     Raises:
         InvalidData: there is none.
@@ -165,7 +165,7 @@ def batches(parts: Parts) -> list[Any]:
     return made
 
 
-def answer_of(parts: Parts, outputs: Sequence[Tensor]) -> Answer:
+def infer_answer(parts: Parts, outputs: Sequence[Tensor]) -> Answer:
     """Say what the first output means: a class where the names of the classes are known, a number where it is one."""
     from torch import nn
 
@@ -181,7 +181,7 @@ def answer_of(parts: Parts, outputs: Sequence[Tensor]) -> Answer:
     return Answer()
 
 
-def _about(source: Shipped) -> Mapping[str, Any]:
+def _about(source: TrainedModel) -> Mapping[str, Any]:
     import torch
 
     weights, recipe, model = source.weights, source.recipe, source.parts.model
@@ -200,7 +200,7 @@ def _about(source: Shipped) -> Mapping[str, Any]:
     return {"run": run, "model": parts, "versions": versions, "exported": made, "remarks": list(source.notes)}
 
 
-def described(reading: Reading) -> str:
+def describe_input_files(reading: Reading) -> str:
     """Say what may be given to `trueloop predict`."""
     kinds = {
         "image": ".png, .jpg, .npy, .json",

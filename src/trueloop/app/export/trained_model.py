@@ -41,7 +41,7 @@ class Weights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shipped:
+class TrainedModel:
     """A recipe's parts, its model with trained weights on the CPU."""
 
     recipe: Recipe
@@ -52,7 +52,7 @@ class Shipped:
     """What a person should know: the recipe's code has changed since."""
 
 
-def shipped(word: str, root: Path, *, recipe: str = "") -> Shipped:
+def load_trained_model(word: str, root: Path, *, recipe: str = "") -> TrainedModel:
     """Build the model of a run and load its weights.
 
     Args:
@@ -70,25 +70,25 @@ def shipped(word: str, root: Path, *, recipe: str = "") -> Shipped:
     checkpoint = given if FOLDER.fullmatch(given.name) and is_file(given / MANIFEST) else None
     run = find_run(str(checkpoint.resolve().parents[1]) if checkpoint else word, root)
     history = read_journal(run)
-    weights = _of_checkpoint(run, checkpoint) if checkpoint else _of_run(run, history)
-    made = _recipe(run, history.facts, recipe)
+    weights = _checkpoint_weights(run, checkpoint) if checkpoint else _run_weights(run, history)
+    made = _find_recipe(run, history.facts, recipe)
     prepare_generators(made.train)
     parts = made.assemble(made.options)
-    _load(parts.model, weights)
-    return Shipped(
+    _load_weights(parts.model, weights)
+    return TrainedModel(
         recipe=made,
         parts=replace(parts, model=parts.model.cpu()),
         weights=weights,
         run_id=read_run_id(run / "journal.jsonl") or "",
-        notes=_changed(history.facts, made, parts.model),
+        notes=_changed_sources(history.facts, made, parts.model),
     )
 
 
-def _of_run(run: Path, history: History) -> Weights:
+def _run_weights(run: Path, history: History) -> Weights:
     path = run / "final" / "model.safetensors"
     if is_file(path):
         best = history.best if history.facts.get("config", {}).get("checkpoint", {}).get("final") == "best" else None
-        metrics = {f"{split}/{name}": value for split, name, value in _latest(history)}
+        metrics = {f"{split}/{name}": value for split, name, value in _test_metrics(history)}
         return Weights(
             run=run, source="final", tensors=load_weights(path), update=best.update if best else None, metrics=metrics
         )
@@ -98,17 +98,17 @@ def _of_run(run: Path, history: History) -> Weights:
         raise CheckpointError(
             f"{run} has neither final weights nor a whole checkpoint.", fix="Train it further, or name another run."
         )
-    return _of_checkpoint(run, newest.path)
+    return _checkpoint_weights(run, newest.path)
 
 
-def _latest(history: History) -> list[tuple[str, str, float]]:
+def _test_metrics(history: History) -> list[tuple[str, str, float]]:
     found: dict[tuple[str, str], float] = {}
     for each in history.evaluations:
         found |= {(each.split, name): float(value) for name, value in each.metrics.items()}
     return [(split, name, value) for (split, name), value in found.items() if split == "test"]
 
 
-def _of_checkpoint(run: Path, path: Path) -> Weights:
+def _checkpoint_weights(run: Path, path: Path) -> Weights:
     from torch import Tensor
 
     try:
@@ -116,7 +116,7 @@ def _of_checkpoint(run: Path, path: Path) -> Weights:
         state = read_folder(path)
     except OSError as error:
         raise CheckpointError(f"{path} could not be read: {error.strerror or error}.") from error
-    tensors = {**state["model"], **(state.get("average") or {})}  # what is evaluated, and shipped
+    tensors = {**state["model"], **(state.get("average") or {})}  # what is evaluated, and load_trained_model
     if not all(isinstance(value, Tensor) for value in tensors.values()):
         raise CheckpointError(
             f"{path} is cut up over several processes.",
@@ -125,7 +125,7 @@ def _of_checkpoint(run: Path, path: Path) -> Weights:
     return Weights(run=run, source=path.name, tensors=tensors, update=about.update, metrics=about.metrics)
 
 
-def _recipe(run: Path, facts: Mapping[str, Any], named: str) -> Recipe:
+def _find_recipe(run: Path, facts: Mapping[str, Any], named: str) -> Recipe:
     """Return the recipe of a run with the options it was trained with."""
     command = facts.get("command")
     spec = named or (str(command[2]) if isinstance(command, list) and len(command) > 2 else "")  # trueloop train SPEC
@@ -137,7 +137,7 @@ def _recipe(run: Path, facts: Mapping[str, Any], named: str) -> Recipe:
         )
     recipe = registry.load(spec)
     config, options = facts.get("config"), facts.get("options")
-    known = vars(recipe.options) if hasattr(recipe.options, "__dict__") else _slots(recipe.options)
+    known = vars(recipe.options) if hasattr(recipe.options, "__dict__") else _option_names(recipe.options)
     saved: Mapping[str, Any] = options if isinstance(options, dict) else {}
     unknown = [name for name in saved if name not in known]
     if unknown:
@@ -151,13 +151,13 @@ def _recipe(run: Path, facts: Mapping[str, Any], named: str) -> Recipe:
     return apply_overrides(recipe, values)
 
 
-def _slots(options: Any) -> Mapping[str, Any]:
+def _option_names(options: Any) -> Mapping[str, Any]:
     from dataclasses import fields, is_dataclass
 
     return {each.name: None for each in fields(options)} if is_dataclass(options) else {}
 
 
-def _load(model: nn.Module, weights: Weights) -> None:
+def _load_weights(model: nn.Module, weights: Weights) -> None:
     own = model.state_dict()
     wrong = [f"missing: {name}" for name in own if name not in weights.tensors]
     wrong += [f"not in the model: {name}" for name in weights.tensors if name not in own]
@@ -174,7 +174,7 @@ def _load(model: nn.Module, weights: Weights) -> None:
     model.load_state_dict(dict(weights.tensors))
 
 
-def _changed(facts: Mapping[str, Any], recipe: Recipe, model: nn.Module) -> tuple[str, ...]:
+def _changed_sources(facts: Mapping[str, Any], recipe: Recipe, model: nn.Module) -> tuple[str, ...]:
     """Say which files of the recipe are not those that the run was trained with."""
     saved = facts.get("code")
     if not isinstance(saved, dict):

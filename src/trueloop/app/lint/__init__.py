@@ -1,1 +1,1 @@
-"""`trueloop lint`: options in, findings and an exit code out."""
+"""`trueloop lint` without its command line: options, output and exit code."""

@@ -1,4 +1,4 @@
-"""`trueloop lint` behind its options: which files, which rules, what is told, what is written, the exit code."""
+"""Runs `trueloop lint`: selects files and rules, prints findings, writes fixes and returns the exit code."""
 
 from __future__ import annotations
 
@@ -31,50 +31,52 @@ STDIN: Final = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintOptions:
-    """What the user asks for, as options of the command line."""
+    """Options of `trueloop lint`."""
 
     format: Format = "text"
-    """How findings are told: for people, one per line, or for programs."""
+    """Output format: for people, one finding per line, or for programs."""
     select: Sequence[str] = ()
-    """Look for these only: codes, families or slugs, with commas between them. Notes on style are off unless named."""
+    """Report only these codes, families or slugs, separated by commas. Style notes are off unless named."""
     ignore: Sequence[str] = ()
-    """Do not tell of these."""
+    """Do not report these."""
     fix: bool = False
-    """Write the safe fixes into the files."""
+    """Apply the safe fixes to the files."""
     unsafe_fixes: bool = False
-    """Write those, too, that want to be looked at. Implies --fix."""
+    """Apply unsafe fixes as well, which must be reviewed. Implies --fix."""
     diff: bool = False
-    """Print what --fix would change, and write nothing; exit with 1 if there is anything."""
+    """Print what --fix would change and write nothing; exit with 1 if there are changes."""
     statistics: bool = False
-    """Print how often each failure was found, instead of the findings."""
+    """Print the number of findings per failure instead of the findings."""
     baseline: Path | None = None
-    """Do not tell of what this file lists."""
+    """Do not report the findings that this file lists."""
     write_baseline: Path | None = None
-    """Write a file that lists all that is found, for --baseline."""
+    """Write a file with all current findings, for --baseline."""
     add_ignore: bool = False
-    """Silence every finding by a comment in its line, to begin with on an old code base."""
+    """Suppress every finding by a comment on its line, to adopt the linter on an old code base."""
     jobs: int | None = None
-    """Processes; by default as many as there are processors."""
+    """Number of processes; by default the number of processors."""
     stdin_filename: str = "stdin.py"
-    """What the text from standard input (-) is called."""
+    """File name of the text from standard input (-)."""
     quiet: bool = False
-    """Print findings only, and nothing where there are none."""
+    """Print findings only, and nothing if there are none."""
 
 
 def lint(paths: Sequence[str], options: LintOptions) -> int:
-    """Look at files, tell what was found, and return the exit code: 0 clean, 1 findings, 2 something was not judged.
+    """Lint files, print the findings and return the exit code: 0 clean, 1 findings, 2 some files were not checked.
 
     Raises:
         InvalidConfig: a path that does not exist, a code that does not.
     """
     base = Path.cwd()
     selection = select_failures(options.select, options.ignore, folder=base)
-    job = LintJob(active_rules(selection), fix=options.fix or options.unsafe_fixes or options.diff, unsafe=options.unsafe_fixes)
+    job = LintJob(
+        active_rules(selection), fix=options.fix or options.unsafe_fixes or options.diff, unsafe=options.unsafe_fixes
+    )
     baseline = load_baseline(options.baseline) if options.baseline else Counter[Key]()
     summary = LintSummary()
     if STDIN in paths:
         if len(paths) > 1:
-            raise InvalidConfig("Standard input (-) goes with no other path.")
+            raise InvalidConfig("Standard input (-) cannot be combined with other paths.")
         return _lint_stdin(job, options, summary, base)
     files = discover(_check_paths(paths), exclude=read_config_list(base, "exclude"))
     for linted_file in lint_files(files, job, jobs=options.jobs):
@@ -85,7 +87,10 @@ def lint(paths: Sequence[str], options: LintOptions) -> int:
             _add_ignores(linted_file.result, summary)
     if options.write_baseline:
         count = write_baseline(options.write_baseline, summary.baseline_keys)
-        print(f"{options.write_baseline}: {format_count(count, 'finding')} from now on known (--baseline).", file=sys.stderr)
+        print(
+            f"{options.write_baseline}: {format_count(count, 'finding')} from now on known (--baseline).",
+            file=sys.stderr,
+        )
         return EXIT_NOT_JUDGED if summary.problems else 0
     if not options.diff:
         print_results(summary, options.format, base=base, statistics=options.statistics, quiet=options.quiet)
@@ -93,7 +98,7 @@ def lint(paths: Sequence[str], options: LintOptions) -> int:
 
 
 def active_rules(selection: FailureSelection) -> list[ActiveRule]:
-    """Return the rules to ask: matters of style only where they are named."""
+    """Return the rules to apply; style rules only if they are named."""
     return [
         ActiveRule(entry.failure, entry.slug, rule)
         for entry in selection.entries()
@@ -123,12 +128,12 @@ def _add_result(linted_file: LintedFile, summary: LintSummary, baseline: Counter
     elif linted.findings:
         linecache.checkcache(linted.path)
     for finding in linted.findings:
-        site = finding.location
-        words = linecache.getline(site.path, site.line) if site else ""
-        found = baseline_key(finding, words, base)
-        summary.baseline_keys.append(found)
-        if baseline[found] > 0:
-            baseline[found] -= 1
+        location = finding.location
+        line = linecache.getline(location.path, location.line) if location else ""
+        key = baseline_key(finding, line, base)
+        summary.baseline_keys.append(key)
+        if baseline[key] > 0:
+            baseline[key] -= 1
             summary.in_baseline += 1
         else:
             summary.findings.append(finding)
@@ -146,7 +151,7 @@ def _write_fixes(linted_file: LintedFile, summary: LintSummary, options: LintOpt
 
 
 def unified_diff(before: bytes, after: bytes, name: str) -> str:
-    """Return what changes in a file, as a unified diff."""
+    """Return the change of a file as a unified diff."""
     import difflib
 
     old, new = (decode(content).text.splitlines(keepends=True) for content in (before, after))
@@ -155,10 +160,10 @@ def unified_diff(before: bytes, after: bytes, name: str) -> str:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, with the permissions it has; a link goes on pointing where it does.
+    """Replace a file atomically, keeping its permissions; the target of a link is replaced.
 
     Raises:
-        InvalidConfig: it may not be written.
+        InvalidConfig: the file may not be written.
     """
     import tempfile
 
@@ -217,5 +222,5 @@ def _exit_code(summary: LintSummary, options: LintOptions) -> int:
         return EXIT_NOT_JUDGED
     if options.diff:
         return EXIT_FINDINGS if summary.changed_files else 0
-    grave = any(finding.severity is not Severity.NOTE or options.select for finding in summary.findings)
-    return EXIT_FINDINGS if grave else 0
+    has_serious = any(finding.severity is not Severity.NOTE or options.select for finding in summary.findings)
+    return EXIT_FINDINGS if has_serious else 0

@@ -1,4 +1,4 @@
-"""What `trueloop lint` says: the findings in the form asked for, and what all files come to."""
+"""Prints the results of `trueloop lint` in the requested format."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ __all__ = ["Format", "LintSummary", "format_path", "print_results"]
 
 @dataclass(slots=True, kw_only=True)
 class LintSummary:
-    """What all files come to."""
+    """Totals over all files."""
 
     findings: list[Finding] = field(default_factory=list[Finding])
     problems: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Files that were not judged, and why."""
+    """Files that could not be checked, with the reason."""
     unused_pragmas: list[tuple[SourceLocation, str]] = field(default_factory=list[tuple[SourceLocation, str]])
-    """Comments that silence nothing: file, line, codes."""
+    """Locations and codes of comments that suppress nothing."""
     baseline_keys: list[Key] = field(default_factory=list[Key])
-    """What a baseline would list."""
+    """Keys of all findings for a baseline."""
     files: int = 0
     changed_files: int = 0
-    """Files with fixes in them."""
+    """Number of files changed by fixes."""
     fixed_findings: int = 0
     ignored_findings: int = 0
-    """Findings that were silenced by a comment just now."""
+    """Number of findings suppressed by comments that --add-ignore wrote."""
     suppressed: int = 0
-    """Those that were before."""
+    """Number of findings suppressed by existing comments."""
     in_baseline: int = 0
-    """Findings that the baseline lists."""
+    """Number of findings that the baseline lists."""
 
     def report(self) -> Report:
-        """Return it as a report like that of a run."""
+        """Return the totals as a report like that of a run."""
         return Report(
             findings=tuple(self.findings),
             files=self.files,
@@ -51,24 +51,30 @@ class LintSummary:
 
 
 def print_results(
-    summary: LintSummary, output_format: Format, *, base: Path, statistics: bool = False, quiet: bool = False, file: TextIO | None = None
+    summary: LintSummary,
+    output_format: Format,
+    *,
+    base: Path,
+    statistics: bool = False,
+    quiet: bool = False,
+    file: TextIO | None = None,
 ) -> None:
-    """Print what was found.
+    """Print the results.
 
     Args:
-        total: of all files.
-        form: for people or for programs.
-        base: paths are told relative to it.
-        statistics: how often each failure was found, instead of the findings.
-        quiet: no summary.
-        file: None = standard output.
+        summary: totals over all files.
+        output_format: for people or for programs.
+        base: folder that paths are relative to.
+        statistics: whether to print the number of findings per failure instead of the findings.
+        quiet: whether to omit the summary.
+        file: output stream; None = standard output.
     """
     out = sys.stdout if file is None else file
     if output_format in ("json", "sarif"):
         print(json.dumps(_to_json(summary.report(), output_format, base), indent=2), file=out)
         return
     for path, problem in summary.problems:
-        print(f"{format_path(path, base)}: not judged: {problem}", file=sys.stderr)
+        print(f"{format_path(path, base)}: not checked: {problem}", file=sys.stderr)
     for line in _finding_lines(summary, output_format, base, statistics=statistics, file=out):
         print(line, file=out)
     if not quiet and output_format in ("text", "concise"):
@@ -86,7 +92,9 @@ def _to_json(report: Report, output_format: Format, base: Path) -> dict[str, Any
     return to_sarif(report, base=base)
 
 
-def _finding_lines(summary: LintSummary, output_format: Format, base: Path, *, statistics: bool, file: TextIO) -> Iterator[str]:
+def _finding_lines(
+    summary: LintSummary, output_format: Format, base: Path, *, statistics: bool, file: TextIO
+) -> Iterator[str]:
     from trueloop.reporting import one_line
 
     if statistics:
@@ -99,23 +107,26 @@ def _finding_lines(summary: LintSummary, output_format: Format, base: Path, *, s
         print_findings(summary.findings, Console(file=file, highlight=False), base=base)
     else:
         yield from (
-            (one_line.format_annotation if output_format == "github" else one_line.format_concise)(each, base=base) for each in summary.findings
+            (one_line.format_annotation if output_format == "github" else one_line.format_concise)(each, base=base)
+            for each in summary.findings
         )
 
 
 def _summary_lines(summary: LintSummary, base: Path) -> Iterator[str]:
-    yield f"{headline(summary.report())}." if summary.files else "Not judged: there is no Python file and no notebook."
-    done = ((summary.fixed_findings, "fixed"), (summary.ignored_findings, "silenced by a comment"))
-    quiet = ((summary.suppressed, "silenced by comments"), (summary.in_baseline, "known to the baseline"))
-    repairs = [finding.autofix for finding in summary.findings if finding.autofix]
-    safe = sum(repair.safe for repair in repairs)
-    ways = ((safe, "can be fixed by --fix"), (len(repairs) - safe, "by --unsafe-fixes (look at them: add --diff)"))
-    for parts in (done, quiet, ways):
+    yield (
+        f"{headline(summary.report())}." if summary.files else "Nothing checked: no Python file and no notebook found."
+    )
+    changed = ((summary.fixed_findings, "fixed"), (summary.ignored_findings, "suppressed by a new comment"))
+    hidden = ((summary.suppressed, "suppressed by comments"), (summary.in_baseline, "listed in the baseline"))
+    fixes = [finding.autofix for finding in summary.findings if finding.autofix]
+    safe = sum(fix.safe for fix in fixes)
+    fixable = ((safe, "can be fixed by --fix"), (len(fixes) - safe, "by --unsafe-fixes (review them with --diff)"))
+    for parts in (changed, hidden, fixable):
         if words := _join_counts(parts):
             yield f"{words}."
-    for site, codes in summary.unused_pragmas:
-        what = f"ignore[{codes}]" if codes else "ignore"
-        yield f"{format_path(site.path, base)}:{site.line}: `# trueloop: {what}` silences nothing that the text shows."
+    for location, codes in summary.unused_pragmas:
+        pragma = f"ignore[{codes}]" if codes else "ignore"
+        yield f"{format_path(location.path, base)}:{location.line}: `# trueloop: {pragma}` suppresses no finding of the linter."
 
 
 def _join_counts(parts: Iterable[tuple[int, str]]) -> str:

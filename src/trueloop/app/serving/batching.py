@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from trueloop.export.request_samples import Sample
 
 
-class Full(Exception):
+class QueueFull(Exception):
     """As many samples wait as may."""
 
 
-class Stopped(Exception):
+class BatcherStopped(Exception):
     """Nothing more is taken."""
 
 
@@ -39,28 +39,28 @@ class Batcher:
 
     Args:
         run: samples in, outputs in the same order out; called on one thread only.
-        most: samples that go through together.
+        max_batch: samples that go through together.
         delay_s: that the first of a batch waits for others.
         waiting: samples that may wait; more are refused.
-        tell: called with the number of samples of each batch and the seconds it took.
+        on_batch: called with the number of samples of each batch and the seconds it took.
     """
 
     def __init__(
         self,
         run: Callable[[Sequence[Sample]], list[Outputs]],
         *,
-        most: int,
+        max_batch: int,
         delay_s: float,
         waiting: int,
-        tell: Callable[[int, float], None] = lambda samples, seconds: None,
+        on_batch: Callable[[int, float], None] = lambda samples, seconds: None,
     ) -> None:
-        self._run, self._tell = run, tell
-        self._most, self._delay_s, self._bound = most, delay_s, waiting
+        self._run, self._on_batch = run, on_batch
+        self._max_batch, self._delay_s, self._max_waiting = max_batch, delay_s, waiting
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._stopping = False
         self._waiting = 0
-        self._thread = threading.Thread(target=self._work, name="model", daemon=True)
+        self._thread = threading.Thread(target=self._run_jobs, name="model", daemon=True)
         self._thread.start()
 
     @property
@@ -72,15 +72,15 @@ class Batcher:
         """Have samples answered; cancelling the future before their turn takes them out.
 
         Raises:
-            Full: too many wait already.
-            Stopped: `stop` was called.
+            QueueFull: too many wait already.
+            BatcherStopped: `stop` was called.
         """
         job = _Job(samples)
         with self._changed:
             if self._stopping:
-                raise Stopped
-            if self._waiting + len(samples) > self._bound:
-                raise Full
+                raise BatcherStopped
+            if self._waiting + len(samples) > self._max_waiting:
+                raise QueueFull
             self._jobs.append(job)
             self._waiting += len(samples)
             self._changed.notify()
@@ -93,13 +93,13 @@ class Batcher:
             self._changed.notify()
         self._thread.join()
 
-    def _work(self) -> None:
-        while batch := self._next():
+    def _run_jobs(self) -> None:
+        while batch := self._next_batch():
             jobs = [job for job in batch if job.done.set_running_or_notify_cancel()]
             if jobs:
                 self._answer(jobs)
 
-    def _next(self) -> list[_Job]:
+    def _next_batch(self) -> list[_Job]:
         """Wait for requests; return those that go together, none once all is done."""
         with self._changed:
             while not self._jobs and not self._stopping:
@@ -107,13 +107,13 @@ class Batcher:
             if not self._jobs:
                 return []
             until_s = self._jobs[0].arrived_s + self._delay_s
-            while self._waiting < self._most and not self._stopping:
+            while self._waiting < self._max_batch and not self._stopping:
                 left_s = until_s - perf_counter()
                 if left_s <= 0 or not self._changed.wait(left_s):
                     break
             batch, total = [self._jobs.popleft()], 0
             total = len(batch[0].samples)
-            while self._jobs and total + len(self._jobs[0].samples) <= self._most:
+            while self._jobs and total + len(self._jobs[0].samples) <= self._max_batch:
                 batch.append(self._jobs.popleft())
                 total += len(batch[-1].samples)
             self._waiting -= total
@@ -135,7 +135,7 @@ class Batcher:
             for job in jobs:
                 job.done.set_exception(error)
             return
-        self._tell(len(samples), perf_counter() - start_s)
+        self._on_batch(len(samples), perf_counter() - start_s)
         given = iter(outputs)
         for job in jobs:
             job.done.set_result([next(given) for _ in job.samples])

@@ -8,8 +8,8 @@ from typing import Final
 from trueloop.app.option_types import Count
 from trueloop.core.errors import InvalidConfig
 
-MOST_S: Final = 86_400
-MOST_MIB: Final = 2048  # a body is held in memory, several times over
+MAX_TIMEOUT_S: Final = 86_400
+MAX_BODY_MIB: Final = 2048  # a body is held in memory, several times over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +30,10 @@ class Limits:
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         counts = 1 <= self.max_batch <= self.max_waiting
-        times = 0 <= self.max_delay_ms < 1000 * self.timeout_s and self.timeout_s <= MOST_S
-        if not counts or not times or not 0 < self.max_body_mib <= MOST_MIB:
+        times = 0 <= self.max_delay_ms < 1000 * self.timeout_s and self.timeout_s <= MAX_TIMEOUT_S
+        if not counts or not times or not 0 < self.max_body_mib <= MAX_BODY_MIB:
             raise InvalidConfig(
                 f"These limits cannot work: {self}.",
                 fix="max_batch is at least 1, max_waiting at least max_batch, max_delay_ms below the timeout, which is "
-                f"at most {MOST_S} s; max_body_mib is above 0 and at most {MOST_MIB}.",
+                f"at max_batch {MAX_TIMEOUT_S} s; max_body_mib is above 0 and at max_batch {MAX_BODY_MIB}.",
             )

@@ -11,11 +11,11 @@ from typing import Final
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 SAMPLES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 PATHS: Final = frozenset(("/", "/predict", "/health", "/ready", "/metrics"))
-TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Histogram:
-    """How many values were at most each bound."""
+    """How many values were at max_batch each bound."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -30,7 +30,7 @@ class Histogram:
     def lines(self, name: str) -> list[str]:
         """Return it as Prometheus wants it: cumulated."""
         total, found = 0, list[str]()
-        for bound, count in zip((*map(_number, self._bounds), "+Inf"), self._counts, strict=True):
+        for bound, count in zip((*map(_format_number, self._bounds), "+Inf"), self._counts, strict=True):
             total += count
             found.append(f'{name}_bucket{{le="{bound}"}} {total}')
         return [*found, f"{name}_sum {self._sum!r}", f"{name}_count {total}"]
@@ -66,7 +66,7 @@ class Metrics:
 
     def text(self) -> str:
         """Return everything."""
-        labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in self._info.items())
+        labels = ",".join(f'{name}="{_escape_label(value)}"' for name, value in self._info.items())
         with self._lock:
             counts = [
                 f'trueloop_requests_total{{path="{path}",status="{status}"}} {count}'
@@ -80,7 +80,7 @@ class Metrics:
                 _histogram("trueloop_batch_seconds", "Time of the model for each batch.", self._computing),
             ]
         for name, read in self._gauges.items():
-            parts.append((name, "gauge", "As it is now.", [f"{name} {_number(float(read()))}"]))
+            parts.append((name, "gauge", "As it is now.", [f"{name} {_format_number(float(read()))}"]))
         lines = [
             line
             for name, kind, words, own in parts
@@ -93,9 +93,9 @@ def _histogram(name: str, words: str, histogram: Histogram) -> tuple[str, str, s
     return name, "histogram", words, histogram.lines(name)
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
-def _escaped(value: str) -> str:
+def _escape_label(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -18,7 +18,7 @@ from trueloop.app.serving.service import Service
 from trueloop.app.web.connections import HttpProtocol
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-SPARE_S: Final = 5.0  # beyond a request's own time, until a connection is cut at the end
+SHUTDOWN_GRACE_S: Final = 5.0  # beyond a request's own time, until a connection is cut at the end
 
 
 class Server(uvicorn.Server):
@@ -52,16 +52,16 @@ def server(service: Service, *, host: str, timeout_s: float) -> Server:
 
     Args:
         service: what answers.
-        host: it is bound to; a loopback address is guarded.
+        host: it is bound to; a loopback address is local_only.
         timeout_s: a request's own.
     """
     config = uvicorn.Config(
-        service.application(guarded=is_loopback(host)),
+        service.application(local_only=is_loopback(host)),
         log_level="warning",
         access_log=False,
         http=HttpProtocol,
         ws="none",
-        timeout_graceful_shutdown=int(timeout_s + SPARE_S),
+        timeout_graceful_shutdown=int(timeout_s + SHUTDOWN_GRACE_S),
         server_header=False,
         proxy_headers=False,
     )

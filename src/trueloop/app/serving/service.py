@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import asdict
 from time import perf_counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -15,19 +16,82 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trueloop.app.serving.access_log import Access
-from trueloop.app.serving.batching import Batcher, Full, Stopped
+from trueloop.app.serving.batching import Batcher, QueueFull, BatcherStopped
 from trueloop.app.serving.limits import Limits
-from trueloop.app.serving.metrics import TYPE, Metrics
-from trueloop.app.serving.warmup import warm_up
+from trueloop.app.serving.metrics import CONTENT_TYPE, Metrics
 from trueloop.app.web.request_body import RequestError, read_json_body
 from trueloop.app.web.same_origin import SameOriginMiddleware
 from trueloop.app.web.wire_format import decode_object, encode_json
 from trueloop.core.errors import InvalidConfig, InvalidData, InvalidModel, TrueloopError
 from trueloop.export.artifact import Description
-from trueloop.export.exported_model import Model, Outputs, answer
-from trueloop.export.request_samples import Sample, samples_of
+from trueloop.export.exported_model import Model, Outputs, interpret_outputs
+from trueloop.export.request_samples import Sample, parse_request
+
+if TYPE_CHECKING:
+    from trueloop.export.exported_model import Model
+    from trueloop.export.io_description import Array, Extent
+    from trueloop.export.request_samples import Numbers
+
+
+MAX_UNBOUNDED_SIZE: Final = 512  # of a dimension that has no bound
+
+
+def warm_up(model: Model, max_batch: int) -> str:
+    """Run one sample, and as many as go together, of zeros; return a line that says how long it took."""
+    start_s = perf_counter()
+    specs = model.description.inputs
+    try:
+        for count, longest in ((1, False), (max_batch, True)):
+            model.run([tuple(_zeros(spec, longest=longest) for spec in specs)] * count)
+    except (InvalidModel, MemoryError) as error:  # zeros may be no input of this model; real ones may well be
+        return f"warm-up   failed on zeros: {error.what if isinstance(error, InvalidModel) else error}"
+    return f"warm-up   {perf_counter() - start_s:.2f} s"
+
+
+def _zeros(spec: Array, *, longest: bool) -> Numbers:
+    import numpy as np
+
+    sizes = [_size(each, longest=longest) for each in spec.shape[1:]]
+    return np.full(sizes, spec.lowest or 0, dtype=spec.dtype)
+
+
+def _size(extent: Extent, *, longest: bool) -> int:
+    return max(extent.lowest, min(extent.highest or MAX_UNBOUNDED_SIZE, MAX_UNBOUNDED_SIZE)) if longest else extent.lowest
+
+
+class AccessLogMiddleware:
+    """Logs and counts every interpret_outputs; nothing of a request's body is written down."""
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, log: Callable[[str], None]) -> None:
+        self._app, self._metrics, self._log = app, metrics, log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status, sent, start_s = 500, 0, perf_counter()
+
+        async def send_and_count(message: Message) -> None:
+            nonlocal status, sent
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            else:
+                sent += len(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_count)
+        finally:
+            seconds = perf_counter() - start_s
+            self._metrics.request(scope["path"], status, seconds)
+            client = (scope.get("client") or ("-",))[0]
+            path = scope["path"][:100].encode("unicode_escape").decode()  # a line stays one line
+            at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            self._log(f"{at} {client} {scope['method']} {path} {status} {1000 * seconds:.1f} ms {sent} bytes")
+
 
 RETRY: Final = {"retry-after": "1"}  # seconds
 
@@ -53,21 +117,21 @@ class Service:
         self.metrics = Metrics(info, gauges)
         self._batcher = Batcher(
             model.run,
-            most=limits.max_batch,
+            max_batch=limits.max_batch,
             delay_s=limits.max_delay_ms / 1000,
             waiting=limits.max_waiting,
-            tell=self.metrics.batch,
+            on_batch=self.metrics.batch,
         )
 
-    def application(self, *, guarded: bool) -> Starlette:
+    def application(self, *, local_only: bool) -> Starlette:
         """Build the server.
 
         Args:
-            guarded: answer to names of this machine only, so that no web page can ask through a rebound name.
+            local_only: interpret_outputs to names of this machine only, so that no web page can ask through a rebound name.
         """
         says = "This server answers requests to 127.0.0.1 or localhost only."
-        middleware = [Middleware(Access, metrics=self.metrics, log=self._log)]
-        middleware += [Middleware(SameOriginMiddleware, message=says)] if guarded else []
+        middleware = [Middleware(AccessLogMiddleware, metrics=self.metrics, log=self._log)]
+        middleware += [Middleware(SameOriginMiddleware, message=says)] if local_only else []
         return Starlette(
             routes=[
                 Route("/", self._describe),
@@ -82,7 +146,7 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncGenerator[None]:
-        warming = asyncio.create_task(self._warm())
+        warming = asyncio.create_task(self._warm_up())
         try:
             yield
         finally:
@@ -90,7 +154,7 @@ class Service:
             await warming
             await run_in_threadpool(self._batcher.stop)
 
-    async def _warm(self) -> None:
+    async def _warm_up(self) -> None:
         """Have the model allocate and compile what it does at first, before anybody waits for it."""
         told = await run_in_threadpool(warm_up, self._model, self._limits.max_batch)
         self._log(told)
@@ -110,7 +174,7 @@ class Service:
         return _json({"status": "stopping" if self.stopping else "warming up"}, 503, RETRY)
 
     async def _metrics(self, request: Request) -> Response:
-        return Response(self.metrics.text(), media_type=TYPE)
+        return Response(self.metrics.text(), media_type=CONTENT_TYPE)
 
     async def _predict(self, request: Request) -> Response:
         """Answer samples, or say in a 4xx why not, and in a 503 when to come again."""
@@ -120,44 +184,44 @@ class Service:
                 raise RequestError(503, "The model is warming up.", "Ask again in a second.")
             max_bytes = int(limits.max_body_mib * 2**20)
             body = await read_json_body(request, max_bytes=max_bytes, timeout_s=limits.timeout_s)
-            samples, raw = await run_in_threadpool(_asked, self._model.description, body, limits.max_batch)
+            samples, raw = await run_in_threadpool(_parse_body, self._model.description, body, limits.max_batch)
             outputs = await self._outputs(samples, limits.timeout_s - (perf_counter() - since_s))
-            text = await run_in_threadpool(_told, self._model.description, outputs, raw=raw)
+            text = await run_in_threadpool(_encode_answers, self._model.description, outputs, raw=raw)
             return Response(text, media_type="application/json")
         except InvalidConfig as error:
-            return _json(_words(error), 400)
+            return _json(_error_body(error), 400)
         except (InvalidData, InvalidModel) as error:
-            return _json(_words(error), 422)
+            return _json(_error_body(error), 422)
         except RequestError as refused:
             return _json(refused.body, refused.status, RETRY if refused.status == 503 else None)
 
-    async def _outputs(self, samples: list[Sample], patience_s: float) -> list[Outputs]:
+    async def _outputs(self, samples: list[Sample], timeout_s: float) -> list[Outputs]:
         try:
             done = self._batcher.submit(samples)
-            async with asyncio.timeout(max(0.0, patience_s)):
+            async with asyncio.timeout(max(0.0, timeout_s)):
                 return await asyncio.wrap_future(done)
-        except Full:
+        except QueueFull:
             raise RequestError(503, "Too many requests wait already.", "Ask again in a second.") from None
-        except Stopped:
+        except BatcherStopped:
             raise RequestError(503, "The server is stopping.", "Ask another one.") from None
         except TimeoutError:
             what = f"This took more than {self._limits.timeout_s:g} s."
             raise RequestError(503, what, "Ask again in a while, or for less.") from None
 
 
-def _asked(description: Description, body: bytes, most: int) -> tuple[list[Sample], bool]:
+def _parse_body(description: Description, body: bytes, max_batch: int) -> tuple[list[Sample], bool]:
     given = dict(decode_object(body))
     raw = given.pop("raw", False)
     if not isinstance(raw, bool):
         raise InvalidConfig("raw is neither true nor false.", fix="Leave it out, or send true.")
-    return samples_of(description, given, most=most), raw
+    return parse_request(description, given, max_samples=max_batch), raw
 
 
-def _told(description: Description, outputs: list[Outputs], *, raw: bool) -> str:
-    return encode_json({"answers": [answer(description, each, raw=raw) for each in outputs]})
+def _encode_answers(description: Description, outputs: list[Outputs], *, raw: bool) -> str:
+    return encode_json({"answers": [interpret_outputs(description, each, raw=raw) for each in outputs]})
 
 
-def _words(error: TrueloopError) -> dict[str, str]:
+def _error_body(error: TrueloopError) -> dict[str, str]:
     return {"what": error.what, "why": error.why, "fix": error.fix}
 
 

@@ -9,7 +9,7 @@ from importlib.resources import files
 from trueloop.core.formatting import format_count, format_duration
 from trueloop.core.html import Markup, element, section
 from trueloop.verification.evidence import Evidence, Verdict
-from trueloop.verification.plots import drawn
+from trueloop.verification.plots import render_chart
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 TONES = {
@@ -80,7 +80,7 @@ def _article(each: Evidence) -> Markup:
         element("p", each.message),
         *(element("p", remark, class_="soft") for remark in each.notes),
         *([element("p", element("strong", "Fix: "), each.fix)] if each.fix else []),
-        *map(drawn, each.charts),
+        *map(render_chart, each.charts),
         element("p", element("code", each.proof), f", {format_duration(each.seconds)}", class_="where"),
         class_=f"finding {tone}",
         id=each.proof,

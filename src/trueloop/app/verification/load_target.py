@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from trueloop.recipes import registry
 from trueloop.recipes.recipe import Recipe
-from trueloop.verification.proof_target import Subject
+from trueloop.verification.proof_target import ProofTarget
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def subject_of(spec: str) -> Subject:
+def subject_of(spec: str) -> ProofTarget:
     """Return what is to be proved on.
 
     Args:
@@ -24,11 +24,11 @@ def subject_of(spec: str) -> Subject:
         InvalidConfig: there is no such recipe, file or function, or it returned something else.
         MissingExtra: torch is not installed.
     """
-    given = registry.made_by(spec)
-    return recipe_subject(given) if isinstance(given, Recipe) else Subject.of(given)
+    given = registry.build_from_spec(spec)
+    return recipe_subject(given) if isinstance(given, Recipe) else ProofTarget.from_user(given)
 
 
-def recipe_subject(recipe: Recipe) -> Subject:
+def recipe_subject(recipe: Recipe) -> ProofTarget:
     """Return a recipe's model, loss, data and optimizer, with an update of trueloop's own loop as the step."""
     from torch.utils.data import DataLoader
 
@@ -51,7 +51,7 @@ def recipe_subject(recipe: Recipe) -> Subject:
         size = config.micro_batch or config.effective_batch
         return DataLoader(data, batch_size=size, shuffle=shuffle, collate_fn=parts.collate or collate)
 
-    return Subject(
+    return ProofTarget(
         model=model,
         loss=_loss(parts.objective),
         loader=loader(parts.train, shuffle=True),

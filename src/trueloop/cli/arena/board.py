@@ -9,9 +9,9 @@ from trueloop.app.option_types import Flag
 from trueloop.cli.arena import BoardPath
 from trueloop.cli.arena_entry_text import ranking_table
 from trueloop.cli.columns import print_line
-from trueloop.lab.arena.leaderboard import board_at
+from trueloop.lab.arena.leaderboard import open_leaderboard
 from trueloop.lab.arena.ranking import By, Standing, standings
-from trueloop.lab.arena.tracks import TRACKS, track_named
+from trueloop.lab.arena.tracks import TRACKS, find_track
 from trueloop.runs.journal_lines import encode_line
 
 
@@ -27,23 +27,23 @@ def board_command(*, track: str | None = None, by: By = "updates", board: BoardP
         board: The board's file; by default the user's own.
         json: Print one JSON object and nothing else.
     """
-    tracks = list(TRACKS.values()) if track is None else [track_named(track)]
-    base = board_at(board)
-    rows = {each.name: standings(base.judged_on(each.name, each.mark), by) for each in tracks}
+    tracks = list(TRACKS.values()) if track is None else [find_track(track)]
+    base = open_leaderboard(board)
+    rows = {each.name: standings(base.judged_entries(each.name, each.fingerprint), by) for each in tracks}
     if json:
         boards = {name: [as_record(row) for row in found] for name, found in rows.items()}
-        record = {"board": str(base.path), "by": by, "waiting": base.waiting(), "tracks": boards}
+        record = {"board": str(base.path), "by": by, "waiting": base.count_waiting(), "tracks": boards}
         print(
-            encode_line(record | {"refused": [asdict(each) for track in tracks for each in base.refused(track.name)]}),
+            encode_line(record | {"refused": [asdict(each) for track in tracks for each in base.damaged_rows(track.name)]}),
             end="",
         )
         return
     for each in tracks:
         print_line(f"{each.name}: {each.title}")
         print_line(f"{ranking_table(rows[each.name], by)}\n" if rows[each.name] else "No entries yet.\n")
-        for refused in base.refused(each.name):
+        for refused in base.damaged_rows(each.name):
             print_line(f"Refused: {refused.why}\n")
-    waiting = base.waiting()
+    waiting = base.count_waiting()
     print_line(f"{base.path}{f': {waiting} not judged yet' if waiting else ''}")
 
 

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from trueloop.app.option_types import Count, Flag
 from trueloop.cli.arena import BoardPath
 from trueloop.cli.columns import print_line
-from trueloop.lab.arena.judge_client import Referee, check_installed
-from trueloop.lab.arena.judging import Replayed, replay
-from trueloop.lab.arena.leaderboard import board_at
-from trueloop.lab.arena.tracks import track_named
+from trueloop.lab.arena.judge_client import JudgeClient, check_installed
+from trueloop.lab.arena.judging import SeedReplay, replay_entry
+from trueloop.lab.arena.leaderboard import open_leaderboard
+from trueloop.lab.arena.tracks import find_track
 from trueloop.runs.journal_lines import encode_line
 
 
@@ -24,15 +24,15 @@ def replay_command(entry: Count, *, board: BoardPath = None, json: Flag = False)
         board: The board's file; by default the user's own.
         json: Print one JSON object and nothing else.
     """
-    row = board_at(board).entry(entry)
-    check_installed(track_named(row.track))
+    row = open_leaderboard(board).entry(entry)
+    check_installed(find_track(row.track))
 
-    def print_seed(seed: Replayed) -> None:
+    def print_seed(seed: SeedReplay) -> None:
         if not json:
             print_line(line(seed))
 
-    with Referee() as referee:
-        again = replay(row, referee, print_seed)
+    with JudgeClient() as referee:
+        again = replay_entry(row, referee, print_seed)
     if json:
         seeds = [{**asdict(seed), "same": seed.same} for seed in again.seeds]
         print(encode_line({"entry": row.id, "same": again.same, "seeds": seeds, "differing": again.differing}), end="")
@@ -43,7 +43,7 @@ def replay_command(entry: Count, *, board: BoardPath = None, json: Flag = False)
     return 0 if again.same else 1
 
 
-def line(seed: Replayed) -> str:
+def line(seed: SeedReplay) -> str:
     """Say how one seed compares."""
     then, now = seed.then, seed.now
     if seed.same:

@@ -10,10 +10,10 @@ from trueloop.cli.arena import BoardPath
 from trueloop.cli.arena_entry_text import as_record, format_entry_settings, format_outcome, seeds_table
 from trueloop.cli.columns import align_columns, print_line
 from trueloop.core.errors import BoardError
-from trueloop.lab.arena.entry import entry_of
-from trueloop.lab.arena.leaderboard import board_at
-from trueloop.lab.arena.script import script as script_of
-from trueloop.lab.arena.tracks import track_named
+from trueloop.lab.arena.entry import parse_entry
+from trueloop.lab.arena.leaderboard import open_leaderboard
+from trueloop.lab.arena.script import write_script as script_of
+from trueloop.lab.arena.tracks import find_track
 from trueloop.runs.journal_lines import encode_line
 
 
@@ -26,11 +26,11 @@ def show_command(entry: Count, *, script: Flag = False, board: BoardPath = None,
         board: The board's file; by default the user's own.
         json: Print one JSON object and nothing else.
     """
-    row = board_at(board).entry(entry)
-    config = entry_of(json_format.loads(row.config))
+    row = open_leaderboard(board).entry(entry)
+    config = parse_entry(json_format.loads(row.config))
     if script:
-        track = track_named(row.track)
-        if track.mark != row.mark:
+        track = find_track(row.track)
+        if track.fingerprint != row.track_fingerprint:
             raise BoardError(f"The track {row.track!r} is not what it was when entry {row.id} was handed in.")
         print(script_of(track, config, row.seeds[0]), end="")
         return

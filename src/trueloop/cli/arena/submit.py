@@ -14,13 +14,13 @@ from trueloop.cli.columns import print_line
 from trueloop.cli.judging_display import JudgingDisplay
 from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import safe_repr
-from trueloop.lab.arena.entry import entry_of
+from trueloop.lab.arena.entry import parse_entry
 from trueloop.lab.arena.judge_client import check_installed
-from trueloop.lab.arena.judging import hand_in
-from trueloop.lab.arena.leaderboard import Board, Row, State, usual_board
-from trueloop.lab.arena.queue_worker import see_through
+from trueloop.lab.arena.judging import submit_entry
+from trueloop.lab.arena.leaderboard import Leaderboard, Row, State, default_leaderboard_path
+from trueloop.lab.arena.queue_worker import wait_until_judged
 from trueloop.lab.arena.ranking import standings
-from trueloop.lab.arena.tracks import TRACKS, track_named
+from trueloop.lab.arena.tracks import TRACKS, find_track
 from trueloop.runs.journal_lines import encode_line
 
 NOT_RANKED = 3
@@ -43,18 +43,18 @@ def submit_command(
     """
     given = _read(config)
     words = given.pop("track", None), given.pop("name", "anonymous")
-    on = track_named(_text("track", track or words[0]))
-    entry, who = entry_of(given), _text("name", name or words[1])
+    on = find_track(_text("track", track or words[0]))
+    entry, who = parse_entry(given), _text("name", name or words[1])
     check_installed(on)
-    where = Board(board or usual_board())
-    number = hand_in(where, on, entry, who)
+    where = Leaderboard(board or default_leaderboard_path())
+    number = submit_entry(where, on, entry, who)
     with JudgingDisplay(sys.stderr, quiet=json) as display:
-        row = see_through(where, number, display.show)
+        row = wait_until_judged(where, number, display.show)
     if json:
         print(encode_line(as_record(row)), end="")
     else:
         print_line(f"Entry {row.id}. {format_outcome(row)}\n")
-        print_line(ranking_table(standings(where.judged_on(on.name, on.mark), "updates"), "updates"))
+        print_line(ranking_table(standings(where.judged_entries(on.name, on.fingerprint), "updates"), "updates"))
     return _code(row)
 
 

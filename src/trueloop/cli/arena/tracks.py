@@ -25,7 +25,7 @@ def tracks_command(*, json: Flag = False) -> None:
         return
     for track in TRACKS.values():
         print_line(f"{track.name}: {track.title}")
-        print_line(f"    {track.told}")
+        print_line(f"    {track.description}")
         print_line(f"    to beat: {format_entry_settings(track.baseline)}\n")
     rows = [[field["name"], _default(field), _range(field), field["help"]] for field in fields]
     print_line(
@@ -42,12 +42,12 @@ def as_record(track: Track) -> dict[str, object]:
     return {
         "name": track.name,
         "title": track.title,
-        "told": track.told,
+        "told": track.description,
         "target": track.target,
         "goal": f"{format_percent(track.target)} on two held-out splits",
         "examples": track.examples,
-        "baseline": track.baseline.changes(),
-        "mark": track.mark,
+        "baseline": track.baseline.non_default_settings(),
+        "mark": track.fingerprint,
         "model": track.model,
     }
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from trueloop.app.option_types import Count, Flag
 from trueloop.cli.columns import align_columns, print_line, terminal_width
-from trueloop.cli.run_cells import best_cell, progress_cell, started_cell, value_cell, duration_cell
+from trueloop.cli.run_cells import best_cell, duration_cell, progress_cell, started_cell, value_cell
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import format_count
 from trueloop.runs.journal_lines import encode_line

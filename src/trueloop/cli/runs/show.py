@@ -7,7 +7,7 @@ from typing import Any
 
 from trueloop.app.option_types import Flag
 from trueloop.cli.columns import align_columns, print_line, terminal_width
-from trueloop.cli.run_cells import metric_cell, best_cell, progress_cell, started_cell, duration_cell
+from trueloop.cli.run_cells import best_cell, duration_cell, metric_cell, progress_cell, started_cell
 from trueloop.cli.runs import Root
 from trueloop.core.formatting import format_count, format_float, replace_unprintable
 from trueloop.runs.history import History
@@ -70,8 +70,10 @@ def _head(seen: Overview, history: History) -> list[list[str]]:
     processes = f", in {format_count(history.processes, 'process')}" if history.processes > 1 else ""
     pairs = {
         "run": seen.name, "path": str(seen.path), "run id": seen.run_id, "recipe": seen.recipe, "state": seen.state,
-        "started": started_cell(seen), "update": f"{progress_cell(seen)}, epoch {seen.record['epoch']}/{seen.record['epochs']}",
-        "time": duration_cell(seen) + processes, "best": best_cell(seen), "skipped": str(len(history.skipped) or "none"),
+        "started": started_cell(seen),
+        "update": f"{progress_cell(seen)}, epoch {seen.record['epoch']}/{seen.record['epochs']}",
+        "time": duration_cell(seen) + processes, "best": best_cell(seen),
+        "skipped": str(len(history.skipped) or "none"),
     }  # fmt: skip
     return [[name, value] for name, value in pairs.items()]
 

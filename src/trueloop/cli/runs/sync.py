@@ -13,7 +13,7 @@ from trueloop.cli.runs import Root
 from trueloop.core.formatting import format_count, replace_unprintable
 
 _OUTCOME_TEXT = {
-    "whole": "was whole",
+    "complete": "was complete",
     "copied": "copied",
     "rewritten": "rewritten",
     "busy": "is being copied by another process",

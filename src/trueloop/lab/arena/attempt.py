@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from trueloop.core.findings import Severity
 from trueloop.core.formatting import to_single_line
 from trueloop.failures.selection import FailureSelection
-from trueloop.lab.arena.script import reference, script
-from trueloop.lab.arena.tracks import track_named
+from trueloop.lab.arena.script import write_reference_script, write_script
+from trueloop.lab.arena.tracks import find_track
 from trueloop.lab.arena.trial import End, Found, Job, Point, Trial
 from trueloop.sanitizer.launch import FINDINGS_EXIT_CODE, LaunchResult, launch
 from trueloop.sanitizer.run_program import ProgramCommand, run_program
@@ -26,18 +26,18 @@ from trueloop.sanitizer.run_program import ProgramCommand, run_program
 if TYPE_CHECKING:
     from torch import nn
 
-EVERY_S: Final = 0.05
+POLL_INTERVAL_S: Final = 0.05
 """Between two looks at the curve of a run that goes on."""
-TURNS: Final = 5
+MAX_TIMED_RUNS: Final = 5
 """Times that a run is timed at most: some are over before a coarse clock of the CPU's time has moved much."""
-ENOUGH_S: Final = 0.08
+MIN_TIMED_S: Final = 0.08
 """Seconds of training, over all turns, after which it is timed no more."""
 
-Tell = Callable[[list[Point]], None]
+CurveCallback = Callable[[list[Point]], None]
 """Hears the points of the curve that are new, and of none at all when it has ended and is run once more."""
 
 
-def attempt(job: Job, folder: Path, tell: Tell, trouble: Callable[[], str]) -> Trial:
+def run_job(job: Job, folder: Path, tell: CurveCallback, trouble: Callable[[], str]) -> Trial:
     """Run one job to its end.
 
     Args:
@@ -46,24 +46,24 @@ def attempt(job: Job, folder: Path, tell: Tell, trouble: Callable[[], str]) -> T
         tell: hears the curve of the watched run.
         trouble: what was printed on standard error last.
     """
-    track = track_named(job.track)
+    track = find_track(job.track)
     path = folder / f"{job.track}.py"
-    path.write_text(script(track, job.entry, job.seed, practice=job.practice), encoding="utf-8")
-    with _following(tell):
+    path.write_text(write_script(track, job.entry, job.seed, practice=job.practice), encoding="utf-8")
+    with _curve_reported(tell):
         launched = launch(ProgramCommand(target=str(path)), FailureSelection(), stop_on_error=True)
-    trial = _judged(job.seed, launched, trouble)
+    trial = _judge_run(job.seed, launched, trouble)
     if job.once or trial.end != End.REACHED:
         return trial
     tell([])
     beside = folder / "reference.py"
-    beside.write_text(reference(track, job.seed), encoding="utf-8")
-    times, names = _timed(path, beside)
-    if (names["reached"], _digest(names["model"])) != (trial.updates, trial.digest):
+    beside.write_text(write_reference_script(track, job.seed), encoding="utf-8")
+    times, names = _time_against_reference(path, beside)
+    if (names["reached"], _weights_digest(names["model"])) != (trial.updates, trial.digest):
         return replace(trial, end=End.FAILED.value, why="The same script came to other weights the second time.")
     return replace(trial, time=times)
 
 
-def _judged(seed: int, launched: LaunchResult, trouble: Callable[[], str]) -> Trial:
+def _judge_run(seed: int, launched: LaunchResult, trouble: Callable[[], str]) -> Trial:
     names = vars(sys.modules["__main__"])
     curve = cast("list[Point]", names.get("curve", []))
     update, examples, accuracy = curve[-1] if curve else (0, 0, 0.0)
@@ -90,19 +90,19 @@ def _judged(seed: int, launched: LaunchResult, trouble: Callable[[], str]) -> Tr
     if launched.code not in (0, FINDINGS_EXIT_CODE):
         return replace(trial, why=f"It ended with exit code {launched.code}: {to_single_line(trouble())}")
     end = End.REACHED if names["reached"] else End.NOT_REACHED
-    return replace(trial, end=end.value, digest=_digest(names["model"]))
+    return replace(trial, end=end.value, digest=_weights_digest(names["model"]))
 
 
-def _timed(path: Path, beside: Path) -> tuple[float | None, Mapping[str, Any]]:
+def _time_against_reference(path: Path, beside: Path) -> tuple[float | None, Mapping[str, Any]]:
     """Run a script unwatched, in turns with another one; return the ratio of their times per example, and its names.
 
     The ratio is None where the clock of the CPU's time did not move.
     """
     seconds, examples = dict.fromkeys((beside, path), 0.0), dict.fromkeys((beside, path), 0)
     names: Mapping[str, Any] = {}
-    for turn in range(TURNS):
+    for turn in range(MAX_TIMED_RUNS):
         for each in (beside, path):
-            if turn == 0 or seconds[each] < ENOUGH_S:
+            if turn == 0 or seconds[each] < MIN_TIMED_S:
                 run_program(ProgramCommand(target=str(each)))
                 ran = vars(sys.modules["__main__"])
                 seconds[each] += ran["train_s"]
@@ -113,7 +113,7 @@ def _timed(path: Path, beside: Path) -> tuple[float | None, Mapping[str, Any]]:
     return (seconds[path] / examples[path]) / (seconds[beside] / examples[beside]), names
 
 
-def _digest(model: nn.Module) -> str:
+def _weights_digest(model: nn.Module) -> str:
     """Name the weights: equal for equal bits."""
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
@@ -123,7 +123,7 @@ def _digest(model: nn.Module) -> str:
 
 
 @contextmanager
-def _following(tell: Tell) -> Generator[None]:
+def _curve_reported(tell: CurveCallback) -> Generator[None]:
     """Look at the script's own curve now and then; its thread trains, and hears nothing of it."""
     ended = threading.Event()
     told = 0
@@ -140,7 +140,7 @@ def _following(tell: Tell) -> Generator[None]:
             tell(new)
 
     def follow() -> None:
-        while not ended.wait(EVERY_S):
+        while not ended.wait(POLL_INTERVAL_S):
             look()
 
     before = sys.modules["__main__"]

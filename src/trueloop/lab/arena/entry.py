@@ -15,10 +15,10 @@ from trueloop.core.errors import InvalidConfig
 from trueloop.core.untrusted_input import Bounds, parse_record
 
 DIGITS: Final = 3
-BATCH: Final = 256
-ACCUMULATION: Final = 8
-UPDATES: Final = 1500
-OF_SOME: Final = {
+MAX_BATCH: Final = 256
+MAX_ACCUMULATION: Final = 8
+MAX_UPDATES: Final = 1500
+OPTIMIZER_SETTINGS: Final = {
     "momentum": ("sgd", "nesterov", "rmsprop"),
     "beta1": ("adam", "adamw"),
     "beta2": ("adam", "adamw"),
@@ -38,13 +38,13 @@ class Entry:
     beta1: Annotated[float, Bounds(0.0, 0.99), "of Adam and AdamW: average of the gradients"] = 0.9
     beta2: Annotated[float, Bounds(0.5, 0.9999), "of Adam and AdamW: average of their squares"] = 0.999
     weight_decay: Annotated[float, Bounds(0.0, 1.0), "decoupled in AdamW, added to the gradient elsewhere"] = 0.0
-    batch: Annotated[int, Bounds(1, BATCH), "examples per batch"] = 32
-    accumulation: Annotated[int, Bounds(1, ACCUMULATION), "batches per update"] = 1
+    batch: Annotated[int, Bounds(1, MAX_BATCH), "examples per batch"] = 32
+    accumulation: Annotated[int, Bounds(1, MAX_ACCUMULATION), "batches per update"] = 1
     schedule: Annotated[Literal["constant", "linear", "cosine"], "from the highest rate to zero at the last update"] = (
         "constant"
     )
     warmup: Annotated[int, Bounds(0, 500), "updates in which the rate climbs to its highest"] = 0
-    updates: Annotated[int, Bounds(10, UPDATES), "the schedule's length, and the end"] = UPDATES
+    updates: Annotated[int, Bounds(10, MAX_UPDATES), "the schedule's length, and the end"] = MAX_UPDATES
     clip: Annotated[float, Bounds(0.0, 100.0), "largest norm of the gradient; 0 = it is not clipped"] = 0.0
     label_smoothing: Annotated[float, Bounds(0.0, 0.5), "share of the target that goes to all classes alike"] = 0.0
     initialisation: Annotated[
@@ -57,7 +57,7 @@ class Entry:
             value = getattr(self, field.name)
             if isinstance(value, float):
                 object.__setattr__(self, field.name, float(f"{value:.{DIGITS}g}"))
-            if self.optimizer not in OF_SOME.get(field.name, (self.optimizer,)):
+            if self.optimizer not in OPTIMIZER_SETTINGS.get(field.name, (self.optimizer,)):
                 object.__setattr__(self, field.name, field.default)
         if self.optimizer == "nesterov" and not self.momentum:
             object.__setattr__(self, "optimizer", "sgd")
@@ -70,13 +70,13 @@ class Entry:
         """Write it as JSON, so that equal entries are equal texts."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 
-    def changes(self) -> dict[str, Any]:
+    def non_default_settings(self) -> dict[str, Any]:
         """Return what is not as the defaults are."""
         plain = asdict(Entry())
         return {name: value for name, value in asdict(self).items() if value != plain[name]}
 
 
-def entry_of(given: Mapping[str, Any]) -> Entry:
+def parse_entry(given: Mapping[str, Any]) -> Entry:
     """Read an entry out of what somebody sent.
 
     Raises:

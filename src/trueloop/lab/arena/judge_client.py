@@ -22,31 +22,31 @@ from trueloop.core.untrusted_input import parse_record
 from trueloop.lab.arena.tracks import Track
 from trueloop.lab.arena.trial import Job, Point, Trial
 
-Tell = Callable[[list[Point]], None]
-Answers = SimpleQueue[Mapping[str, Any] | None]
+CurveCallback = Callable[[list[Point]], None]
+MessageQueue = SimpleQueue[Mapping[str, Any] | None]
 """What is heard of one job; None where its process has ended."""
 
 
-class _Line:
+class _MessageRouter:
     """Who waits for an answer of one process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[int, Answers] = {}
+        self._waiting: dict[int, MessageQueue] = {}
         self._ended = False
 
-    def join(self, number: int, answers: Answers) -> _Line:
+    def subscribe(self, number: int, answers: MessageQueue) -> _MessageRouter:
         with self._lock:
             self._waiting[number] = answers
             if self._ended:
                 answers.put(None)
         return self
 
-    def leave(self, number: int) -> None:
+    def unsubscribe(self, number: int) -> None:
         with self._lock:
             self._waiting.pop(number, None)
 
-    def pass_on(self, message: Mapping[str, Any]) -> None:
+    def dispatch(self, message: Mapping[str, Any]) -> None:
         with self._lock:
             if (answers := self._waiting.get(message["id"])) is not None:
                 answers.put(message)
@@ -58,7 +58,7 @@ class _Line:
                 answers.put(None)
 
 
-class Referee:
+class JudgeClient:
     """Runs jobs in a process that is started by the first one; any thread may ask, and waits for its answer."""
 
     def __init__(self) -> None:
@@ -66,21 +66,21 @@ class Referee:
         self._ids = count(1)
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
-        self._said = "nothing was said."
+        self._last_error = "nothing was said."
         self._thread: threading.Thread | None = None
-        self._line = _Line()
+        self._router = _MessageRouter()
         self._versions: Mapping[str, str] = {}
         self._closed = False
 
     def run(
-        self, job: Job, tell: Tell = lambda points: None, *, began: Callable[[int], None] = lambda number: None
+        self, job: Job, on_points: CurveCallback = lambda points: None, *, on_start: Callable[[int], None] = lambda number: None
     ) -> Trial:
         """Run a job and return what came of it; its ``id`` is given anew.
 
         Args:
             job: what to run.
-            tell: hears the points of the curve as they come, and of none when the run is repeated.
-            began: hears the number under which it can be stopped.
+            on_points: hears the points of the curve as they come, and of none when the run is repeated.
+            on_start: hears the number under which it can be stopped.
 
         Raises:
             BoardError: the referee's process ended: this job may be begun anew with the next one.
@@ -90,37 +90,37 @@ class Referee:
         def hear(points: list[Point]) -> None:
             nonlocal heard
             heard += 1
-            tell(points)
+            on_points(points)
 
-        trial = self._run(job, hear, began)
+        trial = self._run(job, hear, on_start)
         if trial is None and not heard:  # it had just left, being idle; a curve is not told twice
-            trial = self._run(job, hear, began)
+            trial = self._run(job, hear, on_start)
         if trial is None:
-            raise BoardError(f"The referee's process ended: {self._said}", fix="Hand the entry in again.")
+            raise BoardError(f"The referee's process ended: {self._last_error}", fix="Hand the entry in again.")
         return trial
 
-    def _run(self, job: Job, tell: Tell, began: Callable[[int], None]) -> Trial | None:
-        number, answers = next(self._ids), Answers()
+    def _run(self, job: Job, on_points: CurveCallback, on_start: Callable[[int], None]) -> Trial | None:
+        number, answers = next(self._ids), MessageQueue()
         with self._lock:
             if self._closed:
                 return None
             self._start()
-            waiting = self._line.join(number, answers)
+            waiting = self._router.subscribe(number, answers)
             self._send({"do": "run", "job": asdict(replace(job, id=number))})
-        began(number)
+        on_start(number)
         try:
             while (message := answers.get()) is not None:
                 if message["kind"] == "done":
                     return parse_record(Trial, message["trial"])
-                tell([(u, e, a) for u, e, a in message["points"]])
+                on_points([(u, e, a) for u, e, a in message["points"]])
         finally:
-            waiting.leave(number)
+            waiting.unsubscribe(number)
         return None
 
-    def stop(self, number: int) -> None:
+    def stop(self, job_id: int) -> None:
         """End a job that runs or waits; `run` returns what it came to."""
         with self._lock:
-            self._send({"do": "stop", "id": number})
+            self._send({"do": "stop", "id": job_id})
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions that decide the bits of a run; known once a job has run."""
@@ -137,7 +137,7 @@ class Referee:
             self._closed = True
             self._end()
 
-    def __enter__(self) -> Referee:
+    def __enter__(self) -> JudgeClient:
         return self
 
     def __exit__(
@@ -160,8 +160,8 @@ class Referee:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             start_new_session=True,  # Ctrl-C is for us: it ends when we do
         )
-        self._line = _Line()
-        self._thread = threading.Thread(target=self._hear, args=(self._process, self._errors, self._line), daemon=True)
+        self._router = _MessageRouter()
+        self._thread = threading.Thread(target=self._read_messages, args=(self._process, self._errors, self._router), daemon=True)
         self._thread.start()
 
     def _end(self) -> None:
@@ -187,7 +187,7 @@ class Referee:
                 self._process.stdin.write(json.dumps(order).encode() + b"\n")
                 self._process.stdin.flush()
 
-    def _hear(self, process: subprocess.Popen[bytes], errors: IO[bytes], line: _Line) -> None:
+    def _read_messages(self, process: subprocess.Popen[bytes], errors: IO[bytes], line: _MessageRouter) -> None:
         assert process.stdout is not None
         for text in process.stdout:
             if not text.endswith(b"\n"):  # it was ended in the middle of a line
@@ -196,16 +196,16 @@ class Referee:
             if message["kind"] == "ready":
                 self._versions = message["versions"]
             else:
-                line.pass_on(message)
+                line.dispatch(message)
         process.wait()
         process.stdout.close()
-        self._note_last_words(errors)
+        self._record_last_error(errors)
         line.end()
 
-    def _note_last_words(self, errors: IO[bytes]) -> None:
+    def _record_last_error(self, errors: IO[bytes]) -> None:
         errors.seek(0)
         lines = errors.read().decode(errors="replace").strip().splitlines()
-        self._said = lines[-1] if lines else "nothing was said."
+        self._last_error = lines[-1] if lines else "nothing was said."
 
 
 def check_installed(track: Track) -> None:

@@ -27,12 +27,12 @@ from typing import Any, Final
 from trueloop.core.errors import TrueloopError
 from trueloop.core.untrusted_input import parse_record
 from trueloop.failures.load import catalogue, known_errors
-from trueloop.lab.arena.attempt import attempt
-from trueloop.lab.arena.trial import CPU_S, ROOM_MIB, WALL_S, End, Job, Point, Trial
+from trueloop.lab.arena.attempt import run_job
+from trueloop.lab.arena.trial import MAX_CPU_S, MAX_EXTRA_MIB, MAX_WALL_S, End, Job, Point, Trial
 from trueloop.version import __version__
 
-AT_ONCE: Final = 2
-IDLE_S: Final = 120.0  # without a job, until it gives its memory back
+MAX_RUNNING: Final = 2
+IDLE_TIMEOUT_S: Final = 120.0  # without a job, until it gives its memory back
 NICE: Final = 5  # below whoever waits for us
 ENDED: Final = "It was ended from outside."
 LINE_BYTES: Final = 1 << 16
@@ -49,8 +49,8 @@ class _Running:
     late: bool = False
 
 
-class Refereeing:
-    """Runs jobs, at most `AT_ONCE` at a time; one thread, so that it may fork."""
+class JudgeProcess:
+    """Runs jobs, at most `MAX_RUNNING` at a time; one thread, so that it may fork."""
 
     def __init__(self, source: int, out: int) -> None:
         self._source, self._out = source, out
@@ -59,19 +59,19 @@ class Refereeing:
         self._waiting: deque[Job] = deque()
         self._running: dict[int, _Running] = {}
         self._pending = b""
-        self._worked_s = time.monotonic()
+        self._last_busy_s = time.monotonic()
 
     def serve(self) -> None:
         """Work until the input ends, or nobody has asked for long; then end what still runs."""
         try:
-            while self._busy():
+            while self._is_busy():
                 for key, _ in self._selector.select(timeout=0.5):
                     if key.data is not None:
-                        self._hear(key.data)
-                    elif not self._read():
+                        self._read_job(key.data)
+                    elif not self._read_commands():
                         return
-                self._end_late()
-                while self._waiting and len(self._running) < AT_ONCE:
+                self._kill_late_jobs()
+                while self._waiting and len(self._running) < MAX_RUNNING:
                     self._start(self._waiting.popleft())
         finally:
             for running in self._running.values():
@@ -79,13 +79,13 @@ class Refereeing:
                 os.waitpid(running.process, 0)
                 shutil.rmtree(running.folder, ignore_errors=True)
 
-    def _busy(self) -> bool:
+    def _is_busy(self) -> bool:
         now = time.monotonic()
         if self._running or self._waiting:
-            self._worked_s = now
-        return now - self._worked_s < IDLE_S
+            self._last_busy_s = now
+        return now - self._last_busy_s < IDLE_TIMEOUT_S
 
-    def _read(self) -> bool:
+    def _read_commands(self) -> bool:
         data = os.read(self._source, LINE_BYTES)
         *lines, self._pending = (self._pending + data).split(b"\n")
         for line in lines:
@@ -110,13 +110,13 @@ class Refereeing:
         heard, tells = os.pipe()
         process = os.fork()
         if process == 0:
-            _in_child(job, Path(folder), tells, close=(heard, self._source, self._out, *self._running))
+            _run_in_child(job, Path(folder), tells, close=(heard, self._source, self._out, *self._running))
         os.close(tells)
-        deadline_s = time.monotonic() + WALL_S
+        deadline_s = time.monotonic() + MAX_WALL_S
         self._running[heard] = _Running(job=job, process=process, folder=folder, deadline_s=deadline_s)
         self._selector.register(heard, selectors.EVENT_READ, heard)
 
-    def _hear(self, pipe: int) -> None:
+    def _read_job(self, pipe: int) -> None:
         running = self._running[pipe]
         data = os.read(pipe, LINE_BYTES)
         *lines, running.pending = (running.pending + data).split(b"\n")
@@ -125,29 +125,29 @@ class Refereeing:
             running.done = running.done or message["kind"] == "done"
             self._send({"id": running.job.id, **message})
         if not data:
-            self._ended(pipe)
+            self._finish_job(pipe)
 
-    def _ended(self, pipe: int) -> None:
+    def _finish_job(self, pipe: int) -> None:
         running = self._running.pop(pipe)
         self._selector.unregister(pipe)
         os.close(pipe)
         _, status = os.waitpid(running.process, 0)
         shutil.rmtree(running.folder, ignore_errors=True)
         if not running.done:
-            trial = _cut_short(running, status)
+            trial = _killed_trial(running, status)
             self._send({"id": running.job.id, "kind": "done", "trial": asdict(trial)})
 
-    def _end_late(self) -> None:
+    def _kill_late_jobs(self) -> None:
         for running in self._running.values():
             if not running.late and time.monotonic() > running.deadline_s:
                 running.late = True
                 os.kill(running.process, signal.SIGKILL)
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        send(self._out, message)
+        send_message(self._out, message)
 
 
-def send(out: int, message: Mapping[str, Any]) -> None:
+def send_message(out: int, message: Mapping[str, Any]) -> None:
     """Write one message as a line, whole."""
     data = memoryview(json.dumps(message, allow_nan=False, separators=(",", ":")).encode() + b"\n")
     while data:
@@ -167,13 +167,13 @@ def versions() -> dict[str, str]:
     }
 
 
-def _cut_short(running: _Running, status: int) -> Trial:
+def _killed_trial(running: _Running, status: int) -> Trial:
     """Say what ended a job before it could say anything itself."""
     by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
     if running.late:
-        why = f"It took more than {WALL_S:.0f} s."
+        why = f"It took more than {MAX_WALL_S:.0f} s."
     elif by == signal.SIGXCPU:
-        why = f"It took more than {CPU_S} s of a core."
+        why = f"It took more than {MAX_CPU_S} s of a core."
     elif by == signal.SIGKILL:
         why = ENDED
     else:
@@ -182,47 +182,47 @@ def _cut_short(running: _Running, status: int) -> Trial:
     return Trial(seed=running.job.seed, end=end.value, why=why)
 
 
-def _in_child(job: Job, folder: Path, tells: int, close: tuple[int, ...]) -> None:
+def _run_in_child(job: Job, folder: Path, tells: int, close: tuple[int, ...]) -> None:
     """Run a job in the forked child, which ends here."""
     code = 1
     try:
         for handle in close:
             os.close(handle)
-        _bound()
+        _apply_limits()
         os.nice(NICE)
         errors = folder / "stderr"
-        _redirect(errors)
+        _redirect_output(errors)
 
         def told(points: list[Point]) -> None:
-            send(tells, {"kind": "curve", "points": points})
+            send_message(tells, {"kind": "curve", "points": points})
 
         try:
-            trial = attempt(job, folder, told, lambda: _last_line(errors))
+            trial = run_job(job, folder, told, lambda: _last_line(errors))
         except MemoryError:
-            trial = Trial(seed=job.seed, end=End.STOPPED.value, why=f"It took more than {ROOM_MIB} MiB of memory.")
+            trial = Trial(seed=job.seed, end=End.STOPPED.value, why=f"It took more than {MAX_EXTRA_MIB} MiB of memory.")
         except TrueloopError as error:
             trial = Trial(seed=job.seed, end=End.FAILED.value, why=error.what)
-        send(tells, {"kind": "done", "trial": asdict(trial)})
+        send_message(tells, {"kind": "done", "trial": asdict(trial)})
         code = 0
     finally:
         os._exit(code)
 
 
-def _bound() -> None:
+def _apply_limits() -> None:
     """Bound the time and the memory of this process."""
     import resource
 
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 5))
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S + 5))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     except OSError:  # not Linux: time is bounded, and with it the examples
         return
-    most = pages * resource.getpagesize() + (ROOM_MIB << 20)
+    most = pages * resource.getpagesize() + (MAX_EXTRA_MIB << 20)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def _redirect(errors: Path) -> None:
+def _redirect_output(errors: Path) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     kept = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for handle, place in ((nothing, 0), (nothing, 1), (kept, 2)):
@@ -234,7 +234,7 @@ def _last_line(errors: Path) -> str:
     return lines[-1][:500] if lines else ""
 
 
-def _warm() -> None:
+def _warm_up() -> None:
     """Import what every job needs, so that a fork has it: the first optimizer alone brings some 800 modules."""
     import torch
 
@@ -252,9 +252,9 @@ def main() -> None:
     out = os.dup(1)
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _warm()
-    send(out, {"kind": "ready", "versions": versions()})
-    Refereeing(0, out).serve()
+    _warm_up()
+    send_message(out, {"kind": "ready", "versions": versions()})
+    JudgeProcess(0, out).serve()
 
 
 if __name__ == "__main__":

@@ -14,15 +14,15 @@ from typing import Annotated, Any, Final
 
 from trueloop.core.errors import BoardError, InvalidConfig
 from trueloop.core.untrusted_input import Bounds, parse_record
-from trueloop.lab.arena.entry import Entry, entry_of
-from trueloop.lab.arena.judge_client import Referee
-from trueloop.lab.arena.leaderboard import Board, Row, State, Submission
-from trueloop.lab.arena.tracks import TRACKS, Track, track_named
-from trueloop.lab.arena.trial import MISSES, SEED_BOUND, SEEDS, End, Job, Point, Trial
+from trueloop.lab.arena.entry import Entry, parse_entry
+from trueloop.lab.arena.judge_client import JudgeClient
+from trueloop.lab.arena.leaderboard import Leaderboard, Row, State, Submission
+from trueloop.lab.arena.tracks import TRACKS, Track, find_track
+from trueloop.lab.arena.trial import MAX_MISSES, MAX_SEED, SEEDS, End, Job, Point, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
+class SeedReplay:
     """One seed of an entry, then and now."""
 
     then: Trial
@@ -31,14 +31,14 @@ class Replayed:
     @property
     def same(self) -> bool:
         """True where it came to the same end at the same update, with the same weights to the bit."""
-        return _essence(self.then) == _essence(self.now)
+        return _comparable_result(self.then) == _comparable_result(self.now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
     """An entry run again."""
 
-    seeds: tuple[Replayed, ...]
+    seeds: tuple[SeedReplay, ...]
     differing: dict[str, tuple[str, str]]
     """Versions that are not those of then: name -> (then, now)."""
 
@@ -48,37 +48,37 @@ class Replay:
         return all(seed.same for seed in self.seeds)
 
 
-def replay(row: Row, referee: Referee, told: Callable[[Replayed], None] = lambda seed: None) -> Replay:
+def replay_entry(row: Row, judge: JudgeClient, on_seed: Callable[[SeedReplay], None] = lambda seed: None) -> Replay:
     """Run every seed of an entry again. Nothing is written on the board.
 
     Raises:
         BoardError: the entry is not judged yet, was never run, or the track is not what it was.
     """
-    if row.open or not row.trials or row.trials[0].end == End.FAILED:
+    if row.is_open or not row.trials or row.trials[0].end == End.FAILED:
         raise BoardError(f"Entry {row.id} has no result to compare with: it is {row.state}.")
-    if track_named(row.track).mark != row.mark:
+    if find_track(row.track).fingerprint != row.track_fingerprint:
         raise BoardError(
             f"The track {row.track!r} is not what it was when entry {row.id} was judged.",
             fix=f"Replay it with trueloop {row.versions.get('trueloop', 'of then')}.",
         )
-    seeds: list[Replayed] = []
+    seeds: list[SeedReplay] = []
     for then in row.trials:
-        seeds.append(Replayed(then=then, now=referee.run(replace(job_of(row, then.seed), once=True))))
-        told(seeds[-1])
-    now = referee.versions()
+        seeds.append(SeedReplay(then=then, now=judge.run(replace(seed_job(row, then.seed), once=True))))
+        on_seed(seeds[-1])
+    now = judge.versions()
     names = row.versions.keys() | now.keys()
     differing = {name: (row.versions.get(name, "?"), now.get(name, "?")) for name in sorted(names)}
     return Replay(seeds=tuple(seeds), differing={name: pair for name, pair in differing.items() if pair[0] != pair[1]})
 
 
-def _essence(trial: Trial) -> tuple[object, ...]:
+def _comparable_result(trial: Trial) -> tuple[object, ...]:
     """What must be the same again: time is not, and what is found names the same failure."""
     code = trial.found.code if trial.found else ""
     return (trial.end, trial.updates, trial.examples, trial.accuracy, trial.digest, code)
 
 
 @contextmanager
-def turn(board: Path) -> Generator[bool]:
+def judging_lock(board: Path) -> Generator[bool]:
     """Try to become the board's only judge, without waiting; false where another one is.
 
     Args:
@@ -107,13 +107,13 @@ def turn(board: Path) -> Generator[bool]:
         os.close(handle)
 
 
-TELL_S: Final = 0.2
+PROGRESS_INTERVAL_S: Final = 0.2
 """Between two notes of progress on the board."""
 BASELINE: Final = "baseline"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signed:
+class ContestantName:
     """Who hands in."""
 
     name: Annotated[str, Bounds(1, 32), "shown on the board"] = "anonymous"
@@ -125,7 +125,7 @@ class Signed:
             )
 
 
-def hand_in(board: Board, track: Track, entry: Entry, name: str) -> int:
+def submit_entry(board: Leaderboard, track: Track, entry: Entry, name: str) -> int:
     """Put an entry into the queue, the track's baseline before it where that was never judged; return its number.
 
     The seeds are drawn here, from the system: nobody knows them before the entry is handed in.
@@ -134,94 +134,94 @@ def hand_in(board: Board, track: Track, entry: Entry, name: str) -> int:
         InvalidConfig: a name that cannot be shown.
         BoardError: the queue or the board is full, or nobody could take the turn to judge it here.
     """
-    signed = parse_record(Signed, {"name": name})
-    with turn(board.path):  # where it cannot be taken, the entry would wait for ever
+    signed = parse_record(ContestantName, {"name": name})
+    with judging_lock(board.path):  # where it cannot be taken, the entry would wait for ever
         pass
     now = time.time()
-    if not board.has_baseline(track.name, track.mark):
+    if not board.has_baseline(track.name, track.fingerprint):
         board.submit(_submission(track, track.baseline, BASELINE, baseline=True), now)
     return board.submit(_submission(track, entry, signed.name), now)
 
 
 def judge_waiting(
-    board: Board, referee: Referee, *, until: int | None = None, told: Callable[[Row], None] = lambda row: None
+    board: Leaderboard, judge: JudgeClient, *, until: int | None = None, on_entry: Callable[[Row], None] = lambda row: None
 ) -> bool:
     """Judge entry after entry, if it is our turn.
 
     Args:
         board: whose queue.
-        referee: runs them.
+        judge: runs them.
         until: stop when this entry has been judged; None = when none waits.
-        told: hears each entry that is begun.
+        on_entry: hears each entry that is begun.
 
     Returns:
         False where another process judges.
     """
-    with turn(board.path) as mine:
+    with judging_lock(board.path) as mine:
         if not mine:
             return False
-        while (row := board.begin()) is not None:
-            told(row)
+        while (row := board.claim_next()) is not None:
+            on_entry(row)
             try:
-                _judge(board, referee, row)
+                _judge_entry(board, judge, row)
             except BoardError:
-                if referee.closed:
-                    board.spare(row.id)
+                if judge.closed:
+                    board.uncount_attempt(row.id)
                 raise
             if row.id == until:
                 break
     return True
 
 
-def job_of(row: Row, seed: int) -> Job:
+def seed_job(row: Row, seed: int) -> Job:
     """Return the job that one seed of an entry is."""
-    return Job(id=0, track=row.track, entry=entry_of(json.loads(row.config)), seed=seed)
+    return Job(id=0, track=row.track, entry=parse_entry(json.loads(row.config)), seed=seed)
 
 
 def _submission(track: Track, entry: Entry, name: str, *, baseline: bool = False) -> Submission:
-    seeds = tuple(secrets.randbelow(SEED_BOUND) for _ in range(SEEDS))
+    seeds = tuple(secrets.randbelow(MAX_SEED) for _ in range(SEEDS))
     return Submission(
-        track=track.name, mark=track.mark, name=name, config=entry.as_json(), seeds=seeds, baseline=baseline
+        track=track.name, track_fingerprint=track.fingerprint, name=name, config=entry.as_json(), seeds=seeds, baseline=baseline
     )
 
 
-def _judge(board: Board, referee: Referee, row: Row) -> State:
+def _judge_entry(board: Leaderboard, referee: JudgeClient, row: Row) -> State:
     trials: list[Trial] = []
     curves: dict[int, list[Point]] = {}
     known = TRACKS.get(row.track)
-    if known is None or known.mark != row.mark:
+    if known is None or known.fingerprint != row.track_fingerprint:
         trials.append(Trial(seed=0, end=End.FAILED.value, why="It was handed in for another version of the track."))
-        return board.judged(row.id, trials, {}, versions={}, now=time.time())
+        return board.record_result(row.id, trials, {}, versions={}, now=time.time())
     for place, seed in enumerate(row.seeds):
-        teller = _Teller(board, row.id, {"seed": place, "of": len(row.seeds), "done": _done(trials)})
-        trials.append(referee.run(job_of(row, seed), teller.hear))
+        teller = _ProgressReporter(board, row.id, {"seed": place, "of": len(row.seeds), "done": _finished_seeds(trials)})
+        trials.append(referee.run(seed_job(row, seed), teller.add_points))
         curves[seed] = teller.curve
         missed = sum(trial.end != End.REACHED for trial in trials)
-        if trials[-1].end in (End.FOUND, End.FAILED) or missed == MISSES:
+        if trials[-1].end in (End.FOUND, End.FAILED) or missed == MAX_MISSES:
             break
-    return board.judged(row.id, trials, curves, versions=referee.versions(), now=time.time())
+    return board.record_result(row.id, trials, curves, versions=referee.versions(), now=time.time())
 
 
-def _done(trials: list[Trial]) -> list[dict[str, Any]]:
+def _finished_seeds(trials: list[Trial]) -> list[dict[str, Any]]:
     return [{"end": trial.end, "updates": trial.updates} for trial in trials]
 
 
-class _Teller:
+class _ProgressReporter:
     """Notes on the board how far a seed is, not too often."""
 
-    def __init__(self, board: Board, entry: int, about: Mapping[str, Any]) -> None:
+    def __init__(self, board: Leaderboard, entry: int, about: Mapping[str, Any]) -> None:
         self._board, self._entry, self._about = board, entry, about
-        self._told_s = 0.0
+        self._reported_s = 0.0
         self.curve: list[Point] = []
-        self._tell(again=False)
+        self._report(again=False)
 
-    def hear(self, points: list[Point]) -> None:
+    def add_points(self, points: list[Point]) -> None:
         """Take the next points of its curve in; none at all says that the run is over and repeated."""
         self.curve += points
-        if not points or time.monotonic() - self._told_s >= TELL_S:
-            self._tell(again=not points)
+        if not points or time.monotonic() - self._reported_s >= PROGRESS_INTERVAL_S:
+            self._report(again=not points)
 
-    def _tell(self, *, again: bool) -> None:
-        self._told_s = time.monotonic()
+    def _report(self, *, again: bool) -> None:
+        self._reported_s = time.monotonic()
         update, _, accuracy = self.curve[-1] if self.curve else (0, 0, 0.0)
-        self._board.tell(self._entry, {**self._about, "update": update, "accuracy": accuracy, "again": again})
+        self._board.set_progress(self._entry, {**self._about, "update": update, "accuracy": accuracy, "again": again})

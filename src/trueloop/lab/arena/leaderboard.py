@@ -21,12 +21,12 @@ from trueloop.core.errors import BoardError, InvalidConfig
 from trueloop.core.json_text import parse_json
 from trueloop.core.paths import is_file
 from trueloop.core.untrusted_input import Bounds, parse_record
-from trueloop.lab.arena.entry import entry_of
+from trueloop.lab.arena.entry import parse_entry
 from trueloop.lab.arena.ranking import Judged
-from trueloop.lab.arena.trial import SEED_BOUND, End, Point, Trial, thinned
+from trueloop.lab.arena.trial import MAX_SEED, End, Point, Trial, thin_points
 
 
-def board_at(given: Path | None) -> Board:
+def open_leaderboard(given: Path | None) -> Leaderboard:
     """Open the board that is named, or the user's own.
 
     Raises:
@@ -34,10 +34,10 @@ def board_at(given: Path | None) -> Board:
     """
     if given is not None and not is_file(given):
         raise BoardError(f"There is no board {str(given)!r}.", fix="`trueloop arena submit --board` begins one.")
-    return Board(given or usual_board())
+    return Leaderboard(given or default_leaderboard_path())
 
 
-def usual_board(environment: Mapping[str, str] | None = None, *, platform: str = sys.platform) -> Path:
+def default_leaderboard_path(environment: Mapping[str, str] | None = None, *, platform: str = sys.platform) -> Path:
     """Return the user's own board: a file in the folder that the system keeps programs' data in.
 
     Args:
@@ -55,12 +55,12 @@ def usual_board(environment: Mapping[str, str] | None = None, *, platform: str =
     return folder / "trueloop" / "arena.sqlite3"
 
 
-WAITING: Final = 32  # entries in the queue at most: an hour of judging
-KEPT: Final = 5000  # entries at most: about 125 MB with their curves
-ATTEMPTS: Final = 3  # times an entry is begun anew after its judge was ended
-BUSY_S: Final = 15.0  # how long a write waits for another process's
-NAME: Final = 32  # characters
-LONGEST: Final = 1 << 20  # characters of a field that is read
+MAX_WAITING: Final = 32  # entries in the queue at most: an hour of judging
+MAX_ENTRIES: Final = 5000  # entries at most: about 125 MB with their curves
+MAX_ATTEMPTS: Final = 3  # times an entry is begun anew after its judge was ended
+LOCK_TIMEOUT_S: Final = 15.0  # how long a write waits for another process's
+MAX_NAME: Final = 32  # characters
+MAX_FIELD: Final = 1 << 20  # characters of a field that is read
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -81,7 +81,7 @@ _COLUMNS: Final = (
     "id, track, mark, name, baseline, config, seeds, state, submitted, ended, progress, trials, versions, why"
 )
 _SELECT: Final = f"SELECT {_COLUMNS} FROM entries"  # noqa: S608 - our own columns
-_WAITING: Final = f"{_SELECT} WHERE state IN ('queued', 'judging') ORDER BY baseline DESC, id"
+_SELECT_WAITING: Final = f"{_SELECT} WHERE state IN ('queued', 'judging') ORDER BY baseline DESC, id"
 
 
 class State(StrEnum):
@@ -98,7 +98,7 @@ class State(StrEnum):
     """It could not be judged; ``why`` says what happened."""
 
 
-OPEN: Final = frozenset({State.QUEUED, State.JUDGING})
+OPEN_STATES: Final = frozenset({State.QUEUED, State.JUDGING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class Row:
 
     id: int
     track: str
-    mark: str
+    track_fingerprint: str
     """Of the track as it was then."""
     name: str
     baseline: bool
@@ -124,9 +124,9 @@ class Row:
     why: str
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """True as long as it is not judged."""
-        return self.state in OPEN
+        return self.state in OPEN_STATES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ class Submission:
     """What is handed in; the referee has drawn the seeds."""
 
     track: str
-    mark: str
+    track_fingerprint: str
     name: str
     config: str
     seeds: tuple[int, ...]
@@ -142,7 +142,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class DamagedRow:
     """A row that is not as it was written: it is passed over, and counts for nothing."""
 
     id: int
@@ -150,22 +150,22 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
+class _StoredRow:
     """What is read of a row as it stands; the file may be anybody's."""
 
     id: Annotated[int, Bounds(0, 2**63)]
-    track: Annotated[str, Bounds(1, NAME)]
-    mark: Annotated[str, Bounds(1, 64)]
-    name: Annotated[str, Bounds(1, NAME)]
+    track: Annotated[str, Bounds(1, MAX_NAME)]
+    track_fingerprint: Annotated[str, Bounds(1, 64)]
+    name: Annotated[str, Bounds(1, MAX_NAME)]
     baseline: bool
     config: Annotated[str, Bounds(2, 10_000)]
-    seeds: Annotated[tuple[Annotated[int, Bounds(0, SEED_BOUND)], ...], Bounds(1, 64)]
+    seeds: Annotated[tuple[Annotated[int, Bounds(0, MAX_SEED)], ...], Bounds(1, 64)]
     submitted: Annotated[float, Bounds(0, 1e11)]
     ended: Annotated[float, Bounds(0, 1e11)] | None
-    why: Annotated[str, Bounds(0, LONGEST)]
+    why: Annotated[str, Bounds(0, MAX_FIELD)]
 
 
-class Board:
+class Leaderboard:
     """A board in a file, which is made where there is none.
 
     Args:
@@ -183,7 +183,7 @@ class Board:
             raise BoardError(
                 f"The board's folder {str(path.parent)!r} cannot be made: {error.strerror}.", fix="Give --board."
             ) from error
-        with self._open() as base:
+        with self._connect() as base:
             base.executescript(_SCHEMA)
 
     def submit(self, given: Submission, now: float) -> int:
@@ -192,51 +192,51 @@ class Board:
         Raises:
             BoardError: as many are waiting or kept as may be.
         """
-        with self._open() as base:
+        with self._connect() as base:
             base.execute("BEGIN IMMEDIATE")
             waiting, kept = base.execute("SELECT SUM(state IN ('queued', 'judging')), COUNT(*) FROM entries").fetchone()
-            if (waiting or 0) >= WAITING and not given.baseline:
+            if (waiting or 0) >= MAX_WAITING and not given.baseline:
                 raise BoardError(f"{waiting} entries are waiting already.", fix="Hand yours in when some are judged.")
-            if kept >= KEPT:
+            if kept >= MAX_ENTRIES:
                 raise BoardError(f"The board is full: {kept} entries.", fix="Begin another one with --board.")
             cursor = base.execute(
                 "INSERT INTO entries (track, mark, name, baseline, config, seeds, state, submitted)"
                 " VALUES (?, ?, ?, ?, ?, ?, 'queued', ?)",
                 (
-                    given.track, given.mark, given.name, int(given.baseline), given.config,
+                    given.track, given.track_fingerprint, given.name, int(given.baseline), given.config,
                     json.dumps(given.seeds), now,
                 ),
             )  # fmt: skip
             return cast("int", cursor.lastrowid)
 
-    def ahead(self, entry: int) -> int:
+    def count_ahead(self, entry: int) -> int:
         """Return how many will be judged before an entry, the one being judged included."""
         waiting = [row.id for row in self.open_entries()]
         return waiting.index(entry) if entry in waiting else 0
 
-    def waiting(self) -> int:
+    def count_waiting(self) -> int:
         """Return how many entries are not judged yet."""
-        with self._open() as base:
+        with self._connect() as base:
             return base.execute("SELECT COUNT(*) FROM entries WHERE state IN ('queued', 'judging')").fetchone()[0]
 
     def open_entries(self) -> list[Row]:
         """Return the entries that are not judged yet, the next one first, but for those that are refused."""
-        with self._open() as base:
-            found = base.execute(_WAITING).fetchall()
-        return sorted(_whole(found), key=lambda row: row.state != State.JUDGING)
+        with self._connect() as base:
+            found = base.execute(_SELECT_WAITING).fetchall()
+        return sorted(_valid_rows(found), key=lambda row: row.state != State.JUDGING)
 
-    def begin(self) -> Row | None:
+    def claim_next(self) -> Row | None:
         """Take the oldest entry out of the queue, to judge it; None where there is none.
 
         Only for who has the turn: what another judge had begun, and was ended at, is begun anew.
         """
-        with self._open() as base:
+        with self._connect() as base:
             base.execute("BEGIN IMMEDIATE")
             base.execute(
                 "UPDATE entries SET state = 'failed', why = ? WHERE state = 'judging' AND attempts >= ?",
-                (f"The judging was ended {ATTEMPTS} times before it was done.", ATTEMPTS),
+                (f"The judging was ended {MAX_ATTEMPTS} times before it was done.", MAX_ATTEMPTS),
             )
-            tried = [(each[0], _tried(each)) for each in base.execute(_WAITING)]
+            tried = [(each[0], _parse_row_or_error(each)) for each in base.execute(_SELECT_WAITING)]
             refused = [(number,) for number, row in tried if isinstance(row, BoardError)]
             base.executemany("UPDATE entries SET state = 'failed' WHERE id = ?", refused)
             row = next((row for _, row in tried if isinstance(row, Row)), None)
@@ -247,17 +247,17 @@ class Board:
                 )
         return row
 
-    def spare(self, entry: int) -> None:
+    def uncount_attempt(self, entry: int) -> None:
         """Count a judging that was ended on purpose as none; the entry stays where it is, with its seeds."""
-        with self._open() as base:
+        with self._connect() as base:
             base.execute("UPDATE entries SET attempts = attempts - 1 WHERE id = ? AND state = 'judging'", (entry,))
 
-    def tell(self, entry: int, progress: Mapping[str, Any]) -> None:
+    def set_progress(self, entry: int, progress: Mapping[str, Any]) -> None:
         """Say how far the judging of an entry is."""
-        with self._open() as base:
-            base.execute("UPDATE entries SET progress = ? WHERE id = ? AND state = 'judging'", (_json(progress), entry))
+        with self._connect() as base:
+            base.execute("UPDATE entries SET progress = ? WHERE id = ? AND state = 'judging'", (_to_json(progress), entry))
 
-    def judged(
+    def record_result(
         self,
         entry: int,
         trials: Sequence[Trial],
@@ -268,24 +268,24 @@ class Board:
     ) -> State:
         """Write down how an entry was judged, and return what it came to."""
         state, why = verdict(trials)
-        with self._open() as base:
+        with self._connect() as base:
             base.execute("BEGIN IMMEDIATE")
             written = base.execute(
                 "UPDATE entries SET state = ?, trials = ?, versions = ?, ended = ?, why = ?, progress = '{}'"
                 " WHERE id = ?",
-                (state, _json([asdict(trial) for trial in trials]), _json(versions), now, why, entry),
+                (state, _to_json([asdict(trial) for trial in trials]), _to_json(versions), now, why, entry),
             ).rowcount
             if not written:  # it was taken back meanwhile
                 return state
             base.executemany(
                 "INSERT OR REPLACE INTO curves VALUES (?, ?, ?)",
-                [(entry, seed, _json(thinned(points))) for seed, points in curves.items()],
+                [(entry, seed, _to_json(thin_points(points))) for seed, points in curves.items()],
             )
         return state
 
     def withdraw(self, entry: int) -> bool:
         """Take an entry back whose judging has not begun; false where it has: its luck may have been seen."""
-        with self._open() as base:
+        with self._connect() as base:
             return base.execute("DELETE FROM entries WHERE id = ? AND state = 'queued'", (entry,)).rowcount > 0
 
     def entry(self, entry: int) -> Row:
@@ -294,24 +294,24 @@ class Board:
         Raises:
             BoardError: there is none of this number.
         """
-        with self._open() as base:
+        with self._connect() as base:
             found = base.execute(f"{_SELECT} WHERE id = ?", (entry,)).fetchone() if abs(entry) < 2**63 else None
         if found is None:
             raise BoardError(f"There is no entry {entry} on the board.", fix="`trueloop arena board` lists them.")
-        return _row(found)
+        return _parse_row(found)
 
     def curves(self, entry: int) -> dict[int, list[Point]]:
         """Return the curves of an entry, by seed."""
-        with self._open() as base:
+        with self._connect() as base:
             found = base.execute("SELECT seed, points FROM curves WHERE entry = ?", (entry,)).fetchall()
         try:
-            return {int(seed): [(int(u), int(e), float(a)) for u, e, a in _loaded(points)] for seed, points in found}
+            return {int(seed): [(int(u), int(e), float(a)) for u, e, a in _load_json(points)] for seed, points in found}
         except (ValueError, TypeError, OverflowError) as error:
             raise BoardError(f"A curve of entry {entry} is not as it was written: {error}.") from error
 
-    def judged_on(self, track: str, mark: str) -> list[Judged]:
+    def judged_entries(self, track: str, mark: str) -> list[Judged]:
         """Return the entries of a track that count: run, if only to fail, on the track as it is now; not refused."""
-        with self._open() as base:
+        with self._connect() as base:
             found = base.execute(
                 f"{_SELECT} WHERE track = ? AND mark = ? AND state NOT IN ('queued', 'judging')"
                 " AND NOT (baseline AND state = 'failed') ORDER BY id",
@@ -319,20 +319,20 @@ class Board:
             ).fetchall()
         return [
             Judged(id=row.id, name=row.name, config=row.config, baseline=row.baseline, trials=trials)
-            for row in _whole(found)
-            if (trials := _tries(row))
+            for row in _valid_rows(found)
+            if (trials := _counted_trials(row))
         ]
 
-    def refused(self, track: str) -> list[Refused]:
+    def damaged_rows(self, track: str) -> list[DamagedRow]:
         """Return the rows of a track that are not as they were written, the oldest first."""
-        with self._open() as base:
+        with self._connect() as base:
             found = base.execute(f"{_SELECT} WHERE track = ? ORDER BY id", (track,)).fetchall()
-        read_ = ((each[0], _tried(each)) for each in found)
-        return [Refused(id=number, why=error.what) for number, error in read_ if isinstance(error, BoardError)]
+        read_ = ((each[0], _parse_row_or_error(each)) for each in found)
+        return [DamagedRow(id=number, why=error.what) for number, error in read_ if isinstance(error, BoardError)]
 
     def has_baseline(self, track: str, mark: str) -> bool:
         """True where the baseline of a track as it is now was handed in; one that failed does not count."""
-        with self._open() as base:
+        with self._connect() as base:
             found = base.execute(
                 "SELECT 1 FROM entries WHERE baseline AND track = ? AND mark = ? AND state != 'failed' LIMIT 1",
                 (track, mark),
@@ -340,9 +340,9 @@ class Board:
         return found is not None
 
     @contextmanager
-    def _open(self) -> Generator[sqlite3.Connection]:
+    def _connect(self) -> Generator[sqlite3.Connection]:
         try:
-            with closing(sqlite3.connect(self.path, timeout=BUSY_S)) as base, base:
+            with closing(sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_S)) as base, base:
                 base.execute("PRAGMA trusted_schema = OFF")  # the file may be anybody's
                 base.execute("PRAGMA journal_mode = WAL")
                 base.execute("PRAGMA foreign_keys = ON")
@@ -371,63 +371,63 @@ def verdict(trials: Sequence[Trial]) -> tuple[State, str]:
     return State.NOT_REACHED, f"{why} {stopped.why}" if stopped else why
 
 
-def _tries(row: Row) -> tuple[Trial, ...]:
+def _counted_trials(row: Row) -> tuple[Trial, ...]:
     """Return the runs that count: of one whose judge was ended too often, every seed, where anything was seen of it."""
     if row.trials or not (row.progress.get("update") or row.progress.get("done")):
         return row.trials
     return tuple(Trial(seed=seed, end=End.FAILED.value, why=row.why) for seed in row.seeds)
 
 
-def _whole(found: Iterable[Sequence[Any]]) -> Iterator[Row]:
+def _valid_rows(found: Iterable[Sequence[Any]]) -> Iterator[Row]:
     """Yield the rows that are as they were written."""
-    return (row for row in map(_tried, found) if isinstance(row, Row))
+    return (row for row in map(_parse_row_or_error, found) if isinstance(row, Row))
 
 
-def _tried(found: Sequence[Any]) -> Row | BoardError:
+def _parse_row_or_error(found: Sequence[Any]) -> Row | BoardError:
     try:
-        return _row(found)
+        return _parse_row(found)
     except BoardError as error:
         return error
 
 
-def _row(found: Sequence[Any]) -> Row:
+def _parse_row(found: Sequence[Any]) -> Row:
     told = dict(zip(_COLUMNS.split(", "), found, strict=True))
     try:
         for name in ("seeds", "progress", "versions"):
-            told[name] = _loaded(told[name])
+            told[name] = _load_json(told[name])
         trials, state = told.pop("trials"), State(told.pop("state"))
-        progress, versions = _mapping(told.pop("progress")), _mapping(told.pop("versions"))
-        kept = parse_record(_Kept, {**told, "baseline": bool(told["baseline"])})
-        told["config"] = entry_of(_mapping(_loaded(kept.config))).as_json()
+        progress, versions = _check_mapping(told.pop("progress")), _check_mapping(told.pop("versions"))
+        kept = parse_record(_StoredRow, {**told, "baseline": bool(told["baseline"])})
+        told["config"] = parse_entry(_check_mapping(_load_json(kept.config))).as_json()
         return Row(
             **{name: getattr(kept, name) for name in told if name != "config"},
             config=told["config"],
             state=state,
             progress=progress,
             versions={name: str(version) for name, version in versions.items()},
-            trials=_trials(trials),
+            trials=_parse_trials(trials),
         )
     except (ValueError, TypeError, InvalidConfig) as error:
         why = str(error).rstrip(".")
         raise BoardError(f"Entry {str(found[0])[:40]} of the board is not as it was written: {why}.") from error
 
 
-def _loaded(text: Any) -> Any:
-    if not isinstance(text, str) or len(text) > LONGEST:
+def _load_json(text: Any) -> Any:
+    if not isinstance(text, str) or len(text) > MAX_FIELD:
         raise TypeError("no text, or a very long one")
     return parse_json(text)
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _check_mapping(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise TypeError(f"{str(value)[:60]!r} is no mapping")
     return cast("dict[str, Any]", value)
 
 
-@lru_cache(maxsize=KEPT)  # a row that was judged stays as it is, and a board is asked for again and again
-def _trials(text: str) -> tuple[Trial, ...]:
-    return tuple(parse_record(Trial, each) for each in _loaded(text))
+@lru_cache(maxsize=MAX_ENTRIES)  # a row that was judged stays as it is, and a board is asked for again and again
+def _parse_trials(text: str) -> tuple[Trial, ...]:
+    return tuple(parse_record(Trial, each) for each in _load_json(text))
 
 
-def _json(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":"))

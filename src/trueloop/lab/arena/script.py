@@ -14,10 +14,10 @@ from trueloop.lab.arena.entry import Entry
 if TYPE_CHECKING:
     from trueloop.lab.arena.tracks import Track
 
-REFERENCE: Final = 100  # updates: a twentieth of a second
+REFERENCE_UPDATES: Final = 100  # updates: a twentieth of a second
 
 
-def script(track: Track, entry: Entry, seed: int, *, practice: bool = False) -> str:
+def write_script(track: Track, entry: Entry, seed: int, *, practice: bool = False) -> str:
     """Write an entry as a program.
 
     Args:
@@ -33,7 +33,7 @@ def script(track: Track, entry: Entry, seed: int, *, practice: bool = False) -> 
     parts = [
         _head(track, seed, practice=practice),
         _imports(track, entry),
-        _numbers(track, entry, seed),
+        _constants(track, entry, seed),
         track.data,
         *(() if not practice else ("del second  # the referee's alone\n",)),
         _loader(entry),
@@ -45,16 +45,16 @@ def script(track: Track, entry: Entry, seed: int, *, practice: bool = False) -> 
         _loop(entry, practice=practice),
         _END,
     ]
-    return "".join(f"{part.rstrip()}{gap}" for part, gap in zip(parts, _gaps(parts), strict=True))
+    return "".join(f"{part.rstrip()}{gap}" for part, gap in zip(parts, _blank_lines(parts), strict=True))
 
 
-def reference(track: Track, seed: int) -> str:
+def write_reference_script(track: Track, seed: int) -> str:
     """Write the loop that times are measured by: the track's baseline, so many updates of it whatever they reach."""
     endless = replace(track, target=1.01)  # no accuracy is above 1
-    return script(endless, replace(track.baseline, updates=REFERENCE), seed)
+    return write_script(endless, replace(track.baseline, updates=REFERENCE_UPDATES), seed)
 
 
-def _gaps(parts: list[str]) -> Iterator[str]:
+def _blank_lines(parts: list[str]) -> Iterator[str]:
     """Two blank lines around functions, one elsewhere."""
     for part, following in zip(parts, [*parts[1:], None], strict=True):
         around = following is not None and ("def " in part.splitlines()[0] or following.startswith("def "))
@@ -83,7 +83,7 @@ def _imports(track: Track, entry: Entry) -> str:
     return "\n".join([*standard, "", *rest])
 
 
-def _numbers(track: Track, entry: Entry, seed: int) -> str:
+def _constants(track: Track, entry: Entry, seed: int) -> str:
     lines = [f"SEED = {seed}", f"TARGET = {track.target}"]
     if entry.accumulation > 1:
         lines.append(f"ACCUMULATION = {entry.accumulation}  # batches per update")

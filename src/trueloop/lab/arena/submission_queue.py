@@ -16,35 +16,35 @@ from typing import Any, Final
 
 from trueloop.core.errors import BoardError, TrueloopError
 from trueloop.lab.arena.entry import Entry
-from trueloop.lab.arena.judge_client import Referee, check_installed
-from trueloop.lab.arena.judging import Replay, Replayed, hand_in, replay
-from trueloop.lab.arena.leaderboard import Board, usual_board
-from trueloop.lab.arena.queue_worker import Clerk
+from trueloop.lab.arena.judge_client import JudgeClient, check_installed
+from trueloop.lab.arena.judging import Replay, SeedReplay, submit_entry, replay_entry
+from trueloop.lab.arena.leaderboard import Leaderboard, default_leaderboard_path
+from trueloop.lab.arena.queue_worker import QueueWorker
 from trueloop.lab.arena.tracks import Track
 from trueloop.lab.arena.trial import Job, Point, Trial
 
-GOING: Final = 8  # practice runs and replays that run or wait, of all who look at the page
-KEPT: Final = 64
+MAX_RUNNING: Final = 8  # practice runs and replays that run or wait, of all who look at the page
+MAX_STORED: Final = 64
 
 
 @dataclass(slots=True, kw_only=True)
-class Going:
+class BackgroundRun:
     """A practice run or a replay; written by its thread, read by whoever asks."""
 
     id: int
     curve: list[Point] = field(default_factory=list[Point])
     trial: Trial | None = None
-    seeds: list[Replayed] = field(default_factory=list[Replayed])
+    seeds: list[SeedReplay] = field(default_factory=list[SeedReplay])
     replay: Replay | None = None
-    trouble: TrueloopError | None = None
+    error: TrueloopError | None = None
     done: bool = False
-    number: int | None = None
+    job_id: int | None = None
     """Under which the referee can be asked to stop it; None until it has it."""
-    unwanted: bool = False
+    stop_requested: bool = False
     """It was asked to stop."""
 
 
-class Desk:
+class SubmissionQueue:
     """One for each server.
 
     Args:
@@ -54,41 +54,41 @@ class Desk:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._referee = Referee()
-        self._going: OrderedDict[int, Going] = OrderedDict()
-        self._board: Board | None = None
-        self._clerk: Clerk | None = None
+        self._judge = JudgeClient()
+        self._runs: OrderedDict[int, BackgroundRun] = OrderedDict()
+        self._leaderboard: Leaderboard | None = None
+        self._worker: QueueWorker | None = None
 
     @property
-    def board(self) -> Board:
+    def leaderboard(self) -> Leaderboard:
         """The board, opened when it is asked for.
 
         Raises:
             BoardError: it cannot be.
         """
         with self._lock:
-            if self._board is None:
-                self._board = Board(self._path or usual_board())
-                self._clerk = Clerk(self._board, self._referee)
-            return self._board
+            if self._leaderboard is None:
+                self._leaderboard = Leaderboard(self._path or default_leaderboard_path())
+                self._worker = QueueWorker(self._leaderboard, self._judge)
+            return self._leaderboard
 
-    def hand_in(self, track: Track, entry: Entry, name: str) -> int:
+    def submit(self, track: Track, entry: Entry, name: str) -> int:
         """Put an entry into the queue, and see that it is judged; return its number.
 
         Raises:
             BoardError, InvalidConfig, MissingExtra: it cannot be.
         """
         check_installed(track)
-        number = hand_in(self.board, track, entry, name)
-        self.wake()
+        number = submit_entry(self.leaderboard, track, entry, name)
+        self.ensure_judging()
         return number
 
-    def wake(self) -> None:
+    def ensure_judging(self) -> None:
         """See that somebody judges, where entries wait."""
-        if self.board.waiting() and self._clerk is not None:
-            self._clerk.wake()
+        if self.leaderboard.count_waiting() and self._worker is not None:
+            self._worker.ensure_running()
 
-    def practise(self, track: Track, entry: Entry, seed: int) -> int:
+    def start_practice(self, track: Track, entry: Entry, seed: int) -> int:
         """Begin a practice run; return the number to look at it with.
 
         Raises:
@@ -97,74 +97,74 @@ class Desk:
         check_installed(track)
         job = Job(id=0, track=track.name, entry=entry, seed=seed, practice=True, once=True)
 
-        def run(going: Going) -> None:
+        def run(going: BackgroundRun) -> None:
             def began(number: int) -> None:
-                going.number = number
-                if going.unwanted:
-                    self._referee.stop(number)
+                going.job_id = number
+                if going.stop_requested:
+                    self._judge.stop(number)
 
-            going.trial = self._referee.run(job, going.curve.extend, began=began)
+            going.trial = self._judge.run(job, going.curve.extend, on_start=began)
 
-        return self._begin(run)
+        return self._start(run)
 
-    def replay(self, entry: int) -> int:
+    def start_replay(self, entry: int) -> int:
         """Begin to run an entry again; return the number to look at it with.
 
         Raises:
             BoardError: there is no such entry, or it cannot be begun.
         """
-        row = self.board.entry(entry)
+        row = self.leaderboard.entry(entry)
 
-        def run(going: Going) -> None:
-            going.replay = replay(row, self._referee, going.seeds.append)
+        def run(going: BackgroundRun) -> None:
+            going.replay = replay_entry(row, self._judge, going.seeds.append)
 
-        return self._begin(run)
+        return self._start(run)
 
-    def look(self, number: int) -> Going:
+    def find_run(self, number: int) -> BackgroundRun:
         """Return what goes on, or has ended, under a number.
 
         Raises:
             BoardError: nothing does: it was forgotten.
         """
-        found = self._going.get(number)
+        found = self._runs.get(number)
         if found is None:
             raise BoardError("This run is no longer known.", fix="Begin it again.")
         return found
 
     def stop(self, number: int) -> None:
         """End a practice run; nothing happens where there is none."""
-        found = self._going.get(number)
+        found = self._runs.get(number)
         if found is None:
             return
-        found.unwanted = True
-        if not found.done and found.number is not None:
-            self._referee.stop(found.number)
+        found.stop_requested = True
+        if not found.done and found.job_id is not None:
+            self._judge.stop(found.job_id)
 
     def close(self) -> None:
         """End everything that goes on."""
-        if self._clerk is not None:
-            self._clerk.close()
-        self._referee.close()
+        if self._worker is not None:
+            self._worker.close()
+        self._judge.close()
 
-    def _begin(self, run: Callable[[Going], Any]) -> int:
+    def _start(self, run: Callable[[BackgroundRun], Any]) -> int:
         with self._lock:
-            if sum(not each.done for each in self._going.values()) >= GOING:
-                raise BoardError(f"{GOING} runs go on already.", fix="Try again when one has ended.")
-            going = Going(id=secrets.randbelow(1 << 40))  # not to be guessed by who did not begin it
-            self._going[going.id] = going
-            for old in [each.id for each in self._going.values() if each.done][: max(0, len(self._going) - KEPT)]:
-                del self._going[old]
-        threading.Thread(target=self._work, args=(going, run), daemon=True).start()
+            if sum(not each.done for each in self._runs.values()) >= MAX_RUNNING:
+                raise BoardError(f"{MAX_RUNNING} runs go on already.", fix="Try again when one has ended.")
+            going = BackgroundRun(id=secrets.randbelow(1 << 40))  # not to be guessed by who did not begin it
+            self._runs[going.id] = going
+            for old in [each.id for each in self._runs.values() if each.done][: max(0, len(self._runs) - MAX_STORED)]:
+                del self._runs[old]
+        threading.Thread(target=self._run, args=(going, run), daemon=True).start()
         return going.id
 
-    def _work(self, going: Going, run: Callable[[Going], Any]) -> None:
+    def _run(self, going: BackgroundRun, run: Callable[[BackgroundRun], Any]) -> None:
         try:
             run(going)
         except TrueloopError as error:
-            going.trouble = error
+            going.error = error
         except Exception as error:  # noqa: BLE001 - whoever waits hears it
             what = f"{type(error).__name__}: {error}"[:400]
-            going.trouble = BoardError(
+            going.error = BoardError(
                 f"This run ended in an error that nobody expected: {what}.", fix="Begin it again."
             )
             traceback.print_exc()  # the page says what, the server's terminal where

@@ -8,7 +8,7 @@ from typing import Final
 
 from trueloop.core.errors import InvalidConfig
 from trueloop.lab.arena.entry import Entry
-from trueloop.lab.arena.script import script
+from trueloop.lab.arena.script import write_script
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class Track:
 
     name: str
     title: str
-    told: str
+    description: str
     """What is hard about it, in a sentence or two."""
     target: float
     """Accuracy that both held-out splits must reach in the same evaluation."""
@@ -34,9 +34,9 @@ class Track:
     """What there is to beat; judged as every entry is."""
 
     @property
-    def mark(self) -> str:
+    def fingerprint(self) -> str:
         """Tells this task from one of its name that differed in anything that runs; their results are not compared."""
-        texts = (script(self, entry, 0) for entry in (self.baseline, _EVERYTHING))
+        texts = (write_script(self, entry, 0) for entry in (self.baseline, _EVERYTHING))
         return hashlib.sha256("\0".join([*texts, Entry().as_json()]).encode()).hexdigest()[:16]
 
 
@@ -56,7 +56,7 @@ _EVERYTHING: Final = Entry(
 DIGITS: Final = Track(
     name="digits",
     title="Digits to 96 %",
-    told="Handwritten digits and a small multilayer perceptron. Easy to learn, hard to learn in few updates: "
+    description="Handwritten digits and a small multilayer perceptron. Easy to learn, hard to learn in few updates: "
     "large steps overshoot, small ones crawl.",
     target=0.96,
     examples=200_000,
@@ -80,7 +80,7 @@ model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 SPIRAL: Final = Track(
     name="spiral",
     title="Spiral to 95 %",
-    told="Three arms of a spiral in the plane, drawn anew for every seed. The boundary winds, so the network must be "
+    description="Three arms of a spiral in the plane, drawn anew for every seed. The boundary winds, so the network must be "
     "led a long way: momentum and a fitting rate decide.",
     target=0.95,
     examples=400_000,
@@ -113,7 +113,7 @@ model = nn.Sequential(
 DEEP: Final = Track(
     name="deep",
     title="Ten narrow layers to 95 %",
-    told="Two rings in the plane, and a network ten layers deep and eight wide. Nothing normalises it: as torch "
+    description="Two rings in the plane, and a network ten layers deep and eight wide. Nothing normalises it: as torch "
     "begins it the signal fades on its way, so how it is begun, warm-up and clipping count.",
     target=0.95,
     examples=400_000,
@@ -145,7 +145,7 @@ model.append(nn.Linear(8, 2))
 TRACKS: Final = {track.name: track for track in (DIGITS, SPIRAL, DEEP)}
 
 
-def track_named(name: str) -> Track:
+def find_track(name: str) -> Track:
     """Return a track.
 
     Raises:

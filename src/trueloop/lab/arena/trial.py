@@ -11,13 +11,13 @@ from trueloop.lab.arena.entry import Entry
 
 SEEDS: Final = 5
 """For each entry; enough for a median that one lucky draw does not move."""
-CPU_S: Final = 60
+MAX_CPU_S: Final = 60
 """Seconds of a core that one job may take; the slowest entry that is allowed takes a quarter of it."""
-WALL_S: Final = 240.0
+MAX_WALL_S: Final = 240.0
 """Seconds by the clock, where other programs take their share of the machine."""
-MISSES: Final = 2
+MAX_MISSES: Final = 2
 """Seeds without reaching the target after which the others are not run: the entry is not ranked anyway."""
-ROOM_MIB: Final = 512
+MAX_EXTRA_MIB: Final = 512
 """Memory that a job may add to what torch itself takes."""
 
 
@@ -28,16 +28,16 @@ class Job:
     id: Annotated[int, Bounds(0, 1e12)]
     track: Annotated[str, Bounds(1, 32)]
     entry: Entry
-    seed: Annotated[int, Bounds(0, SEED_BOUND)]
+    seed: Annotated[int, Bounds(0, MAX_SEED)]
     practice: bool = False
     """Judged by the first held-out split alone."""
     once: bool = False
     """Watched, but neither repeated nor timed."""
 
 
-POINTS: Final = 200
+MAX_POINTS: Final = 200
 """Of a curve, at most, once it is kept."""
-SEED_BOUND: Final = 2**31
+MAX_SEED: Final = 2**31
 """No seed is above it."""
 
 Point = tuple[int, int, float]
@@ -78,7 +78,7 @@ class Found:
 class Trial:
     """One run of an entry, on one seed."""
 
-    seed: Annotated[int, Bounds(0, SEED_BOUND)]
+    seed: Annotated[int, Bounds(0, MAX_SEED)]
     end: Literal["reached", "not reached", "found", "stopped", "failed"]
     updates: _Count = 0
     """Updates to the target, or to where it ended; 0 where it was cut short from outside."""
@@ -94,9 +94,9 @@ class Trial:
     """What stopped it, or went wrong."""
 
 
-def thinned(points: list[Point], most: int = POINTS) -> list[Point]:
+def thin_points(points: list[Point], limit: int = MAX_POINTS) -> list[Point]:
     """Leave out points of a curve evenly, but neither the first nor the last one."""
-    if len(points) <= most:
+    if len(points) <= limit:
         return points
     last = len(points) - 1
-    return [points[round(k * last / (most - 1))] for k in range(most)]
+    return [points[round(k * last / (limit - 1))] for k in range(limit)]

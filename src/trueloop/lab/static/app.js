@@ -1,8 +1,8 @@
 // @ts-check
 // The shell: which pages there are, navigation, the address (#/page?name=value), colours, the live region.
-import { classroom, coded, decoded } from "./classroom.js";
+import { classroom, decodeView, encodeView } from "./classroom.js";
 import { fill, h } from "./dom.js";
-import { back, there } from "./outage.js";
+import { serverBack, isServerUp } from "./outage.js";
 import { tour } from "./tour.js";
 
 /** @type {[string, [string, string][]][]} group -> its pages: [name, what the navigation says] */
@@ -14,7 +14,7 @@ const PAGES = [
 ];
 const NAMES = PAGES.flatMap(([, pages]) => pages.map(([name]) => name));
 const HOME = "simulator";
-const SILENCE_MS = 250; // a page that is there sooner needs no word about it
+const LOADING_DELAY_MS = 250; // show no message before
 
 const at = (/** @type {string} */ id) => /** @type {HTMLElement} */ (document.getElementById(id));
 let unmount = () => {};
@@ -31,7 +31,7 @@ export function announce(text) {
 
 function address() {
   const [, name = "", query = ""] = /^#\/([a-z]*)\??(.*)$/.exec(location.hash) ?? [];
-  const params = new URLSearchParams(query), lesson = params.has("class") ? decoded(params.get("class") ?? "") : null;
+  const params = new URLSearchParams(query), lesson = params.has("class") ? decodeView(params.get("class") ?? "") : null;
   params.delete("class");
   return { name: NAMES.includes(name) ? name : HOME, params: lesson ? new URLSearchParams(lesson.params) : params, view: lesson?.view ?? null };
 }
@@ -40,9 +40,9 @@ function address() {
  * @param {string} name
  * @param {Record<string, string>} params */
 function setParams(name, params) {
-  if (name !== shown || location.hash !== written) return; // another page was asked for, and is shown in a moment
+  if (name !== shown || location.hash !== written) return; // another page is being opened
   said = params;
-  const query = new URLSearchParams(teaching.view ? { class: coded(teaching.view, params) } : params).toString();
+  const query = new URLSearchParams(teaching.view ? { class: encodeView(teaching.view, params) } : params).toString();
   history.replaceState(null, "", `#/${name}${query ? `?${query}` : ""}`);
   written = location.hash;
 }
@@ -65,21 +65,21 @@ async function show() {
   closeMenu();
   const root = h("div", { class: `page page-${name}` });
   fill(at("page"), root);
-  const waits = setTimeout(() => { if (!root.childElementCount) root.before(waiting()); }, SILENCE_MS);
+  const waits = setTimeout(() => { if (!root.childElementCount) root.before(waiting()); }, LOADING_DELAY_MS);
   new MutationObserver((_, seen) => { seen.disconnect(); at("waiting")?.remove(); }).observe(root, { childList: true });
   try {
-    const [page] = await Promise.all([import(`./pages/${name}.js`), dressed(name)]);
+    const [page] = await Promise.all([import(`./pages/${name}.js`), loadStyle(name)]);
     if (mine !== turn) return;
     at("title").textContent = page.title;
     document.title = `${page.title} · trueloop lab`;
     fill(at("lead"), ...[page.lead].flat().map((text) => (typeof text === "string" ? h("p", {}, text) : text)));
-    if (came && came !== name) arrived();
+    if (came && came !== name) focusPage();
     const left = await page.mount(root, { params, setParams: (/** @type {Record<string, string>} */ p) => setParams(name, p), announce });
     if (mine !== turn) left?.();
     else unmount = left ?? (() => {});
   } catch (error) {
     if (mine !== turn) return;
-    if (!(await there())) return begin(mine);
+    if (!(await isServerUp())) return reloadWhenBack(mine);
     console.error(error);
     fill(root, h("p", { class: "error", role: "alert" }, `This page could not be shown: ${error}`));
   } finally {
@@ -87,34 +87,34 @@ async function show() {
   }
 }
 
-/** A page's own stylesheet is in place before the page is drawn; that of the page before goes. @param {string} name @returns {Promise<unknown>} */
-function dressed(name) {
+/** Load the stylesheet of a page and remove that of the previous page. @param {string} name @returns {Promise<unknown>} */
+function loadStyle(name) {
   document.head.querySelector("link[data-page]")?.remove();
   return new Promise((done) => {
     document.head.append(h("link", { rel: "stylesheet", href: `pages/${name}.css`, dataset: { page: name }, onload: done, onerror: done }));
   });
 }
 
-/** Begin from nothing when the server is back: a module that did not come is not asked for twice. @param {number} mine */
-async function begin(mine) {
-  await back();
+/** Reload when the server is back: a browser does not retry a module import. @param {number} mine */
+async function reloadWhenBack(mine) {
+  await serverBack();
   if (mine === turn) location.reload();
 }
 
 const waiting = () => h("p", { id: "waiting", class: "waiting", role: "status" }, "Loading the page …");
 
-/** Say that the server is away, for as long as it is. */
+/** Show a message while the server is away. */
 function outages() {
-  const told = h("p", { class: "outage", role: "status" });
-  at("lead").before(told);
+  const message = h("p", { class: "outage", role: "status" });
+  at("lead").before(message);
   addEventListener("server", (event) => {
     const lost = /** @type {CustomEvent} */ (event).detail === "lost";
-    told.textContent = lost ? "The lab's server does not answer. Is `trueloop lab` still running? The page reconnects by itself." : "";
+    message.textContent = lost ? "The lab's server does not answer. Is `trueloop lab` still running? The page reconnects by itself." : "";
     if (!lost) announce("The server is back.");
   });
 }
 
-function arrived() {
+function focusPage() {
   at("main").focus({ preventScroll: true });
   scrollTo(0, 0);
   announce(document.title);

@@ -7,9 +7,9 @@ import { colour, eachFrame, fill, h, number } from "./dom.js";
  *   colour is a CSS variable: "--data"; joined: a value that is missing is no gap, because other lines have their own updates
  * @typedef {{x: number, text?: string, colour?: string}} Mark something happened there */
 
-const LETTER = 11, ROOT = 15; // pixels: of a chart's letters, and of the page's where they are as they are drawn
-/** How large letters on a chart are: they grow with those of the page, for a class. */
-const letter = () => Math.round(LETTER * parseFloat(getComputedStyle(document.documentElement).fontSize) / ROOT);
+const FONT_PX = 11, ROOT = 15; // pixels: font size of charts, and of the page by default
+/** How large fontSize on a chart are: they grow with those of the page, for a class. */
+const letter = () => Math.round(FONT_PX * parseFloat(getComputedStyle(document.documentElement).fontSize) / ROOT);
 
 /** A number for the chart; the server's words for what is not finite become a gap. @param {any} value */
 export const finite = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
@@ -28,7 +28,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
   let marks = [];
   /** @type {uPlot | null} */
   let plot = null;
-  const tall = () => Math.round(height * letter() / LETTER);
+  const tall = () => Math.round(height * letter() / FONT_PX);
   const place = h("div", { class: "chart-place" });
   const summary = h("figcaption", { class: "unseen" });
   const logBox = h("input", { type: "checkbox", checked: log, onchange: () => { logarithmic = logBox.checked; build(); } });
@@ -44,7 +44,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
   function build() {
     plot?.destroy();
     const ink = colour("--muted"), grid = colour("--line");
-    const letters = letter(), font = `${letters}px system-ui, sans-serif`, more = letters - LETTER;
+    const fontSize = letter(), font = `${fontSize}px system-ui, sans-serif`, more = fontSize - FONT_PX;
     const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font };
     plot = new uPlot({
       width: Math.max(place.clientWidth, 120), height: tall(),
@@ -92,7 +92,7 @@ export function chart({ title, lines, height = 180, x = "update", y = "", log = 
       marks = given;
       redraw();
     },
-    /** What a screen reader is told of the chart. @param {string} text */
+    /** Set the description for screen readers. @param {string} text */
     describe(text) { fill(summary, text); },
     unmount() {
       watcher.disconnect();

@@ -1,32 +1,32 @@
 // @ts-check
 // A class in front of one screen: large letters, steps to follow, and what would give the answer away hidden until it is
-// revealed. All of it is in the address, coded so that it cannot be read at a glance; it is no secret.
+// revealed. All of it is in the address, encodeView so that it cannot be read at a glance; it is no secret.
 import { fill, h } from "./dom.js";
 
 /** @typedef {{size: number, hide: string[], steps: string[]}} View */
 
 const SIZES = /** @type {[number, string][]} */ ([[100, "normal"], [125, "large"], [150, "very large"]]);
 const HIDES = /** @type {[string, string][]} */ ([["spoilers", "the injected failures and the findings, until revealed"], ["settings", "the settings"], ["rest", "everything below the curves"]]);
-const STEPS = 12, LETTERS = 160, LONGEST = 8000;
+const MAX_STEPS = 12, MAX_STEP_LENGTH = 160, MAX_LENGTH = 8000;
 
 /** Whether something is hidden from the class now. @param {string} what */
 export const hidden = (what) => (document.documentElement.dataset.hide ?? "").split(" ").includes(what);
 
-/** Put a view and a page's own state into one word. @param {View} view @param {Record<string, string>} params */
-export function coded(view, params) {
+/** Encode a view and the state of a page as one address parameter. @param {View} view @param {Record<string, string>} params */
+export function encodeView(view, params) {
   const bytes = new TextEncoder().encode(JSON.stringify({ ...view, params }));
   return btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
 }
 
-/** Read it again; whoever wrote it, it is a few bounded texts and numbers, or nothing. @param {string} word @returns {{view: View, params: Record<string, string>} | null} */
-export function decoded(word) {
+/** Decode a view from the address: bounded texts and numbers, or null. @param {string} word @returns {{view: View, params: Record<string, string>} | null} */
+export function decodeView(word) {
   try {
-    if (word.length > LONGEST) return null;
-    const told = JSON.parse(new TextDecoder().decode(Uint8Array.from(atob(word.replaceAll("-", "+").replaceAll("_", "/")), (letter) => letter.charCodeAt(0))));
+    if (word.length > MAX_LENGTH) return null;
+    const data = JSON.parse(new TextDecoder().decode(Uint8Array.from(atob(word.replaceAll("-", "+").replaceAll("_", "/")), (letter) => letter.charCodeAt(0))));
     const texts = (/** @type {any} */ list) => (Array.isArray(list) ? list.filter((each) => typeof each === "string") : []);
     return {
-      view: { size: SIZES.some(([size]) => size === told.size) ? told.size : 125, hide: texts(told.hide).filter((each) => HIDES.some(([name]) => name === each)), steps: texts(told.steps).slice(0, STEPS).map((each) => each.slice(0, LETTERS)) },
-      params: Object.fromEntries(Object.entries(told.params ?? {}).filter(([, value]) => typeof value === "string")),
+      view: { size: SIZES.some(([size]) => size === data.size) ? data.size : 125, hide: texts(data.hide).filter((each) => HIDES.some(([name]) => name === each)), steps: texts(data.steps).slice(0, MAX_STEPS).map((each) => each.slice(0, MAX_STEP_LENGTH)) },
+      params: Object.fromEntries(Object.entries(data.params ?? {}).filter(([, value]) => typeof value === "string")),
     };
   } catch {
     return null;
@@ -43,9 +43,9 @@ export function classroom({ button, steps, state, announce }) {
 
   const size = h("select", { id: "class-size" }, SIZES.map(([value, text]) => h("option", { value, selected: value === 125 }, text)));
   const boxes = HIDES.map(([name, text]) => ({ name, box: h("input", { type: "checkbox", id: `class-${name}`, checked: name === "spoilers" }), text }));
-  const words = h("textarea", { id: "class-steps", rows: 5, maxlength: STEPS * LETTERS, placeholder: "Press Train and watch the loss.\nHow does the gradient norm change?\nWhat do you think is broken?" });
+  const words = h("textarea", { id: "class-steps", rows: 5, maxlength: MAX_STEPS * MAX_STEP_LENGTH, placeholder: "Press Train and watch the loss.\nHow does the gradient norm change?\nWhat do you think is broken?" });
   const said = h("p", { class: "muted", role: "status" });
-  const link = () => `#/${state().name}?class=${coded({ size: Number(size.value), hide: boxes.filter(({ box }) => box.checked).map(({ name }) => name), steps: words.value.split("\n").map((/** @type {string} */ each) => each.trim().slice(0, LETTERS)).filter(Boolean).slice(0, STEPS) }, state().params)}`;
+  const link = () => `#/${state().name}?class=${encodeView({ size: Number(size.value), hide: boxes.filter(({ box }) => box.checked).map(({ name }) => name), steps: words.value.split("\n").map((/** @type {string} */ each) => each.trim().slice(0, MAX_STEP_LENGTH)).filter(Boolean).slice(0, MAX_STEPS) }, state().params)}`;
   const dialog = h("dialog", { class: "class-dialog", "aria-labelledby": "class-title" },
     h("h2", { id: "class-title" }, "For a class"),
     h("p", {}, "Set up the page, including failures. The link opens the same state in any other lab, and on your own screen; other machines cannot reach your lab."),
@@ -71,7 +71,7 @@ export function classroom({ button, steps, state, announce }) {
     reveal.textContent = revealed ? "Hide the failures again" : "Reveal the failures";
     reveal.setAttribute("aria-pressed", String(revealed));
     reveal.hidden = !view?.hide.includes("spoilers");
-    dispatchEvent(new Event("colours")); // charts are drawn anew, in letters of the new size
+    dispatchEvent(new Event("colours")); // charts are redrawn with the new font size
     dispatchEvent(new Event("revealed"));
   }
 

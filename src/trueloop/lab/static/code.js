@@ -12,7 +12,7 @@ export function textOf(lines) {
 /** A block of code with its line numbers.
  * @param {Lines} lines
  * @param {{marked?: Iterable<number>, mark?: string, hit?: number | null, onpick?: (line: number) => void}} [options]
- *   marked: lines (from 1) that stand out as `mark` ("changed", "broken", "current"); hit: one line that is at fault */
+ *   marked: lines (from 1) that stand out as `mark` ("changed", "broken", "current"); hit: one line that is that is marked as the cause */
 export function block(lines, { marked = [], mark = "changed", hit = null, onpick } = {}) {
   const stands = new Set(marked);
   return h("pre", { class: "code", tabindex: "0", role: "group", "aria-label": "Python code" }, h("code", {}, lines.map((line, i) => h("span", {

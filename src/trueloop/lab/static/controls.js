@@ -41,7 +41,7 @@ export function form(fields, { values = {}, onchange, labels = {}, only, sliders
         element.classList.toggle("refused", named.includes(element));
         element.querySelector("input, select")?.setAttribute("aria-invalid", String(named.includes(element)));
       }
-      (named[0] ?? refusal.parentElement)?.append(refusal); // beside the field that it is about
+      (named[0] ?? refusal.parentElement)?.append(refusal); // next to its field
     },
     field: (name) => inputs[name].element,
   };

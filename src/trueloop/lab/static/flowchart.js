@@ -5,7 +5,7 @@ import { fill, svg } from "./dom.js";
 const WIDE = 196, LANE = 13, SIDE = 2 * LANE + 30, GAP = 20, LINE = 15, LETTERS = 27;
 const WIDTH = 2 * SIDE + WIDE;
 
-/** @param {{onpoint: (spans: [number, number][], chosen: boolean) => void}} hears
+/** @param {{onpoint: (spans: [number, number][], chosen: boolean) => void}} handlers
  *   onpoint: the lines of the box that is pointed at, or chosen by keyboard or click */
 export function flow({ onpoint }) {
   const element = svg("svg", { class: "flow", role: "group", "aria-label": "Flow chart of the program" });

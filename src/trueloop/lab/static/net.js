@@ -1,6 +1,6 @@
 // @ts-check
 // Talking to the server: questions (JSON in, JSON out) and live sessions (a WebSocket to a worker of one's own).
-import { back } from "./outage.js";
+import { serverBack } from "./outage.js";
 
 const GONE = 0; // the status of a request that no server has answered
 
@@ -32,7 +32,7 @@ export async function patiently(question, signal) {
       return await question();
     } catch (error) {
       if (!(error instanceof Refused && error.status === GONE) || signal?.aborted) throw error;
-      await back();
+      await serverBack();
     }
   }
 }
@@ -73,14 +73,14 @@ export function newest(page) {
 
 const BUSY = 4001, IDLE = 4002;
 
-/** A live session. It comes back by itself when the server does; `onopen` then begins anew. */
+/** A live session. It reconnects by itself; `onopen` is then called again. */
 export class Live {
   /** @param {string} kind
    *  @param {{ontext: (message: any) => void, onframe?: (header: any, planes: Uint8Array[]) => void, onopen?: () => void,
-   *           onstate?: (state: "connecting" | "open" | "lost" | "idle" | "busy" | "closed", reason: string) => void}} hears */
-  constructor(kind, hears) {
+   *           onstate?: (state: "connecting" | "open" | "lost" | "idle" | "busy" | "closed", reason: string) => void}} handlers */
+  constructor(kind, handlers) {
     this.kind = kind;
-    this.hears = hears;
+    this.handlers = handlers;
     this.waited = 0;
     this.closed = false;
     /** @type {WebSocket | null} */
@@ -90,18 +90,18 @@ export class Live {
 
   connect() {
     clearTimeout(this.timer);
-    this.tell("connecting");
+    this.report("connecting");
     const socket = (this.socket = new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/live/${this.kind}`));
     socket.binaryType = "arraybuffer";
-    socket.onopen = () => { this.waited = 0; this.tell("open"); this.hears.onopen?.(); };
+    socket.onopen = () => { this.waited = 0; this.report("open"); this.handlers.onopen?.(); };
     socket.onmessage = ({ data }) => {
-      if (typeof data === "string") this.hears.ontext(JSON.parse(data));
-      else this.hears.onframe?.(...frame(data));
+      if (typeof data === "string") this.handlers.ontext(JSON.parse(data));
+      else this.handlers.onframe?.(...decodeFrame(data));
     };
     socket.onclose = ({ code, reason }) => {
       if (this.closed || socket !== this.socket) return;
-      if (code === IDLE) return this.tell("idle", reason); // the page asks again when somebody comes back to it
-      this.tell(code === BUSY ? "busy" : "lost", reason);
+      if (code === IDLE) return this.report("idle", reason); // the page reconnects on the next interaction
+      this.report(code === BUSY ? "busy" : "lost", reason);
       this.waited = Math.min((this.waited || 125) * 2, 4000);
       this.timer = setTimeout(() => this.connect(), this.waited);
     };
@@ -118,17 +118,17 @@ export class Live {
     this.closed = true;
     clearTimeout(this.timer);
     this.socket?.close();
-    this.tell("closed");
+    this.report("closed");
   }
 
   /** @param {"connecting" | "open" | "lost" | "idle" | "busy" | "closed"} state @param {string} [reason] */
-  tell(state, reason = "") {
-    this.hears.onstate?.(state, reason);
+  report(state, reason = "") {
+    this.handlers.onstate?.(state, reason);
   }
 }
 
-/** Take a frame apart: u32 length of the header, the header, planes. @param {ArrayBuffer} data @returns {[any, Uint8Array[]]} */
-export function frame(data) {
+/** Decode a frame: u32 length of the header, the header, planes. @param {ArrayBuffer} data @returns {[any, Uint8Array[]]} */
+export function decodeFrame(data) {
   const length = new DataView(data).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, length)));
   let at = 4 + length;

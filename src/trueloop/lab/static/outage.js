@@ -1,31 +1,31 @@
 // @ts-check
-// The server does not answer for a while: whoever asked in vain waits here until it does again.
+// Waits until a server that does not answer is back.
 
-const KNOCK_MS = 1000;
+const RETRY_MS = 1000;
 /** @type {Promise<void> | null} */
 let waiting = null;
 
-/** Whether somebody waits. */
+/** Whether the server is away. */
 export const lost = () => waiting !== null;
 
-/** Wait until the server answers. The page hears "server" events: detail "lost", then "back". @returns {Promise<void>} */
-export function back() {
-  waiting ??= knocking().finally(() => { waiting = null; tell("back"); });
+/** Wait until the server answers. Dispatches "server" events: detail "lost", then "back". @returns {Promise<void>} */
+export function serverBack() {
+  waiting ??= poll().finally(() => { waiting = null; dispatch("back"); });
   return waiting;
 }
 
 /** Whether the server answers now. @returns {Promise<boolean>} */
-export function there() {
+export function isServerUp() {
   return fetch("icon.svg", { method: "HEAD", cache: "no-store" }).then(({ ok }) => ok, () => false);
 }
 
-async function knocking() {
-  tell("lost");
-  do await new Promise((wake) => setTimeout(wake, KNOCK_MS));
-  while (document.hidden || !(await there()));
+async function poll() {
+  dispatch("lost");
+  do await new Promise((wake) => setTimeout(wake, RETRY_MS));
+  while (document.hidden || !(await isServerUp()));
 }
 
 /** @param {"lost" | "back"} what */
-function tell(what) {
+function dispatch(what) {
   dispatchEvent(new CustomEvent("server", { detail: what }));
 }

@@ -11,14 +11,14 @@ from typing import Annotated, Any, Final, Literal
 
 from trueloop.core.errors import BoardError, InvalidConfig, MissingExtra
 from trueloop.core.untrusted_input import Bounds, parse_record
-from trueloop.lab.arena.entry import Entry, entry_of
-from trueloop.lab.arena.judging import Signed
-from trueloop.lab.arena.leaderboard import Board, Row
+from trueloop.lab.arena.entry import Entry, parse_entry
+from trueloop.lab.arena.judging import ContestantName
+from trueloop.lab.arena.leaderboard import Leaderboard, Row
 from trueloop.lab.arena.ranking import BOARDS, Standing, standings
-from trueloop.lab.arena.script import script
-from trueloop.lab.arena.submission_queue import Desk
-from trueloop.lab.arena.tracks import TRACKS, Track, track_named
-from trueloop.lab.arena.trial import MISSES, SEED_BOUND, SEEDS
+from trueloop.lab.arena.script import write_script
+from trueloop.lab.arena.submission_queue import SubmissionQueue
+from trueloop.lab.arena.tracks import TRACKS, Track, find_track
+from trueloop.lab.arena.trial import MAX_MISSES, MAX_SEED, SEEDS
 from trueloop.lab.highlight import highlight
 
 NEEDS_TORCH: Final = False  # the referee has a process of its own
@@ -35,7 +35,7 @@ class Asked:
     do: Literal["tracks", "board", "script", "practise", "look", "submit", "entry", "replay"] = "tracks"
     track: Annotated[str, Bounds(1, 32), "the task"] = "digits"
     entry: Entry = field(default_factory=Entry)
-    seed: Annotated[int, Bounds(0, SEED_BOUND), "of a practice run: everything random follows it"] = 1
+    seed: Annotated[int, Bounds(0, MAX_SEED), "of a practice run: everything random follows it"] = 1
     name: Annotated[str, Bounds(1, 32), "shown on the board"] = "anonymous"
     id: _Number = 0
     since: _Number = 0
@@ -50,19 +50,19 @@ def answer(asked: Asked) -> dict[str, Any]:
 
 
 @cache
-def _desk() -> Desk:
-    return Desk()
+def _desk() -> SubmissionQueue:
+    return SubmissionQueue()
 
 
 def _tracks(asked: Asked) -> dict[str, Any]:
-    return {"tracks": [_track(track) for track in TRACKS.values()], "seeds": SEEDS, "misses": MISSES}
+    return {"tracks": [_track(track) for track in TRACKS.values()], "seeds": SEEDS, "misses": MAX_MISSES}
 
 
 def _track(track: Track) -> dict[str, Any]:
     return {
         "name": track.name,
         "title": track.title,
-        "told": track.told,
+        "told": track.description,
         "target": track.target,
         "baseline": asdict(track.baseline),
         "model": highlight(track.model.rstrip()),
@@ -70,10 +70,10 @@ def _track(track: Track) -> dict[str, Any]:
 
 
 def _board(asked: Asked) -> dict[str, Any]:
-    desk, track = _desk(), track_named(asked.track)
-    desk.wake()
-    board = desk.board
-    boards = {by: standings(board.judged_on(track.name, track.mark), by) for by in BOARDS}
+    desk, track = _desk(), find_track(asked.track)
+    desk.ensure_judging()
+    board = desk.leaderboard
+    boards = {by: standings(board.judged_entries(track.name, track.fingerprint), by) for by in BOARDS}
     first = boards["updates"]
     shown = [row for row in first if row.rank is not None and not row.baseline][:LEADERS]
     base = [row for row in first if row.baseline][:1]
@@ -83,20 +83,20 @@ def _board(asked: Asked) -> dict[str, Any]:
         "boards": {by: [_standing(row) for row in rows[:SHOWN]] for by, rows in boards.items()},
         "curves": [curve for row in base + shown if (curve := _middle_curve(board, row)) is not None],
         "queue": [_open(board, row) for row in board.open_entries()],
-        "refused": [asdict(each) for each in board.refused(track.name)[:SHOWN]],
+        "refused": [asdict(each) for each in board.damaged_rows(track.name)[:SHOWN]],
     }
 
 
-def _best(board: Board, track: Track) -> float | None:
-    first = next(iter(standings(board.judged_on(track.name, track.mark), "updates")), None)
+def _best(board: Leaderboard, track: Track) -> float | None:
+    first = next(iter(standings(board.judged_entries(track.name, track.fingerprint), "updates")), None)
     return first.updates.median if first is not None and first.rank and first.updates else None
 
 
 def _standing(row: Standing) -> dict[str, Any]:
-    return {**asdict(row), "config": json.loads(row.config), "changes": entry_of(json.loads(row.config)).changes()}
+    return {**asdict(row), "config": json.loads(row.config), "changes": parse_entry(json.loads(row.config)).non_default_settings()}
 
 
-def _middle_curve(board: Board, row: Standing) -> dict[str, Any] | None:
+def _middle_curve(board: Leaderboard, row: Standing) -> dict[str, Any] | None:
     """Return the curve of the seed in the middle, of the newest entry of a configuration."""
     entry = board.entry(row.ids[-1])
     reached = [trial for trial in entry.trials if trial.end == "reached"]
@@ -111,33 +111,33 @@ def _middle_curve(board: Board, row: Standing) -> dict[str, Any] | None:
     return {"name": row.name, "baseline": row.baseline, "rank": row.rank, "id": entry.id, "points": points}
 
 
-def _open(board: Board, row: Row) -> dict[str, Any]:
+def _open(board: Leaderboard, row: Row) -> dict[str, Any]:
     return {
         "id": row.id,
         "track": row.track,
         "name": row.name,
         "state": str(row.state),
-        "ahead": board.ahead(row.id),
+        "ahead": board.count_ahead(row.id),
         "progress": row.progress,
     }
 
 
 def _script(asked: Asked) -> dict[str, Any]:
-    track = track_named(asked.track)
-    return {"script": highlight(script(track, asked.entry, asked.seed, practice=True))}
+    track = find_track(asked.track)
+    return {"script": highlight(write_script(track, asked.entry, asked.seed, practice=True))}
 
 
 def _practise(asked: Asked) -> dict[str, Any]:
-    desk, track = _desk(), track_named(asked.track)
+    desk, track = _desk(), find_track(asked.track)
     if asked.id:
         desk.stop(asked.id)
-    return {"id": desk.practise(track, asked.entry, asked.seed), **_script(asked)}
+    return {"id": desk.start_practice(track, asked.entry, asked.seed), **_script(asked)}
 
 
 def _look(asked: Asked) -> dict[str, Any]:
-    going = _desk().look(asked.id)
+    going = _desk().find_run(asked.id)
     done = going.done  # before the rest is read: it is whole then
-    trouble = going.trouble
+    trouble = going.error
     return {
         "id": going.id,
         "done": done,
@@ -151,26 +151,26 @@ def _look(asked: Asked) -> dict[str, Any]:
 
 
 def _submit(asked: Asked) -> dict[str, Any]:
-    parse_record(Signed, {"name": asked.name})
-    return {"id": _desk().hand_in(track_named(asked.track), asked.entry, asked.name)}
+    parse_record(ContestantName, {"name": asked.name})
+    return {"id": _desk().submit(find_track(asked.track), asked.entry, asked.name)}
 
 
 def _entry(asked: Asked) -> dict[str, Any]:
     desk = _desk()
-    board = desk.board
+    board = desk.leaderboard
     row = board.entry(asked.id)
-    if row.open:
-        desk.wake()
+    if row.is_open:
+        desk.ensure_judging()
     config = json.loads(row.config)
-    entry, track = entry_of(config), TRACKS.get(row.track)
-    same = track is not None and track.mark == row.mark
-    rows = standings(board.judged_on(row.track, row.mark), "updates") if same and not row.open else []
+    entry, track = parse_entry(config), TRACKS.get(row.track)
+    same = track is not None and track.fingerprint == row.track_fingerprint
+    rows = standings(board.judged_entries(row.track, row.track_fingerprint), "updates") if same and not row.is_open else []
     mine = next((each for each in rows if row.id in each.ids), None)
     return {
         **_open(board, row),
         "config": config,
-        "changes": entry.changes(),
-        "open": row.open,
+        "changes": entry.non_default_settings(),
+        "open": row.is_open,
         "baseline": row.baseline,
         "rank": mine.rank if mine else None,
         "together": len(mine.ids) if mine else 1,
@@ -180,12 +180,12 @@ def _entry(asked: Asked) -> dict[str, Any]:
         "versions": row.versions,
         "why": row.why,
         "curves": [{"seed": seed, "points": points} for seed, points in board.curves(row.id).items()],
-        "script": highlight(script(track, entry, row.seeds[0])) if track is not None and same else None,
+        "script": highlight(write_script(track, entry, row.seeds[0])) if track is not None and same else None,
     }
 
 
 def _replay(asked: Asked) -> dict[str, Any]:
-    return {"id": _desk().replay(asked.id)}
+    return {"id": _desk().start_replay(asked.id)}
 
 
 _ANSWERS: Final[Mapping[str, Callable[[Asked], dict[str, Any]]]] = {

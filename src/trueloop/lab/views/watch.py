@@ -1,4 +1,4 @@
-"""The page that watches runs: a list of them, and each chosen one as it is now."""
+"""Page "Watch a run": a list of runs, and the state of each chosen one."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ for finding in report["findings"]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A list, or the state of some runs."""
+    """A request for the list, the state of some runs, or code that reads a run."""
 
-    what: Literal["list", "follow", "code"] = "list"
-    search: Annotated[str, Bounds(0, 80), "words in a run's name, recipe or state"] = ""
+    what: Literal["list", "poll", "code"] = "list"
+    search: Annotated[str, Bounds(0, 80), "text in a run's name, recipe or state"] = ""
     runs: Annotated[tuple[Annotated[str, Bounds(1, 300)], ...], Bounds(0, 6), "which runs"] = ()
-    marks: Annotated[tuple[Annotated[str, Bounds(0, 64)], ...], Bounds(0, 6), "how far each is known"] = ()
+    versions: Annotated[tuple[Annotated[str, Bounds(0, 64)], ...], Bounds(0, 6), "the versions that the page has"] = ()
 
 
-def answer(asked: Asked, seen: VisibleRuns) -> dict[str, Any]:
-    """Answer one question."""
+def answer(asked: Asked, runs: VisibleRuns) -> dict[str, Any]:
+    """Answer one request."""
     if asked.what == "list":
-        return seen.list_runs(asked.search)
+        return runs.list_runs(asked.search)
     if asked.what == "code":
-        return {"code": highlight(_code(asked, seen))}
-    return seen.poll(asked.runs, asked.marks)
+        return {"code": highlight(_code(asked, runs))}
+    return runs.poll(asked.runs, query.versions)
 
 
-def _code(asked: Asked, seen: VisibleRuns) -> str:
-    """Return Python that reads the first of the runs."""
-    word = asked.runs[0] if asked.runs else ""
-    kind, _, name = word.partition("/")
+def _code(asked: Asked, runs: VisibleRuns) -> str:
+    """Return Python code that reads the first of the runs."""
+    run_id = asked.runs[0] if asked.runs else ""
+    kind, _, name = run_id.partition("/")
     if kind == "live":
-        return READ_REPORT.format(command=seen.command(name) or "train.py")
-    return READ_JOURNAL.format(path=str(seen.folder / name) if name else "runs/digits")
+        return READ_REPORT.format(command=runs.command(name) or "train.py")
+    return READ_JOURNAL.format(path=str(runs.folder / name) if name else "runs/digits")

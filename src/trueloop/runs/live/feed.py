@@ -90,16 +90,16 @@ class FeedReader:
 
     def status(self) -> ProgramStatus:
         """Read the current status of the program; unreadable values fall back to defaults."""
-        told = read_position(self.folder)
-        code = _int_or_none(told.get("ended"))
+        position = read_position(self.folder)
+        code = _int_or_none(position.get("ended"))
         if code is not None:
             state = "finished" if code == 0 else "failed"
         else:
-            state = "running" if is_running(told) else "killed"
-        timing: Any = told.get("timing") or (self.report or {}).get("timing")
+            state = "running" if is_running(position) else "killed"
+        timing: Any = position.get("timing") or (self.report or {}).get("timing")
         return ProgramStatus(
-            seconds=_float_or_zero(told.get("s")),
-            updates=_int_or_none(told.get("updates")) or 0,
+            seconds=_float_or_zero(position.get("s")),
+            updates=_int_or_none(position.get("updates")) or 0,
             state=state,
             code=code,
             timing={str(k): _float_or_zero(v) for k, v in list(timing.items())[:8]}

@@ -115,10 +115,10 @@ def feed_page(feed: FeedReader) -> dict[str, Any]:
 
 def panel_json(panel: Panel) -> dict[str, Any]:
     """Convert a panel to JSON with five significant digits; non-finite values were dropped already."""
-    told = asdict(panel)
-    for curve in told["curves"]:
+    record = asdict(panel)
+    for curve in record["curves"]:
         curve["y"] = [float(f"{value:.5g}") for value in curve["y"]]
-    return told
+    return record
 
 
 def _read_progress(run: JournalReader | FeedReader) -> dict[str, Any]:
@@ -192,8 +192,8 @@ def _feed_findings(feed: FeedReader) -> list[dict[str, Any]]:
     }
     found: list[dict[str, Any]] = []
     for record in list(feed.findings)[-MAX_ITEMS:]:
-        told = cast("dict[str, Any]", record.get("finding") if isinstance(record.get("finding"), dict) else {})
-        last = seen.get(_identity(told), told)
+        finding = cast("dict[str, Any]", record.get("finding") if isinstance(record.get("finding"), dict) else {})
+        last = seen.get(_identity(finding), finding)
         found.append(_finding(last, _list(record, "excerpts")))
     order = {"error": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda each: (order.get(each["severity"], 3), each["first_update"] or 0))
@@ -203,10 +203,10 @@ def _identity(finding: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(_text(finding.get(name)) for name in ("code", "path", "line", "message"))
 
 
-def _finding(told: Mapping[str, Any], excerpts: list[Any]) -> dict[str, Any]:
-    first, line, count = told.get("first_update"), told.get("line"), told.get("count")
-    severity = told.get("severity")
-    texts = {name: _text(told.get(name)) for name in ("code", "slug", "title", "message", "path", "function", "fix")}
+def _finding(finding: Mapping[str, Any], excerpts: list[Any]) -> dict[str, Any]:
+    first, line, count = finding.get("first_update"), finding.get("line"), finding.get("count")
+    severity = finding.get("severity")
+    texts = {name: _text(finding.get(name)) for name in ("code", "slug", "title", "message", "path", "function", "fix")}
     return {
         **texts,
         "severity": severity if severity in ("error", "warning", "note") else "warning",
@@ -222,14 +222,14 @@ def _error(feed: FeedReader) -> dict[str, Any] | None:
     error = (feed.report or {}).get("error")
     if not isinstance(error, dict):
         return None
-    told = cast("dict[str, Any]", error)
-    texts = {name: _text(told.get(name)) for name in ("type", "title", "message", "meaning", "fix")}
+    record = cast("dict[str, Any]", error)
+    texts = {name: _text(record.get(name)) for name in ("type", "title", "message", "meaning", "fix")}
     return {**texts, "excerpts": [_excerpt(each) for each in feed.excerpts[:4] if isinstance(each, dict)]}
 
 
-def _excerpt(told: Mapping[str, Any]) -> dict[str, Any]:
+def _excerpt(excerpt: Mapping[str, Any]) -> dict[str, Any]:
     lines: list[dict[str, Any] | None] = []
-    for line in _list(told, "lines")[:MAX_EXCERPT_LINES]:
+    for line in _list(excerpt, "lines")[:MAX_EXCERPT_LINES]:
         known = cast("dict[str, Any]", line) if isinstance(line, dict) else None
         number = known.get("number") if known else None
         lines.append(
@@ -241,7 +241,7 @@ def _excerpt(told: Mapping[str, Any]) -> dict[str, Any]:
                 "words": [_text(each) for each in _list(known, "words")[:4]],
             }
         )
-    return {"path": _text(told.get("path")), "function": _text(told.get("function")), "lines": lines}
+    return {"path": _text(excerpt.get("path")), "function": _text(excerpt.get("function")), "lines": lines}
 
 
 def _verdicts(report: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -252,8 +252,8 @@ def _verdicts(report: Mapping[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def _list(told: Mapping[str, Any], name: str) -> list[Any]:
-    found = told.get(name)
+def _list(record: Mapping[str, Any], name: str) -> list[Any]:
+    found = record.get(name)
     return cast("list[Any]", found) if isinstance(found, list) else []
 
 

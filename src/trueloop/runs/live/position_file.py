@@ -57,10 +57,10 @@ def read_position(folder: Path) -> dict[str, Any]:
                 text = text or decode_position(os.pread(file, LINE_BYTES, 0))
         finally:
             os.close(file)
-        told: Any = parse_json(text or b"{}")
+        position: Any = parse_json(text or b"{}")
     except (OSError, ValueError):
         return {}
-    return cast("dict[str, Any]", told) if isinstance(told, dict) else {}
+    return cast("dict[str, Any]", position) if isinstance(position, dict) else {}
 
 
 def is_running(position: Mapping[str, Any]) -> bool:

@@ -51,17 +51,17 @@ class RunListing:
 def read_feed_listing(folder: Path) -> RunListing:
     """Read the entry of a watched program."""
     first = _parse_object(_read_bytes(folder / FEED_NAME, 0, FIRST_LINE_BYTES).partition(b"\n")[0])
-    now, told = FeedReader(folder).status(), read_position(folder)
-    began, s = first.get("time"), told.get("s")
-    changed = sum(value for value in (began, s) if isinstance(value, int | float) and abs(value) < MAX_COUNT)
+    status, position = FeedReader(folder).status(), read_position(folder)
+    started, s = first.get("time"), position.get("s")
+    changed = sum(value for value in (started, s) if isinstance(value, int | float) and abs(value) < MAX_COUNT)
     return RunListing(
         id=f"live/{folder.name}",
         kind="watched",
         name=_text(first.get("name")) or folder.name,
         what=_text(first.get("command")) + (f", rank {rank}" if type(rank := first.get("rank")) is int else ""),
-        state=now.state,
+        state=status.state,
         changed=float(changed),
-        update=now.updates,
+        update=status.updates,
     )
 
 
@@ -105,13 +105,15 @@ def _read_run_listing(run_dir: Path, changed: float, size: int) -> RunListing:
     recipe = cast("dict[str, Any]", facts).get("recipe") if isinstance(facts, dict) else None
     update, end = None, ""
     for line in reversed(_read_bytes(run_dir / JOURNAL_NAME, max(0, size - TAIL_BYTES), TAIL_BYTES).split(b"\n")):
-        told = _parse_object(line)
-        if told.get("event") == "run_started" and not end:  # resumed
+        line_record = _parse_object(line)
+        if line_record.get("event") == "run_started" and not end:  # resumed
             break
-        end = end or (_text(told.get("reason")) if told.get("event") == "run_ended" else "")
-        if type(told.get("update")) is int:
-            rows = told.get("rows", 1)
-            update = told["update"] + (rows - 1 if told.get("event") == "updates" and type(rows) is int else 0)
+        end = end or (_text(line_record.get("reason")) if line_record.get("event") == "run_ended" else "")
+        if type(line_record.get("update")) is int:
+            rows = line_record.get("rows", 1)
+            update = line_record["update"] + (
+                rows - 1 if line_record.get("event") == "updates" and type(rows) is int else 0
+            )
             break
     return RunListing(
         id=f"runs/{run_dir.name}",
@@ -159,10 +161,10 @@ def _read_bytes(path: Path, start: int, count: int) -> bytes:
 
 def _parse_object(line: bytes) -> Mapping[str, Any]:
     try:
-        told: Any = parse_json(line)
+        parsed: Any = parse_json(line)
     except ValueError:
         return {}
-    return cast("dict[str, Any]", told) if isinstance(told, dict) else {}
+    return cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}
 
 
 def _text(value: object) -> str:

@@ -74,17 +74,17 @@ class Tail:
     def _is_same_file(self, file: FileIO) -> bool:
         return checksum_before(file, self.offset) == self._checksum
 
-    def _read_block(self, file: FileIO, piece: int) -> bytes:
+    def _read_block(self, file: FileIO, chunk: int) -> bytes:
         """Read complete lines; a line longer than a chunk is read completely."""
         while True:
             file.seek(self.offset)
-            block = file.read(piece) or b""
-            whole = block[: block.rfind(b"\n") + 1]
-            if whole or len(block) < piece:
-                return whole
-            if piece >= MAX_LINE_BYTES:
+            block = file.read(chunk) or b""
+            lines = block[: block.rfind(b"\n") + 1]
+            if lines or len(block) < chunk:
+                return lines
+            if chunk >= MAX_LINE_BYTES:
                 raise InvalidData(
                     f"{self._path.name} has a line of more than {MAX_LINE_BYTES // 2**20} MiB.",
                     why="No run writes such lines, so the rest may be wrong as well.",
                 )
-            piece = min(2 * piece, MAX_LINE_BYTES)
+            chunk = min(2 * chunk, MAX_LINE_BYTES)

@@ -146,11 +146,11 @@ class LiveWriter:
         update, layers, norms = newest
         if (self._columns.updates and self._columns.updates[-1] == update) or not self._columns.add(update, None):
             return {}
-        told: dict[str, Any] = {"norms": [update, [None if norm is None else _round_norm(norm) for norm in norms]]}
+        column: dict[str, Any] = {"norms": [update, [None if norm is None else _round_norm(norm) for norm in norms]]}
         if layers != self._layers:
             self._layers = list(layers)
-            told["layers"] = self._layers
-        return told
+            column["layers"] = self._layers
+        return column
 
     def _append(self, event: str, **fields: Any) -> None:
         line = encode_line({"event": event, "s": self._seconds(), **fields}).encode()
@@ -171,8 +171,8 @@ class LiveWriter:
     def _write_position(self, updates: int, **fields: Any) -> None:
         if self._process != os.getpid():
             return
-        told = {"s": self._seconds(), "updates": updates, "timing": self._timing, **self._identity, **fields}
-        write_position(self._path, told)
+        position = {"s": self._seconds(), "updates": updates, "timing": self._timing, **self._identity, **fields}
+        write_position(self._path, position)
 
     def _seconds(self) -> float:
         return round(perf_counter() - self._start_s, 3)

@@ -26,8 +26,8 @@ MAX_SLICE_BYTES = 64 * 1024  # about 1,000 updates: a second of work for a datab
 class SyncResult:
     """The result of syncing one run."""
 
-    outcome: Literal["whole", "copied", "rewritten", "busy", "empty"]
-    """whole: nothing was missing; copied: missing lines were added; rewritten: the run was written from scratch; busy:
+    outcome: Literal["complete", "copied", "rewritten", "busy", "empty"]
+    """complete: nothing was missing; copied: missing lines were added; rewritten: the run was written from scratch; busy:
     another process is syncing it; empty: no run had started."""
     state: str
     """The end reason in the journal, else "running", "killed" or "unknown"; "" if it was not determined."""
@@ -215,7 +215,7 @@ def sync_run(
             state = sync.finish(alive=alive)
         if not state:
             return SyncResult(outcome="empty", state="", lines=0)
-        outcome = "rewritten" if sync.rewritten else "copied" if sync.lines else "whole"
+        outcome = "rewritten" if sync.rewritten else "copied" if sync.lines else "complete"
         return SyncResult(outcome=outcome, state=state, lines=sync.lines)
 
 

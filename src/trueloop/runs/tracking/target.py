@@ -18,7 +18,7 @@ from trueloop.core.paths import is_folder
 Kind = Literal["mlflow", "tensorboard", "wandb"]
 
 ADDRESS_FORMS = (
-    "sqlite (a file beside the runs), sqlite:///FILE, postgresql+psycopg://USER@HOST/DATABASE, http://HOST:PORT "
+    "sqlite (a file next to the runs), sqlite:///FILE, postgresql+psycopg://USER@HOST/DATABASE, http://HOST:PORT "
     "(an MLflow server), tensorboard:FOLDER, wandb:FOLDER"
 )
 DATABASE_NAME = "mlflow.db"

@@ -27,7 +27,7 @@ from trueloop.tracing.hooks.scaling import is_scaled
 from trueloop.tracing.hooks.window_leftovers import check_at_backward
 from trueloop.tracing.losses import LossProbe
 from trueloop.tracing.nonfinite.localise import locate_nonfinite, record_suspect_calls
-from trueloop.tracing.nonfinite.loss_origin import loss_origin
+from trueloop.tracing.nonfinite.loss_origin import find_loss_origin
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.stream import EventStream
@@ -140,7 +140,7 @@ class Backward:
         record_suspect_calls(self._stream, self._program)
         if self._stream.update >= self._next_report:
             self._next_report = self._stream.update + REPORT_INTERVAL
-            found = loss_origin(root)
+            found = find_loss_origin(root)
             self._stream.emit(
                 NonFiniteValue(
                     location=user_location(),

@@ -16,10 +16,10 @@ from trueloop.tracing.program_state import OptimizerState, ProgramState
 from trueloop.tracing.program_text.optimizer_settings import (
     SETTINGS,
     is_read_from_optimizer,
-    sets_in_groups,
     lines_setting_attribute,
+    sets_in_groups,
 )
-from trueloop.tracing.program_text.program_files import user_files, in_notebook, program_stack, parse_program
+from trueloop.tracing.program_text.program_files import in_notebook, parse_program, program_stack, user_files
 from trueloop.tracing.stream import EventStream
 
 MAX_ATTRIBUTES: Final = 16  # attributes that are followed

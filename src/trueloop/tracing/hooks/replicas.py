@@ -34,8 +34,8 @@ from trueloop.tracing.patch import Patches
 from trueloop.tracing.program_state import ProgramState
 from trueloop.tracing.replicas.digest_exchange import DigestStore, Numbers, RankDigest, StoreConnection
 from trueloop.tracing.replicas.round_work import ROWS as WORKS
-from trueloop.tracing.replicas.round_work import RoundWork, record_round, compare_rounds, unknown_rows
-from trueloop.tracing.replicas.tensor_digest import ULPS, apart, comparable, epsilon_of, tensor_digest
+from trueloop.tracing.replicas.round_work import RoundWork, compare_rounds, record_round, unknown_rows
+from trueloop.tracing.replicas.tensor_digest import ULPS, epsilon_of, find_differences, is_comparable, tensor_digest
 from trueloop.tracing.stream import EventStream
 from trueloop.tracing.user_location import user_location
 
@@ -187,7 +187,7 @@ class Replicas:
         }
         registry.ref(wrapper.module)  # which numbers it before others of its class that are called later
         registry.name_parameters(wrapper.module)
-        kept = {name: parameter for name, parameter in held.items() if comparable(parameter)}
+        kept = {name: parameter for name, parameter in held.items() if is_comparable(parameter)}
         shapes = repr([(name, tuple(parameter.shape)) for name, parameter in kept.items()])
         group = wrapper.process_group
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -303,7 +303,7 @@ class Replicas:
 
     def _compare(self, asked: _Asked, own: Numbers, others: Numbers) -> None:
         known = asked.replica
-        differ = apart(own[:-WORKS], others[:-WORKS], asked.epsilons, asked.rounds)
+        differ = find_differences(own[:-WORKS], others[:-WORKS], asked.epsilons, asked.rounds)
         doing = compare_rounds(own[-WORKS:], others[-WORKS:], ULPS * max(asked.epsilons))
         self._stream.emit(RanksCompared(
             location=asked.place, wrapper=known.ref, compared_update=asked.update, ranks=asked.ranks, parameters=len(asked.names),

@@ -70,14 +70,14 @@ class Schedules:
         self._known: weakref.WeakKeyDictionary[LRScheduler, _Known] = weakref.WeakKeyDictionary()
         self._inside = False
         self._unadvanced = UnsteppedSchedules(stream, program)
-        self._made = stream.isolated("learning-rate schedules", self._unadvanced.made)
-        self._moved = stream.isolated("learning-rate schedules", self._unadvanced.advanced)
+        self._made = stream.isolated("learning-rate schedules", self._unadvanced.on_created)
+        self._moved = stream.isolated("learning-rate schedules", self._unadvanced.on_stepped)
         self._before = stream.isolated("learning-rate schedules", self._look)
         self._after = stream.isolated("learning-rate schedules", self._tell)
 
     def install_always(self, patches: Patches) -> None:
         """Replace ``step`` wherever a scheduler's class defines it, and see them being made."""
-        self._unadvanced.begin()
+        self._unadvanced.reset()
         for kind in MADE_BY:
             patches.replace(kind, "__init__", self._constructor)
         patches.replace(OneCycleLR, "__init__", self._one_cycle)
@@ -117,7 +117,7 @@ class Schedules:
         stream, unadvanced = self._stream, self._unadvanced
 
         def step(scheduler: LRScheduler, *args: Any, **kwargs: Any) -> Any:
-            if unadvanced.waiting and not _in_constructor(scheduler):
+            if unadvanced.pending and not _in_constructor(scheduler):
                 self._moved(scheduler)
             if (
                 not stream.active

@@ -35,10 +35,10 @@ _UNPICKLED: Final = cast("Any", torch.storage)._load_from_bytes.__code__  # noqa
 """By which pickle reads a tensor within something else, as when ranks exchange objects: no file is loaded."""
 What = Literal["model", "optimizer", "scheduler", "scaler"]
 
-DEEPEST: Final = 4  # levels of dictionaries and lists in a checkpoint
-MOST_ITEMS: Final = 20_000  # of a checkpoint that are looked at
-FIRST_WAKES: Final = 4
-UPDATES_PER_WAKE: Final = 300
+MAX_DEPTH: Final = 4  # levels of dictionaries and lists in a checkpoint
+MAX_ITEMS: Final = 20_000  # of a checkpoint that are looked at
+FIRST_REQUESTS: Final = 4
+UPDATES_PER_REQUEST: Final = 300
 
 
 class _Tracked(NamedTuple):
@@ -219,7 +219,7 @@ class States:
 
     def _used(self, how: str, state: Any, target: nn.Module | None) -> None:
         told: list[Ref] = []
-        for tensor in _tensors(state, DEEPEST):
+        for tensor in _tensors(state, MAX_DEPTH):
             capture: _Capture | None = self._captures[tensor]
             if capture is None or capture.state in told:
                 continue
@@ -247,7 +247,7 @@ class States:
 
     def _tell_loaded(self, what: What, target: Any, state: Any, result: Any) -> None:
         file = None
-        for tensor in _tensors(state, DEEPEST) if self._files else ():
+        for tensor in _tensors(state, MAX_DEPTH) if self._files else ():
             file = self._files[tensor]
             if file is not None:
                 break
@@ -255,14 +255,14 @@ class States:
             location=user_location(), target=self._stream.registry.ref(target), what=what, file=file,
             name_match=_matched(state, result) if what == "model" else None,
         ))  # fmt: skip
-        if self._wakes < FIRST_WAKES + (self._stream.update - self._since) // UPDATES_PER_WAKE:
+        if self._wakes < FIRST_REQUESTS + (self._stream.update - self._since) // UPDATES_PER_REQUEST:
             self._wakes += 1
             self._stream.request_full_tracing()
 
     def _written(self, obj: Any, file: Any) -> None:
         if self._captures:
             self._used("saved", obj, None)
-        holds = {kind for kind, _ in _states(obj, DEEPEST)}
+        holds = {kind for kind, _ in _states(obj, MAX_DEPTH)}
         self._stream.emit(CheckpointWritten(
             location=user_location(), path=_path(file), holds_model="model" in holds,
             holds_optimizer="optimizer" in holds,
@@ -271,7 +271,7 @@ class States:
     def _read(self, file: Any, found: Any, weights_only: bool | None) -> None:
         path = _path(file)
         ref = Ref("file", os.path.basename(path) or type(file).__name__)  # noqa: PTH119
-        states = list(_states(found, DEEPEST))
+        states = list(_states(found, MAX_DEPTH))
         for _, state in states:
             for _, tensor in _some_tensors(state):
                 self._files.add(tensor, ref)
@@ -329,9 +329,9 @@ def _parameter(module: nn.Module, key: str) -> Tensor | None:
 def _some_tensors(state: Any) -> list[tuple[str, Tensor]]:
     """Return a few tensors of a state, from its beginning and its end: enough to know it again, part of it even."""
     if not isinstance(state, Mapping):
-        found = [("", tensor) for tensor in _tensors(state, DEEPEST)]
+        found = [("", tensor) for tensor in _tensors(state, MAX_DEPTH)]
     elif "param_groups" in state:
-        found = [("", tensor) for tensor in _tensors(state["state"], DEEPEST)]
+        found = [("", tensor) for tensor in _tensors(state["state"], MAX_DEPTH)]
     else:
         pairs = cast("Mapping[Any, Any]", state).items()
         found = [(str(key), value) for key, value in pairs if type(value) is Tensor and value.is_floating_point()]
@@ -347,14 +347,14 @@ def _tensors(thing: Any, depth: int) -> Iterator[Tensor]:
 def _walk(thing: Any, depth: int) -> Iterator[Any]:
     """Yield what is in nested dictionaries and lists, and these themselves, up to a number of items."""
     waiting, seen = [(thing, depth)], 0
-    while waiting and seen < MOST_ITEMS:
+    while waiting and seen < MAX_ITEMS:
         part, left = waiting.pop()
         seen += 1
         yield part
         if left and isinstance(part, Mapping):
             waiting.extend((value, left - 1) for value in cast("Mapping[Any, Any]", part).values())
         elif left and type(part) in (list, tuple):
-            waiting.extend((value, left - 1) for value in part[:MOST_ITEMS])
+            waiting.extend((value, left - 1) for value in part[:MAX_ITEMS])
 
 
 def _states(thing: Any, depth: int) -> Iterator[tuple[What, Any]]:

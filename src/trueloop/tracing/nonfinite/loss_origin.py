@@ -16,8 +16,8 @@ from trueloop.tracing.losses import operation_name
 from trueloop.tracing.nonfinite.values import FLOATS, describe_values, has_nonfinite
 from trueloop.tracing.saved_tensors import saved_tensor
 
-MOST_NODES: Final = 200  # of the arithmetic of a loss
-THROUGH: Final = frozenset((
+MAX_NODES: Final = 200  # of the arithmetic of a loss
+PROPAGATING: Final = frozenset((
     "Add", "Sub", "Rsub", "Mul", "Neg", "Mean", "Sum", "Abs", "Expand", "View", "UnsafeView", "ReshapeAlias",
     "Unsqueeze", "Squeeze", "Transpose", "T", "Permute", "Clone", "ToCopy", "Stack", "Cat",
 ))  # fmt: skip
@@ -32,7 +32,7 @@ class LossOrigin(NamedTuple):
     """What it was given, in words."""
 
 
-def loss_origin(root: Tensor) -> LossOrigin | None:
+def find_loss_origin(root: Tensor) -> LossOrigin | None:
     """Return the operation, where it is certain; reads values on the CPU, only for a loss that is not finite.
 
     Args:
@@ -46,9 +46,11 @@ def loss_origin(root: Tensor) -> LossOrigin | None:
         origin = None if made is None else made(node)
         if origin is not None:
             return origin
-        below_it = node.next_functions if name in THROUGH else node.next_functions[:1] if _passes(node, name) else ()
+        below_it = (
+            node.next_functions if name in PROPAGATING else node.next_functions[:1] if _passes(node, name) else ()
+        )
         for below, _ in below_it:
-            if below is not None and below not in known and len(queue) < MOST_NODES:
+            if below is not None and below not in known and len(queue) < MAX_NODES:
                 known.add(below)
                 queue.append(below)
     return None

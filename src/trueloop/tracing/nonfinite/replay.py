@@ -24,7 +24,12 @@ from torch.overrides import TorchFunctionMode
 from trueloop.core.findings import CodePosition
 from trueloop.core.formatting import format_count
 from trueloop.tracing.nonfinite.replica_state import HOOKS, CannotReplayError, ReplicaState
-from trueloop.tracing.nonfinite.side_effect_free import eager, generators, put, quiet
+from trueloop.tracing.nonfinite.side_effect_free import (
+    attributes_replaced,
+    compilation_disabled,
+    generators_restored,
+    output_muted,
+)
 from trueloop.tracing.nonfinite.values import describe_values, has_nan_or_positive_inf, has_nonfinite, tensors_in
 from trueloop.tracing.patch import Patches
 from trueloop.tracing.torch_modes import modes_active, modes_disabled
@@ -174,10 +179,16 @@ def _of_call(
         raise CannotReplayError
     args, options = _restored(call.args, again), _restored(call.options, again)
     stand_ins = ReplicaState(modules)
-    attributes = [stand_ins.of_module(each) for each in modules]
+    attributes = [stand_ins.copy_module(each) for each in modules]
     watching = _Watching(module)
     watching.given((args, options))
-    with generators(call.generator), put(modules, attributes), watching.modules(), quiet(), eager():
+    with (
+        generators_restored(call.generator),
+        attributes_replaced(modules, attributes),
+        watching.modules(),
+        output_muted(),
+        compilation_disabled(),
+    ):
         kind = call.autocast
         with (
             torch.enable_grad(),

@@ -18,9 +18,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-MOST_BYTES: Final = 1 << 30  # of copies; a model of 250 million float32 parameters
-MOST: Final = 20_000  # objects copied
-DEEPEST: Final = 16  # containers and objects within each other
+MAX_BYTES: Final = 1 << 30  # of copies; a model of 250 million float32 parameters
+MAX_OBJECTS: Final = 20_000  # objects copied
+MAX_DEPTH: Final = 16  # containers and objects within each other
 SHARED: Final = (
     type(None), bool, int, float, complex, str, bytes, slice, range, type, types.ModuleType, types.FunctionType,
     types.MethodDescriptorType, enum.Enum, weakref.ref, torch.dtype, torch.device, torch.Size, torch.layout,
@@ -47,17 +47,17 @@ class ReplicaState:
         self._copies: dict[int, Any] = {}
         self._bytes = self._count = 0
 
-    def of_module(self, module: nn.Module) -> dict[str, Any]:
+    def copy_module(self, module: nn.Module) -> dict[str, Any]:
         """Return attributes for a module to work on, without hooks of the program's."""
         if any(not _is_torchs(hook) for hooks in HOOKS for hook in vars(module)[hooks].values()):
             raise CannotReplayError  # what they do to an output is a part of the model
         attributes = {
-            key: value if key in HOOKS else type(value)() if key in BACKWARD_HOOKS else self.of(value)
+            key: value if key in HOOKS else type(value)() if key in BACKWARD_HOOKS else self.copy(value)
             for key, value in vars(module).items()
         }
         return attributes | {hooks: attributes[hooks].copy() for hooks in HOOKS}
 
-    def of(self, value: Any, depth: int = 0) -> Any:
+    def copy(self, value: Any, depth: int = 0) -> Any:
         """Return what stands in for a value.
 
         Raises:
@@ -68,7 +68,7 @@ class ReplicaState:
         if id(value) in self._copies:
             return self._copies[id(value)]
         self._count += 1
-        if self._count > MOST or depth > DEEPEST:
+        if self._count > MAX_OBJECTS or depth > MAX_DEPTH:
             raise CannotReplayError
         if isinstance(value, Tensor):
             return self._tensor(value)
@@ -95,14 +95,14 @@ class ReplicaState:
         kind = type(value)
         if kind in (dict, collections.OrderedDict, collections.defaultdict, collections.Counter):
             made = self._copies[id(value)] = copy.copy(value)
-            made.update((key, self.of(inner, depth + 1)) for key, inner in value.items())
+            made.update((key, self.copy(inner, depth + 1)) for key, inner in value.items())
             return made
         if kind in (list, collections.deque):
             made = self._copies[id(value)] = [] if kind is list else collections.deque(maxlen=value.maxlen)
-            made.extend(self.of(inner, depth + 1) for inner in value)
+            made.extend(self.copy(inner, depth + 1) for inner in value)
             return made
         if kind in (tuple, set, frozenset):
-            return kind(self.of(inner, depth + 1) for inner in value)
+            return kind(self.copy(inner, depth + 1) for inner in value)
         return None
 
     def _object(self, value: Any, depth: int) -> Any:
@@ -120,7 +120,7 @@ class ReplicaState:
             raise CannotReplayError
         try:
             made = self._copies[id(value)] = object.__new__(kind)
-            object.__setattr__(made, "__dict__", self.of(vars(value), depth + 1))
+            object.__setattr__(made, "__dict__", self.copy(vars(value), depth + 1))
         except (TypeError, AttributeError) as error:  # it is not Python's alone
             raise CannotReplayError from error
         return made
@@ -139,7 +139,7 @@ class ReplicaState:
 
     def _grow(self, size: int) -> None:
         self._bytes += size
-        if self._bytes > MOST_BYTES:
+        if self._bytes > MAX_BYTES:
             raise CannotReplayError
 
 

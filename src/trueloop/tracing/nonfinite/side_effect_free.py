@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 @contextlib.contextmanager
-def put(modules: Sequence[nn.Module], attributes: Sequence[dict[str, Any]]) -> Generator[None]:
+def attributes_replaced(modules: Sequence[nn.Module], attributes: Sequence[dict[str, Any]]) -> Generator[None]:
     """Let modules work on other attributes meanwhile; their own dictionaries stay as they are."""
     own = [vars(module) for module in modules]
     try:
@@ -27,7 +27,7 @@ def put(modules: Sequence[nn.Module], attributes: Sequence[dict[str, Any]]) -> G
 
 
 @contextlib.contextmanager
-def generators(state: Tensor | None) -> Generator[None]:
+def generators_restored(state: Tensor | None) -> Generator[None]:
     """Draw on the CPU what was drawn then; afterwards all generators go on as if nothing had been drawn."""
     numpy: Any = sys.modules.get("numpy")
     drawn, python = torch.get_rng_state(), random.getstate()
@@ -43,7 +43,7 @@ def generators(state: Tensor | None) -> Generator[None]:
             numpy.random.set_state(array)
 
 
-def eager() -> contextlib.AbstractContextManager[Any]:
+def compilation_disabled() -> contextlib.AbstractContextManager[Any]:
     """Run what was compiled as it is written: modules with other attributes would be compiled anew."""
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
@@ -65,7 +65,7 @@ class _Muted:
 
 
 @contextlib.contextmanager
-def quiet() -> Generator[None]:
+def output_muted() -> Generator[None]:
     """Say nothing twice."""
     with (
         contextlib.redirect_stdout(cast("Any", _Muted(sys.stdout))),

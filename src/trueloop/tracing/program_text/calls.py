@@ -1,4 +1,4 @@
-"""Calls in the text of a program: which one a frame is at, and whether a condition decides that it gets there."""
+"""Finds calls in source files: the call that a frame is at, and whether it is conditional."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RETURNS: Final = frozenset(("RETURN_VALUE", "RETURN_CONST"))
 
 
 def calls_in(file: str, *words: str) -> Sequence[ast.Call]:
-    """Return all calls in a file that has these words in it, none where it cannot be read.
+    """Return all calls in a file that contains these words; [] if it does not, or cannot be parsed.
 
     Cost: 10 us for each line of such a file.
     """
@@ -30,7 +30,7 @@ def calls_in(file: str, *words: str) -> Sequence[ast.Call]:
 
 
 def call_at(frame: FrameType) -> ast.Call | None:
-    """Return the call a frame is at; None where its source cannot be had."""
+    """Return the call that a frame is at; None if its source is not available."""
     line, last, begin, end = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     if line is None or last is None or begin is None or end is None:
         return None
@@ -41,13 +41,13 @@ def call_at(frame: FrameType) -> ast.Call | None:
     lines[0] = lines[0][begin:]
     try:
         found = ast.parse("(" + b"".join(lines).decode() + "\n)", mode="eval").body
-    except (SyntaxError, ValueError):  # a call over several lines may be said to begin at its last name
+    except (SyntaxError, ValueError):  # the position of a call over several lines may start at its last name
         return None
     return found if isinstance(found, ast.Call) else None
 
 
 def resolve_global(node: ast.expr, space: Mapping[str, Any]) -> Any:
-    """Return what a global name, or one within modules, stands for; None where it is not that plain."""
+    """Return the value of a global name, or of a name within modules; None for other expressions."""
     if isinstance(node, ast.Attribute):
         inside = resolve_global(node.value, space)
         return vars(inside).get(node.attr) if isinstance(inside, ModuleType) else None
@@ -56,16 +56,16 @@ def resolve_global(node: ast.expr, space: Mapping[str, Any]) -> Any:
 
 @lru_cache(maxsize=1024)
 def is_conditional(code: CodeType, at: int) -> bool:
-    """True where an instruction may be missed: jumped over, left out of a round of its loop, or returned before.
+    """Return True if an instruction may be skipped by a jump, a ``continue`` of its loop, or an earlier return.
 
-    The end of a ``for`` is no condition.
+    The end of a ``for`` is not a condition.
     """
-    around: set[int] = set()
+    loops: set[int] = set()
     for step in dis.get_instructions(code):
         if step.offset >= at:
             return False
-        if step.opname in _RETURNS or ("JUMP" in step.opname and (step.argval > at or step.argval in around)):
+        if step.opname in _RETURNS or ("JUMP" in step.opname and (step.argval > at or step.argval in loops)):
             return True
         if step.opname == "FOR_ITER" and step.argval > at:
-            around.add(step.offset)
+            loops.add(step.offset)
     return False

@@ -1,4 +1,4 @@
-"""Words for freezing that torch reads, those that it does not, and whether anything else does."""
+"""Knows the attribute that freezes in PyTorch, its misspellings, and whether code reads them."""
 
 import ast
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ MISSPELLINGS: Final = frozenset((
     "require_gradient", "requires_gradients", "requries_grad", "requres_grad", "reqires_grad", "requiers_grad",
     "requires_gard", "required_grads", "requiresGrad", "require_grad_",
 ))  # fmt: skip
-"""What people write instead, and torch reads none of as an attribute."""
+"""Common misspellings, none of which PyTorch reads."""
 
 _TENSORS: Final = ("parameters", "named_parameters", "buffers", "named_buffers")
 _SAME_ITEMS: Final = ("list", "tuple", "enumerate", "reversed", "iter")
@@ -18,18 +18,23 @@ _COMPREHENSIONS: Final = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictC
 
 
 def may_be_read(tree: ast.AST, word: str, *, of_modules: bool) -> bool:
-    """Return True where a text may read an attribute, of whatever it is, or has its name as a string.
+    """Return True if a source may read an attribute, of any object, or contains its name as a string.
 
     Args:
-        tree: of the text.
-        word: the attribute. A method that is called is none.
-        of_modules: a module has it, so a read of what ``parameters()`` gives is no read of it.
+        tree: the syntax tree.
+        word: the attribute; a call of a method of that name does not count.
+        of_modules: the attribute is on modules, so reading it on items of ``parameters()`` does not count.
     """
     nodes = list(ast.walk(tree))
     others = {id(each.func) for each in nodes if isinstance(each, ast.Call)}
-    others |= {id(each.args[1]) for each in nodes if _sets(each)}
+    others |= {id(each.args[1]) for each in nodes if _is_setattr(each)}
     if of_modules:
-        others |= {id(read) for each in nodes for name in loop_variables_of_parameters(each) for read in _reads(each, name)}
+        others |= {
+            id(read)
+            for each in nodes
+            for name in loop_variables_of_parameters(each)
+            for read in _attribute_accesses(each, name)
+        }
     for each in nodes:
         if id(each) in others:
             continue
@@ -40,7 +45,7 @@ def may_be_read(tree: ast.AST, word: str, *, of_modules: bool) -> bool:
     return False
 
 
-def _sets(node: ast.AST) -> TypeGuard[ast.Call]:
+def _is_setattr(node: ast.AST) -> TypeGuard[ast.Call]:
     return (
         isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setattr"
         and len(node.args) > 1
@@ -48,20 +53,20 @@ def _sets(node: ast.AST) -> TypeGuard[ast.Call]:
 
 
 def loop_variables_of_parameters(node: ast.AST) -> Iterator[str]:
-    """Yield the names that stand for one parameter after the other within a loop, a comprehension or a filter."""
-    if isinstance(node, ast.For) and _gives_tensors(node.iter):
+    """Yield the loop variables over parameters in a loop, a comprehension or a filter."""
+    if isinstance(node, ast.For) and _yields_tensors(node.iter):
         yield from _names(node.target)
     elif isinstance(node, _COMPREHENSIONS):
         for each in node.generators:
-            if _gives_tensors(each.iter):
+            if _yields_tensors(each.iter):
                 yield from _names(each.target)
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "filter":
         function, *over = node.args
-        if isinstance(function, ast.Lambda) and over and _gives_tensors(over[0]):
+        if isinstance(function, ast.Lambda) and over and _yields_tensors(over[0]):
             yield from (each.arg for each in function.args.args)
 
 
-def _gives_tensors(node: ast.expr) -> bool:
+def _yields_tensors(node: ast.expr) -> bool:
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _SAME_ITEMS and node.args:
         node = node.args[0]
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TENSORS
@@ -71,9 +76,9 @@ def _names(target: ast.expr) -> Iterator[str]:
     return (each.id for each in ast.walk(target) if isinstance(each, ast.Name))
 
 
-def _reads(within: ast.AST, name: str) -> list[ast.Attribute]:
-    """Return the attributes of a name; none where more than one thing within has that name."""
-    nodes = list(ast.walk(within))
+def _attribute_accesses(scope: ast.AST, name: str) -> list[ast.Attribute]:
+    """Return the attribute accesses of a name; [] if it is bound more than once within."""
+    nodes = list(ast.walk(scope))
     stored = sum(
         isinstance(each, ast.Name) and each.id == name and not isinstance(each.ctx, ast.Load) for each in nodes
     )

@@ -1,4 +1,4 @@
-"""The files of a program: those it was seen to run, and all that they import."""
+"""Finds the files of a program: those it runs, and all user files that they import."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BUILT_IN: Final = frozenset(("__import__", "exec", "eval"))
 
 
 def program_stack() -> list[FrameType]:
-    """Return the program's frames, outermost first, without torch's and whatever has started the program."""
+    """Return the program's frames, outermost first, without PyTorch's and those that started the program."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
     found: list[FrameType] = []
     while frame is not None:
@@ -49,7 +49,7 @@ def program_stack() -> list[FrameType]:
 
 
 def user_files(stack: Iterable[FrameType]) -> set[str]:
-    """Return the files of the frames that are the user's."""
+    """Return the files of the user's frames."""
     return {each.f_code.co_filename for each in stack if is_user_code(each.f_code)}
 
 
@@ -59,26 +59,26 @@ def is_library_frame(frame: FrameType) -> bool:
 
 
 def in_notebook() -> bool:
-    """Return True where another cell may come, of which nobody knows yet."""
+    """Return True in a notebook, where another cell may follow."""
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)() is not None
 
 
 def parse_program(files: Iterable[str]) -> dict[str, ast.Module] | None:
-    """Return the texts of a program's own files, by their names.
+    """Return the syntax trees of a program's own files, by file name.
 
-    None where one of them cannot be read, or runs what no text shows.
+    None if one of them cannot be parsed, or runs code that is not in a file.
 
     Args:
-        files: some of them.
+        files: some files of the program; their imports are followed.
 
     Cost: 5 ms for each file.
     """
-    modules = _users()
+    modules = _user_modules()
     by_file = {str(module.__file__): module for module in modules.values()}
-    waiting, seen = list(files), set[str]()
+    pending, seen = list(files), set[str]()
     found: dict[str, ast.Module] = {}
-    while waiting:
-        file = waiting.pop()
+    while pending:
+        file = pending.pop()
         if file in seen:
             continue
         seen.add(file)
@@ -88,25 +88,25 @@ def parse_program(files: Iterable[str]) -> dict[str, ast.Module] | None:
             tree = ast.parse(text)
         except (SyntaxError, ValueError, RecursionError):
             return None
-        if not (text or Path(file).exists()) or any(_runs_others(each) for each in ast.walk(tree)):
+        if not (text or Path(file).exists()) or any(_runs_dynamic_code(each) for each in ast.walk(tree)):
             return None
         found[file] = tree
-        names = _imported(tree, by_file.get(file))
-        waiting += [str(modules[name].__file__) for name in names if name in modules]
+        names = _imported_names(tree, by_file.get(file))
+        pending += [str(modules[name].__file__) for name in names if name in modules]
     return found
 
 
-def _users() -> dict[str, ModuleType]:
+def _user_modules() -> dict[str, ModuleType]:
     found: dict[str, ModuleType] = {}
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__dict__", {}).get("__file__")  # anything may stand there
+        file = getattr(module, "__dict__", {}).get("__file__")  # may be anything
         if isinstance(file, str) and file.endswith(".py") and is_user_file(file):
             found[name] = module
     return found
 
 
-def _imported(tree: ast.Module, module: ModuleType | None) -> Iterator[str]:
-    """Yield the modules that a text imports, and the packages around them."""
+def _imported_names(tree: ast.Module, module: ModuleType | None) -> Iterator[str]:
+    """Yield the modules that a source imports, and their packages."""
     package = getattr(module, "__package__", None) or ""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -127,7 +127,7 @@ def _with_packages(name: str) -> Iterator[str]:
         yield ".".join(parts[:length])
 
 
-def _runs_others(node: ast.AST) -> bool:
+def _runs_dynamic_code(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
     called = node.func

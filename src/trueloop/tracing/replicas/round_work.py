@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from trueloop.tracing.replicas.tensor_digest import WIDTH, comparable, digest_rows
+from trueloop.tracing.replicas.tensor_digest import WIDTH, digest_rows, is_comparable
 
-PLACES: Final = (0.0, 0.5, 1.0)  # of the parameters whose gradient is looked at, from the first to the last
-DEEP: Final = 4  # lists and dictionaries within each other, in what a model is given
+SAMPLED_POSITIONS: Final = (0.0, 0.5, 1.0)  # of the parameters whose gradient is looked at, from the first to the last
+MAX_DEPTH: Final = 4  # lists and dictionaries within each other, in what a model is given
 ROWS: Final = 2  # inputs, gradient
 
 Arrive = Callable[["RoundWork", Tensor], None]
@@ -37,16 +37,16 @@ class RoundWork:
     def __init__(self, number: int, given: Any, parameters: Sequence[Tensor], arrive: Arrive) -> None:
         self.number = number
         device = parameters[0].device
-        inputs = [each for each in _tensors(given, DEEP) if each.device == device]
+        inputs = [each for each in _tensors(given, MAX_DEPTH) if each.device == device]
         self._inputs = _joint(digest_rows(inputs)) if inputs else None
         self._gradients: list[Tensor] = []
         last = len(parameters) - 1
-        chosen = {round(place * last) for place in PLACES} if inputs else ()
+        chosen = {round(place * last) for place in SAMPLED_POSITIONS} if inputs else ()
         self._hooks = [parameters[index].register_hook(partial(arrive, self)) for index in chosen]
 
     def on_gradient(self, gradient: Tensor) -> None:
         """Note one of the gradients."""
-        if comparable(gradient) and not _captured(gradient.device):
+        if is_comparable(gradient) and not _captured(gradient.device):
             self._gradients.append(digest_rows([gradient])[0])
 
     def close(self) -> None:
@@ -83,7 +83,9 @@ def unknown_rows(device: torch.device) -> Tensor:
     return torch.full((ROWS, WIDTH), torch.nan, dtype=torch.float64, device=device)
 
 
-def compare_rounds(own: Sequence[Sequence[float]], other: Sequence[Sequence[float]], rounding: float) -> RoundComparison | None:
+def compare_rounds(
+    own: Sequence[Sequence[float]], other: Sequence[Sequence[float]], rounding: float
+) -> RoundComparison | None:
     """Compare the rows of two processes; None where one of them does not know, or there was nothing to learn.
 
     Args:
@@ -110,7 +112,7 @@ def _joint(rows: Tensor) -> Tensor:
 
 def _tensors(given: Any, depth: int) -> Iterator[Tensor]:
     if isinstance(given, Tensor):
-        if given.numel() and comparable(given) and not given.is_quantized:
+        if given.numel() and is_comparable(given) and not given.is_quantized:
             yield given.detach()
     elif depth and isinstance(given, Mapping):
         for each in cast("Mapping[Any, Any]", given).values():

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 ROWS: Final = 3  # of signs: with one, a difference would hide from one comparison in thirty
 WIDTH: Final = 1 + ROWS
-MOST: Final = 2**18  # values of one parameter, evenly spaced
+MAX_VALUES: Final = 2**18  # values of one parameter, evenly spaced
 ULPS: Final = 32.0  # of the type a parameter is kept in, that may differ after one step, and by its root after more
-SMALL: Final = 1e-3  # of the largest norm, below which a parameter's own is too small to be measured by
+MIN_RELATIVE_NORM: Final = 1e-3  # of the largest norm, below which a parameter's own is too small to be measured by
 
 
 class TensorDigest(NamedTuple):
@@ -29,7 +29,7 @@ class TensorDigest(NamedTuple):
     ready: Callable[[], bool]
 
 
-def comparable(parameter: Tensor) -> bool:
+def is_comparable(parameter: Tensor) -> bool:
     """True for a parameter that lies in this process as a whole, as plain numbers: not a shard."""
     plain = type(parameter) in (Tensor, nn.Parameter) and parameter.layout is torch.strided
     return plain and parameter.device.type in ("cpu", "cuda")
@@ -74,7 +74,7 @@ def digest_rows(tensors: Sequence[Tensor]) -> Tensor:
         return torch.cat([squares[:, None], products], dim=1)
 
 
-def apart(
+def find_differences(
     own: Sequence[Sequence[float]], other: Sequence[Sequence[float]], epsilons: Sequence[float], steps: int
 ) -> list[tuple[int, float]]:
     """Return which parameters differ by more than rounding, and by which share of their size, the most different first.
@@ -86,7 +86,7 @@ def apart(
         steps: taken since both were equal; the rounding of each adds up like a random walk.
     """
     squares = [each[0] for each in (*own, *other) if math.isfinite(each[0])]
-    floor = SMALL * math.sqrt(max(squares, default=0.0))
+    floor = MIN_RELATIVE_NORM * math.sqrt(max(squares, default=0.0))
     found: list[tuple[int, float]] = []
     for index, (mine, theirs, epsilon) in enumerate(zip(own, other, epsilons, strict=True)):
         finite = [all(map(math.isfinite, each)) for each in (mine, theirs)]
@@ -110,7 +110,9 @@ def epsilon_of(parameter: Tensor) -> float:
 def _sample(parameter: Tensor) -> Tensor:
     values = torch.view_as_real(parameter) if parameter.is_complex() else parameter
     flat = values.reshape(-1)
-    apart_by = -(-len(flat) // MOST) | 1 if len(flat) > MOST else 1  # an odd number: not always the same column
+    apart_by = (
+        -(-len(flat) // MAX_VALUES) | 1 if len(flat) > MAX_VALUES else 1
+    )  # an odd number: not always the same column
     return flat[::apart_by].double()
 
 

@@ -48,11 +48,11 @@ def custom_functions(bench: ProofContext) -> Evidence:
     """
     batch = bench.first_samples(4)
     work = bench.training_copy()
-    functions = _functions(work.mean(batch))
+    functions = _functions(work.mean_loss(batch))
     if not functions:
         raise NotApplicable("The loss's graph holds no custom autograd Function.")
     with _heard(functions) as calls:
-        work.mean(batch)
+        work.mean_loss(batch)
     checked = [_check(function, *calls[function]) for function in functions if function in calls]
     wrong = [each for each in checked if not each.right and not each.deliberate]
     remarks = tuple(f"{each.name}: {each.deliberate}." for each in checked if each.deliberate)

@@ -93,7 +93,7 @@ def _unregistered(work: TrainingCopy, batch: object) -> list[str]:
     kept = {key: place for key, place in kept.items() if key not in held}
     if not kept:
         return []
-    used = {id(variable) for variable in _leaves(work.mean(batch))}
+    used = {id(variable) for variable in _leaves(work.mean_loss(batch))}
     return [place for key, place in kept.items() if key in used]
 
 

@@ -53,7 +53,7 @@ def initial_loss(bench: ProofContext, *, expected: float | None = None) -> Evide
     """
     work = bench.training_copy()
     batch = bench.batch
-    loss = work.measured(batch)
+    loss = work.measure_loss(batch)
     should = (
         Expected(value=expected, words="what you expect") if expected is not None else _expected(bench, work, batch)
     )

@@ -23,18 +23,18 @@ def loss_falls(bench: ProofContext, *, batches: int = 5, passes: int = 2) -> Evi
     """
     work = bench.training_copy()
     few = bench.batches(batches)
-    before = [work.measured(batch) for batch in few]
+    before = [work.measure_loss(batch) for batch in few]
     seen: list[float] = []
     for number in range(max(passes, math.ceil(batches * passes / len(few)))):
         for batch in few:
             if not math.isfinite(seen[-1] if seen else before[0]):
                 break
             if number or seen:
-                seen.append(work.measured(batch))
+                seen.append(work.measure_loss(batch))
             else:
                 seen.append(before[0])
             work.update([batch])
-    after = [work.measured(batch) for batch in few]
+    after = [work.measure_loss(batch) for batch in few]
     seen.append(after[0])
     first, last = sum(before) / len(before), sum(after) / len(after)
     fell = (first - last) / abs(first) if first else 0.0

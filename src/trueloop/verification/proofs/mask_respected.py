@@ -192,7 +192,7 @@ def _measured(bench: ProofContext, work: TrainingCopy, batch: Any) -> tuple[Tens
 
 def _once(bench: ProofContext, work: TrainingCopy, batch: Any) -> tuple[Tensor | None, list[Tensor]]:
     with torch.no_grad():
-        loss = None if work.loss is None else work.mean(batch).detach()
+        loss = None if work.loss is None else work.mean_loss(batch).detach()
     return loss, model_outputs(work.model, bench.call(work.model, batch), bench.target.seed)
 
 

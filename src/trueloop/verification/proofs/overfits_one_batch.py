@@ -147,7 +147,7 @@ def _train(bench: ProofContext, batch: Any, ask: Asked) -> Trained:
     floor = bench.target.floor or _smoothing_floor(bench.target.loss, work.model, batch)
     if ask.blind:
         work.model.register_forward_pre_hook(_blinded, with_kwargs=True)
-    first = work.measured(batch)
+    first = work.measure_loss(batch)
     if first <= floor:
         raise NotApplicable(f"The first loss, {format_float(first)}, is no more than the floor, {format_float(floor)}: give floor=.")
     target = floor + ask.share * (first - floor)
@@ -157,7 +157,7 @@ def _train(bench: ProofContext, batch: Any, ask: Asked) -> Trained:
         if not in_time:
             break
         work.update([batch])
-        seen.append(work.measured(batch))
+        seen.append(work.measure_loss(batch))
     return Trained(seen=seen, target=target, in_time=in_time)
 
 

@@ -16,7 +16,7 @@ from trueloop.core.formatting import format_count, format_float
 from trueloop.verification.evidence import Evidence, NotApplicable, NotJudged, Verdict
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
-from trueloop.verification.rng_state import captured, restore, seed_all
+from trueloop.verification.rng_state import capture_rng_state, restore_rng_state, seed_all
 
 
 def resume_exact(bench: ProofContext, *, updates: int = 6) -> Evidence:
@@ -41,11 +41,11 @@ def resume_exact(bench: ProofContext, *, updates: int = 6) -> Evidence:
     _train(work, batches, 0, half)
     save, load = bench.target.save or _save, bench.target.load or _load
     state = copy.deepcopy(save(work.model, work.optimizer))
-    random = captured()
+    random = capture_rng_state()
     again = bench.training_copy()
     _spoil(again.model)
     load(again.model, again.optimizer, state)
-    restore(random)
+    restore_rng_state(random)
     _train(again, batches, half, updates)
     different = _first_difference(straight, again)
     if different is None:

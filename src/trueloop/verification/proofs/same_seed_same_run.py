@@ -16,7 +16,7 @@ from trueloop.verification.batch_tree import clone_batch, leaves, move_batch
 from trueloop.verification.evidence import Evidence, NotApplicable, Verdict
 from trueloop.verification.proof import Proof
 from trueloop.verification.proof_context import ProofContext, TrainingCopy
-from trueloop.verification.rng_state import reset, seed_all
+from trueloop.verification.rng_state import reseed_loaders, seed_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def _run(bench: ProofContext, updates: int) -> Run:
         work = made.training_copy()
     start = _state(work)
     seed_all(subject.seed)
-    reset(bench.loaders, subject.seed)
+    reseed_loaders(bench.loaders, subject.seed)
     batches = _read(bench, updates)
     seed_all(subject.seed)
     states: list[dict[str, Tensor]] = []

@@ -23,11 +23,11 @@ const MOMENTUM = ["sgd", "nesterov", "rmsprop"], MOMENTS = ["adam", "adamw"];
 
 /** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (p: Record<string, string>) => void, announce: (text: string) => void}} shell */
 export async function mount(root, { params, setParams, announce }) {
-  const [told, fields] = await Promise.all([patiently(() => ask("arena", { do: "tracks" })), described("arena")]);
+  const [answer, fields] = await Promise.all([patiently(() => ask("arena", { do: "tracks" })), described("arena")]);
   /** @type {any[]} */
   const settings = fields.find(({ name }) => name === "entry").fields;
   const plain = Object.fromEntries(settings.map((field) => [field.name, field.default]));
-  let track = told.tracks.find((/** @type {any} */ each) => each.name === params.get("track")) ?? told.tracks[0];
+  let track = answer.tracks.find((/** @type {any} */ each) => each.name === params.get("track")) ?? answer.tracks[0];
   let values = { ...plain, ...track.baseline, ...given(settings, params) };
   let seed = Number(params.get("seed") ?? 1) || 0;
   let watching = 0;
@@ -47,8 +47,8 @@ export async function mount(root, { params, setParams, announce }) {
     }
   }, 150);
 
-  const cards = told.tracks.map((/** @type {any} */ each) => h("button", { type: "button", class: "quiet track", onclick: () => choose(each) },
-    h("b", {}, each.title), h("span", { class: "muted" }, each.told), h("span", { class: "lead-now mono", dataset: { track: each.name } })));
+  const cards = answer.tracks.map((/** @type {any} */ each) => h("button", { type: "button", class: "quiet track", onclick: () => choose(each) },
+    h("b", {}, each.title), h("span", { class: "muted" }, each.description), h("span", { class: "lead-now mono", dataset: { track: each.name } })));
   const groups = GROUPS.map(([name, only], i) => {
     const made = form(settings, { values, labels: LABELS, sliders: SLIDERS, only: /** @type {string[]} */ (only), onchange: (_, changed) => change(changed, made.values[changed]) });
     return { made, only, element: h("details", { class: "group", open: i < 2 }, h("summary", {}, name), made.element) };
@@ -84,7 +84,7 @@ export async function mount(root, { params, setParams, announce }) {
     entry.element,
     model.element,
     code.element,
-    rules(told));
+    rules(answer));
   adapt();
   fitting();
   model.show(track.model);
@@ -99,7 +99,7 @@ export async function mount(root, { params, setParams, announce }) {
   }
 
   function adapt() {
-    cards.forEach((/** @type {HTMLElement} */ card, /** @type {number} */ i) => card.setAttribute("aria-pressed", String(told.tracks[i] === track)));
+    cards.forEach((/** @type {HTMLElement} */ card, /** @type {number} */ i) => card.setAttribute("aria-pressed", String(answer.tracks[i] === track)));
   }
 
   /** @param {string} name @param {any} value */
@@ -111,7 +111,7 @@ export async function mount(root, { params, setParams, announce }) {
 
   /** Begin from a configuration. @param {Record<string, any>} config @param {string} [on] its track */
   function take(config, on) {
-    const other = told.tracks.find((/** @type {any} */ each) => each.name === on);
+    const other = answer.tracks.find((/** @type {any} */ each) => each.name === on);
     if (other && other !== track) choose(other, config);
     values = { ...plain, ...config };
     groups.forEach(({ made }) => made.set(values));
@@ -168,12 +168,12 @@ export async function mount(root, { params, setParams, announce }) {
       const { id } = await ask("arena", { do: "practise", track: track.name, entry: values, seed, id: watching });
       watching = id;
       chart.mine(points, track.target);
-      for (let told = null; watching === id; await new Promise((wake) => setTimeout(wake, 90))) {
-        told = await ask("arena", { do: "look", id, since: points.length });
+      for (let answer = null; watching === id; await new Promise((wake) => setTimeout(wake, 90))) {
+        answer = await ask("arena", { do: "poll", id, since: points.length });
         if (watching !== id || mine !== track) return;
-        points.push(...told.points);
+        points.push(...answer.points);
         chart.mine(points, track.target);
-        if (told.done) return ended(told);
+        if (answer.done) return ended(answer);
         const last = points.at(-1);
         if (last && starting) {
           starting = false;
@@ -187,7 +187,7 @@ export async function mount(root, { params, setParams, announce }) {
     }
   }
 
-  /** @param {any} told */
+  /** @param {any} answer */
   function ended({ trial, trouble }) {
     stop();
     if (trouble || !trial) fill(says, h("span", { class: "badge error" }, "failed"), ` ${[trouble?.what ?? "The run ended without a message.", trouble?.why, trouble?.fix ?? "Start it again."].filter(Boolean).join(" ")}`);
@@ -235,7 +235,7 @@ function given(settings, params) {
   return Object.fromEntries(found);
 }
 
-/** @param {{seeds: number, misses: number}} told */
+/** @param {{seeds: number, misses: number}} tracks */
 function rules({ seeds, misses }) {
   return h("details", { class: "panel" }, h("summary", {}, "How entries are judged"),
     h("ul", {},

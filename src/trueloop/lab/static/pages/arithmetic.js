@@ -84,7 +84,7 @@ export async function mount(root, { params, setParams, announce }) {
     setParams({ ...changed(own, inputs.values, place), ...(step.lr !== RATE && { lr: String(step.lr) }) });
   }
 
-  /** A size that is being typed anew. */
+  /** A size that is being edited. */
   function empty() {
     const name = SIZES.find((size) => typeof inputs.values[size] !== "string" && inputs.field(size).querySelector("input")?.value === "");
     return name ? { what: `${name} is empty.`, fix: "It must be a whole number." } : null;
@@ -133,7 +133,7 @@ function from(fields, params) {
   return values;
 }
 
-/** What the address has to say for somebody else to see the same.
+/** The address parameters that restore this page.
  * @param {any[]} fields @param {Record<string, any>} values @param {Record<string, number>} place */
 function changed(fields, values, place) {
   const said = fields.filter((field) => values[field.name] !== field.default && values[field.name] !== null).map(({ name }) => [name, String(values[name])]);

@@ -14,7 +14,7 @@ export const lead = "Two copies of one network: left in train mode, right in eva
 /** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (p: Record<string, string>) => void, announce: (text: string) => void}} shell */
 export async function mount(root, { params, setParams, announce }) {
   /** @type {any} */
-  let told = null;
+  let data = null;
   let wanted = Number(params.get("pass")) || 0;
   const fields = (await described("modes")).filter(({ name }) => name !== "passes");
   const asked = Object.fromEntries(fields.filter(({ name }) => params.has(name)).map((field) => [field.name, fromText(field, params.get(field.name) ?? "")]));
@@ -25,7 +25,7 @@ export async function mount(root, { params, setParams, announce }) {
   const left = side({ name: "left", title: "left.train()", words: "Statistics of this batch; a new mask each time." });
   const right = side({ name: "right", title: "right.eval()", words: "Running statistics; nothing is masked, nothing changes." });
   const code = codePanel({ file: "train_and_eval.py", note: "The program that ran. Forward hooks recorded the values shown." });
-  const playing = player({ count: () => (told ? told.right.length + 1 : 1), ready: () => Boolean(told), show: draw, label: "Passes", perStep_ms: 1100 });
+  const playing = player({ count: () => (data ? data.right.length + 1 : 1), ready: () => Boolean(data), show: draw, label: "Passes", perStep_ms: 1100 });
   const forward = h("button", { type: "button", class: "forward", onclick: () => { playing.pause(); playing.go(playing.step + 1); } }, "→ Forward both");
   const again = h("button", { type: "button", class: "quiet", onclick: () => { playing.pause(); playing.go(0); } }, "Begin again");
   const controls = form(fields, { values: asked, sliders: { dropout: { step: 0.05 }, momentum: { step: 0.05 }, width: {}, batch: {} }, onchange: later(load) });
@@ -47,27 +47,27 @@ export async function mount(root, { params, setParams, announce }) {
       const answer = await question(Object.fromEntries(fields.map(({ name }) => [name, controls.values[name]])));
       if (!answer) return;
       controls.refuse(null);
-      told = answer;
-      fill(inputs, h("table", { class: "cells" }, h("tbody", {}, told.inputs.map((/** @type {string[]} */ row, /** @type {number} */ i) => h("tr", {}, h("th", { scope: "row" }, `example ${i}`), row.map((cell) => h("td", {}, cell)))))));
-      left.load(told);
-      right.load(told);
+      data = answer;
+      fill(inputs, h("table", { class: "cells" }, h("tbody", {}, data.inputs.map((/** @type {string[]} */ row, /** @type {number} */ i) => h("tr", {}, h("th", { scope: "row" }, `example ${i}`), row.map((cell) => h("td", {}, cell)))))));
+      left.load(data);
+      right.load(data);
       playing.go(wanted);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       controls.refuse(error.words);
-      if (!told) status.textContent = "";
+      if (!data) status.textContent = "";
     }
   }
 
   /** @param {number} pass 0 = before the first */
   function draw(pass) {
-    if (!told) return;
+    if (!data) return;
     wanted = pass;
     left.draw(pass);
     right.draw(pass);
-    forward.disabled = pass >= told.right.length;
+    forward.disabled = pass >= data.right.length;
     status.textContent = said(pass);
-    code.show(told.code, { marked: pass ? told.lines : [], mark: "current" });
+    code.show(data.code, { marked: pass ? data.lines : [], mark: "current" });
     announce(status.textContent ?? "");
     setParams({ ...Object.fromEntries(fields.map(({ name }) => [name, String(controls.values[name])])), pass: String(pass) });
   }
@@ -75,9 +75,9 @@ export async function mount(root, { params, setParams, announce }) {
   /** @param {number} pass */
   function said(pass) {
     if (!pass) return "Both have the same weights. No forward pass yet.";
-    if (told.refused) return `Pass ${pass}: train mode refuses a batch of one, eval mode accepts it.`;
+    if (data.refused) return `Pass ${pass}: train mode refuses a batch of one, eval mode accepts it.`;
     if (pass === 1) return "Pass 1: the outputs differ, because train mode used batch statistics and masked units.";
-    const [one, other] = [told.left[pass - 1], told.right[pass - 1]];
+    const [one, other] = [data.left[pass - 1], data.right[pass - 1]];
     return `Pass ${pass}: the left outputs ${one.same_as_before ? "are bitwise equal to the previous pass" : `differ from the previous pass by up to ${one.farthest}`}; the right ones ${other.same_as_before ? "are bitwise equal" : `differ by up to ${other.farthest}`}.`;
   }
 

@@ -51,7 +51,7 @@ export async function mount(root, { params, setParams, announce }) {
       "Backward fills the gradients and changes no weight. The update changes the weights and leaves the gradients, so they must be cleared. Forward builds a graph, and backward frees its saved tensors. "),
       h("p", { class: "muted" }, h("span", { class: "is-data" }, "→ values blue"), " · ", h("span", { class: "is-gradient" }, "← gradients orange"), " · ", h("span", { class: "is-update" }, "Δ updates green"), ". Point at a number, or move to it with the arrow keys, to see how it was computed and from what.")),
     settings,
-    h("div", { class: "beside" },
+    h("div", { class: "side-by-side" },
       h("section", { class: "panel", "aria-label": "The six operations" },
         h("div", { class: "stations" }, stations),
         playing.element,
@@ -144,9 +144,9 @@ export async function mount(root, { params, setParams, announce }) {
     fill(sum, text
       ? [h("span", { class: "rule muted" }, `${tensor.name}${index(tensor, cell)} ← ${tensor.rule}`), h("span", { class: "numbers" }, text)]
       : h("span", { class: "rule muted" }, tensor ? `${tensor.name} is an input.` : "This step computed no numbers."));
-    for (const marked of tensors.querySelectorAll(".source, .told")) marked.classList.remove("source", "told");
+    for (const marked of tensors.querySelectorAll(".source, .explained")) marked.classList.remove("source", "explained");
     if (!text) return;
-    cellsOf(tensor.name, cell[0], cell[1]).forEach((each) => each.classList.add("told"));
+    cellsOf(tensor.name, cell[0], cell[1]).forEach((each) => each.classList.add("explained"));
     /** @type {Record<string, number | null>} */
     const own = { row: cell[0], column: cell[1], "": null };
     for (const read of tensor.reads) cellsOf(read.name, own[read.row], own[read.column]).forEach((each) => each.classList.add("source"));

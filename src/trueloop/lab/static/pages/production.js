@@ -99,9 +99,9 @@ export async function mount(root, { params, setParams, announce }) {
       for (const button of presets) button.disabled = false;
     }
     for (const each of answer.components) update(each, answer);
-    const told = words(answer, first);
-    summary.textContent = told;
-    if (!first) announce(told);
+    const summaryText = words(answer, first);
+    summary.textContent = summaryText;
+    if (!first) announce(summaryText);
     fill(gone, answer.program.gone.length > 0 && h("details", { class: "gone" },
       h("summary", {}, `${lines(answer.program.gone.length)} removed or changed`), h("pre", { tabindex: "0", role: "region", "aria-label": "Removed lines" }, answer.program.gone.join("\n"))));
     program.show(answer.program.lines, { marked: answer.program.new, mark: "changed", onpick: (line) => chart.point(line) });
@@ -189,9 +189,9 @@ function words(answer, first) {
   return `${length}: ${fresh.length} new, ${gone.length} removed; with trueloop ${answer.trainer.count}.`;
 }
 
-/** @param {any} told */
-function costs(told) {
-  const models = Object.entries(told.models);
+/** @param {any} summaryText */
+function costs(summaryText) {
+  const models = Object.entries(summaryText.models);
   const cell = (/** @type {any} */ ratio) => [`${ratio.median.toFixed(2)} ×`, h("small", { class: "muted" }, ` ${ratio.low.toFixed(2)} to ${ratio.high.toFixed(2)}`)];
   return [
     h("p", { class: "muted" }, "Time per update of the program with one component, as a multiple of the minimal loop's: the median, and the middle 80 % of the rounds. ",
@@ -200,12 +200,12 @@ function costs(told) {
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of costs" }, h("table", { class: "costs" },
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Component"), h("th", { scope: "col", class: "number" }, "Lines"),
         models.flatMap(([, name]) => [h("th", { scope: "col" }, `${name}, CPU time`), h("th", { scope: "col", class: "number" }, `${name}, wall time`)]))),
-      h("tbody", {}, told.rows.map((/** @type {any} */ row) => h("tr", { class: row.on ? "on" : "" },
+      h("tbody", {}, summaryText.rows.map((/** @type {any} */ row) => h("tr", { class: row.on ? "on" : "" },
         h("th", { scope: "row" }, row.title, row.on && h("span", { class: "badge" }, "on")),
         h("td", { class: "number" }, `+${row.lines}`),
         models.flatMap(([model]) => [h("td", {}, bar(row.ratios[model].cpu), h("span", { class: "mono" }, cell(row.ratios[model].cpu))),
           h("td", { class: "number" }, cell(row.ratios[model].wall))])))))),
-    h("p", { class: "muted measured" }, told.measured_on),
+    h("p", { class: "muted measured" }, summaryText.measured_on),
   ];
 }
 

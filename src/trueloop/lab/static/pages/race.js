@@ -34,8 +34,8 @@ export async function mount(root, { params, setParams, announce }) {
   let pending = false, owed = 0, frames = 0, turn = 0, going = true;
   /** @type {ReturnType<typeof lane>[]} */ let lanes = [];
   const pace = paced(() => lanes.map(({ run }) => run));
-  const told = h("p", { class: "sim-told", role: "status" });
-  const say = (/** @type {string} */ text) => { told.textContent = text; };
+  const statusLine = h("p", { class: "sim-status", role: "status" });
+  const say = (/** @type {string} */ text) => { statusLine.textContent = text; };
   const play = h("button", { type: "button", class: "play", onclick: () => (pace.goes || pending ? hold() : start()) }, "▶ Train all");
   const step = h("button", { type: "button", class: "quiet", title: "One update of each", onclick: () => { pending = false; if (ready()) pace.step(); else owed++; show(); } }, "▶| Step");
   const reset = h("button", { type: "button", class: "quiet", title: "Restart all", onclick: () => begin(false) }, "↺ Reset");
@@ -49,7 +49,7 @@ export async function mount(root, { params, setParams, announce }) {
   /** @type {Record<string, ReturnType<typeof chart>>} */ const charts = {};
   const table = standing(), track = h("div", { class: "lanes" });
   fill(root, h("div", { class: "race" },
-    h("div", { class: "row sim-bar", role: "group", "aria-label": "The race" }, play, step, reset, speed, add, state), told,
+    h("div", { class: "row sim-bar", role: "group", "aria-label": "The race" }, play, step, reset, speed, add, state), statusLine,
     track,
     h("section", { class: "panel", "aria-labelledby": "race-stand" }, h("div", { class: "row" }, h("h2", { id: "race-stand" }, "Standings"), h("label", { for: "race-goal" }, "accuracy to reach, %"), target, h("label", { for: "race-axis" }, "counted in"), over), table.element),
     h("section", { class: "panel", "aria-label": "Curves" }, Object.values(places)),
@@ -64,7 +64,7 @@ export async function mount(root, { params, setParams, announce }) {
     const place = NAMES.findIndex((each) => !lanes.some(({ name }) => name === each));
     const made = lane({
       name: NAMES[place], colour: COLOURS[place], dash: DASHES[place], fields: own, setup, onchange: () => change(), onleave: () => leave(made),
-      hears: {
+      handlers: {
         onbegan: began, onframe: paint, onrefused: say,
         onended: () => { if (lanes.every(({ run }) => run.ended)) finish(); paint(); },
         onfinding: (/** @type {any} */ of, { finding }) => { announce(hidden("spoilers") ? `Runner ${of.name}: the sanitizer has found something.` : `Runner ${of.name}: the sanitizer found ${finding.code}, ${finding.title}.`); draw(true); },
@@ -91,7 +91,7 @@ export async function mount(root, { params, setParams, announce }) {
     show();
   }
 
-  /** Something is set otherwise: ask whether it can be run, and begin anew. */
+  /** Check changed settings and restart. */
   async function change() {
     const mine = ++turn, goes = pace.goes || pending;
     fill(track, ...lanes.map(({ element }) => element));

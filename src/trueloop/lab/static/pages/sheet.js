@@ -28,7 +28,7 @@ export async function mount(root, { params, setParams, announce }) {
     fill(place, failed(error));
     return () => {};
   }
-  patiently(() => ask("loader_arguments", {})).then((told) => fill(loader, argumentsOf(told)), (error) => fill(loader, failed(error))).then(() => alive && filter());
+  patiently(() => ask("loader_arguments", {})).then((data) => fill(loader, argumentsOf(data)), (error) => fill(loader, failed(error))).then(() => alive && filter());
   announce("The cheat sheet is loaded.");
 
   /** @param {boolean} [typed] */
@@ -49,11 +49,11 @@ export async function mount(root, { params, setParams, announce }) {
   return () => { alive = false; };
 }
 
-/** @param {{torch: string, arguments: {name: string, default: string, says: string}[]}} told */
-function argumentsOf(told) {
+/** @param {{torch: string, arguments: {name: string, default: string, says: string}[]}} data */
+function argumentsOf(data) {
   return [
-    h("p", { class: "muted" }, `The arguments of torch ${told.torch}.`),
-    table(["argument", "default", "what for"], told.arguments.map((each) =>
+    h("p", { class: "muted" }, `The arguments of torch ${data.torch}.`),
+    table(["argument", "default", "what for"], data.arguments.map((each) =>
       [h("code", {}, each.name), each.default && h("code", {}, each.default), each.says]), "DataLoader arguments"),
   ];
 }

@@ -64,13 +64,13 @@ export async function mount(root, { params, setParams, announce }) {
       const code = left.has(wanted) ? wanted : visible[0] ?? [...left][0];
       const mine = /** @type {ReturnType<typeof row>} */ (rows.get(code));
       try {
-        const told = await ask("signature", { code });
+        const answer = await ask("signature", { code });
         if (ended) return;
-        if (told.done !== undefined) {
-          mine.wait(`${told.done} of ${told.of} seeds are done …`);
+        if (answer.done !== undefined) {
+          mine.wait(`${answer.done} of ${answer.of} seeds are done …`);
           continue;
         }
-        mine.show(told);
+        mine.show(answer);
         left.delete(code);
         computed += 1;
       } catch (error) {
@@ -138,20 +138,20 @@ function row(failure, ontoggle) {
     failure, element, text, open,
     /** @param {string} words */
     wait(words) { fill(first, h("div", { class: "sig-wait" }, words)); },
-    /** @param {any} told */
-    async show(told) {
-      if (!told.curves) {
-        fill(first, h("p", { class: "muted" }, told.why ?? failure.why));
+    /** @param {any} answer */
+    async show(answer) {
+      if (!answer.curves) {
+        fill(first, h("p", { class: "muted" }, answer.why ?? failure.why));
         return;
       }
-      known = told;
-      link.href = told.address;
-      const [loss, other] = told.curves.plots;
+      known = answer;
+      link.href = answer.address;
+      const [loss, other] = answer.curves.plots;
       fill(first, multiple(loss));
       fill(second, other && multiple(other));
-      if (told.curves.finding) {
+      if (answer.curves.finding) {
         said.hidden = false;
-        fill(said, h("b", {}, "The sanitizer: "), told.curves.finding.message);
+        fill(said, h("b", {}, "The sanitizer: "), answer.curves.finding.message);
       }
       if (!page.hidden) fill(page, await opened(failure, known));
     },

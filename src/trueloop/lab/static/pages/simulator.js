@@ -1,5 +1,5 @@
 // @ts-check
-// The simulator: a small network learns points in the plane, by a PyTorch script that can be broken and is watched.
+// The simulator: a small network learns points in the plane in a PyTorch script, with injected failures, under the sanitizer.
 import { eachFrame, fill, h, later, number } from "../dom.js";
 import { hidden } from "../classroom.js";
 import { described, newest } from "../net.js";
@@ -9,7 +9,7 @@ import { board } from "./simulator/board.js";
 import { bugs } from "./simulator/bugs.js";
 import { curves, firstNotFinite } from "./simulator/curves.js";
 import { findings } from "./simulator/findings.js";
-import { called, difference, knobs } from "./simulator/knobs.js";
+import { labelOf, difference, knobs } from "./simulator/knobs.js";
 import { legend, network } from "./simulator/network.js";
 import { numbers } from "./simulator/numbers.js";
 import { pace as paced } from "./simulator/pace.js";
@@ -17,21 +17,21 @@ import { Run } from "./simulator/run.js";
 import { scenarios } from "./simulator/scenarios.js";
 import { script } from "./simulator/script.js";
 import { named } from "./simulator/shapes.js";
-import { parting } from "./simulator/twin.js";
+import { firstDifference } from "./simulator/twin.js";
 import { weights } from "./simulator/weights.js";
-import { looks, marks, styled } from "./simulator/words.js";
+import { hints, marks, loadStyle } from "./simulator/words.js";
 
 export const title = "Simulator";
 export const lead = "Train a small network in real PyTorch, inject failures into its loop, and see what the sanitizer finds.";
 
-const WORTH = 25; // updates that make a run worth keeping as a ghost
-const ALL_EVERY = 6; // frames: the charts further down are drawn less often
+const MIN_GHOST_UPDATES = 25; // shorter runs are not kept as dotted curves
+const SLOW_CHART_INTERVAL = 6; // frames: the charts further down are drawn less often
 
 /** @typedef {import("./simulator/run.js").Setup} Setup */
 
 /** @param {HTMLElement} root @param {{params: URLSearchParams, setParams: (params: Record<string, string>) => void, announce: (text: string) => void}} page */
 export async function mount(root, { params, setParams, announce }) {
-  const [fields] = await Promise.all([described("simulator").then((all) => all.find((/** @type {any} */ { name }) => name === "config").fields), styled()]);
+  const [fields] = await Promise.all([described("simulator").then((all) => all.find((/** @type {any} */ { name }) => name === "config").fields), loadStyle()]);
   const view = new View(root, fields, { setParams, announce });
   await view.open(params);
   return () => view.close();
@@ -46,13 +46,13 @@ class View {
     this.announce = announce;
     /** @type {Run[]} */ this.runs = [];
     this.twins = false;
-    this.asking = 0; // questions about settings that are under way
-    this.owed = 0; // steps that were asked for while something was being begun
-    this.pending = false; // training goes on when what is being begun has begun
+    this.pendingRequests = 0; // open requests about settings
+    this.pendingSteps = 0; // steps requested while a run was starting
+    this.pending = false; // train as soon as the run has started
     this.frames = 0;
     this.notice = "";
-    this.parting = parting();
-    this.asks = newest("simulator");
+    this.firstDifference = firstDifference();
+    this.request = newest("simulator");
     this.pace = paced(() => this.runs);
     this.paint = eachFrame(() => this.painted());
   }
@@ -100,11 +100,11 @@ class View {
     this.scenarios = scenarios({ announce: this.announce, onopen: ({ config, bugs: codes, label: text }) => { this.change({ config, bugs: codes, points: [] }, { train: true, why: `From the experiment: ${text}.` }); scrollTo({ top: 0, behavior: "smooth" }); } });
     this.boards = h("div", { class: "boards" });
     /** @type {ReturnType<typeof board>[]} */ this.planes = [];
-    this.told = h("p", { class: "sim-told", role: "status" });
-    this.parted = h("p", { class: "parted", hidden: true });
+    this.status = h("p", { class: "sim-status", role: "status" });
+    this.divergence = h("p", { class: "parted", hidden: true });
     this.grid = h("div", { class: "sim-grid" },
       h("div", { class: "panel sim-knobs" }, this.knobs.element),
-      h("div", { class: "panel sim-plane" }, this.boards, this.parted,
+      h("div", { class: "panel sim-plane" }, this.boards, this.divergence,
         h("div", { class: "row adds" }, h("span", { class: "muted" }, "Click adds"), label, h("span", { class: "muted" }, "shift-click removes"), marks(), h("span", { class: "unseen", id: "board-keys" }, "Arrow keys move a cross, Enter adds a point there, Delete removes the nearest point.")),
         this.findings.element),
       h("div", { class: "sim-right" },
@@ -115,15 +115,15 @@ class View {
       this.network.element, this.weights.inspector, this.weights.details);
     this.memory = h("p", { class: "muted" });
     fill(this.root,
-      h("div", { class: "sim" }, this.bar.element, this.numbers.element, this.told, this.grid, net,
+      h("div", { class: "sim" }, this.bar.element, this.numbers.element, this.status, this.grid, net,
         h("section", { class: "panel sim-more", "aria-label": "More curves" }, h("div", { class: "tiles" }, ["accuracy", "rate", "memory", "graphs"].map((key) => this.curves.places[key])), this.memory),
-        looks(), this.scenarios.element, this.code.element));
+        hints(), this.scenarios.element, this.code.element));
     this.arrange(false);
-    this.seen = new IntersectionObserver(([{ isIntersecting }]) => { for (const [i, run] of this.runs.entries()) run.look(isIntersecting && i === 0); this.netSeen = isIntersecting; this.paint(); });
+    this.seen = new IntersectionObserver(([{ isIntersecting }]) => { for (const [i, run] of this.runs.entries()) run.showNeurons(isIntersecting && i === 0); this.netSeen = isIntersecting; this.paint(); });
     this.seen.observe(net);
     const turning = later(() => { if (this.turning) this.change({ config: this.wanted.config }); }, 250);
     this.turn = (/** @type {string} */ name, /** @type {any} */ value) => {
-      if (this.turning && this.turning !== name) this.change({ config: this.wanted.config }); // two knobs at once: neither is forgotten
+      if (this.turning && this.turning !== name) this.change({ config: this.wanted.config }); // two settings changed quickly: apply both
       this.turning = name;
       this.wanted = { ...this.wanted, config: { ...this.wanted.config, [name]: value } };
       turning();
@@ -145,16 +145,16 @@ class View {
     this.grid.classList.toggle("two", twins);
     this.planes.forEach((plane, i) => plane.title(twins ? ["with the failures", "same seed, without"][i] : ""));
     this.curves.arrange(count);
-    this.parted.hidden = !twins;
+    this.divergence.hidden = !twins;
     while (this.runs.length < count) this.runs.push(this.connected());
-    this.runs[0].look(this.netSeen ?? false);
+    this.runs[0].showNeurons(this.netSeen ?? false);
   }
 
   connected() {
     return new Run({
       onbegan: (run) => this.began(run),
       onframe: () => this.paint(),
-      onfinding: (run, told) => this.found(run, told),
+      onfinding: (run, message) => this.found(run, message),
       onrefused: (words) => this.refused(words),
       onended: (run) => this.ended(run),
       onscript: (run) => { if (run === this.runs[0]) this.showCode(); },
@@ -175,7 +175,7 @@ class View {
     this.show();
   }
 
-  /** Change something and begin anew with it. @param {Partial<Setup>} what @param {{train?: boolean, why?: string}} [how] */
+  /** Restart with a change. @param {Partial<Setup>} what @param {{train?: boolean, why?: string}} [how] */
   change(what, how = {}) {
     this.turning = "";
     const next = { ...this.wanted, ...what };
@@ -186,22 +186,22 @@ class View {
   /** @param {Setup} next @param {{train?: boolean, twin?: boolean, why?: string}} how @returns {Promise<boolean>} whether it can be run */
   async apply(next, { train = false, twin = this.twins, why = "" } = {}) {
     this.wanted = next;
-    this.asking++;
+    this.pendingRequests++;
     let answer;
     try {
-      answer = await this.asks({ config: next.config, bugs: next.bugs });
+      answer = await this.request({ config: next.config, bugs: next.bugs });
     } catch (error) {
       const words = /** @type {any} */ (error).words ?? { what: String(error) };
       this.knobs.refuse(words);
       this.say(`${words.what} ${words.fix ?? ""}`);
       this.wanted = { ...next, bugs: this.setup.bugs };
       this.bugs.show(this.all ?? [], this.setup.bugs, true);
-      this.owed = 0;
+      this.pendingSteps = 0;
       return false;
     } finally {
-      this.asking--;
+      this.pendingRequests--;
     }
-    if (!answer) return true; // something newer was asked since
+    if (!answer) return true; // replaced by a newer request
     const changed = Object.keys(answer.config).filter((name) => JSON.stringify(answer.config[name]) !== JSON.stringify(next.config[name]));
     const from = this.setup, first = !this.all;
     const goes = train || this.pace.goes || this.pending;
@@ -215,7 +215,7 @@ class View {
     this.preview = answer;
     this.curves.relabel((ghost) => difference(ghost.setup, this.setup));
     if (twin !== this.twins) this.arrange(twin);
-    const needs = changed.length ? ` Also set: ${changed.map((name) => `${called(name)} ${answer.config[name]}`).join(", ")}.` : "";
+    const needs = changed.length ? ` Also set: ${changed.map((name) => `${labelOf(name)} ${answer.config[name]}`).join(", ")}.` : "";
     this.begin({ train: goes, keep: false, why: first ? needs : `${why || `Restarted: ${difference({ ...this.setup, config: next.config }, from)}.`}${needs}` });
     return true;
   }
@@ -225,11 +225,11 @@ class View {
     if (keep) this.keep();
     this.pace.stop();
     this.pending = train;
-    this.parting.reset();
-    this.unfinite = null;
-    this.curves.happened([]);
+    this.firstDifference.reset();
+    this.nonFinite = null;
+    this.curves.showEvents([]);
     this.runs.forEach((run, i) => run.begin(i ? { ...this.setup, bugs: [] } : this.setup));
-    this.setParams(address.written(this.fields, this.setup, this.twins));
+    this.setParams(address.encode(this.fields, this.setup, this.twins));
     this.showCode();
     this.findings.show(this.runs[0]);
     this.say(why);
@@ -237,10 +237,10 @@ class View {
     this.show();
   }
 
-  /** Keep the curves of the run that is to be left, where they are worth it. */
+  /** Keep the curves of the current run as a ghost if it is long enough. */
   keep() {
     const { series, began, setup } = this.runs[0];
-    if (!began || !setup || series.update.length < WORTH) return;
+    if (!began || !setup || series.update.length < MIN_GHOST_UPDATES) return;
     const same = this.curves.ghosts.find((ghost) => JSON.stringify(ghost.setup) === JSON.stringify(setup));
     if (same) same.series = series;
     else this.curves.keep({ series, setup, label: difference(setup, this.wanted) });
@@ -261,20 +261,20 @@ class View {
     }
     if (this.runs.every((each) => each.began)) {
       if (this.pending) this.pace.play();
-      else if (this.owed) this.pace.step(this.owed);
+      else if (this.pendingSteps) this.pace.step(this.pendingSteps);
       this.pending = false;
-      this.owed = 0;
+      this.pendingSteps = 0;
     }
     this.show();
   }
 
-  /** One update; of what is being begun, where something is. */
+  /** Make one update; remembered while a run is starting. */
   step() {
-    if (this.turning) this.change({ config: this.wanted.config }); // at once, not when typing pauses
-    if (this.asking || !this.runs.every(({ began }) => began)) {
+    if (this.turning) this.change({ config: this.wanted.config }); // now, not when typing pauses
+    if (this.pendingRequests || !this.runs.every(({ began }) => began)) {
       if (this.pace.goes) this.pace.pause();
       this.pending = false;
-      this.owed++;
+      this.pendingSteps++;
     } else this.pace.step();
     this.show();
   }
@@ -309,24 +309,24 @@ class View {
 
   /** @param {{what: string, why?: string, fix?: string}} words */
   refused({ what, why, fix }) {
-    const [run] = this.runs, told = [what, why, fix].filter(Boolean).join(" ");
-    if (!run.began && this.setup.points.length) { // points of an address that do not fit its dataset
+    const [run] = this.runs, text = [what, why, fix].filter(Boolean).join(" ");
+    if (!run.began && this.setup.points.length) { // the points of the address do not fit its dataset
       this.byHand([]);
-      this.begin({ train: this.pending, keep: false, why: `${told} The added points are left out.` });
-    } else this.say(told);
+      this.begin({ train: this.pending, keep: false, why: `${text} The added points are left out.` });
+    } else this.say(text);
   }
 
   /** @param {string} parameter @param {number[]} index @param {number} value */
   edit(parameter, index, value) {
     if (this.runs[0].ended) return this.say("The run has ended: restart it to change its weights.");
-    for (const run of this.runs) run.tell("edit", { parameter, index, value });
+    for (const run of this.runs) run.send("edit", { parameter, index, value });
     this.say(`${parameter}[${index.join(", ")}] is now ${number(value)}. The end of the script lists the change.`);
   }
 
   /** @param {[number, number, number]} point */
   add(point) {
     const [x, y, label] = point;
-    for (const run of this.runs) run.tell("point", { x, y, label });
+    for (const run of this.runs) run.send("add_point", { x, y, label });
     for (const plane of this.planes) plane.add(point);
     this.byHand([...this.setup.points, point]);
     this.say(`A point of ${named(label, this.runs[0].began?.classes ?? 2)} at ${number(x)}, ${number(y)}${this.runs[0].ended ? "" : ": used from the next epoch,"} and in the script of the next run.`);
@@ -334,10 +334,10 @@ class View {
 
   /** @param {number} x @param {number} y */
   remove(x, y) {
-    for (const run of this.runs) run.tell("unpoint", { x, y });
-    const [gone] = this.planes.map((plane) => plane.remove(x, y));
-    if (!gone) return;
-    const own = this.setup.points.findIndex((point) => point.every((value, i) => Math.abs(value - gone[i]) < 1e-3));
+    for (const run of this.runs) run.send("remove_point", { x, y });
+    const [removed] = this.planes.map((plane) => plane.remove(x, y));
+    if (!removed) return;
+    const own = this.setup.points.findIndex((point) => point.every((value, i) => Math.abs(value - removed[i]) < 1e-3));
     if (own >= 0) this.byHand(this.setup.points.filter((_, i) => i !== own));
     this.say(own >= 0 ? "The point is removed." : "The point is removed from this run; a new run generates it again.");
   }
@@ -346,10 +346,10 @@ class View {
   byHand(points) {
     this.setup = { ...this.setup, points };
     this.wanted = { ...this.wanted, points };
-    this.setParams(address.written(this.fields, this.setup, this.twins));
+    this.setParams(address.encode(this.fields, this.setup, this.twins));
   }
 
-  /** @param {Run} run @param {any} told */
+  /** @param {Run} run @param {any} message */
   found(run, { finding, line }) {
     if (run !== this.runs[0]) return;
     this.findings.show(run);
@@ -358,11 +358,11 @@ class View {
     this.mark();
   }
 
-  /** Say what happened, on the charts and in words. */
+  /** Mark events on the charts and list them. */
   mark() {
-    const told = this.runs[0].findings.filter(({ finding }) => finding.severity !== "note" && !hidden("spoilers")).map(({ finding }) => ({ at: (finding.first_update ?? 0) + 1, text: `${finding.code} seen` }));
-    if (this.unfinite) told.push({ at: this.unfinite, text: "the loss is NaN or infinite" });
-    this.curves.happened(told);
+    const events = this.runs[0].findings.filter(({ finding }) => finding.severity !== "note" && !hidden("spoilers")).map(({ finding }) => ({ at: (finding.first_update ?? 0) + 1, text: `${finding.code} seen` }));
+    if (this.nonFinite) events.push({ at: this.nonFinite, text: "the loss is NaN or infinite" });
+    this.curves.showEvents(events);
   }
 
   painted() {
@@ -374,18 +374,18 @@ class View {
       this.planes[i].paint(each.planes.get("boundary"));
       each.fresh = false;
     });
-    this.curves.draw(this.runs, still || this.frames % ALL_EVERY === 0);
+    this.curves.draw(this.runs, still || this.frames % SLOW_CHART_INTERVAL === 0);
     this.numbers.show(this.runs, this.pace.goes);
     if (this.netSeen && run.began && (still || run.header?.weights || !run.weights)) {
       this.network.paint(run);
       this.weights.paint(run.weights);
     }
-    if (this.twins && shown.length === 2) this.parted.textContent = this.parting.say(this.runs[0], this.runs[1]);
-    if (run.header?.first_not_finite !== null && !this.unfinite) {
-      this.unfinite = firstNotFinite(run.series);
-      if (this.unfinite) {
+    if (this.twins && shown.length === 2) this.divergence.textContent = this.firstDifference.say(this.runs[0], this.runs[1]);
+    if (run.header?.first_not_finite !== null && !this.nonFinite) {
+      this.nonFinite = firstNotFinite(run.series);
+      if (this.nonFinite) {
         this.mark();
-        this.announce(`From update ${this.unfinite} on the loss is NaN or infinite.`);
+        this.announce(`From update ${this.nonFinite} on the loss is NaN or infinite.`);
       }
     }
     if (still) this.curves.describe(this.runs);
@@ -395,7 +395,7 @@ class View {
     for (const each of this.runs) each.painted();
   }
 
-  /** Mark what is broken and what was found, in the script that runs. */
+  /** Mark the injected lines and the found line in the script. */
   showCode() {
     const [run] = this.runs, written = run.began ?? this.preview;
     if (written) this.code.show(written, run.findings.find(({ line }) => line)?.line ?? null);
@@ -403,7 +403,7 @@ class View {
 
   /** @param {string} text */
   say(text) {
-    this.told.textContent = text;
+    this.status.textContent = text;
   }
 
   show() {

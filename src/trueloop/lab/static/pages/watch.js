@@ -1,5 +1,5 @@
 // @ts-check
-// Watch runs: choose from a list, see each as it is now, several over each other.
+// Watch runs: choose from a list, see each live, several over each other.
 import { codePanel } from "../code.js";
 import { fill, h } from "../dom.js";
 import { ask } from "../net.js";
@@ -24,7 +24,7 @@ export async function mount(root, { params, setParams, announce }) {
   let focus = chosen[0] ?? "", timer = 0, listTimer = 0, ended = false, turn = 0;
 
   const runs = list({ chosen, most: MOST, onchoose: choose, onsearch: refreshList });
-  const drawn = plots(), beside = compare();
+  const drawn = plots(), comparison = compare();
   const shown = details({ announce });
   const code = codePanel({ title: "Show the code", file: "read_run.py", note: "Everything drawn here comes from a file with one JSON object per line." });
   const pick = h("select", { id: "watch-focus", onchange: () => { focus = pick.value; show(); showCode(); } });
@@ -34,7 +34,7 @@ export async function mount(root, { params, setParams, announce }) {
     h("p", {}, "Choose a run on the left, or start one: ", h("code", {}, "trueloop run --lab train.py"), " shows an unmodified script here while it runs under the sanitizer; ",
       h("code", {}, "trueloop train digits"), " trains a recipe; the lab shows its runs when started with their folder: ", h("code", {}, "trueloop lab runs"), "."));
   const look = h("p", { class: "look" }, "What to look for: does the held-out loss still follow the training loss? Does the gradient norm stay within one order of magnitude, in every layer? How much of an update is spent waiting for data?");
-  const main = h("div", {}, look, trouble, legend, nothing, shown.head, drawn.element, beside.element, shown.element, code.element);
+  const main = h("div", {}, look, trouble, legend, nothing, shown.head, drawn.element, comparison.element, shown.element, code.element);
   fill(root, h("div", { class: "columns" }, h("div", { class: "panel watch-side" }, runs.element), main));
 
   function choose(/** @type {string[]} */ ids) {
@@ -64,11 +64,11 @@ export async function mount(root, { params, setParams, announce }) {
     if (!ids.length || document.hidden || ended) return;
     let wait = LOST_MS;
     try {
-      const told = await ask("watch", { what: "follow", runs: ids, marks: ids.map((id) => known.get(id)?.mark ?? "") });
+      const answer = await ask("watch", { what: "poll", runs: ids, versions: ids.map((id) => known.get(id)?.version ?? "") });
       if (ended || mine !== turn) return;
-      wait = told.again_ms;
+      wait = answer.poll_interval_ms;
       trouble.hidden = true;
-      const fresh = told.runs.filter((/** @type {any} */ run) => !run.same);
+      const fresh = answer.runs.filter((/** @type {any} */ run) => !run.same);
       for (const run of fresh) known.set(run.id, run);
       if (fresh.length) show();
     } catch (error) {
@@ -84,7 +84,7 @@ export async function mount(root, { params, setParams, announce }) {
     nothing.hidden = chosen.length > 0;
     const there = several.filter((run) => !run.missing);
     drawn.show(there, chosen);
-    beside.show(there, (place) => drawn.swatch(chosen.indexOf(there[place].id)));
+    comparison.show(there, (place) => drawn.swatch(chosen.indexOf(there[place].id)));
     shown.show(known.get(focus) ?? (chosen.length ? { loading: true, name: focus } : null));
     code.element.hidden = !chosen.length;
     legend.hidden = chosen.length < 2;
@@ -97,8 +97,8 @@ export async function mount(root, { params, setParams, announce }) {
   async function showCode() {
     if (!focus) return;
     const asked = focus;
-    const told = await ask("watch", { what: "code", runs: [focus] }).catch(() => null);
-    if (told && !ended && asked === focus) code.show(told.code);
+    const answer = await ask("watch", { what: "code", runs: [focus] }).catch(() => null);
+    if (answer && !ended && asked === focus) code.show(answer.code);
   }
 
   const seen = () => {

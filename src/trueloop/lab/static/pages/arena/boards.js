@@ -5,7 +5,7 @@ import { fill, h, number, svg } from "../../dom.js";
 const BY = { updates: "Fewest updates", examples: "Fewest examples", time: "Least time per example" };
 const UNITS = { updates: "updates", examples: "examples", time: "× the reference" };
 
-/** @param {{open: (id: number) => void, announce: (text: string) => void}} hears */
+/** @param {{open: (id: number) => void, announce: (text: string) => void}} handlers */
 export function boards({ open, announce }) {
   let by = "updates", shown = "";
   /** @type {any} */

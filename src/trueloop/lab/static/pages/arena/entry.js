@@ -10,7 +10,7 @@ import { verdict } from "./hand_in.js";
 const COLOURS = ["--c0", "--c1", "--c2", "--c3", "--c6"];
 const DASHES = [undefined, [8, 4], [3, 3], [8, 3, 2, 3], [1, 3]];
 
-/** @param {{take: (config: Record<string, any>, track: string) => void, announce: (text: string) => void}} hears */
+/** @param {{take: (config: Record<string, any>, track: string) => void, announce: (text: string) => void}} handlers */
 export function entryPanel({ take, announce }) {
   let shown = 0, replaying = 0;
   /** @type {ReturnType<typeof chart> | null} */
@@ -68,10 +68,10 @@ export function entryPanel({ take, announce }) {
       const begun = await ask("arena", { do: "replay", id });
       replaying = begun.id;
       for (;;) {
-        const told = await ask("arena", { do: "look", id: begun.id });
+        const answer = await ask("arena", { do: "poll", id: begun.id });
         if (shown !== id || replaying !== begun.id) return;
-        fill(again, h("ul", {}, told.seeds.map(replayed)), told.done && ending(told));
-        if (told.done) break;
+        fill(again, h("ul", {}, answer.seeds.map(replayed)), answer.done && ending(answer));
+        if (answer.done) break;
         await new Promise((wake) => setTimeout(wake, 250));
       }
     } catch (error) {
@@ -101,7 +101,7 @@ function replayed({ then, now, same }) {
   return h("li", {}, same ? `✓ seed ${then.seed}: ${then.end} at update ${now.updates} again, bitwise equal weights` : `✗ seed ${then.seed}: ${then.end} at update ${then.updates} then, ${now.end} at update ${now.updates} now`);
 }
 
-/** @param {any} told */
+/** @param {any} answer */
 function ending({ same, trouble, differing }) {
   if (trouble) return h("p", { class: "error" }, `${trouble.what} ${trouble.fix}`);
   const others = Object.entries(differing).map(([name, [then, now]]) => ` ${name} was ${then}, now ${now}.`);

@@ -3,9 +3,9 @@
 import { fill, h } from "../../dom.js";
 import { ask } from "../../net.js";
 
-/** @param {{asked: () => {track: string, entry: object}, judged: (id: number) => Promise<void>, announce: (text: string) => void}} hears */
+/** @param {{asked: () => {track: string, entry: object}, judged: (id: number) => Promise<void>, announce: (text: string) => void}} handlers */
 export function handIn({ asked, judged, announce }) {
-  let waiting = 0, told = "";
+  let waiting = 0, previous = "";
   const name = h("input", { type: "text", id: "arena-name", maxlength: 32, autocomplete: "nickname", value: localStorage.getItem("trueloop-arena-name") ?? "", placeholder: "anonymous" });
   const button = h("button", { type: "button", onclick: submit }, "Hand in");
   const seeds = h("ol", { class: "seeds", hidden: true });
@@ -46,8 +46,8 @@ export function handIn({ asked, judged, announce }) {
   /** @param {any} row */
   function progress({ id, ahead, progress: { seed, of, done = [], update, accuracy, again } }) {
     const place = of === undefined ? (ahead ? `Entry ${id} is in the queue, ${ahead} ahead.` : `Entry ${id}: the judge is starting.`) : `Entry ${id}: judging seed ${seed + 1} of ${of}.`;
-    if (place !== told) says.textContent = place;
-    told = place;
+    if (place !== previous) says.textContent = place;
+    previous = place;
     seeds.hidden = of === undefined;
     if (of === undefined) return;
     fill(seeds, Array.from({ length: of }, (_, i) => {

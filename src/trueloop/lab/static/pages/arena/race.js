@@ -1,5 +1,5 @@
 // @ts-check
-// The chart of the arena: one's own held-out accuracy over the updates, beside the baseline's and the leaders'.
+// The chart of the arena: your held-out accuracy over the updates, with the baseline's and the leaders'.
 import { chart } from "../../chart.js";
 import { h } from "../../dom.js";
 

@@ -49,7 +49,7 @@ export function timeline({ go, announce }) {
     while (playing === mine) {
       await new Promise((done) => setTimeout(done, still() ? Number(rate.value) * 2 : Number(rate.value)));
       if (playing !== mine) return;
-      if (document.hidden) continue; // nobody looks
+      if (document.hidden) continue; // not visible
       const before = answer.timeline;
       await moveTo("on");
       if (answer.timeline.epoch === before.epoch && answer.timeline.iteration === before.iteration) return pause();

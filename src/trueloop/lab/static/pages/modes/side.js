@@ -9,7 +9,7 @@ const COLOURS = 10;
 /** @param {{name: "left" | "right", title: string, words: string}} given */
 export function side({ name, title, words }) {
   /** @type {any} */
-  let told = null;
+  let data = null;
   /** @type {ReturnType<typeof chart> | null} */
   let curves = null;
   const body = h("div");
@@ -48,7 +48,7 @@ export function side({ name, title, words }) {
   function masked(passed) {
     const dropped = passed.kept.flat().filter((/** @type {boolean} */ kept) => !kept).length;
     const all = passed.kept.flat().length;
-    return table("Dropout", name === "left" ? `${dropped} of ${all} masked (×); the others are multiplied by ${told.scale}` : "nothing is masked or scaled", passed.means.length, passed.activations.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, h("th", { scope: "row" }, `example ${r}`),
+    return table("Dropout", name === "left" ? `${dropped} of ${all} masked (×); the others are multiplied by ${data.scale}` : "nothing is masked or scaled", passed.means.length, passed.activations.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, h("th", { scope: "row" }, `example ${r}`),
       row.map((text, c) => number(passed.kept[r][c] ? text : "×", passed.dropout_sums[r][c], passed.kept[r][c] ? (name === "left" && text !== "0" ? "scaled" : "") : "masked", `example ${r}, unit ${c}${passed.kept[r][c] ? "" : ", masked"}`)))));
   }
 
@@ -62,25 +62,25 @@ export function side({ name, title, words }) {
     element,
     /** @param {any} answer */
     load(answer) {
-      told = answer;
+      data = answer;
       curves?.unmount();
       curves = null;
       fill(history);
-      if (name === "left" && told.running_means.length) {
-        const units = told.running_means[0].map((/** @type {number} */ _, /** @type {number} */ i) => ({ label: `unit ${i}`, colour: `--c${i % COLOURS}`, points: true }));
+      if (name === "left" && data.running_means.length) {
+        const units = data.running_means[0].map((/** @type {number} */ _, /** @type {number} */ i) => ({ label: `unit ${i}`, colour: `--c${i % COLOURS}`, points: true }));
         curves = chart({ title: "Running means, pass by pass", lines: units, x: "pass", height: 170, tools: false });
         fill(history, curves.element);
       }
     },
     /** @param {number} pass */
     draw(pass) {
-      const passed = told[name][pass - 1];
-      if (pass && name === "left" && told.refused) fill(body, h("p", { class: "error" }, told.refused), h("p", {}, "The variance of one example is 0, so PyTorch refuses to normalise it. A last batch of one ends a training run this way; drop_last=True or another batch size avoids it."));
+      const passed = data[name][pass - 1];
+      if (pass && name === "left" && data.refused) fill(body, h("p", { class: "error" }, data.refused), h("p", {}, "The variance of one example is 0, so PyTorch refuses to normalise it. A last batch of one ends a training run this way; drop_last=True or another batch size avoids it."));
       else if (!passed) fill(body, h("p", { class: "muted nothing" }, "No forward pass yet."));
       else fill(body, statistics(passed), normalised(passed), masked(passed), outputs(passed));
       if (curves) {
-        const means = [told.running_means[0].map(() => 0), ...told.running_means];
-        curves.set(means.map((_, i) => i), ...told.running_means[0].map((/** @type {number} */ _, /** @type {number} */ unit) => means.map((row, i) => (i <= pass ? row[unit] : null))));
+        const means = [data.running_means[0].map(() => 0), ...data.running_means];
+        curves.set(means.map((_, i) => i), ...data.running_means[0].map((/** @type {number} */ _, /** @type {number} */ unit) => means.map((row, i) => (i <= pass ? row[unit] : null))));
         history.hidden = !pass;
         curves.describe(`The running mean of each unit after ${pass} passes: it approaches the mean of the batch.`);
       }

@@ -32,7 +32,7 @@ function news(name, { now, changed, first }) {
   const tensor = now.get(name);
   if (first || !tensor || !changed.has(name)) return "";
   if (!tensor.cells) return tensor.replaces ? "set to None" : "";
-  return !tensor.replaces ? "new" : tensor.moved.length ? "changed" : "made anew";
+  return !tensor.replaces ? "new" : tensor.moved.length ? "changed" : "new tensor";
 }
 
 /** @param {any} tensor */
@@ -42,10 +42,10 @@ const shape = (tensor) => (tensor.shape.length ? `[${tensor.shape.join(", ")}]` 
  * @param {any} tensor @param {Parameters<typeof tensorCard>[1]} at */
 function values(tensor, { changed, first, kind, tell }) {
   const moved = new Set(!first && changed.has(tensor.name) ? tensor.moved.map(String) : []);
-  const told = tensor.sums.length > 0;
+  const hasSums = tensor.sums.length > 0;
   const table = h("table", { class: "cells", "aria-label": tensor.name }, h("tbody", {}, tensor.cells.map((/** @type {string[]} */ row, /** @type {number} */ r) => h("tr", {}, row.map((text, c) => {
     const look = moved.has(`${r},${c}`) ? `moved of-${kind}` : "";
-    if (!told) return h("td", { class: look }, text);
+    if (!hasSums) return h("td", { class: look }, text);
     const show = () => tell(tensor, [r, c]);
     return h("td", { class: look }, h("button", {
       type: "button", class: "cell", dataset: { cell: `${tensor.name}:${r},${c}` },

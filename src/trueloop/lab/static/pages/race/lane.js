@@ -4,7 +4,7 @@ import { form } from "../../controls.js";
 import { fill, h, later } from "../../dom.js";
 import { newest } from "../../net.js";
 import { board } from "../simulator/board.js";
-import { CHOICES, called, LABELS, SLIDERS } from "../simulator/knobs.js";
+import { CHOICES, labelOf, LABELS, SLIDERS } from "../simulator/knobs.js";
 import { Run } from "../simulator/run.js";
 
 /** @typedef {import("../../controls.js").Field} Field */
@@ -13,9 +13,9 @@ import { Run } from "../simulator/run.js";
 const MAIN = ["learning_rate", "batch", "optimizer"];
 
 /** @param {{name: string, colour: string, dash: number[] | undefined, fields: Field[], setup: Setup, onchange: () => void, onleave: () => void,
- *   hears: {onbegan: () => void, onframe: () => void, onfinding: (lane: any, told: any) => void, onended: () => void, onstate: (state: string, reason: string, again: boolean) => void, onrefused: (text: string) => void}}} options
+ *   handlers: {onbegan: () => void, onframe: () => void, onfinding: (lane: any, found: any) => void, onended: () => void, onstate: (state: string, reason: string, again: boolean) => void, onrefused: (text: string) => void}}} options
  *   fields: those that each runner has for itself */
-export function lane({ name, colour, dash, fields, setup, onchange, onleave, hears }) {
+export function lane({ name, colour, dash, fields, setup, onchange, onleave, handlers }) {
   const asks = newest("simulator");
   const rest = fields.map((field) => field.name).filter((each) => !MAIN.includes(each));
   const changed = later(onchange, 250);
@@ -34,12 +34,12 @@ export function lane({ name, colour, dash, fields, setup, onchange, onleave, hea
   let known = "", asked_ = "";
 
   const run = new Run({
-    onbegan: () => { plane.begin(run.began); hears.onbegan(); },
-    onframe: hears.onframe,
-    onfinding: (_, told) => { judge(); hears.onfinding(self, told); },
-    onended: () => { judge(); hears.onended(); },
-    onrefused: ({ what, fix }) => hears.onrefused(`Runner ${name}: ${what} ${fix ?? ""}`),
-    onstate: (_, state, reason, again) => hears.onstate(state, reason, again),
+    onbegan: () => { plane.begin(run.began); handlers.onbegan(); },
+    onframe: handlers.onframe,
+    onfinding: (_, found) => { judge(); handlers.onfinding(self, found); },
+    onended: () => { judge(); handlers.onended(); },
+    onrefused: ({ what, fix }) => handlers.onrefused(`Runner ${name}: ${what} ${fix ?? ""}`),
+    onstate: (_, state, reason, again) => handlers.onstate(state, reason, again),
   });
 
   /** What the sanitizer says so far. */
@@ -69,7 +69,7 @@ export function lane({ name, colour, dash, fields, setup, onchange, onleave, hea
         more.refuse(null);
         for (const each of [main, more]) each.set(Object.fromEntries(Object.entries(answer.config).filter(([field, value]) => JSON.stringify(each.values[field]) !== JSON.stringify(value))));
         needs.hidden = !set.length;
-        needs.textContent = set.length ? `Also set: ${set.map((each) => `${called(each)} ${answer.config[each]}`).join(", ")}.` : "";
+        needs.textContent = set.length ? `Also set: ${set.map((each) => `${labelOf(each)} ${answer.config[each]}`).join(", ")}.` : "";
         const state = JSON.stringify([answer.bugs.map((/** @type {any} */ each) => each.code), self.setup.bugs]);
         if (state !== known) {
           fill(bug, h("option", { value: "" }, "nothing"), answer.bugs.map((/** @type {any} */ each) => h("option", { value: each.code }, `${each.code} ${each.title}`)), self.setup.bugs.length > 1 && h("option", { value: self.setup.bugs.join("-") }, self.setup.bugs.join(" and ")));

@@ -19,13 +19,13 @@ export async function opened(failure, known) {
       h("div", {}, h("h3", {}, "The corrected script"), block(page.good))));
 }
 
-/** @param {any} told */
-function curves(told) {
-  const { plots, raised, finding, found, seeds, updates } = told.curves;
+/** @param {any} answer */
+function curves(answer) {
+  const { plots, raised, finding, found, seeds, updates } = answer.curves;
   const code = codePanel({ title: "Show the code", file: "broken.py", note: "The script that ran; the broken lines are marked." });
-  code.show(told.script, { marked: told.lines, mark: "broken", hit: finding?.line ?? null });
+  code.show(answer.script, { marked: answer.lines, mark: "broken", hit: finding?.line ?? null });
   const words = [`${number(updates)} updates from each of ${seeds} seeds.`, finding ? `The sanitizer found it from ${found} of ${seeds} seeds` + (finding.first_update === null ? "." : `, first at update ${number(finding.first_update)}, line ${finding.line}.`) : "The sanitizer did not find it at run time.", raised && `The broken script ended with ${raised}.`];
-  const changed = told.changes.map((/** @type {any} */ each) => h("li", {}, `${each.kind}, line ${each.line}: `, each.before && h("code", {}, each.before), each.before && each.after && " became ", each.after && h("code", {}, each.after)));
+  const changed = answer.changes.map((/** @type {any} */ each) => h("li", {}, `${each.kind}, line ${each.line}: `, each.before && h("code", {}, each.before), each.before && each.after && " became ", each.after && h("code", {}, each.after)));
   return [h("h3", {}, "All quantities, the most different first"), h("p", { class: "muted" }, words.filter(Boolean).join(" ")), h("div", { class: "sig-all" }, plots.map(multiple)), h("h3", {}, "What was changed"), h("ul", {}, changed), code.element];
 }
 

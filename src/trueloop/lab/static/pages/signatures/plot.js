@@ -48,7 +48,7 @@ function stretches(xs, low, high) {
   return found.filter((points) => points.length);
 }
 
-/** How the two are told apart, for the page's key. */
+/** The legend of the page. */
 export function key() {
   const line = (/** @type {string} */ which) => svg("svg", { viewBox: "0 0 30 10", "aria-hidden": "true" }, svg("polyline", { class: `sig-${which}`, points: "0,5 30,5" }));
   return h("div", { class: "sig-key" }, h("span", {}, line("healthy"), "correct"), h("span", {}, line("broken"), "with the failure"),

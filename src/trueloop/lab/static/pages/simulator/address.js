@@ -10,12 +10,12 @@ export const COMMON = ["dataset", "samples", "noise", "seed", "epochs"];
 /** A race of a setup: with what is broken in it against without, or two of it to be changed. @param {Field[]} fields @param {Setup} setup */
 export function race(fields, setup) {
   const shared = fields.filter(({ name }) => COMMON.includes(name)), own = fields.filter(({ name }) => !COMMON.includes(name));
-  const runner = (/** @type {string[]} */ bugs) => new URLSearchParams(written(own, { ...setup, bugs, points: [] }, false)).toString();
-  return `#/race?${new URLSearchParams({ ...written(shared, { ...setup, bugs: [], points: [] }, false), a: runner(setup.bugs), b: runner([]) })}`;
+  const runner = (/** @type {string[]} */ bugs) => new URLSearchParams(encode(own, { ...setup, bugs, points: [] }, false)).toString();
+  return `#/race?${new URLSearchParams({ ...encode(shared, { ...setup, bugs: [], points: [] }, false), a: runner(setup.bugs), b: runner([]) })}`;
 }
 
 /** Only what differs from the defaults is in the address. @param {Field[]} fields @param {Setup} setup @param {boolean} twin @returns {Record<string, string>} */
-export function written(fields, { config, bugs, points }, twin) {
+export function encode(fields, { config, bugs, points }, twin) {
   /** @type {Record<string, string>} */
   const params = {};
   for (const field of fields) {

@@ -1,7 +1,7 @@
 // @ts-check
-// What can be broken: a switch for every failure of the catalogue that can be put into the script.
+// A switch for every failure of the catalogue that can be injected into the script.
 import { fill, h } from "../../dom.js";
-import { called } from "./knobs.js";
+import { labelOf } from "./knobs.js";
 
 /** @param {{onchange: (bugs: string[]) => void}} options */
 export function bugs({ onchange }) {
@@ -15,7 +15,7 @@ export function bugs({ onchange }) {
   /** @param {any} bug */
   function row(bug) {
     const on = chosen.includes(bug.code), against = !on && Boolean(bug.against), id = `bug-${bug.code}`;
-    const needs = Object.entries(bug.changes).map(([name, value]) => `${called(name)} ${value}`).join(", ");
+    const needs = Object.entries(bug.changes).map(([name, value]) => `${labelOf(name)} ${value}`).join(", ");
     const box = h("input", {
       type: "checkbox", id, checked: on, disabled: against, "aria-describedby": `${id}-why`, role: "switch",
       onchange: () => onchange(box.checked ? [...chosen, bug.code] : chosen.filter((code) => code !== bug.code)),
@@ -27,7 +27,7 @@ export function bugs({ onchange }) {
 
   return {
     element,
-    /** @param {any[]} all as the server describes them @param {string[]} now the codes that are in @param {boolean} [again] though nothing has changed: a switch was thrown in vain */
+    /** @param {any[]} all as the server describes them @param {string[]} now the active codes @param {boolean} [again] redraw although nothing changed: a switch was refused */
     show(all, now, again = false) {
       chosen = now;
       const state = JSON.stringify([all, now]);

@@ -139,11 +139,11 @@ export function curves({ onghosts }) {
       for (const ghost of ghosts) ghost.label = labelled(ghost);
       showGhosts();
     },
-    /** Mark moments on the charts, and say them in words. @param {{at: number, text: string}[]} told */
-    happened(told) {
-      told.sort((one, other) => one.at - other.at);
-      fill(events, ...told.map(({ at, text }) => h("li", {}, h("span", { class: "mono" }, `update ${at}`), ` ${text}`)));
-      for (const { key } of CHARTS) charts[key].marks(told.map(({ at, text }) => ({ x: at, text: key === CHARTS[0].key ? text : "" })));
+    /** Mark events on the charts and list them. @param {{at: number, text: string}[]} list */
+    showEvents(list) {
+      list.sort((one, other) => one.at - other.at);
+      fill(events, ...list.map(({ at, text }) => h("li", {}, h("span", { class: "mono" }, `update ${at}`), ` ${text}`)));
+      for (const { key } of CHARTS) charts[key].marks(list.map(({ at, text }) => ({ x: at, text: key === CHARTS[0].key ? text : "" })));
     },
     unmount() { for (const each of Object.values(charts)) each.unmount(); },
   };

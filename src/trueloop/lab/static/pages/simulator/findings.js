@@ -1,5 +1,5 @@
 // @ts-check
-// What the sanitizer says of the run: a card for each finding, with its line, its evidence and its fix.
+// The findings of the run: a card each, with line, evidence and fix.
 import { fill, h } from "../../dom.js";
 
 /** @param {{onpick: (line: number) => void}} options */
@@ -9,7 +9,7 @@ export function findings({ onpick }) {
   const judged = h("p", { class: "muted judged", hidden: true });
   const element = h("section", { class: "findings", "aria-label": "Sanitizer" }, head, cards, judged);
 
-  /** @param {any} told a finding as the worker tells it */
+  /** @param {any} message a finding from the worker */
   function card({ finding, line, excerpt }) {
     return h("article", { class: `finding ${finding.severity}`, dataset: { code: finding.code } },
       h("div", { class: "finding-head" },
@@ -23,7 +23,7 @@ export function findings({ onpick }) {
         h("a", { href: `#/signatures?code=${finding.code}` }, `Curves of ${finding.slug}`)));
   }
 
-  /** An error of torch's that ended the script. @param {{title: string, meaning: string, fix: string, line: number | null}} explained @param {string} why torch's own words */
+  /** Render the error that ended the script. @param {{title: string, meaning: string, fix: string, line: number | null}} explained @param {string} why the message of the error */
   function raised({ title, meaning, fix, line }, why) {
     return h("article", { class: "finding error raised" },
       h("div", { class: "finding-head" }, h("span", { class: "badge error" }, "ended"), " ", h("strong", {}, `${title} `), line && h("button", { type: "button", class: "quiet small", onclick: () => onpick(line) }, `line ${line}`)),

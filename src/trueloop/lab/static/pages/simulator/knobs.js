@@ -1,5 +1,5 @@
 // @ts-check
-// What can be set: the dataset by its picture, the main knobs, the rest behind a fold.
+// The settings: dataset pictures, the main controls, and a fold with the others.
 import { form, words } from "../../controls.js";
 import { ask } from "../../net.js";
 import { colour, eachFrame, h } from "../../dom.js";
@@ -40,12 +40,12 @@ export function knobs(fields, { config, onchange }) {
   });
   for (const name of datasets) ask("datasets", { dataset: name }).then(({ points }) => { pictures[name] = points; paint(); }, () => {}); // without it there is still the name
   addEventListener("colours", paint);
-  const rarer = h("details", { class: "panel more rarer" }, h("summary", {}, "More settings"), more.element);
+  const moreSettings = h("details", { class: "panel more rarer" }, h("summary", {}, "More settings"), more.element);
   const element = h("div", { class: "knobs" }, group, main.element);
 
   return {
     element,
-    /** What is set less often: as wide as the page, so that it leaves no hole beside the plane. */ more: rarer,
+    /** Less common settings, as wide as the page. */ more: moreSettings,
     /** @param {Record<string, any>} given */
     set(given) {
       for (const each of [main, more]) {
@@ -54,30 +54,30 @@ export function knobs(fields, { config, onchange }) {
       const radio = group.querySelector(`input[value="${given.dataset}"]`);
       if (radio) radio.checked = true;
     },
-    /** @param {{what: string, fix?: string} | null} told */
-    refuse(told) {
-      const inside = told && rest.some((name) => new RegExp(`(^|\\W)${name}\\b`).test(told.what));
-      main.refuse(inside ? null : told);
-      more.refuse(inside ? told : null);
-      if (inside) rarer.open = true;
+    /** @param {{what: string, fix?: string} | null} error */
+    refuse(error) {
+      const inside = error && rest.some((name) => new RegExp(`(^|\\W)${name}\\b`).test(error.what));
+      main.refuse(inside ? null : error);
+      more.refuse(inside ? error : null);
+      if (inside) moreSettings.open = true;
     },
     unmount() { removeEventListener("colours", paint); },
   };
 }
 
-/** What the page calls a field. @param {string} name */
-export const called = (name) => /** @type {Record<string, string>} */ (LABELS)[name] ?? words(name);
+/** The label of a field. @param {string} name */
+export const labelOf = (name) => /** @type {Record<string, string>} */ (LABELS)[name] ?? words(name);
 
 /** @param {any} value */
-function spoken(value) {
+function formatValue(value) {
   if (typeof value === "boolean") return value ? "on" : "off";
   return Array.isArray(value) ? value.join(", ") || "none" : value;
 }
 
-/** In a few words how a setup differs from another: its own values. @param {import("./run.js").Setup} of @param {import("./run.js").Setup} from */
+/** Describe how a setup differs from another. @param {import("./run.js").Setup} of @param {import("./run.js").Setup} from */
 export function difference(of, from) {
   const parts = Object.keys(of.config).filter((name) => JSON.stringify(of.config[name]) !== JSON.stringify(from.config[name]))
-    .map((name) => `${called(name)} ${spoken(of.config[name])}`);
+    .map((name) => `${labelOf(name)} ${formatValue(of.config[name])}`);
   const more = of.bugs.filter((code) => !from.bugs.includes(code)), less = from.bugs.filter((code) => !of.bugs.includes(code));
   if (more.length) parts.push(`with ${more.join(", ")}`);
   if (less.length) parts.push(`without ${less.join(", ")}`);

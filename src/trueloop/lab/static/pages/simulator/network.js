@@ -27,9 +27,9 @@ export function network({ onhover, onpick }) {
     const counts = [layers[0].inputs, ...layers.map(({ neurons }) => neurons)];
     const most = Math.min(Math.max(...counts), HIGH), height = Math.max(LEAST, most * Math.max(ROW, Math.min(40, 320 / most)));
     columns = counts.map((count, column) => {
-      const beside = Math.ceil(count / HIGH), rows = Math.ceil(count / beside), middle = 40 + (column / (counts.length - 1)) * (width - 80);
-      const size = Math.max(5, Math.min(34, height / rows - 3, (width - 80) / counts.length / beside - 4));
-      return Array.from({ length: count }, (_, i) => ({ x: middle + (Math.floor(i / rows) - (beside - 1) / 2) * (size + 3), y: (height / rows) * (i % rows + 0.5), size }));
+      const columns = Math.ceil(count / HIGH), rows = Math.ceil(count / columns), middle = 40 + (column / (counts.length - 1)) * (width - 80);
+      const size = Math.max(5, Math.min(34, height / rows - 3, (width - 80) / counts.length / columns - 4));
+      return Array.from({ length: count }, (_, i) => ({ x: middle + (Math.floor(i / rows) - (columns - 1) / 2) * (size + 3), y: (height / rows) * (i % rows + 0.5), size }));
     });
     const ratio = devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio);

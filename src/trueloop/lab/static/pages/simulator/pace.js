@@ -1,11 +1,11 @@
 // @ts-check
-// How fast the runs go, and that two of them go in step.
+// The speed of the runs, and synchronisation of two.
 
 /** @typedef {import("./run.js").Run} Run */
 
 /** Names of the speeds, in updates per second; 0 = as fast as the machine. */
 export const SPEEDS = /** @type {[number, string][]} */ ([[0, "full speed"], [60, "60 updates/s"], [10, "10 updates/s"], [2, "2 updates/s"]]);
-const AHEAD_S = 0.25; // how far two runs that go in step may go before they wait for each other
+const MAX_AHEAD_S = 0.25; // how far two runs that go in step may go before they wait for each other
 
 /** Lets runs go on a little at a time where they have to be held; a single one at full speed just goes.
  * @param {() => Run[]} runs */
@@ -26,22 +26,22 @@ export function pace(runs) {
       goes = true;
       goal = from = front();
       began_ms = performance.now();
-      if (!speed && runs().length === 1) runs()[0].tell("run");
+      if (!speed && runs().length === 1) runs()[0].send("run");
       else this.tick();
     },
     /** Hold all runs, at one update. */
     pause() {
       goes = false;
-      for (const run of runs()) run.tell("pause");
-      if (runs().length > 1) for (const run of runs()) run.tell("until", { update: Math.max(front(), goal) });
+      for (const run of runs()) run.send("pause");
+      if (runs().length > 1) for (const run of runs()) run.send("run_until", { update: Math.max(front(), goal) });
     },
     /** @param {number} [count] updates */
     step(count = 1) {
       goes = false;
       const next = front() + count;
-      for (const run of runs()) run.tell("until", { update: next });
+      for (const run of runs()) run.send("run_until", { update: next });
     },
-    /** Nothing goes any more, since something else was begun. */
+    /** Stop, because another run starts. */
     stop() { goes = false; },
     /** To be called as time passes and as frames come. */
     tick() {
@@ -52,12 +52,12 @@ export function pace(runs) {
       if (speed) next = from + Math.ceil((performance.now() - began_ms) / 1000 * speed);
       else {
         const rate = Math.min(...runs().map(({ header }) => header?.updates_per_s || 20));
-        const ahead = Math.max(4, Math.round(rate * AHEAD_S));
+        const ahead = Math.max(4, Math.round(rate * MAX_AHEAD_S));
         if (slowest + ahead / 2 >= goal) next = slowest + ahead;
       }
       if (next <= goal) return;
       goal = speed ? Math.min(next, slowest + Math.max(2, speed)) : next;
-      for (const run of runs()) run.tell("until", { update: goal });
+      for (const run of runs()) run.send("run_until", { update: goal });
     },
   };
 }

@@ -40,12 +40,12 @@ export class Series {
   get last() { return this.update.length - 1; }
 }
 
-/** A live run. It begins anew by itself when the connection comes back. */
+/** A live run. It restarts by itself after a reconnection. */
 export class Run {
-  /** @param {{onbegan: (run: Run) => void, onframe: (run: Run) => void, onfinding: (run: Run, told: any) => void, onrefused: (words: any) => void,
-   *           onended: (run: Run) => void, onscript?: (run: Run) => void, onstate: (before: string, state: string, reason: string, again: boolean) => void}} hears */
-  constructor(hears) {
-    this.hears = hears;
+  /** @param {{onbegan: (run: Run) => void, onframe: (run: Run) => void, onfinding: (run: Run, message: any) => void, onrefused: (words: any) => void,
+   *           onended: (run: Run) => void, onscript?: (run: Run) => void, onstate: (before: string, state: string, reason: string, again: boolean) => void}} handlers */
+  constructor(handlers) {
+    this.handlers = handlers;
     /** @type {Setup | null} */ this.setup = null;
     this.id = this.known = 0; // known: the newest that was ever begun
     this.ready = false;
@@ -56,7 +56,7 @@ export class Run {
     this.painted_ = 0;
     this.clear();
     this.live = new Live("simulator", {
-      ontext: (message) => this.hear(message),
+      ontext: (message) => this.receive(message),
       onframe: (header, planes) => this.take(header, planes),
       onstate: (state, reason) => this.connect(state, reason),
     });
@@ -74,7 +74,7 @@ export class Run {
     this.fresh = false;
   }
 
-  /** Write the script anew, and hold it before its first batch. @param {Setup} setup */
+  /** Start a run, paused before its first batch. @param {Setup} setup */
   begin(setup) {
     this.setup = setup;
     this.id = 0;
@@ -84,19 +84,19 @@ export class Run {
 
   start() {
     if (!this.setup) return;
-    this.live.send({ do: "begin", ...this.setup });
-    if (this.neurons) this.live.send({ do: "look", neurons: true });
+    this.live.send({ do: "start", ...this.setup });
+    if (this.neurons) this.live.send({ do: "show_neurons", neurons: true });
   }
 
   /** @param {boolean} neurons */
-  look(neurons) {
+  showNeurons(neurons) {
     if (neurons === this.neurons) return;
     this.neurons = neurons;
-    this.live.send({ do: "look", neurons });
+    this.live.send({ do: "show_neurons", neurons });
   }
 
-  /** Tell the worker something. @param {"run" | "pause" | "step" | "until" | "edit" | "point" | "unpoint"} what @param {object} [more] */
-  tell(what, more = {}) {
+  /** Tell the worker something. @param {"run" | "pause" | "step" | "run_until" | "edit" | "add_point" | "remove_point"} what @param {object} [more] */
+  send(what, more = {}) {
     if (this.began && !this.ended) this.live.send({ do: what, ...more });
   }
 
@@ -108,42 +108,42 @@ export class Run {
   }
 
   /** @param {any} message */
-  hear(message) {
+  receive(message) {
     if (message.kind === "ready") {
       this.ready = true;
       if (this.setup) this.begin(this.setup);
-    } else if (message.kind === "began") {
+    } else if (message.kind === "started") {
       this.clear(); // two may have been asked for at once: the first has begun, and ended, in between
       this.id = this.known = message.run;
       this.began = message;
-      this.hears.onbegan(this);
-    } else if (message.kind === "refused") this.hears.onrefused(message);
-    else if (message.kind === "ended" && !this.id && message.run > this.known) this.hears.onrefused({ what: message.why }); // it never began
+      this.handlers.onbegan(this);
+    } else if (message.kind === "refused") this.handlers.onrefused(message);
+    else if (message.kind === "ended" && !this.id && message.run > this.known) this.handlers.onrefused({ what: message.why }); // it never began
     if (message.run !== this.id || !this.id) return;
     if (message.kind === "finding") {
       this.findings.push(message);
-      this.hears.onfinding(this, message);
+      this.handlers.onfinding(this, message);
     } else if (message.kind === "script") {
       this.began = { ...this.began, text: message.text, script: message.script };
-      this.hears.onscript?.(this);
+      this.handlers.onscript?.(this);
     } else if (message.kind === "ended") {
       this.ended = message;
       this.state = "ended";
-      this.hears.onended(this);
+      this.handlers.onended(this);
     }
   }
 
   /** @param {any} header @param {Uint8Array[]} planes */
   take(header, planes) {
     this.newest = Math.max(this.newest, header.frame);
-    if (header.run !== this.id) return this.painted(); // of a run that is over: nobody will paint it
+    if (header.run !== this.id) return this.painted(); // of an earlier run: it is not painted
     this.header = header;
     if (!this.ended) this.state = header.state;
     this.series.take(header);
     if (header.weights) this.weights = header.weights;
     (header.planes ?? []).forEach((/** @type {any} */ plane, /** @type {number} */ i) => this.planes.set(plane.name, { plane, bytes: planes[i] }));
     this.fresh = true;
-    this.hears.onframe(this);
+    this.handlers.onframe(this);
   }
 
   /** @param {string} state @param {string} reason */
@@ -156,9 +156,9 @@ export class Run {
     else {
       this.lost ||= state !== "closed";
       this.ready = false;
-      this.newest = this.painted_ = this.id = this.known = 0; // another worker counts anew
+      this.newest = this.painted_ = this.id = this.known = 0; // a new worker counts from 0
     }
-    if (state !== "closed") this.hears.onstate(before, state, reason, again);
+    if (state !== "closed") this.handlers.onstate(before, state, reason, again);
   }
 
   close() {

@@ -1,5 +1,5 @@
 // @ts-check
-// A class is told by its colour and by its shape; digits are told by themselves.
+// A class has a colour and a shape; digits are drawn as numbers.
 import { colour } from "../../dom.js";
 
 const SHAPES = ["circle", "square", "triangle"];

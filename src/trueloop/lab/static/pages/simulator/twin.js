@@ -1,11 +1,11 @@
 // @ts-check
-// Two runs of one seed, with the failures and without: where they part.
+// Two runs with one seed, with and without the failures: the first update at which they differ.
 import { number } from "../../dom.js";
 
 /** @typedef {import("./run.js").Run} Run */
 
 /** Watches two runs for the first update whose numbers differ. */
-export function parting() {
+export function firstDifference() {
   let seen = 0;
   /** @type {number | null} */ let at = null;
   return {

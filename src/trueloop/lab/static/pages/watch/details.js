@@ -14,7 +14,7 @@ export function details({ announce }) {
   const norms = h("div", { class: "panel" }), spent = h("div", { class: "panel" }), findings = h("div", { class: "panel" });
   const notes = h("details", { class: "panel" }), saved = h("details", { class: "panel" }), settings = h("details", { class: "panel" }), judged = h("details", { class: "panel" });
   const element = h("div", { hidden: true }, findings, norms, spent, notes, saved, judged, settings);
-  let before = "", told = new Set(), of = "", state = "";
+  let before = "", announced = new Set(), of = "", state = "";
 
   /** @param {any} run */
   function show(run) {
@@ -41,11 +41,11 @@ export function details({ announce }) {
   /** @param {any} run */
   function tell(run) {
     const words = run.findings.map((/** @type {any} */ each) => `${each.severity} ${each.code}: ${each.message}`);
-    if (of === run.id) for (const each of words) if (!told.has(each)) announce(`Found: ${each}`);
+    if (of === run.id) for (const each of words) if (!announced.has(each)) announce(`Found: ${each}`);
     if (of === run.id && state !== run.state) announce(`${run.name}: ${run.state}. ${run.words}`);
     of = run.id;
     state = run.state;
-    told = new Set(words);
+    announced = new Set(words);
   }
   return { head, element, show, unmount: map.unmount };
 }

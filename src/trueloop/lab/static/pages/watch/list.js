@@ -2,7 +2,7 @@
 // The list of runs: search, choose some.
 import { fill, h, later, number } from "../../dom.js";
 
-/** A sign for each state, beside its word: never colour alone. @type {Record<string, [string, string]>} */
+/** A symbol for each state next to its name: never colour alone. @type {Record<string, [string, string]>} */
 const STATES = {
   running: ["●", "good"], finished: ["✓", "good"], early_stop: ["✓", "good"], interrupted: ["‖", "warn"], preempted: ["‖", "warn"],
   failed: ["✕", "bad"], killed: ["■", "warn"], damaged: ["✕", "bad"], empty: ["○", "warn"],

@@ -52,10 +52,10 @@ export function plots() {
     const [xs, columns] = aligned(curves.length ? curves : [{ x: [], y: [] }]);
     known.drawn.set(xs, ...columns);
     known.drawn.marks(several ? [] : marked(panels[0]));
-    const told = several ? panels.map(({ run, panel }) => `${run.id.split("/")[1]}: ${panel.caption}`).join(" ") : panels[0].panel.caption;
-    known.drawn.describe(`${title}. ${told}`);
+    const caption = several ? panels.map(({ run, panel }) => `${run.id.split("/")[1]}: ${panel.caption}`).join(" ") : panels[0].panel.caption;
+    known.drawn.describe(`${title}. ${caption}`);
     const both = several && curves.some((curve) => curve.kind === "points") && curves.some((curve) => curve.kind !== "points");
-    fill(known.caption, several ? both && "Lines: training. Lines with circles: held-out data." : told);
+    fill(known.caption, several ? both && "Lines: training. Lines with circles: held-out data." : caption);
   }
 
   return {
