@@ -70,7 +70,7 @@ class ReportFiles:
             sarif=self.sarif and check_writable(self.sarif, "report"),
         )
 
-    def write_output(self, report: Report, *, base: Path) -> None:
+    def write(self, report: Report, *, base: Path) -> None:
         """Write what was asked for.
 
         Args:
